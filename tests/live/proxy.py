@@ -1,0 +1,198 @@
+"""A TCP proxy for tests, in threads: it can hold the bytes of one connection, let them go, and cut every connection."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import threading
+from dataclasses import dataclass, field
+from typing import Literal
+
+Direction = Literal["up", "down"]
+"""``up``: from the client to the server."""
+RST = struct.pack("ii", 1, 0)  # SO_LINGER with no time: close() sends RST
+
+
+@dataclass
+class Trap:
+    """
+    Waits for ``pattern`` in ``direction``, then holds that connection from the read that completed the pattern on.
+
+    ``held`` is what was caught; ``replies`` is what came the other way on the same connection since.
+    """
+
+    pattern: bytes
+    direction: Direction
+    held: bytes = b""
+    replies: bytes = b""
+    caught: threading.Event = field(default_factory=threading.Event)
+    free: threading.Event = field(default_factory=threading.Event)
+
+    def wait(self, limit_s: float = 20.0) -> bytes:
+        """What was caught; fails when nothing is in time."""
+        assert self.caught.wait(limit_s), f"{self.pattern!r} did not pass within {limit_s} s"
+        return self.held
+
+    def release(self) -> None:
+        """Let it go on its way."""
+        self.free.set()
+
+
+class Proxy:
+    """Forwards every connection to its port to ``(host, target)``. Threads only; :meth:`close` ends them."""
+
+    def __init__(self, target: int, host: str = "127.0.0.1") -> None:
+        self._target = (host, target)
+        self._server = socket.create_server((host, 0))
+        self.port: int = self._server.getsockname()[1]
+        self._lock = threading.Lock()
+        self._links: set[Link] = set()
+        self._traps: list[Trap] = []
+        self._closed = False
+        self._acceptor = threading.Thread(target=self._accept, name="proxy", daemon=True)
+        self._acceptor.start()
+
+    def trap(self, pattern: bytes, direction: Direction = "up") -> Trap:
+        """Hold the next connection on which ``pattern`` passes."""
+        trap = Trap(pattern, direction)
+        with self._lock:
+            self._traps.append(trap)
+        return trap
+
+    def cut(self, *, reset: bool = True) -> int:
+        """Close every connection, with RST or with FIN; how many there were."""
+        with self._lock:
+            links = list(self._links)
+        for link in links:
+            link.cut(reset=reset)
+        return len(links)
+
+    def close(self) -> None:
+        """Stop listening and close everything."""
+        self._closed = True
+        with self._lock:
+            traps = list(self._traps)
+        for trap in traps:
+            trap.release()
+        with contextlib.suppress(OSError):
+            self._server.shutdown(socket.SHUT_RDWR)
+        self._acceptor.join()
+        self._server.close()
+        self.cut()
+        with self._lock:
+            links = list(self._links)
+        for link in links:
+            link.join()
+
+    def _accept(self) -> None:
+        while not self._closed:
+            try:
+                client, _ = self._server.accept()
+            except OSError:
+                return
+            try:
+                server = socket.create_connection(self._target, 5)
+            except OSError:
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RST)
+                client.close()
+                continue
+            server.settimeout(None)
+            link = Link(self, client, server)
+            with self._lock:
+                self._links.add(link)
+            link.start()
+
+    # What links call.
+
+    def caught(self, seen: bytes, direction: Direction) -> Trap | None:
+        with self._lock:
+            for trap in self._traps:
+                if trap.direction == direction and not trap.caught.is_set() and trap.pattern in seen:
+                    return trap
+        return None
+
+    def longest(self) -> int:
+        with self._lock:
+            return max((len(trap.pattern) for trap in self._traps), default=0)
+
+    def forget(self, link: Link) -> None:
+        with self._lock:
+            self._links.discard(link)
+
+
+class Link:
+    """One connection through the proxy: two sockets, a thread a direction; the last of them closes the sockets."""
+
+    def __init__(self, proxy: Proxy, client: socket.socket, server: socket.socket) -> None:
+        self._proxy = proxy
+        self._ends: dict[Direction, tuple[socket.socket, socket.socket]] = {
+            "up": (client, server),
+            "down": (server, client),
+        }
+        self._trap: Trap | None = None
+        self._reset = False
+        self._open = 2
+        self._lock = threading.Lock()
+        self._threads = [
+            threading.Thread(target=self._pump, args=(direction,), name=f"proxy {direction}", daemon=True)
+            for direction in self._ends
+        ]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def join(self) -> None:
+        for thread in self._threads:
+            thread.join()
+
+    def cut(self, *, reset: bool) -> None:
+        """End both directions."""
+        self._reset = reset
+        for end, _ in self._ends.values():
+            with contextlib.suppress(OSError):
+                if reset:
+                    end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RST)  # what the last close() then sends
+                end.shutdown(socket.SHUT_RD if reset else socket.SHUT_RDWR)
+
+    def _pump(self, direction: Direction) -> None:
+        source, target = self._ends[direction]
+        try:
+            self._forward(direction, source, target)
+        finally:
+            if not self._reset:
+                with contextlib.suppress(OSError):
+                    target.shutdown(socket.SHUT_WR)
+            with self._lock:
+                self._open -= 1
+                last = self._open == 0
+            if last:
+                for end in (source, target):
+                    end.close()
+                self._proxy.forget(self)
+
+    def _forward(self, direction: Direction, source: socket.socket, target: socket.socket) -> None:
+        before, reachable = b"", True
+        while True:
+            try:
+                data = source.recv(65536)
+            except OSError:
+                data = b""
+            trap = self._trap
+            if trap is not None and trap.direction != direction:
+                trap.replies += data
+            if not data:
+                return
+            found = self._proxy.caught(before + data, direction)
+            if found is not None:
+                self._trap = found
+                found.held = data
+                found.caught.set()
+                found.free.wait()
+            before = (before + data)[-max(0, self._proxy.longest() - 1) or len(before + data) :]
+            try:
+                if reachable:
+                    target.sendall(data)
+            except OSError:
+                reachable = False  # what still comes is read all the same: it may be the answer to a held call

@@ -1,0 +1,115 @@
+"""A leader of the past speaks: the store refuses its script, nothing changes, and it steps down."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from live.harness import CLUSTER, Cluster, Node, cluster, until
+from live.proxy import Trap
+
+from tidewarden.queue.registry import SCRIPT_ROOMS, SHARED
+from tidewarden.store.scripts import Script, Scripts
+
+pytestmark = pytest.mark.live
+
+
+@pytest.fixture(scope="module")
+def nodes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with cluster(request, tmp_path_factory.mktemp("stale"), proxied=True) as made:
+        yield made
+
+
+def sweep_script() -> Script:
+    """The sweep's script as the nodes have it."""
+    return Scripts(SHARED, SCRIPT_ROOMS)["queue.sweep"]
+
+
+def catch_a_sweep(nodes: Cluster, leader: Node, queue: str) -> Trap:
+    """Hold the leader's next sweep of ``queue``, between it and the store: one that has a task to move."""
+    leader.say("Q.PUT", queue, "first", "ID", "t0", "DELAY", 1)
+    until(lambda: nodes.audit(queue) == {"ready": 1}, what="the queue was swept before")
+    trap = nodes.proxies[leader.name].trap(sweep_script().sha.encode())
+    leader.say("Q.PUT", queue, "held up", "ID", "t1", "DELAY", 300)
+    held = trap.wait()
+    assert f"{{{CLUSTER}:{queue}:0}}".encode() in held
+    assert not trap.replies
+    return trap
+
+
+def fence(nodes: Cluster, queue: str) -> tuple[int, str]:
+    with nodes.valkey.client() as store:
+        epoch, holder = store.hmget(f"{{{CLUSTER}:{queue}:0}}:shard", "epoch", "sweeper")
+    return int(epoch or 0), (holder or b"").decode()
+
+
+def quiet(nodes: Cluster, queue: str) -> dict[str, bytes]:
+    """The shard's keys, once nobody changes them any more."""
+    last: dict[str, bytes] = {}
+
+    def same() -> dict[str, bytes]:
+        nonlocal last
+        before, last = last, nodes.dump(queue)
+        return last if last == before else {}
+
+    found: dict[str, bytes] = until(same, 10, 0.3, what="the shard is quiet")
+    return found
+
+
+def test_a_held_script_of_a_stopped_leader_is_stale(nodes: Cluster) -> None:
+    """Its sweep's call is held, it is stopped, another is elected and sweeps; the call is let go: STALE."""
+    old = nodes.leader()
+    epoch = int(old.status()["epoch"])
+    trap = catch_a_sweep(nodes, old, "jobs")
+    log_from = len(old.log())
+    held_at = time.monotonic()
+    old.freeze()
+    new, greater = until(lambda: nodes.sweeper(epoch), 20, what="another sweeps")
+    assert new is not old
+    until(lambda: fence(nodes, "jobs")[0] == greater, 10, what="the new leader has swept the shard")
+    until(lambda: nodes.audit("jobs") == {"ready": 2}, 10, what="the task that the held call was for is moved")
+    until(lambda: any("is buried" in line for line in new.messages()), 10, what="the stopped one is declared dead")
+    before = quiet(nodes, "jobs")
+
+    trap.release()
+    until(lambda: trap.replies, 10, what="the store answers the held call")
+    print(f"held for {time.monotonic() - held_at:.1f} s; the store's answer: {trap.replies!r}")
+    assert trap.replies.startswith(b"-STALE ")
+    assert f"epoch {greater} held by {new.name}.".encode() in trap.replies
+    assert nodes.dump("jobs") == before, "a refused script changes nothing"
+
+    old.thaw()
+    thawed_at = time.monotonic()
+    until(lambda: not (seen := old.status())["sweeping"] and seen["leader"] == new.name, 10, what="it steps down")
+    said = [line for line in old.messages(log_from) if "stepping down" in line or "the term of epoch" in line]
+    print(f"{old.name} follows {new.name} {time.monotonic() - thawed_at:.2f} s after SIGCONT, and says: {said}")
+    assert said
+    assert nodes.leader() is new
+    assert fence(nodes, "jobs")[0] == greater
+    assert int(new.status()["epoch"]) == greater, "the old one did not unseat the new"
+    rows = old.say("Q.TAKE", "COUNT", 5, "FROM", "jobs")
+    assert [row[1] for row in rows] == ["t0", "t1"]
+
+
+def test_a_leader_that_raft_believes_in_is_refused_too(nodes: Cluster) -> None:
+    """Only the store knows of a greater epoch: the leader steps down at STALE, asks Raft, and claims above it."""
+    leader = nodes.heal()
+    epoch = int(leader.status()["epoch"])
+    trap = catch_a_sweep(nodes, leader, "claims")
+    log_from = len(leader.log())
+    stranger = f"{epoch + 3} n9.1"
+    with nodes.valkey.client() as store:
+        fenced = store.eval(
+            sweep_script().source, 2, f"{{{CLUSTER}:claims:0}}", f"{{{CLUSTER}}}:view", 0, "n9.1", epoch + 3, 1
+        )
+        assert fenced
+    assert fence(nodes, "claims") == (epoch + 3, "n9.1"), stranger
+    trap.release()
+    until(lambda: trap.replies.startswith(b"-STALE "), 10, what="the store refuses")
+    until(lambda: any("stepping down" in line for line in leader.messages(log_from)), 10, what="it says so")
+    found, greater = until(lambda: nodes.sweeper(epoch + 3), 20, what="somebody claimed above it")
+    print([line for line in leader.messages(log_from) if "epoch" in line])
+    until(lambda: fence(nodes, "claims")[0] >= greater, 10, what="the shard follows")
+    until(lambda: nodes.audit("claims") == {"ready": 2}, 10, what="the sweep goes on")
+    assert found.status()["leader"] == found.name

@@ -1,0 +1,138 @@
+"""The store is killed and comes back with its log: the nodes wait, and nothing that was acknowledged is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+from live.harness import CLUSTER, START_S, Cluster, Node, background, cluster, until, until_async
+from live.traffic import Traffic
+
+pytestmark = pytest.mark.live
+
+AWAY_S = 6.5  # longer than a node lets a request wait for the store (5 s)
+
+
+@pytest.fixture(scope="module")
+def nodes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with cluster(request, tmp_path_factory.mktemp("store")) as made:
+        yield made
+
+
+def view_of(lease: int) -> int:
+    return lease >> 36
+
+
+async def answer_while_away(client: Any, *words: Any) -> str:
+    """What a request meets while the store is away; the client leaves then."""
+    begun = time.monotonic()
+    try:
+        await client.execute_command(*words)
+    except redis.ResponseError as error:
+        return f"{error} (after {time.monotonic() - begun:.1f} s)"
+    finally:
+        await client.aclose()
+    return f"OK (after {time.monotonic() - begun:.1f} s)"
+
+
+async def test_the_store_is_killed_and_comes_back(nodes: Cluster) -> None:
+    everywhere = list(nodes.nodes.values())
+    leader = nodes.leader()
+    traffic = Traffic("jobs", everywhere)
+    # A take that was under way when the store went leaves leases that nobody knows of: they end by their time.
+    leader.say("Q.CONFIG", "jobs", "SET", "lease_ms", 9000)
+    for node in everywhere:
+        node.say("Q.PUT", "refused", "there before", "ID", f"before-{node.name}", "DELAY", 3_600_000)
+    keeper, waiters = everywhere[0].aclient(), [node.aclient() for node in everywhere]
+    everywhere[0].say("Q.PUT", "kept", "x", "ID", "k0")
+    (held,) = await keeper.execute_command("Q.TAKE", "LEASE", 60_000, "FROM", "kept")
+    leaver = everywhere[1].aclient()
+    everywhere[0].say("Q.PUT", "left", "x", "ID", "l0")
+    (left,) = await leaver.execute_command("Q.TAKE", "LEASE", 60_000, "FROM", "left")
+    waiting = [
+        asyncio.ensure_future(client.execute_command("Q.TAKE", "WAIT", 60_000, "FROM", f"waited-{node.name}"))
+        for client, node in zip(waiters, everywhere, strict=True)
+    ]
+    for node in everywhere:
+        await until_async(lambda node=node: node.metric("tidewarden_node_waiting_takes") >= 1, what="a take waits")
+    jobs = [traffic.produce(node) for node in everywhere] + [traffic.consume(node) for node in everywhere]
+    async with background(*jobs):
+        await until_async(lambda: len(traffic.put) > 200, what="tasks flow")
+        # Due while the store is away: the nodes' timers try to take them, and meet nobody.
+        for number, node in enumerate(everywhere[:2]):
+            node.say("Q.PUT", f"waited-{node.name}", "at last", "ID", f"w{number}", "DELAY", 500)
+        nodes.valkey.kill()
+        killed = time.monotonic()
+        # What was never sent must not exist; and who could not acknowledge, and goes, leaves a task for the next.
+        refused = [
+            asyncio.ensure_future(answer_while_away(node.aclient(), "Q.PUT", "refused", "x", "ID", node.name))
+            for node in everywhere
+        ]
+        refused.append(asyncio.ensure_future(answer_while_away(leaver, "Q.ACK", "left", "l0", left[2])))
+        await until_async(lambda: not any(is_ready(node) for node in everywhere), 10, what="no node calls itself ready")
+        assert [node.http("/health/live").status_code for node in everywhere] == [200] * 3
+        said = await asyncio.gather(*refused)
+        print(f"three puts and an ack while the store is away: {said}")
+        assert all(text.startswith("STOREDOWN") for text in said)
+        await asyncio.sleep(max(0.0, killed + AWAY_S - time.monotonic()))
+        count = len(traffic.put)
+
+        nodes.valkey.start()
+        back = time.monotonic()
+        await until_async(lambda: all(is_ready(node) for node in everywhere), START_S, what="every node serves again")
+        await until_async(lambda: len(traffic.put) > count, what="puts are answered again")
+        print(
+            f"away for {back - killed:.1f} s; puts OK again {time.monotonic() - back:.2f} s after it, view {nodes.valkey.view}"
+        )
+        assert nodes.valkey.view == 2
+        everywhere[0].say("Q.PUT", f"waited-{everywhere[2].name}", "at last", "ID", "w2")
+        rows = await asyncio.wait_for(asyncio.gather(*waiting), 10)
+        assert [row[1] for (row,) in rows] == ["w0", "w1", "w2"], "takes that waited through it all"
+        assert all(view_of(row[2]) == 2 for (row,) in rows), "lease numbers begin with the new view"
+        (again,) = await keeper.execute_command("Q.TAKE", "WAIT", 20_000, "FROM", "left")
+        assert (again[1], again[4]) == ("l0", 1), "a disconnect, long before the lease's end"
+        assert await keeper.execute_command("Q.ACK", "kept", "k0", held[2]) == "OK", (
+            "a lease outlives the store's death"
+        )
+        count = len(traffic.put)
+        await until_async(lambda: len(traffic.put) > count + 100, what="tasks flow on")
+        traffic.producing = False
+        await until_async(lambda: empty(everywhere[0], traffic), 60, 0.2, what=f"the queue is drained: {traffic}")
+    print(traffic)
+    traffic.check()
+    views = [view_of(delivery.lease) for delivery in traffic.deliveries]
+    assert set(views) == {1, 2}
+    stats = everywhere[0].say("Q.STATS", traffic.queue)
+    print({name: value for name, value in stats.items() if name.startswith("count_")})
+    assert stats["count_put"] == stats["count_acked"] == len(traffic.put)
+    assert not nodes.audit(traffic.queue)
+    assert nodes.audit("refused") == {"delayed": 3}, "what was refused unsent does not exist"
+    assert nodes.leader() is leader, "the store's death is no reason to elect"
+    for client in (keeper, *waiters):
+        await client.aclose()
+
+
+def is_ready(node: Node) -> bool:
+    return node.http("/health/ready").status_code == 200
+
+
+def empty(node: Node, traffic: Traffic) -> bool:
+    return traffic.put.keys() <= traffic.delivered() and node.say("Q.STATS", traffic.queue)["total"] == 0
+
+
+async def test_schedules_and_sweep_go_on_after_it(nodes: Cluster) -> None:
+    """A second death, short, with nothing under way: what was due meanwhile is swept when the store is back."""
+    leader = nodes.leader()
+    leader.say("Q.PUT", "later", "x", "ID", "d0", "DELAY", 500)
+    nodes.valkey.kill()
+    await asyncio.sleep(1)
+    nodes.valkey.start()
+    until(lambda: nodes.audit("later") == {"ready": 1}, 20, what="the due task is swept to ready")
+    with nodes.valkey.client() as store:
+        assert store.get(f"{{{CLUSTER}}}:view") == b"3"
+    for node in nodes.nodes.values():
+        until(lambda node=node: node.status()["view"] == 3, 10, what="R.STATUS shows the view")

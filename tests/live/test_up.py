@@ -1,0 +1,240 @@
+"""``tidewarden up`` as a user runs it: processes, signals, ports, and that nothing is left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = [pytest.mark.live, pytest.mark.timeout(180)]
+
+UP = [sys.executable, "-m", "tidewarden", "up"]
+
+
+def processes_in(folder: Path) -> dict[int, str]:
+    """Every process whose command line names the folder, or that works in it as valkey-server does."""
+    found = {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            line += str((entry / "cwd").readlink())
+        except OSError:
+            continue
+        if str(folder) in line and int(entry.name) != os.getpid():
+            found[int(entry.name)] = line
+    return found
+
+
+class Running:
+    """One ``up`` and what it printed."""
+
+    def __init__(self, *args: str) -> None:
+        self.lines: list[str] = []
+        self.process = subprocess.Popen([*UP, *args], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        self.lines.extend(line.rstrip() for line in self.process.stdout)
+
+    def said(self, *words: str) -> str:
+        """The first line that has all the words, or nothing."""
+        return next((line for line in list(self.lines) if all(word in line for word in words)), "")
+
+    def stop(self, number: signal.Signals) -> int:
+        self.process.send_signal(number)
+        code = self.process.wait(20)
+        self._reader.join(5)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        return code
+
+
+@pytest.fixture
+def base_port() -> int:
+    """The first of a hundred ports that nobody uses just now."""
+    for base in range(21_000 + os.getpid() % 70 * 100, 32_000, 100):
+        with socket.socket() as one, socket.socket() as two:
+            try:
+                one.bind(("127.0.0.1", base))
+                two.bind(("127.0.0.1", base + 90))
+            except OSError:
+                continue
+            return base
+    raise AssertionError("no free ports")
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def up(data: Path, base_port: int) -> Iterator[Callable[..., Running]]:
+    """``up(*arguments)`` starts one on this test's folder and ports; whatever is left at the end is killed."""
+    started: list[Running] = []
+
+    def start(*args: str) -> Running:
+        started.append(Running("--data-dir", str(data), "--base-port", str(base_port), *args))
+        return started[-1]
+
+    yield start
+    for running in started:
+        running.stop(signal.SIGKILL)
+    for pid in processes_in(data):
+        os.kill(pid, signal.SIGKILL)
+
+
+def leader(data: Path) -> dict[str, Any]:
+    """What the leader says of itself, or nothing."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tidewarden", "status", "--data-dir", str(data), "--json"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    nodes = json.loads(done.stdout)["nodes"] if done.stdout else []
+    return next((node for node in nodes if node["role"] == "leader"), {})
+
+
+def test_a_cluster_loses_its_leader_stops_and_goes_on(
+    up: Callable[..., Running], data: Path, base_port: int, until: Callable[..., Any]
+) -> None:
+    first = up("--sandbox", "20")
+    ready = until(lambda: first.said("READY"), 60)
+    assert ready == "READY " + " ".join(f"redis://127.0.0.1:{base_port + 10 * i}" for i in range(3))
+    until(lambda: first.said("20 accounts imported"))
+    old = until(lambda: leader(data))
+    assert (data / "secrets" / "admin.secret").stat().st_mode & 0o077 == 0
+    assert (data / "n0" / "node.toml").stat().st_mode & 0o077 == 0
+
+    os.kill(old["pid"], signal.SIGKILL)
+    until(lambda: first.said(old["node"], "was killed by SIGKILL; it starts again in 5 s"))
+    new = until(lambda: (found := leader(data)).get("epoch", 0) > old["epoch"] and found)
+    assert new["node"] != old["node"]
+    until(lambda: first.said("up", f"{new['node']} leads, epoch {new['epoch']}"))
+    until(lambda: sum(f" {old['node']} " in line and line.endswith("serves") for line in first.lines) == 2)
+
+    began = time.monotonic()
+    assert first.stop(signal.SIGINT) == 0
+    assert time.monotonic() - began < 10
+    assert processes_in(data) == {}
+    assert first.lines[-1].endswith("stopped")
+
+    again = up("--sandbox", "20")
+    until(lambda: again.said("READY"), 60)
+    assert again.said("store", "view 2")
+    assert not again.said("importing")
+    listed = subprocess.run(
+        [sys.executable, "-m", "tidewarden", "token", "list", "--data-dir", str(data), "--json"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert listed.stdout.count("sandbox/user-") == 20
+    assert again.stop(signal.SIGTERM) == 0
+    assert processes_in(data) == {}
+
+
+def test_killed_itself_it_takes_everything_along(
+    up: Callable[..., Running], data: Path, until: Callable[..., Any]
+) -> None:
+    first = up("--nodes", "1", "--sandbox", "1")
+    until(lambda: first.said("READY"), 60)
+    assert len(processes_in(data)) == 4
+    first.stop(signal.SIGKILL)
+    again = up("--nodes", "1")
+    until(lambda: again.said("READY"), 60)
+    assert again.said("store", "view 2")
+    again.stop(signal.SIGTERM)
+    assert processes_in(data) == {}
+
+
+def test_a_killed_store_comes_back(up: Callable[..., Running], data: Path, until: Callable[..., Any]) -> None:
+    running = up("--nodes", "1")
+    until(lambda: running.said("READY"), 60)
+    (pid,) = (pid for pid, line in processes_in(data).items() if "valkey-server" in line)
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: running.said("store", "was killed by SIGKILL"))
+    until(lambda: running.said("store", "serves again", "view 2"))
+    assert running.stop(signal.SIGTERM) == 0
+
+
+def test_every_busy_port_is_named_with_its_holder(up: Callable[..., Running], base_port: int, data: Path) -> None:
+    with socket.create_server(("127.0.0.1", base_port + 1)), socket.create_server(("127.0.0.1", base_port + 12)):
+        running = up("--nodes", "2")
+        assert running.process.wait(30) == 4
+        running.stop(signal.SIGTERM)
+        assert running.said(f"port {base_port + 1} (n0, HTTP): in use by process {os.getpid()} (")
+        assert running.said(f"port {base_port + 12} (n1, Raft): in use by process {os.getpid()} (")
+        assert running.said("--base-port N")
+        assert not (data / "secrets").exists()
+
+
+def test_a_second_up_on_the_folder_is_refused(
+    up: Callable[..., Running], data: Path, until: Callable[..., Any]
+) -> None:
+    first = up("--nodes", "1")
+    until(lambda: first.said("READY"), 60)
+    second = Running("--data-dir", str(data), "--nodes", "1", "--base-port", "20900")
+    assert second.process.wait(30) == 4
+    second.stop(signal.SIGTERM)
+    assert second.said(f"data folder {data}: in use by process {first.process.pid}; stop that one or name another")
+    assert first.stop(signal.SIGTERM) == 0
+
+
+@pytest.mark.parametrize("folder", ["a-file/data", "/proc/nowhere"])
+def test_an_unwritable_folder_is_refused(tmp_path: Path, folder: str) -> None:
+    (tmp_path / "a-file").touch()
+    running = Running("--data-dir", str(tmp_path / folder), "--json")
+    assert running.process.wait(30) == 4
+    running.stop(signal.SIGTERM)
+    (line,) = running.lines
+    assert f"data folder {tmp_path / folder}: cannot be written" in json.loads(line)["problems"][0]
+
+
+def test_a_wrong_binary_stops_the_start(up: Callable[..., Running], data: Path, tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text('[store]\nbinary = "/bin/sleep"\n')
+    running = up("--config", str(tmp_path / "config.toml"))
+    assert running.process.wait(30) == 4
+    running.stop(signal.SIGTERM)
+    assert running.said("store.binary: /bin/sleep is no valkey-server")
+    assert processes_in(data) == {}
+
+
+def test_a_terminal_shows_the_live_view(data: Path, base_port: int) -> None:
+    ours, theirs = pty.openpty()
+    arguments = ["--nodes", "1", "--data-dir", str(data), "--base-port", str(base_port)]
+    environ = {**os.environ, "TERM": "xterm", "COLUMNS": "120", "LINES": "40"}
+    with subprocess.Popen([*UP, *arguments], stdout=theirs, stderr=theirs, stdin=theirs, env=environ) as process:
+        os.close(theirs)
+        shown = b""
+        until = time.monotonic() + 60
+        while b"kill -9" not in shown:
+            assert time.monotonic() < until, shown.decode(errors="replace")
+            shown += os.read(ours, 65_536)
+        process.send_signal(signal.SIGTERM)
+        while True:
+            try:
+                shown += os.read(ours, 65_536)
+            except OSError:
+                break
+        assert process.wait(20) == 0
+    os.close(ours)
+    text = re.sub(rb"\x1b\[[0-9;?]*[A-Za-z]", b"", shown).decode()
+    assert "n0 leads, epoch 1" in text
+    assert "stopped" in text
+    assert processes_in(data) == {}

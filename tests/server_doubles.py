@@ -1,0 +1,303 @@
+"""Recording doubles of the rooms behind the doors. Test files load this by path; it imports nothing of pytest."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+from tidewarden.clock import SystemClock
+from tidewarden.config import Config, Node, User, hash_generated
+from tidewarden.errors import NotFound, NotHeld
+from tidewarden.queue.task import Changes, NewTask, Taken
+from tidewarden.server.resp import RespServer
+
+SECRET = "correct horse % battery"
+ADMIN = User(name="admin", secret_hash=hash_generated(SECRET))
+
+
+class RecordingSession:
+    def __init__(self, number: int, user: str) -> None:
+        self.id = str(number)
+        self.user = user
+        self.held: dict[tuple[str, str], tuple[int, int]] = {}
+
+
+class RecordingQueues:
+    """First in, first out, in memory; ``calls`` has every call. ``hold`` keeps answers back until it is set."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+        self.ready: dict[str, list[tuple[str, bytes]]] = {}
+        self.closed: list[RecordingSession] = []
+        self.sessions: list[RecordingSession] = []
+        self.hold: asyncio.Event | None = None
+        self.arrived = asyncio.Event()
+        self.cancelled = 0
+        self.lease = 2**37
+        self.raises: Exception | None = None
+
+    def open_session(self, user: str = "default") -> RecordingSession:
+        self.sessions.append(RecordingSession(len(self.sessions) + 1, user))
+        return self.sessions[-1]
+
+    async def close_session(self, session: RecordingSession) -> None:
+        self.closed.append(session)
+        self.arrived.set()
+
+    async def _gate(self) -> None:
+        if self.hold is not None:
+            await self.hold.wait()
+        if self.raises is not None:
+            raise self.raises
+
+    async def put(self, queue: str, task: NewTask) -> str:
+        self.calls.append(("put", queue, task))
+        await self._gate()
+        task_id = task.id or f"made-{len(self.calls)}"
+        self.ready.setdefault(queue, []).append((task_id, task.payload))
+        self.arrived.set()
+        return task_id
+
+    async def take(
+        self,
+        session: RecordingSession,
+        queues: list[str],
+        *,
+        count: int = 1,
+        wait_ms: int = 0,
+        lease_ms: int = 0,
+        task_id: str = "",
+    ) -> list[Taken]:
+        self.calls.append(("take", tuple(queues), count, wait_ms, lease_ms, task_id))
+        await self._gate()
+        try:
+            async with asyncio.timeout(wait_ms / 1000):
+                while True:
+                    for queue in queues:
+                        found = self.ready.get(queue, [])[:count]
+                        if found:
+                            del self.ready[queue][: len(found)]
+                            return [self._taken(session, queue, *task) for task in found]
+                    self.arrived.clear()
+                    await self.arrived.wait()
+        except TimeoutError:
+            return []
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+
+    def _taken(self, session: RecordingSession, queue: str, task_id: str, payload: bytes) -> Taken:
+        self.lease += 1
+        session.held[queue, task_id] = (self.lease, 2**41)
+        return Taken(queue, task_id, self.lease, payload, 1, 2**41, 2**41)
+
+    async def ack(self, session: RecordingSession, queue: str, pairs: list[tuple[str, int]]) -> list[int]:
+        self.calls.append(("ack", queue, tuple(pairs)))
+        await self._gate()
+        answers = []
+        for task_id, lease in pairs:
+            answers.append(int(session.held.get((queue, task_id), (0, 0))[0] == lease))
+            if answers[-1]:
+                del session.held[queue, task_id]
+        return answers
+
+    async def release(
+        self, session: Any, queue: str, task_id: str, lease: int, delay_ms: int = 0, reason: str = ""
+    ) -> None:
+        self.calls.append(("release", queue, task_id, lease, delay_ms, reason))
+        if lease == 1:
+            raise NotHeld("this lease has ended\r\n+OK")
+
+    async def fail(
+        self, session: Any, queue: str, task_id: str, lease: int, delay_ms: int | None = None, reason: str = ""
+    ) -> None:
+        self.calls.append(("fail", queue, task_id, lease, delay_ms, reason))
+
+    async def bury(self, session: Any, queue: str, task_id: str, lease: int, reason: str = "") -> None:
+        self.calls.append(("bury", queue, task_id, lease, reason))
+
+    async def touch(self, session: Any, queue: str, task_id: str, lease: int, lease_ms: int = 0) -> int:
+        self.calls.append(("touch", queue, task_id, lease, lease_ms))
+        return 2**41
+
+    async def kick(self, queue: str, *, count: int = 0, task_id: str = "", reason_prefix: str = "") -> int:
+        self.calls.append(("kick", queue, count, task_id, reason_prefix))
+        return 3
+
+    async def update(self, queue: str, task_id: str, changes: Changes) -> None:
+        self.calls.append(("update", queue, task_id, changes))
+
+    async def delete(self, queue: str, task_id: str, *, lease: int = 0, force: bool = False) -> int:
+        self.calls.append(("delete", queue, task_id, lease, force))
+        return 1
+
+    async def peek(self, queue: str, task_id: str) -> dict[str, Any]:
+        self.calls.append(("peek", queue, task_id))
+        return {"id": task_id, "state": "ready", "payload": b"\x00\xff", "reason": None}
+
+    async def page(self, queue: str, state: str, count: int, after: str) -> tuple[list[dict[str, Any]], str]:
+        self.calls.append(("page", queue, state, count, after))
+        return [{"id": "a"}], "next"
+
+    async def pause(self, queue: str, ms: int | None) -> None:
+        self.calls.append(("pause", queue, ms))
+
+    async def resume(self, queue: str) -> None:
+        self.calls.append(("resume", queue))
+
+    async def stats(self, queue: str) -> dict[str, Any]:
+        return {"ready": len(self.ready.get(queue, ())), "puts_total": 7}
+
+    async def names(self) -> list[str]:
+        return ["mail", "_tokens:x"]
+
+    async def settings(self, queue: str) -> dict[str, Any]:
+        return {"shards": 1, "order": "bands"}
+
+    async def configure(self, queue: str, values: dict[str, Any]) -> None:
+        self.calls.append(("configure", queue, values))
+
+
+class RecordingToken:
+    access_token = "at-1"
+    token_type = "Bearer"
+    expires_at_ms = 2**41
+    generation = 4
+    state = "fresh"
+
+
+class RecordingTokens:
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+
+    async def put(self, account: str, fields: dict[str, Any]) -> int:
+        self.calls.append(("put", account, fields))
+        return 5
+
+    async def get(self, account: str, min_ttl_ms: int = 0, wait_ms: int = 0) -> RecordingToken:
+        self.calls.append(("get", account, min_ttl_ms, wait_ms))
+        if account.endswith("/nobody"):
+            raise NotFound("there is no such account")
+        return RecordingToken()
+
+    async def refresh(self, account: str) -> str:
+        self.calls.append(("refresh", account))
+        return "queued"
+
+    async def delete(self, account: str) -> bool:
+        self.calls.append(("delete", account))
+        return not account.endswith("/nobody")
+
+    async def list(
+        self, provider: str = "", state: str = "", count: int = 100, after: str = ""
+    ) -> tuple[list[dict[str, Any]], str]:
+        self.calls.append(("list", provider, state, count, after))
+        return [{"account": "p/a", "state": "fresh"}], ""
+
+    async def stats(self) -> dict[str, Any]:
+        return {"p": {"total": 2, "fresh": 2, "dead": 0, "spares": 1}}
+
+    def metrics(self) -> dict[str, Any]:
+        return {"refreshes": {("p", "ok"): 9}, "in_flight": {"p": 1}, "late": {}, "spares": 3, "journal_pending": 4}
+
+
+class RecordingSchedules:
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+
+    async def put(self, name: str, spec: Any, queue: str, task: NewTask) -> int:
+        self.calls.append(("put", name, spec, queue, task))
+        return 2**41
+
+    async def list(self) -> list[dict[str, Any]]:
+        return [{"name": "nightly", "next_ms": 5}]
+
+    async def delete(self, name: str) -> bool:
+        self.calls.append(("delete", name))
+        return name == "nightly"
+
+
+class FixedCluster:
+    def __init__(self) -> None:
+        self.seen = {
+            "node": "n0", "pid": 1, "role": "leader", "leader": "n0", "epoch": 3, "view": 1, "primary": "n0", "quorum": True,
+            "members": ["n0"],
+        }  # fmt: skip
+
+    def status(self) -> dict[str, Any]:
+        return dict(self.seen)
+
+
+class Door:
+    """A RESP door on a free port, with recording rooms behind; ``async with``."""
+
+    def __init__(self, *, users: tuple[User, ...] = (), queues: Any = None, **limits: int) -> None:
+        defaults = Config()
+        self.config = replace(
+            defaults,
+            node=replace(Node(), base_port=0),
+            limits=replace(defaults.limits, **limits) if limits else defaults.limits,
+            users=users,
+        )
+        self.lines: list[Line] = []
+        self.queues = queues or RecordingQueues()
+        self.tokens = RecordingTokens()
+        self.schedules = RecordingSchedules()
+        self.cluster = FixedCluster()
+        self.server = RespServer(self.config, self.queues, self.tokens, self.schedules, self.cluster, SystemClock())
+
+    async def __aenter__(self) -> Door:
+        await self.server.start()
+        self.port = self.server.port
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for line in self.lines:
+            await line.close()
+        await self.server.stop(0)
+
+    async def dial(self) -> Line:
+        self.lines.append(Line(*await asyncio.open_connection("127.0.0.1", self.port)))
+        return self.lines[-1]
+
+
+class Line:
+    """A bare socket at the door."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    def send(self, *requests: str | bytes | tuple[str | bytes, ...]) -> None:
+        """Requests as tuples of arguments or as text split at blanks; together, as one piece."""
+        self.writer.write(b"".join(framed(request) for request in requests))
+
+    async def line(self) -> bytes:
+        """One line of a reply, or nothing when the door hung up."""
+        async with asyncio.timeout(20):
+            return (await self.reader.readline()).removesuffix(b"\r\n")
+
+    async def rest(self) -> bytes:
+        """Everything until the door hangs up."""
+        async with asyncio.timeout(20):
+            return await self.reader.read()
+
+    async def ask(self, *request: str | bytes) -> bytes:
+        """The first line of the reply to a request."""
+        self.send(request if len(request) > 1 else request[0])
+        return await self.line()
+
+    async def close(self) -> None:
+        self.writer.close()
+        try:
+            await self.writer.wait_closed()
+        except OSError:
+            return
+
+
+def framed(request: str | bytes | tuple[str | bytes, ...]) -> bytes:
+    """A request as RESP."""
+    words = request.split() if isinstance(request, str | bytes) else request
+    parts = [word.encode() if isinstance(word, str) else word for word in words]
+    return b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%b\r\n" % (len(part), part) for part in parts)

@@ -1,0 +1,98 @@
+"""The live view, rendered from recorded statuses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from tidewarden.cli.live_view import Event, NodeRow, Snapshot, by_time_left, leader_of, render
+
+
+def status(name: str, role: str, epoch: int) -> dict[str, Any]:
+    return {"node": name, "role": role, "leader": "n1", "epoch": epoch, "quorum": True, "view": 2}
+
+
+NODES = [
+    NodeRow("n0", "127.0.0.1", 7420, 100, "serves", 0, status("n0", "follower", 7)),
+    NodeRow("n1", "127.0.0.1", 7430, 101, "serves", 2, status("n1", "leader", 7)),
+    NodeRow("n2", "127.0.0.1", 7440, None, "down", 0, status("n2", "leader", 6)),
+]
+SNAPSHOT = Snapshot(
+    nodes=NODES,
+    tokens={
+        "sandbox": {"total": 2000, "fresh": 1990, "expiring": 9, "late": 1, "failing": 0, "dead": 0, "intents": 3},
+        "other": {"total": 5, "fresh": 5, "expiring": 0, "late": 0, "failing": 0, "dead": 0},
+    },
+    left={"expired": 1, "< 10 s": 0, "< 2 min": 999},
+    refreshes_per_s=21.5,
+    refreshes_total=12_345,
+    events=[Event("12:00:00", "n0", f"event {number}") for number in range(50)],
+    up_s=3725,
+    data_dir="my data",
+    store="valkey-server, pid 9, view 2, /x/s",
+    sandbox_url="http://127.0.0.1:7510",
+)
+
+
+def drawn(snapshot: Snapshot, columns: int = 120, rows: int = 40) -> Sequence[str]:
+    console = Console(width=columns, height=rows, color_system=None, force_terminal=False)
+    with console.capture() as capture:
+        console.print(render(snapshot, rows))
+    return [line.rstrip() for line in capture.get().splitlines()]
+
+
+def test_the_screen_says_who_leads_and_how_to_kill_it() -> None:
+    lines = drawn(SNAPSHOT)
+    assert lines[0] == "Tidewarden  n1 leads, epoch 7   up 1:02:05   Ctrl-C stops all of it"
+    assert "n1    leader        7  101  serves  127.0.0.1:7430  127.0.0.1:7431         2" in lines
+    assert "n2    -             -    -  down    127.0.0.1:7440  127.0.0.1:7441" in lines
+    assert "kill the leader  kill -9 101" in lines
+    assert "who leads        tidewarden status --data-dir 'my data'" in lines
+    assert any(
+        "redis-cli -p 7420 --user admin --pass \"$(cat 'my data/secrets/admin.secret')\"" in line for line in lines
+    )
+
+
+def test_the_screen_shows_tokens_by_state_and_time_left() -> None:
+    lines = drawn(SNAPSHOT)
+    assert "tokens  2,005   21.5 refreshes/s   12,345 refreshed so far   1 late" in lines
+    assert f"fresh      1,995  {'█' * 30}  refresh not yet due" in lines
+    assert f"late           1  █{'·' * 29}  expired before its refresh" in lines
+    assert "time left (of 1,000)   expired: 1   < 2 min: 999" in lines
+
+
+@pytest.mark.parametrize(("columns", "rows"), [(80, 24), (120, 40), (200, 60)])
+def test_the_screen_fits_and_the_newest_event_is_last(columns: int, rows: int) -> None:
+    lines = drawn(SNAPSHOT, columns, rows)
+    assert len(lines) <= rows
+    assert max(len(line) for line in lines) <= columns
+    assert lines[-1] == "12:00:00 n0      event 49"
+    assert len(lines) == rows
+
+
+def test_before_there_is_anything_it_says_so() -> None:
+    lines = drawn(Snapshot(nodes=[NodeRow("n0", "127.0.0.1", 7420)], data_dir="d"))
+    assert lines[0].startswith("Tidewarden  no leader")
+    assert "tokens  0   0 late   none yet: tidewarden token import FILE --provider NAME" in lines
+    assert "kill the leader  nobody leads just now" in lines
+
+
+def test_of_two_that_believe_to_lead_the_newer_does() -> None:
+    late = replace(NODES[0], status=status("n0", "leader", 6))
+    found = leader_of([late, NODES[1]])
+    assert found is not None
+    assert found.name == "n1"
+    assert leader_of([NODES[2]]) is None, "a node without a process leads nobody"
+
+
+def test_time_left_is_counted_by_its_bounds() -> None:
+    now_ms = 1_700_000_000_000
+    lives_s = (-1, 0, 9, 10, 59, 119, 3599, 3600, 86_400)
+    counts = by_time_left([now_ms + life_s * 1000 for life_s in lives_s] + [0], now_ms)
+    assert counts == {
+        "expired": 1, "< 10 s": 2, "< 30 s": 1, "< 1 min": 1, "< 2 min": 1, "< 10 min": 0, "< 1 h": 1, "≥ 1 h": 3
+    }  # fmt: skip

@@ -1,0 +1,68 @@
+"""A child that is started again, against small real processes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tidewarden.cli.supervise import Child
+from tidewarden.clock import SystemClock
+
+
+async def eventually(condition: Callable[[], Any]) -> Any:
+    async with asyncio.timeout(30):
+        while not (value := condition()):
+            await asyncio.sleep(0.01)
+    return value
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits five seconds here."""
+    monkeypatch.setattr("tidewarden.cli.supervise.RESTART_S", 0.05)
+
+
+async def test_what_ends_is_started_again_and_its_last_words_are_told(tmp_path: Path) -> None:
+    told: list[tuple[str, str]] = []
+    argv = [sys.executable, "-c", "import sys; print('no room'); sys.exit(3)"]
+    child = Child(
+        "n0",
+        argv,
+        tmp_path / "out" / "log",
+        lambda *event: told.append(event),
+        SystemClock(),
+        ready_url="http://127.0.0.1:1/",
+    )
+    task = asyncio.create_task(child.run())
+    await eventually(lambda: child.restarts >= 2)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await child.stop(1)
+    assert ("n0", "ended with status 3: no room; it starts again in 0 s") in told
+    assert not child.served.is_set()
+
+
+async def test_a_killed_one_is_started_again(tmp_path: Path) -> None:
+    told: list[tuple[str, str]] = []
+    argv = [sys.executable, "-c", "import time; time.sleep(60)"]
+    child = Child(
+        "n0", argv, tmp_path / "log", lambda *event: told.append(event), SystemClock(), ready_url="http://127.0.0.1:1/"
+    )
+    task = asyncio.create_task(child.run())
+    first = await eventually(lambda: child.pid)
+    os.kill(first, signal.SIGKILL)
+    second = await eventually(lambda: child.pid not in (None, first) and child.pid)
+    assert any(text.startswith("was killed by SIGKILL") for _, text in told)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await child.stop(5)
+    assert child.pid is None
+    with pytest.raises(ProcessLookupError):
+        os.kill(second, 0)

@@ -1,0 +1,411 @@
+"""Leases: their numbers, how they end, attempts, backoff, losses, touching, sticky ones (DESIGN §5)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tidewarden.errors import BadArg, Stale, TooBig
+
+
+def test_a_taken_task_is_all_there(desk: Any) -> None:
+    desk.put("a", b"x", within_ms=500)
+    row = desk.take_one()
+    assert (row.id, row.payload, row.attempt) == ("a", b"x", 1)
+    assert row.deadline_ms == desk.now + 500
+    assert row.lease_end_ms == desk.now + 30_000
+    assert desk.take() == []
+
+
+def test_the_takes_lease_beats_the_tasks_beats_the_queues(desk: Any) -> None:
+    desk.configure(lease_ms=1000)
+    desk.put("a")
+    desk.put("b", lease_ms=2000)
+    desk.put("c", lease_ms=2000)
+    ends = [row.lease_end_ms - desk.now for row in (*desk.take(2), *desk.take(1, lease_ms=3000))]
+    assert ends == [1000, 2000, 3000]
+
+
+def test_lease_numbers_only_grow(desk: Any) -> None:
+    leases = []
+    for n in range(50):
+        desk.put(f"a{n}")
+        desk.put(f"b{n}")
+        leases += [row.lease for row in desk.take(2)]
+        if n % 7 == 0:
+            desk.now += 3
+        if n == 20:
+            desk.now -= 10_000  # a clock stepped back
+        if n == 30 and desk.views:
+            desk.set_view(2)
+    assert leases == sorted(set(leases))
+    if desk.views:
+        assert leases[0] == 2**36 + 1
+        assert leases[-1] > 2 * 2**36 > leases[61]
+
+
+def test_numbers_of_a_new_view_are_greater_than_all_before(desk: Any) -> None:
+    """What a crash took from the counters cannot come back: a new view starts above whatever was given."""
+    if not desk.views:
+        pytest.skip("only an embedded store has views")
+    desk.put("a")
+    before = desk.take_one()
+    desk.client.flushall()  # everything was lost
+    desk.set_view(2)
+    desk.put("a")
+    assert desk.take_one().lease > before.lease
+
+
+def test_numbers_on_ones_own_redis_follow_its_clock(desk: Any) -> None:
+    if desk.views:
+        pytest.skip("an embedded store counts")
+    desk.put("a")
+    desk.put("b")
+    assert [row.lease for row in desk.take(2)] == [desk.now * 1000, desk.now * 1000 + 1]
+    desk.now += 5
+    desk.put("c")
+    assert desk.take_one().lease == desk.now * 1000
+
+
+def test_a_lease_that_ran_out_is_taken_anew_and_the_old_number_is_void(desk: Any) -> None:
+    desk.put("a")
+    first = desk.take_one(lease_ms=1000)
+    desk.now += 999
+    assert desk.take() == []
+    desk.now += 1
+    second = desk.take_one()
+    assert (second.attempt, second.lease > first.lease) == (2, True)
+    assert desk.peek("a")["reason"] == b"expired"
+    assert desk.ack(first) == [0]
+    assert (
+        desk.end(first, "release") == desk.end(first, "fail") == desk.end(first, "bury") == desk.end(first, "loss") == 0
+    )
+    assert desk.touch(first) == 0
+    assert desk.ack(second) == [1]
+
+
+def test_until_somebody_moves_it_an_overdue_lease_still_counts(desk: Any) -> None:
+    desk.put("a")
+    row = desk.take_one(lease_ms=1000)
+    desk.now += 5000
+    assert desk.ack(row) == [1]
+
+
+def test_the_sweep_ends_leases_and_moves_what_is_due(desk: Any) -> None:
+    desk.put("a")
+    desk.put("b", delay_ms=500)
+    desk.take_one(lease_ms=1000)
+    desk.now += 1000
+    assert desk.run("queue.sweep", 1, 500) == [2, -1]
+    assert desk.woke
+    assert desk.next_ms == -1
+    assert desk.counts() == {"delayed": 0, "ready": 2, "leased": 0, "buried": 0}
+    assert desk.run("queue.sweep", 1, 500) == [0, -1]
+
+
+def test_a_round_is_bounded_and_says_that_there_is_more(desk: Any) -> None:
+    desk.put_all(*((f"t{n}", b"", {"delay_ms": 10}) for n in range(25)))
+    desk.now += 10
+    assert [desk.run("queue.sweep", 1, 10)[0] for _ in range(2)] == [10, 10]
+    assert desk.next_ms <= desk.now
+    assert desk.run("queue.sweep", 1, 10)[0] == 5
+    assert desk.next_ms == -1
+
+
+def test_release_gives_the_attempt_back(desk: Any) -> None:
+    desk.put("a", attempts=1)
+    for _ in range(3):
+        row = desk.take_one()
+        assert row.attempt == 1
+        assert desk.end(row, "release") == 1
+    assert desk.counts()["ready"] == 1
+
+
+def test_release_with_a_delay(desk: Any) -> None:
+    desk.put("a")
+    assert desk.end(desk.take_one(), "release", delay_ms=700, reason="busy") == 1
+    assert desk.state("a") == "delayed"
+    assert desk.next_ms == desk.now + 700
+    desk.now += 700
+    assert desk.take_one().attempt == 1
+
+
+def test_fail_keeps_the_attempt_and_buries_at_the_limit(desk: Any) -> None:
+    desk.put("a", attempts=2)
+    assert desk.end(desk.take_one(), "fail", reason="broken") == 1
+    assert (desk.state("a"), desk.peek("a")["attempts"], desk.peek("a")["reason"]) == ("ready", 1, b"broken")
+    row = desk.take_one()
+    assert row.attempt == 2
+    desk.end(row, "fail", reason="broken again")
+    shown = desk.peek("a")
+    assert (shown["state"], shown["attempts"], shown["reason"], shown["at_ms"]) == (
+        b"buried",
+        2,
+        b"broken again",
+        desk.now,
+    )
+
+
+def test_a_lease_that_ran_out_counts_and_buries_at_the_limit(desk: Any) -> None:
+    desk.put("a", attempts=1)
+    desk.take_one(lease_ms=10)
+    desk.now += 10
+    desk.run("queue.sweep", 1, 10)
+    assert (desk.state("a"), desk.peek("a")["reason"]) == ("buried", b"expired")
+
+
+def test_backoff_doubles_up_to_the_cap_with_at_most_a_quarter_on_top(desk: Any) -> None:
+    desk.configure(backoff_cap_ms=5000)
+    desk.put("a", backoff_ms=1000)
+    waits = []
+    for _ in range(6):
+        desk.end(desk.take_one(), "fail")
+        waits.append(desk.peek("a")["at_ms"] - desk.now)
+        desk.now += waits[-1]
+    for wait, least in zip(waits, (1000, 2000, 4000, 5000, 5000, 5000), strict=True):
+        assert least <= wait <= least * 5 / 4
+
+
+def test_backoff_after_a_lease_ran_out(desk: Any) -> None:
+    desk.put("a", backoff_ms=1000)
+    desk.take_one(lease_ms=10)
+    desk.now += 10
+    desk.run("queue.sweep", 1, 10)
+    assert desk.state("a") == "delayed"
+    assert 1000 <= desk.peek("a")["at_ms"] - desk.now <= 1250
+
+
+def test_a_crowd_that_fails_together_comes_back_spread(desk: Any) -> None:
+    desk.put_all(*((f"t{n}", b"", {"backoff_ms": 10_000}) for n in range(100)))
+    for row in desk.take(100):
+        desk.end(row, "fail")
+    moments = {desk.peek(f"t{n}")["at_ms"] for n in range(100)}
+    assert len(moments) > 30
+    assert max(moments) - min(moments) > 1000
+
+
+def test_backoff_of_many_attempts_is_still_a_time(desk: Any) -> None:
+    desk.configure(backoff_cap_ms=366 * 86_400_000)
+    desk.put("a", backoff_ms=86_400_000)
+    for _ in range(40):
+        row = desk.take_one(task_id="a")
+        assert desk.end(row, "fail") == 1
+    assert desk.peek("a")["at_ms"] <= desk.now + 366 * 86_400_000 * 5 / 4
+
+
+def test_fail_with_a_delay_of_its_own(desk: Any) -> None:
+    desk.put("a", backoff_ms=1000)
+    desk.end(desk.take_one(), "fail", delay_ms=7)
+    assert desk.peek("a")["at_ms"] == desk.now + 7
+    desk.now += 7
+    desk.end(desk.take_one(), "fail", delay_ms=0)
+    assert desk.state("a") == "ready"
+
+
+def test_a_disconnect_is_a_loss_ready_at_once_with_the_attempt_given_back(desk: Any) -> None:
+    desk.put("a", attempts=1, backoff_ms=1000)
+    desk.end(desk.take_one(), "loss")
+    shown = desk.peek("a")
+    assert (shown["state"], shown["attempts"], shown["losses"], shown["reason"]) == (b"ready", 0, 1, b"loss")
+    assert desk.take_one().attempt == 1
+
+
+def test_too_many_losses_bury(desk: Any) -> None:
+    desk.configure(losses_max=3)
+    desk.put("a")
+    for n in range(3):
+        assert desk.state("a") == "ready", n
+        desk.end(desk.take_one(), "loss")
+    assert (desk.state("a"), desk.peek("a")["reason"], desk.peek("a")["losses"]) == ("buried", b"losses", 3)
+
+
+def test_no_limit_of_losses(desk: Any) -> None:
+    desk.configure(losses_max=0)
+    desk.put("a")
+    for _ in range(25):
+        desk.end(desk.take_one(), "loss")
+    assert (desk.state("a"), desk.peek("a")["losses"]) == ("ready", 25)
+
+
+def test_bury_and_the_reason_is_cut(desk: Any) -> None:
+    desk.put("a")
+    row = desk.take_one()
+    assert desk.end(row, "bury", reason="r" * 500) == 1
+    assert desk.peek("a")["reason"] == b"r" * 240
+    assert desk.ack(row) == [0]
+
+
+def test_touch_runs_on_from_now(desk: Any) -> None:
+    desk.put("a")
+    row = desk.take_one(lease_ms=1000)
+    desk.now += 900
+    assert desk.touch(row) == desk.now + 1000
+    desk.now += 999
+    assert desk.take() == []
+    assert desk.touch(row, 5000) == desk.now + 5000
+    desk.now += 4999
+    assert desk.take() == []
+    assert desk.touch(row) == desk.now + 5000  # as it was touched last
+    desk.now += 5000
+    assert desk.take_one().lease > row.lease
+
+
+def test_touch_may_shorten_a_lease(desk: Any) -> None:
+    desk.put("a")
+    row = desk.take_one(lease_ms=60_000)
+    assert desk.touch(row, 10) == desk.now + 10
+    assert desk.next_ms == desk.now + 10
+    desk.now += 10
+    assert desk.take_one().attempt == 2
+
+
+def test_a_task_by_its_id_ready_or_delayed(desk: Any) -> None:
+    desk.put("a")
+    desk.put("b", delay_ms=5000)
+    desk.put("c")
+    assert [row.id for row in desk.take(task_id="c")] == ["c"]
+    assert [row.id for row in desk.take(task_id="b")] == ["b"]
+    assert desk.take(task_id="b") == desk.take(task_id="none") == []
+    assert desk.ids() == ["a"]
+
+
+def test_many_takes_in_one_script_share_what_is_there(desk: Any) -> None:
+    desk.put_all(*((f"t{n}", b"", {}) for n in range(5)))
+    replies = desk.run("queue.take", 200, 2, 0, 0, "", 1, 0, 1, "", 10, 0, 1, "", 1, 0, 1, "")
+    assert [[row[0] for row in reply] for reply in replies] == [[b"t0", b"t1"], [b"t2"], [b"t3", b"t4"], []]
+
+
+def test_one_script_takes_a_bounded_number(desk: Any) -> None:
+    with pytest.raises(TooBig):
+        desk.run("queue.take", 200, *(1000, 0, 0, "") * 5)
+    desk.put_all(*((f"t{n:04}", b"", {}) for n in range(4500)))
+    replies = desk.run("queue.take", 200, *(1000, 0, 0, "") * 4)
+    assert [len(reply) for reply in replies] == [1000] * 4
+    assert desk.counts() == {"delayed": 0, "ready": 500, "leased": 4000, "buried": 0}
+
+
+def test_acks_are_answered_one_by_one(desk: Any) -> None:
+    desk.put_all(*((f"t{n}", b"", {}) for n in range(3)))
+    one, two, three = desk.take(3)
+    assert desk.ack(one, (two.id, 1), one, three, ("none", 5)) == [1, 0, 1, 1, 0]
+    assert desk.counts() == {"delayed": 0, "ready": 0, "leased": 1, "buried": 0}
+
+
+def test_holders_do_not_see_to_whom_a_lease_belongs(desk: Any) -> None:
+    """The number is the right: any permitted connection, at whatever node, may use it."""
+    desk.put("a")
+    row = desk.take_one(holder="n1.7")
+    assert desk.run("queue.touch", row.id, row.lease, 0, holder="n2.9")[0] > 0
+    assert desk.run("queue.ack", row.id, row.lease, holder="n2.9") == [1]
+
+
+# --- sticky leases: an open intent to refresh
+
+
+def intend(desk: Any, row: Any) -> None:
+    """Make a lease sticky as intent.lua does, by the record's flag."""
+    raw = bytearray(desk.client.hget(f"{desk.prefix}:tries", row.id))
+    raw[12] |= 1
+    desk.client.hset(f"{desk.prefix}:tries", row.id, bytes(raw))
+
+
+def test_a_sticky_lease_ends_only_by_its_time(desk: Any) -> None:
+    desk.put("a")
+    row = desk.take_one(lease_ms=1000)
+    intend(desk, row)
+    assert desk.end(row, "loss") == 0
+    assert desk.run("queue.reap", 1, "n0", 1, 100) == [0, 0]
+    assert desk.state("a") == "leased"
+    desk.now += 1000
+    assert desk.run("queue.sweep", 1, 100, holder="n0.1") == [1, -1]
+    assert (desk.state("a"), desk.peek("a")["attempts"]) == ("ready", 1)
+    assert desk.end(desk.take_one(holder="n1.1"), "loss") == 1  # the next lease is not sticky
+
+
+def test_a_sticky_lease_is_released_failed_and_acked_by_its_number(desk: Any) -> None:
+    for how in ("release", "fail"):
+        desk.put("a")
+        row = desk.take_one()
+        intend(desk, row)
+        assert desk.end(row, how) == 1
+    row = desk.take_one()
+    intend(desk, row)
+    assert desk.touch(row, 5000) == desk.now + 5000
+    assert desk.end(row, "loss") == 0, "touched, and still sticky"
+    assert desk.ack(row) == [1]
+
+
+# --- the fence and the dead
+
+
+def test_an_older_leader_is_refused_and_changes_nothing(desk: Any) -> None:
+    desk.put("a", delay_ms=1)
+    desk.run("queue.sweep", 5, 10, holder="n1.1")
+    desk.now += 5
+    before = desk.digest()
+    for epoch, holder in ((4, "n1.1"), (5, "n2.1"), (1, "n0.1")):
+        with pytest.raises(Stale, match=r"epoch 5 held by n1\.1"):
+            desk.run("queue.sweep", epoch, 10, holder=holder)
+        with pytest.raises(Stale):
+            desk.run("queue.reap", epoch, "n0", 1, 10, holder=holder)
+    assert desk.digest() == before
+    assert desk.run("queue.sweep", 5, 10, holder="n1.1") == [1, -1]
+
+
+def test_a_newer_leader_is_adopted(desk: Any) -> None:
+    desk.run("queue.sweep", 5, 10, holder="n1.1")
+    desk.run("queue.reap", 6, "n9", 1, 10, holder="n2.1")
+    assert (desk.record("epoch"), desk.record("sweeper")) == ("6", "n2.1")
+    with pytest.raises(Stale):
+        desk.run("queue.sweep", 5, 10, holder="n1.1")
+
+
+def test_a_dead_boot_loses_its_leases_and_takes_no_more(desk: Any) -> None:
+    desk.put_all(*((f"t{n}", b"", {}) for n in range(7)))
+    desk.take(5, holder="n1.3")
+    other = desk.take_one(holder="n2.3")
+    assert desk.run("queue.reap", 1, "n1", 3, 3) == [3, 1]
+    assert desk.run("queue.reap", 1, "n1", 3, 3) == [2, 0]
+    assert desk.woke
+    assert desk.run("queue.reap", 1, "n1", 3, 3) == [0, 0]
+    assert desk.counts() == {"delayed": 0, "ready": 6, "leased": 1, "buried": 0}
+    assert desk.peek("t0")["reason"] == b"node n1.3 died"
+    assert desk.peek("t0")["losses"] == 1
+    for boot in (1, 3):
+        with pytest.raises(Stale, match="has to register again"):
+            desk.take(holder=f"n1.{boot}")
+    assert len(desk.take(holder="n1.4")) == 1
+    assert desk.ack(other) == [1]
+
+
+def test_an_older_death_does_not_undo_a_newer(desk: Any) -> None:
+    desk.run("queue.reap", 1, "n1", 5, 10)
+    desk.run("queue.reap", 1, "n1", 3, 10)
+    desk.run("queue.reap", 1, "n2", 1, 10)
+    assert sorted(desk.record("dead").split()) == ["n1.5", "n2.1"]
+    with pytest.raises(Stale):
+        desk.take(holder="n1.4")
+
+
+def test_names_that_begin_alike_are_not_confused(desk: Any) -> None:
+    desk.put_all(*((f"t{n}", b"", {}) for n in range(3)))
+    for holder in ("n1.1", "n11.1", "n1.11"):
+        desk.take_one(holder=holder)
+    assert desk.run("queue.reap", 1, "n1", 1, 10) == [1, 0]
+    assert desk.counts()["leased"] == 2
+
+
+def test_holders_that_hold_nothing_leave_the_record(desk: Any) -> None:
+    for boot in range(5):
+        desk.put("a")
+        desk.ack(desk.take_one(lease_ms=10, holder=f"n1.{boot + 1}"))
+        desk.client.delete(f"{desk.prefix}:done:a")
+    desk.now += 10
+    desk.run("queue.sweep", 1, 10)
+    assert desk.record("holders") == ""
+
+
+def test_a_holder_that_is_none(desk: Any) -> None:
+    with pytest.raises(BadArg, match=r"is not node\.boot"):
+        desk.take(holder="-")

@@ -1,0 +1,155 @@
+"""In which order tasks leave a shard: priority, bands with their shares, earliest deadline, equals (DESIGN §5, Order)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+URGENT_MS = 60_000
+
+
+def test_a_plain_queue_is_first_due_first_out(desk: Any) -> None:
+    for name in ("c", "a", "b"):
+        desk.put(name)
+        desk.now += 1
+    assert desk.ids() == ["c", "a", "b"]
+
+
+def test_equals_leave_in_the_order_of_their_ids(desk: Any) -> None:
+    desk.put_all(*((name, b"", {}) for name in ("b", "c", "a")))
+    assert desk.ids() == ["a", "b", "c"]
+
+
+def test_priority_is_strict_and_lower_goes_first(desk: Any) -> None:
+    for number, priority in enumerate((50, 99, 0, 7, 10, 9)):
+        desk.put(f"p{priority}", priority=priority, deadline_ms=desk.now + 1000 * number)
+    assert desk.ids() == ["p0", "p7", "p9", "p10", "p50", "p99"]
+
+
+def test_priority_beats_an_urgent_deadline(desk: Any) -> None:
+    desk.put("urgent", priority=51, within_ms=10)
+    desk.put("idle", priority=50, within_ms=10_000_000)
+    assert desk.ids() == ["idle", "urgent"]
+
+
+def test_urgent_before_late_before_early(desk: Any) -> None:
+    desk.configure(late_share=0, early_share=0)
+    now = desk.now
+    for name, deadline in (
+        ("early2", now + URGENT_MS + 2),
+        ("early1", now + URGENT_MS + 1),
+        ("late2", now - 5),
+        ("late1", now - 10),
+        ("late3", now),
+        ("urgent2", now + URGENT_MS),
+        ("urgent1", now + 1),
+    ):
+        desk.put(name, deadline_ms=deadline)
+    assert desk.ids() == ["urgent1", "urgent2", "late1", "late2", "late3", "early1", "early2"]
+
+
+def test_no_score_is_rewritten_as_time_passes(desk: Any) -> None:
+    desk.configure(late_share=0, early_share=0)
+    desk.put("a", within_ms=1000)
+    desk.put("b", within_ms=URGENT_MS + 500)
+    desk.now += 999
+    assert desk.run("queue.peek", "ready", 10, "")[0][0][0] == b"a"
+    desk.now += 1  # a is late now, b has become urgent
+    assert desk.ids() == ["b", "a"]
+
+
+def test_every_eighth_comes_from_late_and_every_sixteenth_from_early(desk: Any) -> None:
+    for n in range(40):
+        desk.put(f"u{n:02}", deadline_ms=desk.now + 1000 + n)
+        desk.put(f"l{n:02}", deadline_ms=desk.now - 1000 + n)
+        desk.put(f"e{n:02}", deadline_ms=desk.now + URGENT_MS + 1000 + n)
+    kinds = "".join(name[0] for name in desk.ids(32))
+    assert kinds == "uuuuuuuluuuuuueluuuuuuuluuuuuuel"
+
+
+@pytest.mark.parametrize("batch", [1, 3, 16, 32])
+def test_the_shares_do_not_depend_on_how_many_are_taken_at_once(desk: Any, batch: int) -> None:
+    for n in range(40):
+        desk.put(f"u{n:02}", deadline_ms=desk.now + 1000 + n)
+        desk.put(f"l{n:02}", deadline_ms=desk.now - 1000 + n)
+        desk.put(f"e{n:02}", deadline_ms=desk.now + URGENT_MS + 1000 + n)
+    taken: list[str] = []
+    while len(taken) < 32:
+        taken += desk.ids(min(batch, 32 - len(taken)))
+    assert "".join(name[0] for name in taken) == "uuuuuuuluuuuuueluuuuuuuluuuuuuel"
+    assert [name for name in taken if name[0] == "u"] == [f"u{n:02}" for n in range(26)]
+
+
+@pytest.mark.parametrize(
+    ("late", "early", "kinds"), [(2, 0, "ulululul"), (0, 2, "eueueueu"), (0, 0, "uuuuuuuu"), (1, 0, "llllllll")]
+)
+def test_the_shares_are_settings(desk: Any, late: int, early: int, kinds: str) -> None:
+    desk.configure(late_share=late, early_share=early)
+    for n in range(10):
+        desk.put(f"u{n}", deadline_ms=desk.now + 1000 + n)
+        desk.put(f"l{n}", deadline_ms=desk.now - 1000 + n)
+        desk.put(f"e{n}", deadline_ms=desk.now + URGENT_MS + 1000 + n)
+    assert "".join(name[0] for name in desk.ids(8)) == kinds
+
+
+def test_a_share_with_nothing_in_its_band_gives_way(desk: Any) -> None:
+    for n in range(20):
+        desk.put(f"u{n:02}", within_ms=1000 + n)
+    assert desk.ids() == [f"u{n:02}" for n in range(20)]
+
+
+def test_earliest_deadline_alone(desk: Any) -> None:
+    desk.configure(order="edf")
+    now = desk.now
+    for name, deadline in (("late", now - 1), ("soon", now + 1), ("later", now + 10**9), ("dead", now - 10**6)):
+        desk.put(name, deadline_ms=deadline)
+    assert desk.ids() == ["dead", "late", "soon", "later"]
+
+
+def test_the_order_changes_only_while_the_shard_is_empty(desk: Any) -> None:
+    desk.put("a")
+    assert desk.configure(order="edf") == b"NOTEMPTY"
+    assert desk.configure(order="bands", urgent_ms=5) == 1
+    row = desk.take_one()
+    assert desk.configure(order="edf") == b"NOTEMPTY"
+    desk.ack(row)
+    assert desk.configure(order="edf") == 1
+
+
+@pytest.mark.parametrize(("order", "expired_most"), [("bands", 13), ("edf", 60)])
+def test_after_an_outage_bands_save_those_that_can_be_saved(desk: Any, order: str, expired_most: int) -> None:
+    """The outage of peers.md in small: 60 tokens that live 60 s, one refresh a second and a tenth, ten seconds of outage."""
+    desk.configure(order=order, urgent_ms=5_000)
+    life, margin, count = 60_000, 5_000, 60
+    start = desk.now
+    for n in range(count):  # one falls due each second
+        desk.put(f"t{n:02}", at_ms=start + 1000 * n, deadline_ms=start + 1000 * n + margin)
+    expired = set()
+    desk.now = start + 10_000  # nothing was refreshed so far
+    while desk.now < start + 10 * life:
+        for row in desk.take(1):
+            if row.deadline_ms < desk.now:
+                expired.add(row.id)
+            desk.ack(row)
+            desk.put(row.id, at_ms=desk.now + life - margin, deadline_ms=desk.now + life, if_exists="replace")
+        desk.now += 900
+    assert len(expired) <= expired_most
+    if order == "edf":
+        assert len(expired) > 13
+
+
+def test_a_retry_keeps_its_deadline_and_so_its_place(desk: Any) -> None:
+    desk.put("a", within_ms=5000)
+    desk.put("b", within_ms=6000)
+    row = desk.take_one()
+    assert row.id == "a"
+    desk.end(row, "release")
+    assert desk.ids() == ["a", "b"]
+
+
+def test_due_tasks_enter_in_the_order_of_their_deadlines(desk: Any) -> None:
+    desk.put("late", delay_ms=1000, within_ms=9000)
+    desk.put("soon", delay_ms=2000, within_ms=3000)
+    desk.now += 2000
+    assert desk.ids() == ["soon", "late"]

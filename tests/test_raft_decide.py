@@ -1,0 +1,91 @@
+"""Raft's decisions: epochs, roles, addresses."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+
+from tidewarden.errors import ConfigError
+from tidewarden.raft import decide
+from tidewarden.raft.decide import EPOCH_MAX, Facts, Sighting, Times
+
+TIMES = Times()
+FOLLOWER = Sighting("follower", 3, "n1", False, 7, Facts(), ticked=100.0, leader_heard=100.0, heard={"n1": 99.0})
+LEADER = dataclasses.replace(FOLLOWER, state="leader", leader="n0", led_since=98.0)
+
+
+def test_a_claim_goes_above_both_the_last_epoch_and_the_one_seen_at_the_store() -> None:
+    assert Facts().claimed("n0", 1, 0) == Facts(1, "n0.1")
+    assert Facts(5, "n1.2").claimed("n0", 7, 3) == Facts(6, "n0.7")
+    assert Facts(5, "n1.2").claimed("n0", 7, 40) == Facts(41, "n0.7")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [(None, 1, 0), ("n0", "1", 0), ("n0", 1, None), ("n0", 1, 0.5), ("n0", 1, EPOCH_MAX - 1), ("n0", 1, 10**30)],
+)
+def test_what_is_no_claim_changes_nothing_and_raises_nothing(arguments: tuple[object, object, object]) -> None:
+    assert Facts(5, "n1.2").claimed(*arguments) == Facts(5, "n1.2")
+
+
+@pytest.mark.parametrize("pace", [0.1, 0.5, 1.0, 3.0, 100.0])
+def test_the_times_keep_their_order_at_every_pace(pace: float) -> None:
+    times = Times.at(pace)
+    assert times.election_min_s == pytest.approx(0.5 * pace)
+    assert times.heartbeat_s * 3 < times.election_min_s < times.election_max_s < times.orphan_s
+    assert times.fallback_s <= times.election_min_s
+    assert 0 < times.tick_s <= 0.02
+
+
+def test_a_leader_whose_thread_stopped_ticking_is_none() -> None:
+    assert decide.role(LEADER, 100.4, TIMES) == "leader"
+    assert decide.role(LEADER, 100.6, TIMES) == "follower"
+    assert decide.leader(LEADER, 100.6, TIMES, "n0") is None
+    assert not decide.quorum(LEADER, 100.6, TIMES, "n0")
+
+
+def test_a_node_that_heard_no_leader_for_two_election_times_is_an_orphan() -> None:
+    assert decide.role(FOLLOWER, 101.9, TIMES) == "follower"
+    assert decide.leader(FOLLOWER, 101.9, TIMES, "n0") == "n1"
+    assert decide.role(FOLLOWER, 102.1, TIMES) == "orphan"
+    assert decide.leader(FOLLOWER, 102.1, TIMES, "n0") is None
+    candidate = dataclasses.replace(FOLLOWER, state="candidate", leader=None)
+    assert decide.role(candidate, 101.9, TIMES) == "candidate"
+    assert decide.role(candidate, 102.1, TIMES) == "orphan"
+
+
+def test_quorum_is_a_leader_heard_within_one_election_time() -> None:
+    assert decide.quorum(LEADER, 100.1, TIMES, "n0")
+    assert decide.quorum(FOLLOWER, 100.9, TIMES, "n0")
+    assert not decide.quorum(FOLLOWER, 101.1, TIMES, "n0")
+    assert not decide.quorum(dataclasses.replace(FOLLOWER, leader=None), 100.1, TIMES, "n0")
+
+
+def test_a_peer_is_silent_since_it_was_heard_or_the_leadership_began() -> None:
+    assert decide.peer_heard_s(LEADER, 100.0, "n1") == pytest.approx(1.0)
+    fresh = dataclasses.replace(LEADER, led_since=99.5)
+    assert decide.peer_heard_s(fresh, 100.0, "n1") == pytest.approx(0.5)
+    assert decide.peer_heard_s(LEADER, 100.0, "n9") == math.inf
+
+
+def test_a_lone_node_has_its_own_address() -> None:
+    assert decide.addresses("n0", "10.0.0.1", 7422, {}) == {"n0": "10.0.0.1:7422"}
+    assert decide.addresses("n0", "10.0.0.1", 7422, {"n0": "10.0.0.9:7420"}) == {"n0": "10.0.0.1:7422"}
+
+
+def test_members_are_reached_two_above_their_base_port() -> None:
+    members = {"n0": "10.0.0.1:7420", "n1": "host.example:7430", "n2": "[::1]:7440"}
+    expected = {"n0": "10.0.0.1:7422", "n1": "host.example:7432", "n2": "::1:7442"}
+    assert decide.addresses("n0", "0.0.0.0", 7422, members) == expected
+
+
+def test_every_problem_of_the_members_is_named() -> None:
+    members = {"n1": "here", "n2": "h:1", "n3": "h:1", "n4": "h:70000"}
+    with pytest.raises(ConfigError) as caught:
+        decide.addresses("n0", "h", 1, members)
+    text = str(caught.value)
+    assert len(caught.value.problems) == 4
+    for part in ("cluster.members.n1: found 'here'", "n3: found 'h:1', as for n2", "n4: found 'h:70000'", "node.name"):
+        assert part in text

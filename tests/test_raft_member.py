@@ -1,0 +1,307 @@
+"""Raft members on loopback: election, claims, failover, restart, and refusals to start."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import random
+import shutil
+import socket
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tidewarden.clock import SystemClock
+from tidewarden.config import Cluster, Config, Node
+from tidewarden.config import Raft as RaftSection
+from tidewarden.errors import BadArg, ConfigError, Draining, NoLeader, NotFound, Timeout
+from tidewarden.raft import Raft
+
+SECRET = "a cluster secret of the tests"
+PACE = 1.0
+
+
+def free_base() -> int:
+    """A base port with a free Raft port, below the kernel's own range so that no client socket takes it meanwhile."""
+    while True:
+        base = random.randrange(20_000, 32_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("127.0.0.1", base + 2))
+            return base
+
+
+@dataclass
+class Group:
+    """Members in this process, by name; those that were killed stay in ``configs``."""
+
+    configs: dict[str, Config]
+    running: dict[str, Raft]
+    changes: dict[str, int]
+
+    async def start(self, *names: str) -> None:
+        for name in names or tuple(self.configs):
+
+            def changed(name: str = name) -> None:
+                self.changes[name] = self.changes.get(name, 0) + 1
+
+            raft = Raft(self.configs[name], SECRET, SystemClock(), changed)
+            await raft.start()
+            self.running[name] = raft
+
+    async def end(self, name: str, gracefully: bool = False) -> None:
+        await self.running.pop(name).stop(gracefully)
+
+    async def elected(self) -> Raft:
+        """The one leader that every running member names."""
+
+        def agreed() -> Raft | None:
+            leaders = [raft for raft in self.running.values() if raft.is_leader()]
+            named = {raft.leader() for raft in self.running.values()}
+            return leaders[0] if len(leaders) == 1 and named == {leaders[0].name} else None
+
+        leader = await wait_for(agreed)
+        await asyncio.wait_for(leader.elected(), 20)
+        return leader
+
+    async def claim(self, seen: int = 0) -> int:
+        """A claim of whoever leads; repeated, as a daemon would, when leadership passes on meanwhile."""
+        while True:
+            leader = await self.elected()
+            with contextlib.suppress(NoLeader, Timeout):
+                return await leader.claim(1, seen)
+
+
+async def wait_for(condition: Callable[[], Any], limit_s: float = 20) -> Any:
+    end = time.monotonic() + limit_s
+    while not (value := condition()):
+        assert time.monotonic() < end, f"not within {limit_s} s"
+        await asyncio.sleep(0.01)
+    return value
+
+
+@pytest.fixture
+async def group(tmp_path: Path) -> AsyncIterator[Callable[..., Group]]:
+    """``group(3)`` makes a group of three members, none of them started."""
+    groups: list[Group] = []
+
+    def make(size: int, pace: float = PACE) -> Group:
+        bases: list[int] = []
+        while len(bases) < size:
+            base = free_base()
+            if all(abs(base - other) > 5 for other in bases):
+                bases.append(base)
+        members = {f"n{i}": f"127.0.0.1:{base}" for i, base in enumerate(bases)} if size > 1 else {}
+        configs = {
+            f"n{i}": Config(
+                cluster=Cluster(members=members),
+                node=Node(name=f"n{i}", base_port=base, data_dir=str(tmp_path / f"n{i}")),
+                raft=RaftSection(pace=pace),
+            )
+            for i, base in enumerate(bases)
+        }
+        groups.append(Group(configs, {}, {}))
+        return groups[-1]
+
+    yield make
+    for made in groups:
+        for name in list(made.running):
+            await made.end(name)
+
+
+async def test_a_lone_node_elects_itself_at_once_and_claims(group: Callable[..., Group]) -> None:
+    lone = group(1)
+    await lone.start()
+    raft = await lone.elected()
+    assert (raft.role(), raft.leader(), raft.heard_s(), raft.has_quorum()) == ("leader", "n0", 0.0, True)
+    assert await raft.claim(7, 0) == 1
+    assert await raft.claim(8, 0) == 2
+    assert await raft.claim(8, 40) == 41
+    await wait_for(lambda: raft.committed()["epoch"] == 41)
+    assert raft.committed()["holder"] == "n0.8"
+    assert raft.term >= 1
+    assert lone.changes["n0"] >= 2
+    assert raft.status()["members"]["n0"]["heard_s"] == 0.0
+    assert SECRET not in str(raft.status())
+
+
+async def test_what_a_lone_node_cannot_do_is_said(group: Callable[..., Group]) -> None:
+    lone = group(1)
+    await lone.start()
+    raft = await lone.elected()
+    for seen in (-1, 2**52):
+        with pytest.raises(BadArg, match="seen: found"):
+            await raft.claim(1, seen)
+    with pytest.raises(NotFound, match="no other member"):
+        await raft.transfer(None)
+    with pytest.raises(NotFound, match="no member 'n9'"):
+        await raft.transfer("n9")
+    await lone.end("n0")
+    await raft.stop()
+    assert raft.role() == "follower"
+    assert raft.leader() is None
+    with pytest.raises(Draining):
+        await raft.elected()
+    with pytest.raises(NoLeader):
+        await raft.claim(1, 0)
+
+
+async def test_a_restart_keeps_the_epoch(group: Callable[..., Group]) -> None:
+    lone = group(1)
+    await lone.start()
+    assert [await lone.claim() for _ in range(3)] == [1, 2, 3]
+    term = lone.running["n0"].term
+    await lone.end("n0")
+    await lone.start()
+    raft = await lone.elected()
+    assert raft.committed()["epoch"] == 3
+    assert raft.term > term
+    assert await raft.claim(2, 0) == 4
+
+
+async def test_three_members_have_one_leader_and_a_new_one_when_it_dies(group: Callable[..., Group]) -> None:
+    trio = group(3)
+    await trio.start()
+    first = await trio.elected()
+    epochs = [await trio.claim() for _ in range(3)]
+    assert sum(raft.is_leader() for raft in trio.running.values()) == 1
+    for raft in trio.running.values():
+        assert await wait_for(lambda raft=raft: raft.committed()["epoch"] == epochs[-1])
+        assert raft.has_quorum()
+        if raft is not first:
+            assert raft.role() == "follower"
+            assert raft.heard_s() < 1
+            assert first.peer_heard_s(raft.name) < 1
+            with pytest.raises(NoLeader, match="does not lead"):
+                await raft.claim(1, 0)
+            with pytest.raises(NoLeader):
+                await raft.transfer(None)
+
+    await trio.end(first.name)
+    second = await trio.elected()
+    assert second is not first
+    assert second.term > first.term
+    epochs.append(await trio.claim())
+    assert await wait_for(lambda: second.peer_heard_s(first.name) > 1)
+    assert second.status()["members"][first.name]["heard_s"] > 1
+
+    await trio.end(second.name)
+    last = next(iter(trio.running.values()))
+    await wait_for(lambda: last.role() == "orphan")
+    assert last.leader() is None
+    assert not last.has_quorum()
+    assert last.heard_s() > 2 * PACE
+    with pytest.raises(NoLeader):
+        await last.claim(1, 0)
+
+    await trio.start(first.name, second.name)
+    await trio.elected()
+    epochs.append(await trio.claim())
+    assert epochs == sorted(set(epochs))
+
+
+async def test_epochs_grow_past_the_loss_of_every_journal(group: Callable[..., Group]) -> None:
+    trio = group(3)
+    await trio.start()
+    seen = [await trio.claim() for _ in range(4)][-1]
+    for name, config in trio.configs.items():
+        await trio.end(name)
+        shutil.rmtree(config.node.data_dir)
+    await trio.start()
+    assert (await trio.elected()).committed()["epoch"] == 0
+    assert await trio.claim(seen) == seen + 1
+
+
+async def test_leadership_is_handed_over_on_request_and_at_a_planned_end(group: Callable[..., Group]) -> None:
+    trio = group(3)
+    await trio.start()
+    first = await trio.elected()
+    heir = next(raft for raft in trio.running.values() if raft is not first)
+    with pytest.raises(NotFound):
+        await first.transfer("n9")
+    await first.transfer(first.name)
+    await first.transfer(heir.name)
+    assert await trio.elected() is heir
+    term, started = heir.term, time.monotonic()
+    await trio.end(heir.name, gracefully=True)
+    await wait_for(lambda: any(raft.is_leader() for raft in trio.running.values()))
+    assert time.monotonic() - started < 20
+    assert (await trio.elected()).term > term
+
+
+async def test_a_loop_that_does_not_turn_loses_its_leadership(group: Callable[..., Group]) -> None:
+    pair = group(2, pace=0.5)
+    await pair.start()
+    first = await pair.elected()
+    ticker = first._ticker
+    assert ticker is not None
+    assert first._beating is not None
+    first._beating.cancel()  # as seen from the thread, the loop has stopped
+    await wait_for(lambda: not first.is_leader())
+    other = next(raft for raft in pair.running.values() if raft is not first)
+    await wait_for(other.is_leader)
+
+
+async def test_a_claim_that_is_not_committed_in_time_is_a_timeout(group: Callable[..., Group]) -> None:
+    pair = group(2, pace=0.5)
+    await pair.start()
+    leader = await pair.elected()
+    answers: list[Callable[..., None]] = []
+    assert leader._voter is not None
+    leader._voter.claim = lambda *_, callback: answers.append(callback)
+    with pytest.raises(Timeout, match="may still be"):
+        await leader.claim(1, 0)
+    answers[0](99, 0)
+    await asyncio.sleep(0)
+    assert leader._questions._open == {}
+
+
+async def test_a_busy_port_is_a_clear_error_and_leaves_nothing_open(group: Callable[..., Group]) -> None:
+    lone = group(1)
+    config = lone.configs["n0"]
+    busy = rf"{config.node.raft_port} .Raft.*in use"
+    with socket.create_server(("127.0.0.1", config.node.raft_port)), pytest.raises(ConfigError, match=busy):
+        await lone.start()
+    await lone.start()
+    await lone.elected()
+
+
+async def test_a_host_that_is_not_here_is_a_clear_error(group: Callable[..., Group]) -> None:
+    lone = group(1)
+    for host in ("192.0.2.1", "no-such-host.invalid"):
+        node = dataclasses.replace(lone.configs["n0"].node, host=host)
+        raft = Raft(dataclasses.replace(lone.configs["n0"], node=node), SECRET, SystemClock(), lambda: None)
+        with pytest.raises(ConfigError, match=host):
+            await raft.start()
+
+
+async def test_only_its_own_address_listens(group: Callable[..., Group]) -> None:
+    lone = group(1)
+    await lone.start()
+    port = lone.configs["n0"].node.raft_port
+    listening = [line.split()[1] for line in Path("/proc/net/tcp").read_text().splitlines()[1:] if " 0A " in line]
+    listening += [line.split()[1] for line in Path("/proc/net/tcp6").read_text().splitlines()[1:] if " 0A " in line]
+    assert [address for address in listening if address.endswith(f":{port:04X}")] == [f"0100007F:{port:04X}"]
+
+
+async def test_unreadable_files_stop_the_start(group: Callable[..., Group]) -> None:
+    lone = group(1)
+    await lone.start()
+    await lone.claim()
+    await lone.end("n0")
+    Path(lone.configs["n0"].node.data_dir, "raft.journal.meta").write_bytes(b"garbage")
+    with pytest.raises(ConfigError, match=r"raft\.journal\.meta: cannot be trusted"):
+        await lone.start()
+
+
+async def test_no_secret_and_strange_members_are_refused(group: Callable[..., Group]) -> None:
+    config = group(1).configs["n0"]
+    with pytest.raises(ConfigError, match="secret"):
+        Raft(config, "", SystemClock(), lambda: None)
+    with pytest.raises(ConfigError, match=r"node\.name: found 'n0'"):
+        Raft(dataclasses.replace(config, cluster=Cluster(members={"a": "h:1"})), SECRET, SystemClock(), lambda: None)

@@ -1,0 +1,309 @@
+"""The Raft port against strangers and against peers that know the cluster's secret but not their place."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import pickle
+import random
+import socket
+import struct
+import time
+import zlib
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pysyncobj.journal
+import pysyncobj.pickle
+import pytest
+from pysyncobj.encryptor import getEncryptor
+
+from tidewarden.clock import SystemClock
+from tidewarden.config import Cluster, Config, Node
+from tidewarden.config import Raft as RaftSection
+from tidewarden.raft import Raft, pysync
+from tidewarden.raft.member import link_password
+
+SECRET = "a cluster secret of the tests"
+
+
+class Harm:
+    """Unpickling it makes the folder ``path``."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = str(path)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (self.path,)
+
+
+class Peer:
+    """One connection to a member's Raft port; with ``encrypt`` it knows the cluster's secret."""
+
+    def __init__(self, port: int, encrypt: bool) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=10)
+        self.cipher = getEncryptor(link_password(SECRET, "tidewarden")) if encrypt else None
+        self.key = b""
+
+    def send(self, message: object, protocol: int = 2) -> None:
+        data = zlib.compress(pickle.dumps((self.key, message) if self.key else message, protocol))
+        if self.cipher is not None:
+            data = self.cipher.encrypt_at_time(data, 10**9)
+        self.socket.sendall(struct.pack("i", len(data)) + data)
+
+    def receive(self) -> Any:
+        (length,) = struct.unpack("i", self._exactly(4))
+        data = self._exactly(length)
+        return pickle.loads(zlib.decompress(self.cipher.decrypt(data) if self.cipher else data))
+
+    def greet(self) -> None:
+        """Exchange keys, as a member does before it says who it is."""
+        self.send(b"k" * 32)
+        self.key = self.receive()[1]
+
+    def is_closed(self) -> bool:
+        """Whether the other side closes the connection, having sent nothing more."""
+        try:
+            return self.socket.recv(1) == b""
+        except ConnectionResetError:
+            return True
+
+    def _exactly(self, count: int) -> bytes:
+        data = b""
+        while len(data) < count:
+            more = self.socket.recv(count - len(data))
+            assert more, "closed"
+            data += more
+        return data
+
+
+@pytest.fixture
+async def member(tmp_path: Path) -> AsyncIterator[Callable[..., Any]]:
+    """``await member()`` starts a lone member; with ``peer=True`` one of two, the other of which is not there."""
+    running: list[Raft] = []
+
+    async def start(pace: float = 1.0, peer: bool = False) -> Raft:
+        with socket.socket() as probe:
+            while True:
+                base = random.randrange(20_000, 32_000)
+                try:
+                    probe.bind(("127.0.0.1", base + 2))
+                    break
+                except OSError:
+                    continue
+        members = {"n0": f"127.0.0.1:{base}", "n1": "127.0.0.2:9"} if peer else {}
+        config = Config(
+            cluster=Cluster(members=members),
+            node=Node(base_port=base, data_dir=str(tmp_path / "n0")),
+            raft=RaftSection(pace=pace),
+        )
+        raft = Raft(config, SECRET, SystemClock(), lambda: None)
+        await raft.start()
+        running.append(raft)
+        if not peer:
+            await asyncio.wait_for(raft.elected(), 20)
+        return raft
+
+    yield start
+    for raft in running:
+        await raft.stop()
+
+
+def port_of(raft: Raft) -> int:
+    return raft._config.node.raft_port
+
+
+async def closed(peer: Peer) -> bool:
+    return await asyncio.to_thread(peer.is_closed)
+
+
+async def refused(raft: Raft, count: int) -> None:
+    """Wait until ``count`` connections were refused."""
+    end = time.monotonic() + 20
+    while raft.status()["strangers_refused"] < count:
+        assert time.monotonic() < end, raft.status()
+        await asyncio.sleep(0.01)
+
+
+async def test_a_hostile_pickle_runs_no_code(member: Callable[..., Any], tmp_path: Path) -> None:
+    raft = await member()
+    flag = tmp_path / "harmed"
+    with socket.create_connection(("127.0.0.1", port_of(raft)), timeout=10) as bare:  # knows nothing of frames
+        bare.sendall(pickle.dumps(Harm(flag)))
+        bare.shutdown(socket.SHUT_WR)
+        assert await asyncio.to_thread(bare.recv, 1) == b""
+    for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+        for encrypt in (False, True):  # knows the frames; knows the secret, too
+            peer = Peer(port_of(raft), encrypt)
+            peer.send(Harm(flag), protocol)
+            assert await closed(peer)
+            peer.socket.close()
+    late = Peer(port_of(raft), encrypt=True)
+    await asyncio.to_thread(late.greet)
+    late.send(Harm(flag))
+    assert await closed(late)
+    late.socket.close()
+    assert not flag.exists()
+    assert raft.is_leader()
+    assert await raft.claim(1, 0) == 1
+
+
+async def test_without_the_whitelist_the_same_pickle_would_run(tmp_path: Path) -> None:
+    flag = tmp_path / "harmed"
+    data = pickle.dumps(Harm(flag), 2)
+    for read in (pysyncobj.pickle.loads, pysyncobj.journal.loads, pysync.loads):
+        with pytest.raises(pickle.UnpicklingError, match=r"posix\.mkdir is not allowed"):
+            read(data)
+    assert not flag.exists()
+    pickle.loads(data)
+    assert flag.exists()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"c__builtin__\neval\n(V1+1\ntR.",
+        b"c_codecs\nencode\n(V1\nVzlib\ntR.",
+        b"c__builtin__\nbytes\n(I1000000000\ntR.",
+        b"cpysyncobj.syncobj\nSyncObj\n.",
+        b"",
+    ],
+)
+def test_what_the_whitelist_does_not_know_is_refused(data: bytes) -> None:
+    with pytest.raises((pickle.UnpicklingError, TypeError, EOFError)):
+        pysync.loads(data)
+
+
+def test_what_the_library_sends_and_stores_is_read() -> None:
+    nodes = {pysync.TCPNode("127.0.0.1:1")}
+    for value in (b"", b"\xff\x00", "ü", None, True, 2**60, 1.5, {"type": "x", "entries": [(b"a", 1, 2)]}, nodes):
+        assert pysync.loads(pysyncobj.pickle.dumps(value)) == value
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"GET / HTTP/1.1\r\nHost: here\r\n\r\n",
+        b"\0" * 64,
+        b"\xff" * 64,
+        struct.pack("i", 2**31 - 1) + b"x" * 1000,
+        struct.pack("i", pysync.FRAME_BYTES_MAX + 1),
+        struct.pack("i", 100) + b"x" * 100,
+        random.Random(1).randbytes(200_000),
+    ],
+    ids=["http", "zeros", "ones", "2 GiB", "over the limit", "no token", "noise"],
+)
+async def test_garbage_closes_its_own_connection_and_nothing_else(
+    member: Callable[..., Any], garbage: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    raft = await member()
+    peer = Peer(port_of(raft), encrypt=False)
+    with contextlib.suppress(ConnectionError):  # closed before all of it was sent
+        peer.socket.sendall(garbage)
+    assert await closed(peer)
+    peer.socket.close()
+    await refused(raft, 1)
+    assert "closed a connection of 127.0.0.1:" in caplog.text
+    assert SECRET not in caplog.text
+    assert await raft.claim(1, 0) == 1
+
+
+async def test_a_frame_of_the_longest_length_is_gathered_and_no_more(member: Callable[..., Any]) -> None:
+    raft = await member()
+    peer = Peer(port_of(raft), encrypt=False)
+    peer.socket.sendall(struct.pack("i", pysync.FRAME_BYTES_MAX) + b"x" * (pysync.FRAME_BYTES_MAX - 1))
+    assert await raft.claim(1, 0) == 1
+    assert raft.status()["strangers_refused"] == 0
+    peer.socket.sendall(b"x")
+    assert await closed(peer)
+    peer.socket.close()
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        ["status"],
+        ["add", "127.0.0.1:9"],
+        ["remove", "127.0.0.1:9"],
+        ["transfer"],
+        ["set_version", 1],
+        "readonly",
+        7,
+        {},
+    ],
+    ids=str,
+)
+async def test_the_secret_alone_opens_no_command(member: Callable[..., Any], message: object) -> None:
+    raft = await member()
+    peer = Peer(port_of(raft), encrypt=True)
+    await asyncio.to_thread(peer.greet)
+    peer.send(message)
+    assert await closed(peer)
+    peer.socket.close()
+    await refused(raft, 1)
+    assert await raft.claim(1, 0) == 1
+
+
+async def test_a_key_of_another_kind_is_refused(member: Callable[..., Any]) -> None:
+    raft = await member()
+    for message in (["status"], b"short", 0):
+        peer = Peer(port_of(raft), encrypt=True)
+        peer.send(message)
+        assert await closed(peer)
+        peer.socket.close()
+
+
+async def test_a_member_is_heard_and_its_older_connection_closed(member: Callable[..., Any]) -> None:
+    raft = await member(pace=0.5, peer=True)
+    own = raft._addresses
+    assert own["n0"] < own["n1"]  # the greater address connects to the lesser
+    peers = []
+    for _ in range(2):
+        peer = Peer(port_of(raft), encrypt=True)
+        await asyncio.to_thread(peer.greet)
+        peer.send(own["n1"])
+        peers.append(peer)
+        vote = await asyncio.to_thread(peer.receive)
+        assert vote[1]["type"] == "request_vote"
+    assert await closed(peers[0])
+    heartbeat = {"type": "append_entries", "term": 10**6, "commit_index": 1, "entries": [], "prevLogIdx": 1}
+    peers[1].send(heartbeat | {"prevLogTerm": 0})
+    end = time.monotonic() + 20
+    while raft.leader() != "n1":
+        assert time.monotonic() < end
+        await asyncio.sleep(0.01)
+    assert raft.role() == "follower"
+    assert raft.has_quorum()
+    assert raft.term == 10**6
+    peers[1].send("no message")
+    while raft.role() != "orphan":
+        assert time.monotonic() < end
+        await asyncio.sleep(0.01)
+    assert raft.leader() is None
+    for peer in peers:
+        peer.socket.close()
+
+
+async def test_the_silent_and_the_many_are_sent_away(member: Callable[..., Any]) -> None:
+    raft = await member(pace=0.2)
+    silent = [Peer(port_of(raft), encrypt=False) for _ in range(pysync.STRANGERS_MAX + 5)]
+    await refused(raft, len(silent))
+    for peer in silent:
+        assert await closed(peer)
+        peer.socket.close()
+    assert raft.is_leader()
+
+
+async def test_a_listener_that_was_lost_is_opened_again(member: Callable[..., Any]) -> None:
+    raft = await member()
+    server = raft._voter._SyncObj__transport._server
+    lost = server._TcpServer__socket
+    raft._ticker.ask(lambda _: server.unbind())
+    end = time.monotonic() + 20
+    while server._TcpServer__socket is lost or server._TcpServer__state != 1:
+        assert time.monotonic() < end
+        await asyncio.sleep(0.01)
+    socket.create_connection(("127.0.0.1", port_of(raft)), timeout=10).close()
+    assert raft.is_leader()

@@ -1,0 +1,33 @@
+"""The command table: complete, and each verb reachable in either case."""
+
+from __future__ import annotations
+
+from tidewarden.server.commands import COMMANDS
+
+SERVED_TEXT = """
+    Q.PUT Q.TAKE Q.ACK Q.RELEASE Q.FAIL Q.TOUCH Q.BURY Q.KICK Q.UPDATE Q.DELETE Q.PEEK Q.PAUSE Q.RESUME Q.STATS Q.LIST Q.CONFIG
+    T.PUT T.GET T.LIST T.REFRESH T.DELETE T.STATS S.PUT S.LIST S.DELETE R.STATUS
+    PING ECHO HELLO AUTH QUIT CLIENT INFO COMMAND SELECT RESET MULTI EXEC DISCARD
+"""
+LATER_TEXT = """
+    Q.WAIT Q.PURGE Q.RELEASEALL Q.MOVE Q.LINK Q.UNLINK Q.CHECK SESSION T.MGET S.PAUSE S.RESUME L.ACQUIRE L.RENEW L.RELEASE
+    R.TRANSFER R.SWITCHOVER R.JOIN R.LEAVE R.BACKUP
+"""
+SERVED, LATER = SERVED_TEXT.split(), LATER_TEXT.split()
+
+
+def test_every_verb_of_the_protocol_is_there_and_no_other() -> None:
+    assert {command.name for command in COMMANDS.values()} == {*SERVED, *LATER}
+    assert {command.name for command in COMMANDS.values() if command.group == "later"} == set(LATER)
+
+
+def test_each_is_found_in_either_case() -> None:
+    for word, command in COMMANDS.items():
+        assert COMMANDS[word.upper()] is COMMANDS[word.lower()] is command
+
+
+def test_tokens_need_a_named_user_and_only_entering_needs_nothing() -> None:
+    assert {name for name in SERVED if COMMANDS[name.encode()].needs == "user"} == {
+        n for n in SERVED if n.startswith("T.")
+    }
+    assert {name for name in SERVED if COMMANDS[name.encode()].needs == "nothing"} == {"HELLO", "AUTH", "QUIT", "RESET"}

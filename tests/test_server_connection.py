@@ -1,0 +1,280 @@
+"""Order, pipelining, limits and hanging up: one peer at a door with recording rooms behind."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import socket
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tidewarden.server import connection as module
+
+_spec = importlib.util.spec_from_file_location("server_doubles", Path(__file__).with_name("server_doubles.py"))
+doubles = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(doubles)
+Door = doubles.Door
+
+
+async def reach(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(30):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+async def test_consecutive_requests_of_one_verb_run_together_and_others_wait() -> None:
+    async with Door() as door:
+        door.queues.hold = asyncio.Event()
+        line = await door.dial()
+        line.send("Q.PUT mail a ID 1", "Q.PUT mail b ID 2", "PING", "Q.PUT mail c ID 3")
+        await reach(lambda: len(door.queues.calls) == 2)
+        await asyncio.sleep(0.02)
+        assert [call[2].id for call in door.queues.calls] == ["1", "2"]
+        door.queues.hold.set()
+        assert [await line.line() for _ in range(7)] == [b"$1", b"1", b"$1", b"2", b"+PONG", b"$1", b"3"]
+        await line.close()
+
+
+async def test_answers_keep_their_order_when_a_later_one_is_refused_first() -> None:
+    async with Door() as door:
+        door.queues.hold = asyncio.Event()
+        line = await door.dial()
+        line.send("Q.PUT mail a ID 1", "Q.PUT mail b DELAY x", "Q.PUT mail c ID 3")
+        await reach(lambda: len(door.queues.calls) == 2)
+        door.queues.hold.set()
+        assert [await line.line() for _ in range(2)] == [b"$1", b"1"]
+        assert (await line.line()).startswith(b"-BADARG DELAY")
+        assert [await line.line() for _ in range(2)] == [b"$1", b"3"]
+        await line.close()
+
+
+async def test_a_waiting_take_holds_up_what_follows() -> None:
+    async with Door() as door:
+        line, other = await door.dial(), await door.dial()
+        line.send("Q.TAKE WAIT 20000 FROM mail", "Q.TAKE FROM mail", "PING")
+        await reach(lambda: door.server.waiting == 1)
+        assert [call[0] for call in door.queues.calls] == ["take"]
+        await other.ask("Q.PUT", "mail", "x", "ID", "1")
+        assert await line.line() == b"*1"
+        await reach(lambda: len([call for call in door.queues.calls if call[0] == "take"]) == 2)
+        assert door.server.waiting == 0
+        await line.close()
+        await other.close()
+
+
+async def test_a_lost_connection_ends_its_take_and_its_session() -> None:
+    async with Door() as door:
+        line = await door.dial()
+        await line.ask("Q.PUT mail x ID 1")
+        line.send("Q.TAKE FROM mail", "Q.TAKE WAIT 20000 FROM other")
+        await reach(lambda: door.server.waiting == 1)
+        line.writer.transport.abort()
+        await reach(lambda: door.queues.closed)
+        await reach(lambda: door.queues.cancelled == 1)
+        assert door.queues.closed == door.queues.sessions
+        assert door.server.waiting == 0
+        assert not door.server.connections
+
+
+async def test_a_half_closed_peer_gets_its_answers_unless_it_holds_or_waits() -> None:
+    async with Door() as door:
+        door.queues.hold = asyncio.Event()
+        line = await door.dial()
+        line.send("Q.PUT mail x ID 1", "PING")
+        await reach(lambda: door.queues.calls)
+        line.writer.write_eof()
+        await asyncio.sleep(0.02)
+        door.queues.hold.set()
+        assert await line.rest() == b"$1\r\n1\r\n+PONG\r\n"
+        waiter = await door.dial()
+        waiter.send("Q.TAKE WAIT 20000 FROM other")
+        await reach(lambda: door.server.waiting == 1)
+        waiter.writer.write_eof()
+        assert await waiter.rest() == b""
+        assert door.queues.cancelled == 1
+
+
+async def test_multi_is_plain_order() -> None:
+    async with Door() as door:
+        line = await door.dial()
+        line.send("MULTI", "PING", "Q.PUT mail a ID 1", "Q.BURY mail 1 x", "EXEC", "ECHO after")
+        expected = [b"+OK", b"+QUEUED", b"+QUEUED", b"+QUEUED", b"*3", b"+PONG", b"$1", b"1"]
+        assert [await line.line() for _ in range(8)] == expected
+        assert (await line.line()).startswith(b"-BADARG A lease must be")
+        assert [await line.line(), await line.line()] == [b"$5", b"after"]
+        line.send("MULTI", "NONSENSE", "EXEC", "EXEC", "MULTI", "MULTI", "PING", "DISCARD", "DISCARD")
+        said = [(await line.line()).split()[0] for _ in range(9)]
+        assert said == [b"+OK", b"-ERR", b"-EXECABORT", b"-ERR", b"+OK", b"-ERR", b"+QUEUED", b"+OK", b"-ERR"]
+        await line.close()
+
+
+async def test_client_reply_mutes() -> None:
+    async with Door() as door:
+        line = await door.dial()
+        line.send(
+            "CLIENT REPLY SKIP",
+            "PING",
+            "ECHO 1",
+            "CLIENT REPLY OFF",
+            "PING",
+            "Q.PUT mail a",
+            "CLIENT REPLY ON",
+            "ECHO 2",
+        )
+        assert [await line.line() for _ in range(5)] == [b"$1", b"1", b"+OK", b"$1", b"2"]
+        await line.close()
+
+
+@pytest.mark.parametrize(
+    ("sent", "word"),
+    [
+        (b"*1\r\n:1\r\n", b"-BADARG"),
+        (b"*99999\r\n", b"-TOOBIG"),
+        (b"%1\r\n+a\r\n+b\r\n", b"-ERR"),
+        (b"*2\r\n$4\r\nPING\r\n$99999999\r\n", b"-TOOBIG"),
+        (b"POST / HTTP/1.1\r\nHost: localhost\r\n\r\nQ.DELETE mail 1 FORCE\r\n", b"-ERR"),
+    ],
+)
+async def test_what_is_not_the_protocol_is_answered_and_hung_up_on(sent: bytes, word: bytes) -> None:
+    async with Door() as door:
+        line = await door.dial()
+        line.send("PING")
+        line.writer.write(sent)
+        answer = await line.rest()
+        assert answer.startswith(b"+PONG\r\n" + word)
+        assert answer.count(b"\r\n") == 2
+        assert not door.queues.calls
+        well = await door.dial()
+        assert await well.ask("PING") == b"+PONG"
+        await well.close()
+
+
+async def test_an_unknown_verb_names_itself_and_the_line_lives() -> None:
+    async with Door() as door:
+        line = await door.dial()
+        assert await line.ask("NONSENSE x") == b"-ERR unknown command 'NONSENSE'"
+        assert await line.ask("L.ACQUIRE a 5") == b"-BADARG L.ACQUIRE (locks) is not supported by this version."
+        assert await line.ask("pInG") == b"+PONG"
+        await line.close()
+
+
+async def test_too_many_connections() -> None:
+    async with Door(connections_max=1) as door:
+        first = await door.dial()
+        assert await first.ask("PING") == b"+PONG"
+        second = await door.dial()
+        assert (await second.rest()).startswith(b"-FULL This node has as many connections")
+        await first.close()
+        await reach(lambda: not door.server.connections)
+        third = await door.dial()
+        assert await third.ask("PING") == b"+PONG"
+        await third.close()
+
+
+async def test_too_many_waiting_takes() -> None:
+    async with Door(waiting_max=1) as door:
+        first, second = await door.dial(), await door.dial()
+        first.send("Q.TAKE WAIT 20000 FROM a")
+        await reach(lambda: door.server.waiting == 1)
+        assert (await second.ask("Q.TAKE WAIT 1 FROM a")).startswith(b"-FULL")
+        assert await second.ask("Q.TAKE FROM a") == b"*0"
+        await first.close()
+        await second.close()
+
+
+async def test_a_crowd_behind_a_waiting_take_is_cut() -> None:
+    async with Door() as door:
+        line = await door.dial()
+        line.send("Q.TAKE WAIT 20000 FROM a", *["PING"] * 1500)
+        assert (await line.rest()).startswith(b"-TOOBIG")
+        assert door.queues.closed
+
+
+async def test_so_is_a_load_behind_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "AHEAD_BYTES", 100_000)
+    async with Door() as door:
+        line = await door.dial()
+        line.send("Q.TAKE WAIT 20000 FROM a")
+        await reach(lambda: door.server.waiting == 1)
+        line.send(("ECHO", b"x" * 60_000), ("ECHO", b"x" * 60_000))
+        assert (await line.rest()).startswith(b"-TOOBIG")
+
+
+async def test_large_requests_in_a_pipeline_wait_in_the_socket(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "AHEAD_BYTES", 100_000)
+    async with Door() as door:
+        line = await door.dial()
+        answers = asyncio.ensure_future(
+            line.reader.readexactly((len(b"+OK\r\n") + 60_000 + len(b"$60000\r\n\r\n")) * 30)
+        )
+        line.send(*["Q.RESUME mail", ("ECHO", b"x" * 60_000)] * 30)
+        assert (await asyncio.wait_for(answers, 60)).count(b"+OK\r\n$60000") == 30
+
+
+async def test_many_requests_and_the_end_at_once_are_answered() -> None:
+    async with Door() as door:
+        line = await door.dial()
+        line.send(*["PING"] * 900)
+        line.writer.write_eof()
+        assert await line.rest() == b"+PONG\r\n" * 900
+
+
+async def test_a_long_pipeline_is_answered_whole() -> None:
+    async with Door() as door:
+        line = await door.dial()
+        answers = asyncio.ensure_future(line.reader.readexactly(len(b"+OK\r\n+PONG\r\n") * 20_000))
+        for _ in range(20):
+            line.send(*["Q.RESUME mail", "PING"] * 1000)
+            await line.writer.drain()
+        assert await asyncio.wait_for(answers, 60) == b"+OK\r\n+PONG\r\n" * 20_000
+        await line.close()
+
+
+async def test_a_peer_that_does_not_read_is_cut_and_nobody_else_suffers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "OUTPUT_BYTES", 10_000)
+    monkeypatch.setattr(module, "STALL_S", 0.2)
+    async with Door() as door:
+        deaf = socket.create_connection(("127.0.0.1", door.port))
+        deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        deaf.setblocking(False)
+        blob = doubles.framed(("ECHO", b"x" * 500_000))
+        loop = asyncio.get_running_loop()
+
+        async def flood() -> None:
+            while True:
+                await loop.sock_sendall(deaf, blob)
+
+        with pytest.raises((ConnectionResetError, BrokenPipeError)):
+            await asyncio.wait_for(flood(), 30)
+        deaf.close()
+        well = await door.dial()
+        assert await well.ask("PING") == b"+PONG"
+        await well.close()
+
+
+async def test_a_reset_while_answers_are_on_their_way() -> None:
+    async with Door() as door:
+        door.queues.hold = asyncio.Event()
+        plain = socket.create_connection(("127.0.0.1", door.port))
+        plain.sendall(doubles.framed("Q.PUT mail a ID 1") * 5)
+        await reach(lambda: len(door.queues.calls) == 5)
+        plain.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        plain.close()
+        await reach(lambda: not door.server.connections)
+        door.queues.hold.set()
+        await reach(lambda: len(door.queues.ready.get("mail", ())) == 5)
+
+
+async def test_a_defect_is_logged_and_answered_internal(caplog: pytest.LogCaptureFixture) -> None:
+    async with Door() as door:
+        door.queues.raises = RuntimeError("secret detail")
+        line = await door.dial()
+        answer = await line.ask("Q.PUT mail a")
+        assert answer == b"-INTERNAL A defect of the server; its log has the trace."
+        assert "secret detail" in caplog.text
+        door.queues.raises = None
+        assert await line.ask("PING") == b"+PONG"
+        await line.close()

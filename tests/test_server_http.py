@@ -1,0 +1,191 @@
+"""The HTTP door: health, who may ask, and rubbish."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import io
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from tidewarden.clock import SystemClock
+from tidewarden.errors import StoreDown
+from tidewarden.server import HttpServer
+
+_spec = importlib.util.spec_from_file_location("server_doubles", Path(__file__).with_name("server_doubles.py"))
+doubles = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(doubles)
+Door = doubles.Door
+
+ALICE = {"Authorization": f"Bearer admin:{doubles.SECRET}"}
+
+
+class Site:
+    def __init__(self, server: HttpServer, door: Any, session: aiohttp.ClientSession) -> None:
+        self.server = server
+        self.door = door
+        self._session = session
+
+    async def ask(self, method: str, path: str, **more: Any) -> tuple[int, Any]:
+        url = aiohttp.client.URL(f"http://127.0.0.1:{self.server.port}{path}", encoded=True)
+        async with self._session.request(method, url, **more) as response:
+            if response.content_type == "application/json":
+                return response.status, await response.json()
+            return response.status, await response.text()
+
+
+@asynccontextmanager
+async def site(*, users: bool = False, **more: Any) -> AsyncIterator[Site]:
+    door = Door(users=(doubles.ADMIN,) if users else ())
+    # Its ports are base and base + 1: a base of -1 makes the HTTP port 0, which the system chooses.
+    config = replace(door.config, node=replace(door.config.node, base_port=-1))
+    server = HttpServer(config, door.queues, door.tokens, door.schedules, door.cluster, SystemClock(), **more)
+    await server.start()
+    try:
+        async with aiohttp.ClientSession() as session:
+            yield Site(server, door, session)
+    finally:
+        await server.stop(1)
+
+
+async def test_health_says_why_not() -> None:
+    trouble = {"live": "", "ready": "the store is away"}
+    async with site(users=True, alive=lambda: trouble["live"], ready=lambda: trouble["ready"]) as subject:
+        assert await subject.ask("GET", "/health/live") == (200, {"ok": True, "reason": ""})
+        assert await subject.ask("GET", "/health/ready") == (503, {"ok": False, "reason": "the store is away"})
+        trouble.update(live="the sweep has not turned for 9 s", ready="")
+        assert (await subject.ask("GET", "/health/live"))[0] == 503
+        assert (await subject.ask("GET", "/health/ready"))[0] == 200
+
+
+async def test_leader_is_200_on_the_leader_alone() -> None:
+    async with site(users=True) as subject:
+        assert await subject.ask("GET", "/leader") == (200, {"node": "n0", "role": "leader", "leader": "n0"})
+        assert (await subject.ask("HEAD", "/leader"))[0] == 200
+        subject.door.cluster.seen.update(role="follower", leader="n1")
+        assert (await subject.ask("GET", "/leader"))[0] == 503
+
+
+@pytest.mark.parametrize("path", ["/v1/status", "/metrics", "/v1/tokens", "/v1/tokens/p/a", "/nonsense"])
+async def test_where_there_are_users_the_rest_wants_one(path: str) -> None:
+    async with site(users=True) as subject:
+        status, body = await subject.ask("GET", path)
+        assert (status, body["error"]) == (401, "NOAUTH")
+        status, body = await subject.ask("GET", path, headers={"Authorization": "Bearer admin:wrong"})
+        assert (status, body["error"]) == (401, "WRONGPASS")
+        status, body = await subject.ask("GET", path, headers={"Authorization": "Basic YTpi"})
+        assert (status, body["error"]) == (401, "NOAUTH")
+        assert (await subject.ask("GET", path, headers=ALICE))[0] == (404 if path == "/nonsense" else 200)
+        assert not [call for call in subject.door.tokens.calls if call[0] == "put"]
+
+
+async def test_a_secret_alone_is_the_only_users() -> None:
+    async with site(users=True) as subject:
+        headers = {"Authorization": f"Bearer {doubles.SECRET}"}
+        assert (await subject.ask("GET", "/v1/status", headers=headers))[0] == 200
+
+
+async def test_without_users_the_tokens_stay_closed() -> None:
+    async with site() as subject:
+        status, body = await subject.ask("GET", "/v1/status")
+        assert (status, body["role"]) == (200, "leader")
+        status, body = await subject.ask("GET", "/v1/tokens/p/a")
+        assert (status, body["error"]) == (401, "NOAUTH")
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Host": "evil.example:7421"},
+        {"Origin": "https://evil.example"},
+        {"Origin": "null"},
+        {"Host": "127.0.0.1.evil.example"},
+    ],
+)
+async def test_a_web_page_elsewhere_is_refused(headers: dict[str, str]) -> None:
+    async with site() as subject:
+        status, body = await subject.ask("GET", "/v1/status", headers=headers)
+        assert (status, body["error"]) == (403, "DENIED")
+    async with site(users=True) as subject:
+        assert (await subject.ask("GET", "/v1/status", headers={**ALICE, **headers}))[0] == 200
+
+
+@pytest.mark.parametrize(
+    "headers", [{"Host": "localhost:7421"}, {"Host": "[::1]:7421"}, {"Origin": "http://127.0.0.1:3000"}]
+)
+async def test_a_page_of_this_machine_is_served(headers: dict[str, str]) -> None:
+    async with site() as subject:
+        assert (await subject.ask("GET", "/v1/status", headers=headers))[0] == 200
+
+
+async def test_wrong_paths_and_methods() -> None:
+    async with site(users=True) as subject:
+        status, body = await subject.ask("GET", "/v2/x", headers=ALICE)
+        assert (status, body["error"]) == (404, "NOTFOUND")
+        status, body = await subject.ask("DELETE", "/v1/status", headers=ALICE)
+        assert (status, body["error"]) == (405, "BADARG")
+        status, body = await subject.ask("PUT", "/v1/tokens/p/a", headers=ALICE, data=io.BytesIO(b"x" * 2_000_000))
+        assert (status, body["error"]) == (413, "TOOBIG")
+
+
+@pytest.mark.parametrize(
+    "rubbish", [b"\x16\x03\x01\r\n\r\n", b"GET\r\n\r\n", b"*1\r\n$4\r\nPING\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n"]
+)
+async def test_rubbish_gets_a_400_and_the_door_lives(rubbish: bytes) -> None:
+    async with site() as subject:
+        reader, writer = await asyncio.open_connection("127.0.0.1", subject.server.port)
+        writer.write(rubbish)
+        assert b" 400 " in await asyncio.wait_for(reader.readline(), 20)
+        writer.close()
+        assert (await subject.ask("GET", "/health/live"))[0] == 200
+
+
+async def test_a_defect_is_a_500_without_its_text(caplog: pytest.LogCaptureFixture) -> None:
+    async with site() as subject:
+        subject.door.cluster.status = _raise(RuntimeError("secret detail"))
+        status, body = await subject.ask("GET", "/v1/status")
+        assert (status, body["error"]) == (500, "INTERNAL")
+        assert "secret" not in body["message"]
+        assert "secret detail" in caplog.text
+
+
+async def test_metrics() -> None:
+    async with site(stats={"resp": lambda: {"connections": 3, "errors_total": {"BADARG": 2}}}) as subject:
+        status, text = await subject.ask("GET", "/metrics")
+        assert status == 200
+        for line in (
+            'tidewarden_queue_ready{queue="mail"} 0.0',
+            'tidewarden_queue_puts_total{queue="_tokens:x"} 7.0',
+            "tidewarden_cluster_epoch 3.0",
+            "tidewarden_cluster_leads 1.0",
+            "tidewarden_resp_connections 3.0",
+            'tidewarden_resp_errors_total{kind="BADARG"} 2.0',
+            'tidewarden_tokens_accounts{kind="fresh",provider="p"} 2.0',
+            'tidewarden_tokens_refreshes_total{kind="ok",provider="p"} 9.0',
+            'tidewarden_tokens_in_flight{provider="p"} 1.0',
+            "tidewarden_tokens_spares_total 3.0",
+            'tidewarden_tokens_spares_stored{provider="p"} 1.0',
+            "tidewarden_tokens_journal_pending 4.0",
+        ):
+            assert line in text.splitlines()
+
+
+async def test_metrics_of_the_node_survive_the_store() -> None:
+    async with site() as subject:
+        subject.door.queues.names = _raise(StoreDown("away"))
+        status, text = await subject.ask("GET", "/metrics")
+        assert status == 200
+        assert "tidewarden_cluster_epoch 3.0" in text
+
+
+def _raise(error: Exception) -> Callable[..., Any]:
+    def fail(*_: object) -> Any:
+        raise error
+
+    return fail

@@ -1,0 +1,115 @@
+"""The token routes."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from tidewarden.errors import Error
+from tidewarden.server.http_tokens import TokenRoutes
+from tidewarden.server.replying import problem
+
+_spec = importlib.util.spec_from_file_location("server_doubles", Path(__file__).with_name("server_doubles.py"))
+doubles = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(doubles)
+Door = doubles.Door
+
+
+async def ask(tokens: Any, method: str, path: str, body: bytes = b"") -> tuple[int, Any]:
+    """One request to the routes alone."""
+
+    @web.middleware
+    async def errors(request: web.Request, handler: Any) -> web.StreamResponse:
+        try:
+            return await handler(request)
+        except Error as error:
+            return problem(error)
+
+    app = web.Application(middlewares=[errors])
+    TokenRoutes(tokens).add_to(app.router)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        url = aiohttp.client.URL(f"http://127.0.0.1:{runner.addresses[0][1]}{path}", encoded=True)
+        async with aiohttp.ClientSession() as session, session.request(method, url, data=body) as response:
+            assert response.headers["Cache-Control"] == "no-store"
+            return response.status, await response.json()
+    finally:
+        await runner.cleanup()
+
+
+@pytest.mark.parametrize(
+    ("request_", "call", "status", "reply"),
+    [
+        ("GET /v1/tokens/p/a?min_ttl=60&wait=1.5", ("get", "p/a", 60_000, 1500), 200, None),
+        ("GET /v1/tokens/p/a%2Fb%40c%3Ad", ("get", "p/a/b@c:d", 0, 0), 200, None),
+        ("GET /v1/tokens/p/a/b@c:d", ("get", "p/a/b@c:d", 0, 0), 200, None),
+        ("GET /v1/tokens/p/%25%C3%A4", ("get", "p/%ä", 0, 0), 200, None),
+        ("GET /v1/tokens/p/a/refresh", ("get", "p/a/refresh", 0, 0), 200, None),
+        ("POST /v1/tokens/p/a/refresh", ("refresh", "p/a"), 202, {"refresh": "queued"}),
+        ("POST /v1/tokens/p/a%2Fb/refresh", ("refresh", "p/a/b"), 202, {"refresh": "queued"}),
+        ("DELETE /v1/tokens/p/a", ("delete", "p/a"), 200, {"deleted": True}),
+        ("GET /v1/tokens?provider=p&state=Dead&count=5&after=c", ("list", "p", "dead", 5, "c"), 200, None),
+        (
+            "GET /v1/tokens",
+            ("list", "", "", 100, ""),
+            200,
+            {"accounts": [{"account": "p/a", "state": "fresh"}], "after": ""},
+        ),
+    ],
+)
+async def test_what_reaches_the_tokens(request_: str, call: tuple[Any, ...], status: int, reply: Any) -> None:
+    tokens = doubles.RecordingTokens()
+    answer = await ask(tokens, *request_.split(" "))
+    assert answer[0] == status
+    assert tokens.calls == [call]
+    if reply is not None:
+        assert answer[1] == reply
+
+
+async def test_a_token() -> None:
+    assert await ask(doubles.RecordingTokens(), "GET", "/v1/tokens/p/a") == (
+        200,
+        {"access_token": "at-1", "token_type": "Bearer", "expires_at_ms": 2**41, "generation": 4, "state": "fresh"},
+    )
+
+
+async def test_put() -> None:
+    tokens = doubles.RecordingTokens()
+    assert await ask(tokens, "PUT", "/v1/tokens/p/a", b'{"refresh_token": "r"}') == (200, {"generation": 5})
+    assert tokens.calls == [("put", "p/a", {"refresh_token": "r"})]
+
+
+@pytest.mark.parametrize(
+    ("request_", "status", "word"),
+    [
+        ("GET /v1/tokens/p/nobody", 404, "NOTFOUND"),
+        ("DELETE /v1/tokens/p/nobody", 404, "NOTFOUND"),
+        ("GET /v1/tokens/p/a?min_ttl=-5", 400, "BADARG"),
+        ("GET /v1/tokens/p/a?min_ttl=1e9", 400, "BADARG"),
+        ("GET /v1/tokens/p/a?min_ttl=nan", 400, "BADARG"),
+        ("GET /v1/tokens/p/a?min_ttl=5&min_ttl=6", 400, "BADARG"),
+        ("GET /v1/tokens/p/a?minttl=5", 400, "BADARG"),
+        ("GET /v1/tokens?count=many", 400, "BADARG"),
+        ("PUT /v1/tokens/p/a", 400, "BADARG"),
+        ("GET /v1/tokens/p/%FF", 400, "BADARG"),
+    ],
+)
+async def test_wrong_input(request_: str, status: int, word: str) -> None:
+    answer = await ask(doubles.RecordingTokens(), *request_.split(" "))
+    assert (answer[0], answer[1]["error"]) == (status, word)
+
+
+@pytest.mark.parametrize("body", [b"", b"[1]", b'{"refresh_token": "s3cret', b"\xff"])
+async def test_a_body_that_is_no_account_is_not_quoted(body: bytes) -> None:
+    tokens = doubles.RecordingTokens()
+    status, answer = await ask(tokens, "PUT", "/v1/tokens/p/a", body)
+    assert (status, answer["error"]) == (400, "BADARG")
+    assert "s3cret" not in answer["message"]
+    assert not tokens.calls

@@ -1,0 +1,155 @@
+"""Q.*: what reaches the queue, and what the caller reads."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import hiredis
+import pytest
+
+from tidewarden.queue.task import Changes, NewTask
+
+_spec = importlib.util.spec_from_file_location("server_doubles", Path(__file__).with_name("server_doubles.py"))
+doubles = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(doubles)
+
+
+async def ask(door: Any, *requests: str | tuple[str | bytes, ...]) -> list[Any]:
+    """The parsed replies to ``requests``."""
+    line = await door.dial()
+    line.send(*requests, "QUIT")
+    reader = hiredis.Reader()
+    reader.feed(await line.rest())
+    found = []
+    while (reply := reader.gets()) is not False:
+        found.append(reply)
+    return found[:-1]
+
+
+@pytest.mark.parametrize(
+    ("request_", "call"),
+    [
+        ("Q.PUT mail x", ("put", "mail", NewTask(b"x"))),
+        (
+            "q.put mail x id a delay 5 within 6 priority 7 lease 8 attempts 9 backoff 10 ifexists REPLACE",
+            ("put", "mail", NewTask(b"x", "a", 5, None, None, 6, 7, 8, 9, 10, "replace")),
+        ),
+        ("Q.PUT mail x AT 5 DEADLINE 6", ("put", "mail", NewTask(b"x", at_ms=5, deadline_ms=6))),
+        ("Q.TAKE FROM a b", ("take", ("a", "b"), 1, 0, 0, "")),
+        ("Q.TAKE COUNT 3 LEASE 4 ID x FROM a", ("take", ("a",), 3, 0, 4, "x")),
+        ("Q.TAKE FROM from", ("take", ("from",), 1, 0, 0, "")),
+        ("Q.ACK mail a 5", ("ack", "mail", (("a", 5),))),
+        ("Q.RELEASE mail a 5 REASON why DELAY 6", ("release", "mail", "a", 5, 6, "why")),
+        ("Q.FAIL mail a 5", ("fail", "mail", "a", 5, None, "")),
+        ("Q.FAIL mail a 5 DELAY 0", ("fail", "mail", "a", 5, 0, "")),
+        ("Q.BURY mail a 5 REASON why", ("bury", "mail", "a", 5, "why")),
+        ("Q.TOUCH mail a 5 LEASE 6", ("touch", "mail", "a", 5, 6)),
+        ("Q.KICK mail COUNT 5 REASON no", ("kick", "mail", 5, "", "no")),
+        ("Q.KICK mail ID a", ("kick", "mail", 0, "a", "")),
+        ("Q.UPDATE mail a PAYLOAD y PRIORITY 3 LEASE 4", ("update", "mail", "a", Changes(b"y", priority=3, lease=4))),
+        ("Q.DELETE mail a", ("delete", "mail", "a", 0, False)),
+        ("Q.DELETE mail a FORCE", ("delete", "mail", "a", 0, True)),
+        ("Q.DELETE mail a LEASE 5", ("delete", "mail", "a", 5, False)),
+        ("Q.PEEK mail a", ("peek", "mail", "a")),
+        ("Q.PEEK mail STATE Ready COUNT 5 AFTER c", ("page", "mail", "ready", 5, "c")),
+        ("Q.PAUSE mail", ("pause", "mail", None)),
+        ("Q.PAUSE mail MS 5", ("pause", "mail", 5)),
+        ("Q.RESUME mail", ("resume", "mail")),
+        ("Q.CONFIG mail SET shards 4 order edf", ("configure", "mail", {"shards": "4", "order": "edf"})),
+    ],
+)
+async def test_what_reaches_the_queue(request_: str, call: tuple[Any, ...]) -> None:
+    async with doubles.Door() as door:
+        await ask(door, request_)
+        assert door.queues.calls == [call]
+
+
+@pytest.mark.parametrize(
+    ("request_", "said"),
+    [
+        ("Q.PUT mail", "Q.PUT has 1 arguments here; its form is: Q.PUT queue payload [ID id]"),
+        ("Q.PUT mail x LANE k", "LANE is not supported by this version"),
+        ("Q.PUT mail x TTL 5", "TTL is not supported by this version"),
+        ("Q.PUT mail x WAIT 5", "WAIT is not supported by this version"),
+        ("Q.PUT mail x AT 5 DELAY 6", "DELAY excludes AT"),
+        ("Q.PUT mail x DELAY -5", "DELAY must be an integer of 0 or more: found '-5'"),
+        ("Q.TAKE COUNT 1 mail", "Q.TAKE has no option 'mail'"),
+        ("Q.TAKE COUNT 1 FROM", "Q.TAKE needs the name of a queue after FROM"),
+        ("Q.ACK mail a 5 b", "an id and a lease for each task"),
+        ("Q.ACK mail a x", "A lease must be an integer"),
+        ("Q.ACK mail a 5 RESULT ok", "RESULT is not supported by this version"),
+        ("Q.KICK mail REASON x", "Q.KICK needs COUNT n or ID id"),
+        ("Q.KICK mail COUNT 1 ID a", "ID excludes COUNT"),
+        ("Q.UPDATE mail a LEASE 5", "Q.UPDATE needs something to change"),
+        ("Q.DELETE mail a LEASE 5 FORCE", "Q.DELETE"),
+        ("Q.PEEK mail COUNT 5", "Q.PEEK needs an id, or STATE"),
+        ("Q.CONFIG mail SHARDS 5", "SET and a value for each name"),
+        ("Q.CONFIG mail SET shards 5 shards 6", "shards is given twice"),
+        ("Q.WAIT mail a 5", "Q.WAIT (a queue verb) is not supported by this version"),
+    ],
+)
+async def test_a_badarg_says_which_and_what_is_allowed(request_: str, said: str) -> None:
+    async with doubles.Door() as door:
+        (reply,) = await ask(door, request_)
+        assert str(reply).startswith("BADARG ")
+        assert said in str(reply)
+        assert not door.queues.calls
+
+
+@pytest.mark.parametrize(
+    "request_",
+    ["Q.PUT _x a", "Q.TAKE FROM a _x", "Q.ACK _x a 1", "Q.DELETE _x a FORCE", "Q.PEEK _x a", "Q.STATS _x", "Q.CONFIG _x",
+     "Q.PAUSE _x", "Q.KICK _x ID a"],
+)  # fmt: skip
+async def test_the_systems_queues_are_denied(request_: str) -> None:
+    async with doubles.Door() as door:
+        (reply,) = await ask(door, request_)
+        assert str(reply).startswith("DENIED Queues whose names begin with _")
+        assert not door.queues.calls
+
+
+async def test_names_and_ids_are_utf8() -> None:
+    async with doubles.Door() as door:
+        replies = await ask(
+            door, ("Q.PUT", b"\xff", "x"), ("Q.PUT", "mail", "x", "ID", b"\xff"), ("Q.PUT", "mail", b"\xff")
+        )
+        assert [str(reply)[:6] for reply in replies[:2]] == ["BADARG", "BADARG"]
+        assert door.queues.calls == [("put", "mail", NewTask(b"\xff"))]
+
+
+async def test_put_take_ack() -> None:
+    async with doubles.Door() as door:
+        lease = door.queues.lease + 1
+        payload = b"\x00\r\n\xff"
+        replies = await ask(
+            door,
+            ("Q.PUT", "mail", payload, "ID", "ä"),
+            "Q.TAKE COUNT 5 FROM mail",
+            f"Q.ACK mail ä {lease}",
+            f"Q.ACK mail ä {lease}",
+            f"Q.ACK mail ä {lease} b 1",
+            "Q.TAKE FROM mail",
+        )
+        assert replies[0] == "ä".encode()
+        assert replies[1] == [[b"mail", "ä".encode(), lease, payload, 1, 2**41, 2**41]]
+        assert replies[2] == b"OK"
+        assert str(replies[3]).startswith("NOTHELD ")
+        assert replies[4:] == [[0, 0], []]
+
+
+async def test_replies_of_the_others() -> None:
+    async with doubles.Door() as door:
+        replies = await ask(
+            door, "Q.RELEASE mail a 1", "Q.RELEASE mail a 2", "Q.TOUCH mail a 2", "Q.KICK mail COUNT 5", "Q.DELETE mail a",
+            "Q.PEEK mail a", "Q.PEEK mail STATE ready", "Q.STATS mail", "Q.STATS", "Q.LIST", "Q.CONFIG mail", "Q.CONFIG mail SET shards 2",
+        )  # fmt: skip
+        assert str(replies[0]) == "NOTHELD this lease has ended +OK"
+        assert replies[1:5] == [b"OK", 2**41, 3, 1]
+        assert replies[5] == [b"id", b"a", b"state", b"ready", b"payload", b"\x00\xff", b"reason", None]
+        assert replies[6] == [[[b"id", b"a"]], b"next"]
+        assert replies[7] == [b"ready", 0, b"puts_total", 7]
+        assert replies[8] == [b"mail", replies[7]]
+        assert replies[9] == [b"mail"]
+        assert replies[10:] == [[b"shards", 1, b"order", b"bands"], b"OK"]

@@ -1,0 +1,128 @@
+"""The reading half of RESP: whatever the bytes and however they are cut, requests or one clear failure."""
+
+from __future__ import annotations
+
+import itertools
+import time
+
+import hypothesis
+import pytest
+from hypothesis import strategies as st
+
+from tidewarden.server.requests import RequestReader
+
+REQUEST_BYTES = 200_000
+
+
+def reader(request_bytes: int = REQUEST_BYTES) -> RequestReader:
+    return RequestReader(request_bytes, arguments_max=2016, line_bytes=1000)
+
+
+def framed(*arguments: bytes) -> bytes:
+    return b"*%d\r\n" % len(arguments) + b"".join(b"$%d\r\n%b\r\n" % (len(item), item) for item in arguments)
+
+
+def test_one_request() -> None:
+    assert reader().feed(framed(b"Q.PUT", b"mail", b"hello")) == [[b"Q.PUT", b"mail", b"hello"]]
+
+
+def test_line_ends_and_headers_inside_an_argument_are_data() -> None:
+    payload = b"a\r\n$3\r\nfoo\r\n*1\r\n"
+    assert reader().feed(framed(b"ECHO", payload) + framed(b"PING")) == [[b"ECHO", payload], [b"PING"]]
+
+
+ARGUMENT = st.binary(max_size=40) | st.sampled_from([b"\r\n", b"$1\r\na\r\n", b"x" * 3000])
+
+
+@hypothesis.given(
+    st.lists(st.lists(ARGUMENT, min_size=1, max_size=6), min_size=1, max_size=6),
+    st.lists(st.integers(0, 20_000), max_size=12),
+)
+def test_requests_survive_any_cut(requests: list[list[bytes]], cuts: list[int]) -> None:
+    stream = b"".join(framed(*request) for request in requests)
+    subject = reader()
+    found = []
+    edges = sorted({cut % (len(stream) + 1) for cut in cuts} | {0, len(stream)})
+    for start, stop in itertools.pairwise(edges):
+        found += subject.feed(stream[start:stop])
+    assert subject.failure is None
+    assert found == requests
+
+
+def test_requests_survive_one_byte_at_a_time() -> None:
+    requests = [[b"Q.PUT", b"", b"\r\n*1\r\n"], [b"PING"]]
+    subject = reader()
+    found = []
+    for byte in framed(*requests[0]) + framed(*requests[1]):
+        found += subject.feed(bytes((byte,)))
+    assert found == requests
+
+
+@hypothesis.given(
+    st.lists(st.binary(max_size=60) | st.sampled_from([b"*2\r\n", b"$5\r\n", b"\r\n", b"*-1\r\n", b":1\r\n"]))
+)
+def test_rubbish_never_raises(chunks: list[bytes]) -> None:
+    subject = reader()
+    for chunk in chunks:
+        for request in subject.feed(chunk):
+            assert request
+            assert all(type(argument) is bytes for argument in request)
+
+
+def test_inline_command() -> None:
+    subject = reader()
+    assert subject.feed(b"PI") == []
+    assert subject.feed(b"NG  hello\r\n\r\n  \nQUIT\n") == [[b"PING", b"hello"], [b"QUIT"]]
+    assert subject.inline
+
+
+def test_empty_array_is_nothing() -> None:
+    assert reader().feed(b"*0\r\n" + framed(b"PING")) == [[b"PING"]]
+
+
+@pytest.mark.parametrize(
+    ("sent", "code", "said"),
+    [
+        (b"*-1\r\n", "BADARG", "0 or more"),
+        (b"*1\r\n:5\r\n", "BADARG", "flat array"),
+        (b"*1\r\n*1\r\n$1\r\na\r\n", "BADARG", "flat array"),
+        (b"*1\r\n%1\r\n+a\r\n+b\r\n", "BADARG", "flat array"),
+        (b"*1\r\n$-1\r\n", "BADARG", "length"),
+        (b"*1\r\n$4\r\nPINGPONG\r\n", "BADARG", "4 bytes was announced"),
+        (b"*1x\r\n", "BADARG", "number of arguments"),
+        (b"*+1\r\n", "BADARG", "number of arguments"),
+        (b"*" + b"1" * 30, "BADARG", "digits"),
+        (b"*2147483647\r\n", "TOOBIG", "2016 arguments"),
+        (b"*1\r\n$999999999\r\n", "TOOBIG", f"{REQUEST_BYTES} bytes"),
+        (
+            b"*3\r\n" + b"$90000\r\n" + b"x" * 90_000 + b"\r\n$90000\r\n" + b"x" * 90_000 + b"\r\n$90000\r\n",
+            "TOOBIG",
+            "bytes",
+        ),
+        (b"x" * 1001, "TOOBIG", "1000 bytes"),
+    ],
+)
+def test_what_cannot_be_followed(sent: bytes, code: str, said: str) -> None:
+    subject = reader()
+    assert subject.feed(framed(b"PING") + sent) == [[b"PING"]]
+    assert subject.failure is not None
+    assert subject.failure.code == code
+    assert said in str(subject.failure)
+    assert subject.feed(framed(b"PING")) == []
+
+
+def test_an_announced_length_allocates_nothing() -> None:
+    started = time.perf_counter()
+    for _ in range(100):
+        reader().feed(b"*2147483647\r\n")
+    assert time.perf_counter() - started < 2
+
+
+def test_a_large_request_in_small_pieces_is_not_read_again_and_again() -> None:
+    payload = b"\r\n" * 500_000
+    stream = framed(b"Q.PUT", b"mail", payload)
+    subject = reader(2_000_000)
+    found = []
+    for position in range(0, len(stream), 100):
+        found += subject.feed(stream[position : position + 100])
+    assert found == [[b"Q.PUT", b"mail", payload]]

@@ -1,0 +1,50 @@
+"""The place of one reply."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+from tidewarden.errors import NotHeld
+from tidewarden.server import replies
+from tidewarden.server.slot import Slot
+
+
+class RecordingConnection:
+    resp = 3
+
+    def __init__(self) -> None:
+        self.answers: list[Slot] = []
+
+    def refuse(self, error: Exception) -> bytes:
+        return replies.error_line(getattr(error, "code", "INTERNAL"), str(error))
+
+    def answered(self, slot: Slot) -> None:
+        self.answers.append(slot)
+
+
+async def settle(result: object) -> bytes | None:
+    """The reply that a future with ``result`` leaves in its slot."""
+    connection = RecordingConnection()
+    slot = Slot(cast(Any, connection), replies.encode, waits=False, muted=False)
+    future = asyncio.get_running_loop().create_future()
+    slot.future = future
+    future.add_done_callback(slot.done)
+    if result is None:
+        future.cancel()
+    elif isinstance(result, Exception):
+        future.set_exception(result)
+    else:
+        future.set_result(result)
+    while not connection.answers:
+        await asyncio.sleep(0)
+    assert connection.answers == [slot]
+    assert slot.future is None
+    return slot.reply
+
+
+async def test_results_errors_cancels_and_defects() -> None:
+    assert await settle({"a": 1.5}) == b"%1\r\n$1\r\na\r\n,1.5\r\n"
+    assert await settle(NotHeld("gone")) == b"-NOTHELD gone\r\n"
+    assert (await settle(None) or b"").startswith(b"-DRAINING")
+    assert (await settle(object()) or b"").startswith(b"-INTERNAL")

@@ -1,0 +1,72 @@
+"""T.*: what reaches the tokens, what the caller reads, and that no secret is echoed."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+_spec = importlib.util.spec_from_file_location("server_doubles", Path(__file__).with_name("server_doubles.py"))
+doubles = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(doubles)
+Door = doubles.Door
+
+
+@pytest.mark.parametrize(
+    ("request_", "call", "reply"),
+    [
+        (("T.PUT", "p/a@b:c/d", '{"refresh_token": "r"}'), ("put", "p/a@b:c/d", {"refresh_token": "r"}), b":5"),
+        (("T.GET", "p/a"), ("get", "p/a", 0, 0), b"*5"),
+        (("T.GET", "p/a", "wait", "9", "MINTTL", "8"), ("get", "p/a", 8, 9), b"*5"),
+        (("T.GET", "p/nobody"), ("get", "p/nobody", 0, 0), b"-NOTFOUND there is no such account"),
+        (("T.REFRESH", "p/a"), ("refresh", "p/a"), b"+OK"),
+        (("T.DELETE", "p/a"), ("delete", "p/a"), b":1"),
+        (("T.DELETE", "p/nobody"), ("delete", "p/nobody"), b":0"),
+        (("T.LIST",), ("list", "", "", 100, ""), b"*2"),
+        (
+            ("T.LIST", "PROVIDER", "p", "STATE", "DEAD", "COUNT", "5", "AFTER", "c"),
+            ("list", "p", "dead", 5, "c"),
+            b"*2",
+        ),
+    ],
+)
+async def test_what_reaches_the_tokens(request_: tuple[str, ...], call: tuple[object, ...], reply: bytes) -> None:
+    async with Door(users=(doubles.ADMIN,)) as door:
+        line = await door.dial()
+        assert await line.ask("AUTH", "admin", doubles.SECRET) == b"+OK"
+        line.send(request_)
+        assert await line.line() == reply
+        assert door.tokens.calls == [call]
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        ("T.PUT", "p/a", '{"refresh_token": "s3cret'),
+        ("T.PUT", "p/a", '["s3cret"]'),
+        ("T.PUT", "p/a", b'{"refresh_token": "s3cret\xff"}'),
+        ("T.PUT", "noslash", '{"refresh_token": "s3cret"}'),
+        ("T.PUT", "/a", '{"refresh_token": "s3cret"}'),
+        ("T.GET", "p/"),
+        ("T.GET", "p/a", "MINTTL"),
+        ("T.MGET", "p/a"),
+    ],
+)
+async def test_a_badarg_quotes_no_secret(request_: tuple[str | bytes, ...]) -> None:
+    async with Door(users=(doubles.ADMIN,)) as door:
+        line = await door.dial()
+        assert await line.ask("AUTH", "admin", doubles.SECRET) == b"+OK"
+        line.send(request_)
+        answer = await line.line()
+        assert answer.startswith(b"-BADARG ")
+        assert b"s3cret" not in answer
+        assert not door.tokens.calls
+
+
+async def test_get_replies_with_five_items() -> None:
+    async with Door(users=(doubles.ADMIN,)) as door:
+        line = await door.dial()
+        line.send(("AUTH", doubles.SECRET), "T.GET p/a", "QUIT")
+        expected = b"+OK\r\n*5\r\n$4\r\nat-1\r\n$6\r\nBearer\r\n:%d\r\n:4\r\n$5\r\nfresh\r\n+OK\r\n" % 2**41
+        assert await line.rest() == expected

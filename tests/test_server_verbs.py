@@ -1,0 +1,20 @@
+"""What a verb is to the door."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from tidewarden.errors import BadArg
+from tidewarden.server.verbs import Command, unsupported
+
+
+def test_misuse_shows_the_form() -> None:
+    command = Command("X.DO", lambda connection, request: b"", 2, 3, "one [two]")
+    assert str(command.misused([b"X.DO"])) == "X.DO has 0 arguments here; its form is: X.DO one [two]"
+
+
+def test_a_verb_to_come_names_itself() -> None:
+    with pytest.raises(BadArg, match=r"L.ACQUIRE \(locks\) is not supported by this version"):
+        unsupported("L.ACQUIRE", "locks").handler(cast(Any, None), [b"L.ACQUIRE"])

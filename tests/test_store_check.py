@@ -1,0 +1,80 @@
+"""A server that cannot be the store is refused with every reason."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+import redis
+
+from tidewarden.clock import SystemClock
+from tidewarden.errors import ConfigError
+from tidewarden.store import Link
+from tidewarden.store.check import check_store, parse_info, problems_of
+
+GOOD = {"redis_version": "7.2.4", "role": "master", "maxmemory_policy": "noeviction"}
+
+
+def test_a_good_server_has_no_problems() -> None:
+    assert problems_of(GOOD) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"redis_version": "6.0.16"}, "6.2"),
+        ({"maxmemory_policy": "allkeys-lru"}, "noeviction"),
+        ({"role": "slave", "master_host": "h", "master_port": "1"}, "h:1"),
+        ({"cluster_enabled": "1"}, "Cluster"),
+    ],
+)
+def test_each_problem_is_named(change: dict[str, str], word: str) -> None:
+    (problem,) = problems_of(GOOD | change)
+    assert word in problem
+
+
+def test_all_problems_come_at_once() -> None:
+    assert len(problems_of(GOOD | {"redis_version": "5.0", "maxmemory_policy": "volatile-ttl"})) == 2
+
+
+def test_info_parses_with_comments_and_rubbish() -> None:
+    assert parse_info(b"# Server\r\nredis_version:7.0.0\r\n\r\nrubbish\r\na:b:c\r\n") == {
+        "redis_version": "7.0.0",
+        "a": "b:c",
+    }
+
+
+@pytest.fixture
+async def link(valkey) -> AsyncIterator[Link]:  # type: ignore[no-untyped-def]
+    link = Link(valkey.url, "test", SystemClock())
+    await link.start()
+    yield link
+    await link.stop()
+
+
+async def test_a_real_server_is_recognised(link: Link) -> None:
+    server = await check_store(link, "c")
+    assert (server.name, server.views) == ("valkey", False)
+    assert await link.call("GET", "{c}:format") == b"1"
+
+
+async def test_a_view_makes_it_an_embedded_one(link: Link) -> None:
+    await link.call("SET", "{c}:view", 3)
+    assert (await check_store(link, "c")).views
+
+
+async def test_a_newer_format_is_refused_with_the_way_out(link: Link) -> None:
+    await link.call("SET", "{c}:format", 2)
+    with pytest.raises(ConfigError, match="upgrade"):
+        await check_store(link, "c")
+
+
+async def test_an_evicting_server_is_refused(link: Link, valkey) -> None:  # type: ignore[no-untyped-def]
+    client = redis.Redis(unix_socket_path=valkey.path)
+    client.config_set("maxmemory-policy", "allkeys-lru")
+    try:
+        with pytest.raises(ConfigError, match="noeviction"):
+            await check_store(link, "c")
+    finally:
+        client.config_set("maxmemory-policy", "noeviction")
+        client.close()

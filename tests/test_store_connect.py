@@ -1,0 +1,94 @@
+"""URLs, passwords that stay out of messages, and what is said when the store cannot be reached."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tidewarden.errors import BadArg, StoreDown
+from tidewarden.store.connect import open_transport, options_of, redact
+
+
+class Collected(asyncio.Protocol):
+    """A protocol that keeps what it is sent."""
+
+    def __init__(self) -> None:
+        self.data = b""
+
+    def data_received(self, data: bytes) -> None:
+        self.data += data
+
+
+@pytest.mark.parametrize(
+    ("url", "found"),
+    [
+        ("redis://h:7/3", {"host": "h", "port": 7, "db": 3}),
+        ("redis://u:p%40ss@h", {"host": "h", "username": "u", "password": "p@ss"}),
+        ("unix:///tmp/s?db=2", {"path": "/tmp/s", "db": 2}),
+        ("unix:///tmp/s?password=x", {"path": "/tmp/s", "password": "x"}),
+    ],
+)
+def test_the_parts_of_a_url(url: str, found: dict[str, Any]) -> None:
+    options = options_of(url)
+    options.pop("connection_class", None)
+    assert options == found
+
+
+@pytest.mark.parametrize("url", ["", "h:6379", "http://h", "redis+cluster://h", "redis://h:port", "redis://h:99999999"])
+def test_a_url_that_is_none(url: str) -> None:
+    with pytest.raises(BadArg):
+        options_of(url)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://:secret@h:1", "redis://user:secret@h", "rediss://:secret@h/0", "unix:///p/s?password=secret",
+        "unix:///p/s?db=1&password=secret&x=y", "redis://h?Password=secret", "redis://u:a@secret@h", "http://u:secret@h",
+    ],
+)  # fmt: skip
+def test_no_password_in_messages(url: str) -> None:
+    assert "secret" not in redact(url)
+
+
+def test_no_password_in_the_refusal_of_a_url() -> None:
+    for url in ("http://u:secret@h", "redis://:secret@h:port"):
+        with pytest.raises(BadArg) as caught:
+            options_of(url)
+        assert "secret" not in str(caught.value)
+
+
+def test_what_has_no_password_is_shown_as_it_is() -> None:
+    for url in ("redis://h:1/2", "unix:///tmp/s?db=1"):
+        assert redact(url) == url
+    assert redact("redis://user:secret@h:1") == "redis://user:…@h:1"
+
+
+async def test_the_transport_is_ours_after_the_greeting(valkey: Any) -> None:
+    protocol = Collected()
+    transport, kept = await open_transport(valkey.url + "?db=3", "a-name", protocol)
+    transport.write(b"CLIENT GETNAME\r\n")
+    until = asyncio.get_running_loop().time() + 10
+    while b"a-name" not in protocol.data:
+        assert asyncio.get_running_loop().time() < until
+        await asyncio.sleep(0.001)
+    assert protocol.data == b"$6\r\na-name\r\n"
+    assert kept is not None
+    transport.close()
+
+
+async def test_nobody_is_there(tmp_path: Path) -> None:
+    with pytest.raises(StoreDown, match=r"the store at unix://.*none does not answer"):
+        await open_transport(f"unix://{tmp_path}/none", "x", Collected())
+    with pytest.raises(StoreDown):
+        await open_transport("redis://127.0.0.1:1", "x", Collected())
+
+
+async def test_a_refused_password_is_said_without_it(valkey: Any) -> None:
+    with pytest.raises(StoreDown) as caught:
+        await open_transport(f"unix://u:hunter2@{valkey.path}", "x", Collected())
+    assert "hunter2" not in str(caught.value)
+    assert "does not answer" in str(caught.value)

@@ -1,0 +1,332 @@
+"""The embedded store against the real valkey-server: views, restarts, locks, and that nothing is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from tidewarden.clock import SystemClock
+from tidewarden.config import Store
+from tidewarden.errors import ConfigError, StoreDown
+from tidewarden.store import embedded
+from tidewarden.store.embedded import EmbeddedStore, store_password
+
+ONCE = Retry(NoBackoff(), 0)
+PASSWORD = store_password("a cluster secret")
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that only waits to be reaped does not."""
+    try:
+        return b") Z " not in Path(f"/proc/{pid}/stat").read_bytes()
+    except FileNotFoundError:
+        return False
+
+
+async def eventually(condition: Callable[[], Any], limit_s: float = 30.0) -> Any:
+    async with asyncio.timeout(limit_s):
+        while not (value := condition()):
+            await asyncio.sleep(0.01)
+    return value
+
+
+def view_in(store: EmbeddedStore) -> int:
+    """The view as a client with the real password reads it; 0 while it may not."""
+    with redis.Redis.from_url(store.url, retry=ONCE) as client:
+        try:
+            return int(client.get("{c}:view") or 0)
+        except (redis.ConnectionError, redis.AuthenticationError):
+            return 0
+
+
+Maker = Callable[..., EmbeddedStore]
+
+
+@pytest.fixture
+async def make(tmp_path: Path) -> AsyncIterator[Maker]:
+    """``make(**settings)`` gives a store in one folder; all are stopped at the end."""
+    made: list[EmbeddedStore] = []
+
+    def maker(folder: Path = tmp_path / "store", config: Store | None = None, **options: Any) -> EmbeddedStore:
+        made.append(EmbeddedStore(folder, config or Store(), "c", PASSWORD, SystemClock(), **options))
+        return made[-1]
+
+    yield maker
+    for store in made:
+        await store.stop()
+
+
+async def running(store: EmbeddedStore) -> Callable[[], Awaitable[None]]:
+    """Run the store's watch as a task; the answer ends it."""
+    task = asyncio.create_task(store.run())
+
+    async def end() -> None:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    return end
+
+
+async def test_starts_with_the_settings_that_data_needs(make: Maker) -> None:
+    store = make(config=Store(maxmemory_bytes=50_000_000))
+    url = await store.start()
+    with redis.Redis.from_url(url, decode_responses=True) as client:
+        found = client.config_get("append*", "maxmemory*", "port", "save")
+        assert found["appendonly"] == "yes"
+        assert found["appendfsync"] == "everysec"
+        assert found["maxmemory-policy"] == "noeviction"
+        assert found["maxmemory"] == "50000000"
+        assert found["port"] == "0"
+        assert client.get("{c}:format") == "1"
+        assert client.get("{c}:view") == "1"
+    assert stat.S_IMODE((store.folder / "valkey.conf").stat().st_mode) == 0o600
+    assert stat.S_IMODE(store.folder.stat().st_mode) == 0o700
+    assert PASSWORD not in (store.folder / "valkey.conf").read_text()
+    assert PASSWORD not in repr(store)
+
+
+async def test_fsync_always_is_kept(make: Maker) -> None:
+    store = make(config=Store(fsync="always"))
+    with redis.Redis.from_url(await store.start(), decode_responses=True) as client:
+        assert client.config_get("appendfsync") == {"appendfsync": "always"}
+
+
+async def test_every_start_has_a_greater_view_and_the_old_data(make: Maker) -> None:
+    for start in (1, 2, 3):
+        store = make()
+        with redis.Redis.from_url(await store.start()) as client:
+            assert start == store.view == int(client.get("{c}:view"))
+            assert start == client.rpush("starts", start)
+        await store.stop()
+
+
+async def test_nobody_logs_in_before_the_view_is_on_disk(make: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = make()
+    seen = []
+
+    class Watched(embedded.Redis):
+        async def incr(self, name: str, amount: int = 1) -> Any:
+            before = view_in(store)
+            raised = await super().incr(name, amount)
+            seen.append((before, view_in(store), raised, await self.config_get("appendfsync")))
+            return raised
+
+    monkeypatch.setattr(embedded, "Redis", Watched)
+    await store.start()
+    assert seen == [(0, 0, 1, {"appendfsync": "always"})]
+    assert view_in(store) == 1
+    with (
+        redis.Redis(unix_socket_path=str(store.socket_path), retry=ONCE) as client,
+        pytest.raises(redis.AuthenticationError),
+    ):
+        client.ping()
+
+
+async def test_killed_it_serves_again_with_a_greater_view(make: Maker) -> None:
+    told: list[str] = []
+    store = make(on_event=told.append)
+    await store.start()
+    end = await running(store)
+    with redis.Redis.from_url(store.url) as client:
+        client.set("kept", "1")
+    first = store.pid
+    assert first is not None
+    for view in (2, 3):
+        assert store.pid is not None
+        os.kill(store.pid, signal.SIGKILL)
+        await eventually(lambda view=view: view_in(store) == view and store.view == view)
+    with redis.Redis.from_url(store.url) as client:
+        assert client.get("kept") == b"1"
+    assert not alive(first)
+    assert told[0] == "store was killed by SIGKILL; it starts again in 0.2 s"
+    assert told[1].startswith("store serves again (pid ")
+    await end()
+    assert store.restarts == 2
+
+
+async def test_a_truncated_log_is_no_hindrance(make: Maker) -> None:
+    store = make()
+    with redis.Redis.from_url(await store.start()) as client:
+        for number in range(100):
+            client.set(f"key{number}", number)
+    assert store.pid is not None
+    os.kill(store.pid, signal.SIGKILL)
+    await store.stop()
+    (log,) = (store.folder / "appendonlydir").glob("*.incr.aof")
+    os.truncate(log, log.stat().st_size - 7)
+    again = make()
+    with redis.Redis.from_url(await again.start()) as client:
+        assert client.get("key98") == b"98"
+    assert again.view == 2
+
+
+async def test_a_second_daemon_is_refused(make: Maker) -> None:
+    first, second = make(), make()
+    await first.start()
+    with pytest.raises(ConfigError, match=f"in use by process {os.getpid()}; stop that one"):
+        await second.start()
+    assert view_in(first) == 1
+    await first.stop()
+    await second.start()
+    assert second.view == 2
+
+
+async def test_stop_leaves_no_process_and_no_socket(make: Maker) -> None:
+    store = make()
+    await store.start()
+    pid = store.pid
+    assert pid is not None
+    await store.stop()
+    assert not alive(pid)
+    assert store.pid is None
+    assert not store.socket_path.exists()
+    assert "ready to exit" in (store.folder / "valkey.log").read_text()
+
+
+async def test_cancelled_start_leaves_no_process(make: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, started = make(), []
+
+    async def remember(*args: Any, **options: Any) -> Any:
+        started.append(await real(*args, **options))
+        return started[-1]
+
+    real = embedded.start_child
+    monkeypatch.setattr(embedded, "start_child", remember)
+    task = asyncio.create_task(store.start())
+    await eventually(lambda: started)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert task.cancelled()
+    assert not alive(started[0].pid)
+    await make().start()
+
+
+SUPERVISOR = """
+import asyncio, sys
+from pathlib import Path
+from tidewarden.clock import SystemClock
+from tidewarden.config import Store
+from tidewarden.store.embedded import EmbeddedStore
+async def main():
+    store = EmbeddedStore(Path(sys.argv[1]), Store(), "c", "pw", SystemClock())
+    await store.start()
+    print(store.pid, flush=True)
+    await store.run()
+asyncio.run(main())
+"""
+
+
+async def test_it_dies_with_its_daemon(make: Maker, tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", SUPERVISOR, str(tmp_path / "store")], stdout=subprocess.PIPE
+    ) as daemon:
+        assert daemon.stdout is not None
+        pid = int(await asyncio.to_thread(daemon.stdout.readline))
+        assert alive(pid)
+        assert os.getpgid(pid) == pid, "a process group of its own"
+        with pytest.raises(ConfigError, match=f"in use by process {daemon.pid}"):
+            await make().start()
+        daemon.kill()
+    await eventually(lambda: not alive(pid), 5)
+    successor = make()
+    await successor.start()
+    assert successor.view == 2
+
+
+async def test_a_newer_format_is_refused_and_untouched(make: Maker) -> None:
+    store = make()
+    with redis.Redis.from_url(await store.start()) as client:
+        client.set("{c}:format", "2")
+    await store.stop()
+    refused = make()
+    with pytest.raises(ConfigError, match="its format is 2, this version reads 1; use the version that wrote it"):
+        await refused.start()
+    assert refused.pid is None
+    with (
+        redis.Redis(unix_socket_path=str(store.socket_path), retry=ONCE) as client,
+        pytest.raises(redis.ConnectionError),
+    ):
+        client.ping()
+
+
+async def test_corrupt_data_is_told_in_the_servers_words(make: Maker) -> None:
+    store = make()
+    await store.start()
+    await store.stop()
+    (manifest,) = (store.folder / "appendonlydir").glob("*.manifest")
+    manifest.write_text("nonsense\n")
+    with pytest.raises(StoreDown, match=r"valkey-server ended with status 1; it said: .*(?i:manifest)"):
+        await make().start()
+
+
+async def test_a_deep_folder_gets_a_short_socket(make: Maker, tmp_path: Path) -> None:
+    deep = tmp_path / ("d" * 120) / 'with "quotes" and ü'
+    store = make(folder=deep)
+    await store.start()
+    assert len(os.fsencode(store.socket_path)) <= 107
+    assert view_in(store) == 1
+    assert (deep / "appendonlydir").is_dir()
+    await store.stop()
+    assert not store.socket_path.exists()
+
+
+async def test_a_folder_with_strange_letters_works(make: Maker, tmp_path: Path) -> None:
+    folder = tmp_path / "a b%20@:#?"
+    store = make(folder=folder)
+    await store.start()
+    assert view_in(store) == 1
+
+
+async def test_a_port_serves_beside_the_socket(make: Maker, free_port: int) -> None:
+    store = make(port=free_port)
+    await store.start()
+    with redis.Redis(host="127.0.0.1", port=free_port, password=PASSWORD) as client:
+        assert client.get("{c}:view") == b"1"
+
+
+@pytest.fixture
+def free_port() -> int:
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def test_the_password_follows_from_the_secret() -> None:
+    assert store_password("a") == store_password("a") != store_password("b")
+    assert "a secret" not in store_password("a secret")
+
+
+def test_it_works_under_uvloop(tmp_path: Path) -> None:
+    import uvloop
+
+    async def life() -> None:
+        store = EmbeddedStore(tmp_path / "store", Store(), "c", PASSWORD, SystemClock())
+        await store.start()
+        end = await running(store)
+        assert store.pid is not None
+        os.kill(store.pid, signal.SIGKILL)
+        await eventually(lambda: store.view == 2)
+        rival = EmbeddedStore(tmp_path / "store", Store(), "c", PASSWORD, SystemClock())
+        with pytest.raises(ConfigError, match="in use"):
+            await rival.start()
+        await end()
+        pid = store.pid
+        await store.stop()
+        assert pid is not None
+        assert not alive(pid)
+
+    uvloop.run(life())

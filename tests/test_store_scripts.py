@@ -1,0 +1,110 @@
+"""Scripts by name, with what is put before them, sent again where a server forgot them."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from typing import Any
+
+import pytest
+
+from tidewarden.errors import BadArg, Error
+from tidewarden.queue import NewTask
+from tidewarden.queue.registry import SHARED
+from tidewarden.store import Scripts
+
+VERBS = [
+    "ack",
+    "configure",
+    "delete",
+    "end",
+    "kick",
+    "pause",
+    "peek",
+    "put",
+    "reap",
+    "stats",
+    "sweep",
+    "take",
+    "touch",
+    "update",
+]
+
+
+def test_every_verb_has_a_script_by_its_room_and_file() -> None:
+    scripts = Scripts(SHARED, ("tidewarden.queue",), plain=("tidewarden.cluster",))
+    assert {script.name for script in scripts} == {f"queue.{verb}" for verb in VERBS} | {
+        "cluster.beat", "cluster.bury", "cluster.claim",
+    }  # fmt: skip
+    for script in scripts:
+        assert script.sha == hashlib.sha1(script.source).hexdigest()
+        assert scripts[script.name] is script
+        assert script.source.startswith(b"local P = KEYS[1]") == script.name.startswith("queue.")
+    with pytest.raises(KeyError):
+        scripts["queue.none"]
+
+
+def test_a_folders_prelude_comes_between(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "tidewarden_room"
+    (folder / "lua").mkdir(parents=True)
+    (folder / "__init__.py").write_text("")
+    (folder / "lua" / "prelude.lua").write_text("local MARK = 1\n")
+    (folder / "lua" / "verb.lua").write_text("return MARK\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    scripts = Scripts(SHARED, ("tidewarden_room",))
+    (script,) = scripts
+    assert script.name == "tidewarden_room.verb"
+    text = script.source.decode()
+    assert 0 <= text.index("local P = KEYS[1]") < text.index("local MARK = 1") < text.index("return MARK")
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_script_begins_with_what_it_takes_and_returns(verb: str) -> None:
+    scripts = Scripts(SHARED, ("tidewarden.queue",))
+    own = scripts[f"queue.{verb}"].source.decode().split("return run(function()\n")[1]
+    head = [line for line in own.splitlines()[:12] if line.startswith("--")]
+    assert head[0].startswith(f"-- {verb}: ")
+    assert any(line.startswith("-- KEYS ") for line in head)
+    assert any(line.startswith("-- RETURNS ") for line in head)
+
+
+async def test_a_server_that_forgot_its_scripts_is_sent_them_again(node: Any) -> None:
+    n0 = await node()
+    assert await n0.queues.put("q", NewTask(b"x")) != ""
+    await n0.link.call("SCRIPT", "FLUSH")
+    ids = await asyncio.gather(*(n0.queues.put("q", NewTask(b"x")) for _ in range(3)))
+    assert len(set(ids)) == 3
+    assert (await n0.queues.stats("q"))["ready"] == 4
+    await n0.link.call("SCRIPT", "FLUSH")
+    calls = n0.link.calls
+    taken = await n0.queues.take(n0.queues.open_session(), ["q"], count=10)
+    assert len(taken) == 4
+    assert n0.link.calls == calls + 2
+    await n0.queues.put("q", NewTask(b"x"))
+    await n0.queues.take(n0.queues.open_session(), ["q"])
+    assert n0.link.calls == calls + 2 + 3  # put was forgotten too, take is known again
+
+
+async def test_a_refusal_is_the_error_of_its_word_and_nothing_more(node: Any) -> None:
+    n0 = await node()
+    run = n0.scripts.run(n0.link, "queue.sweep", ["{tw:q:0}"], ["0", "n0.1", "x", "1"])
+    with pytest.raises(BadArg) as caught:
+        await run
+    assert str(caught.value) == "epoch is not an integer: x"
+
+
+async def test_a_defect_in_a_script_is_a_plain_error(node: Any) -> None:
+    n0 = await node()
+    await n0.link.call("SET", "{tw:q:0}:tasks", "not a hash")
+    with pytest.raises(Error, match="WRONGTYPE") as caught:
+        await n0.scripts.run(n0.link, "queue.delete", ["{tw:q:0}"], ["0", "n0.1", "a", "0", "0"])
+    assert type(caught.value) is Error
+    await n0.link.call("DEL", "{tw:q:0}:tasks")
+
+
+async def test_a_caller_that_has_gone_hears_nothing(node: Any) -> None:
+    n0 = await node()
+    await n0.link.call("SCRIPT", "FLUSH")
+    future = n0.scripts.run(n0.link, "queue.stats", ["{tw:q:0}"], ["0", "n0.1"])
+    future.cancel()
+    assert await n0.link.call("PING") == b"PONG"

@@ -1,0 +1,191 @@
+"""The house rules that no linter knows: who may import whom, how long things get, a test file for each module."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "tidewarden"
+TESTS = ROOT / "tests"
+
+EVERYBODY = {"errors", "clock", "config", "log"}
+ALLOWED: dict[str, set[str]] = {
+    "errors": set(),
+    "clock": set(),
+    "config": {"errors"},
+    "log": {"errors", "clock", "config"},
+    "raft": EVERYBODY,
+    "store": EVERYBODY,
+    "queue": EVERYBODY | {"store"},
+    "cluster": EVERYBODY | {"raft", "store", "queue"},
+    "tokens": EVERYBODY | {"queue"},
+    "scheduler": EVERYBODY | {"queue"},
+    "server": EVERYBODY | {"cluster", "tokens", "scheduler", "queue"},
+    "client": {"errors", "clock"},
+    "sandbox": EVERYBODY,
+    "daemon": EVERYBODY | {"raft", "store", "queue", "cluster", "tokens", "scheduler", "server", "sandbox", "client"},
+    "cli": EVERYBODY | {"client", "daemon", "sandbox", "store"},  # store: `up` supervises one, see decision 6
+}
+# Rooms that are more than one file without being a folder.
+ROOM_OF = {
+    "settings": "config",
+    "sources": "config",
+    "secret": "config",
+    "health": "daemon",
+    "cluster_secret": "config",
+    "sandbox_grants": "sandbox",
+    "__main__": "cli",
+}
+# Modules whose tests stand in the file of another, and why.
+TESTED_IN = {
+    "settings": "test_config",  # declarations only: loading them is what can go wrong
+    "sources": "test_config",
+    "secret": "test_config",
+    "sandbox_grants": "test_sandbox",  # through the door that it keeps books for
+    "__main__": "test_cli",
+    "cli_account_file": "test_cli_token",  # what `token import` reads
+    "cli_connection": "test_cli",
+    "cli_output": "test_cli",
+    "cli_node": "test_cli",
+    "cli_sandbox": "test_cli",
+    "cli_version": "test_cli",
+    "cli_status": "test_cli",
+    "cli_queue": "test_cli",
+    "cli_task": "test_cli",
+    "cli_schedule": "test_cli",
+    "raft_questions": "test_raft_member",  # needs a thread to ask
+    "health": "test_failover",
+    "queue_upkeep": "test_queue_mend",
+    "queue_shard": "test_queue_put",
+    "queue_registry": "test_queue_mend",
+    "daemon": "test_failover",  # puts everything together: shown by whole nodes
+    "cluster_nodes": "test_failover",
+    "cluster_reaper": "test_failover",
+    "cluster_term": "test_stale_leader",
+    "scheduler_sweep": "test_stale_leader",
+    "store_link": "test_store_restart",
+}
+FILE_LINES_MAX = 320
+FUNCTION_LINES_MAX = 70
+# Files that may be longer, and why.
+LONGER = {
+    "tidewarden/queue/lua/shard.lua": 420,  # alone knows the key layout; sent before every verb's file
+    "tidewarden/raft/pysync.py": 420,  # all that touches PySyncObj's private names, in one place on purpose
+}
+LUA_FUNCTION = re.compile(r"^(?:local )?function ([\w.:]+).*?^end$", re.MULTILINE | re.DOTALL)
+
+PYTHON = sorted(path for path in PACKAGE.rglob("*.py"))
+LUA = sorted(PACKAGE.rglob("*.lua"))
+TEST_FILES = sorted(TESTS.rglob("*.py"))
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def room_of(path: Path) -> str:
+    first = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    return ROOM_OF.get(first, first)
+
+
+def imported(path: Path) -> Iterator[tuple[int, str]]:
+    """Line and room of each import of ours in a file, those inside functions and for types alone included."""
+    package = ("tidewarden", *path.relative_to(PACKAGE).parts[:-1])
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = ".".join([*package[: len(package) - node.level + 1], *([node.module] if node.module else [])])
+            whole = base if node.level else node.module or ""
+            names = [f"{whole}.{alias.name}" for alias in node.names] if whole == "tidewarden" else [whole]
+        for name in names:
+            parts = name.split(".")
+            if parts[0] == "tidewarden" and len(parts) > 1 and not parts[1].startswith("__"):
+                yield node.lineno, ROOM_OF.get(parts[1], parts[1])
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in PYTHON if path.parent != PACKAGE or path.name != "__init__.py"], ids=name_of
+)
+def test_imports_follow_the_table(path: Path) -> None:
+    room = room_of(path)
+    assert room in ALLOWED, f"{name_of(path)}: a new room needs a line in the table"
+    wrong = [
+        f"{name_of(path)}:{line}: {room} imports {other}"
+        for line, other in imported(path)
+        if other != room and other not in ALLOWED[room]
+    ]
+    assert not wrong
+
+
+@pytest.mark.parametrize("path", [*PYTHON, *LUA], ids=name_of)
+def test_files_are_short(path: Path) -> None:
+    size = len(path.read_text("utf-8").splitlines())
+    assert size <= LONGER.get(name_of(path), FILE_LINES_MAX), f"{name_of(path)} has {size} lines"
+
+
+def test_functions_are_short() -> None:
+    long: list[str] = []
+    for path in PYTHON:
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                # A signature may be long without being complicated: a command line's options are one each.
+                first = node.body[0].lineno
+                size = (node.end_lineno or first) - first + 1
+                if size >= FUNCTION_LINES_MAX:
+                    long.append(f"{name_of(path)}:{node.lineno}: {node.name} has {size} lines")
+    for path in LUA:
+        text = path.read_text("utf-8")
+        for match in LUA_FUNCTION.finditer(text):
+            size = match[0].count("\n") + 1
+            if size >= FUNCTION_LINES_MAX:
+                long.append(f"{name_of(path)}:{text.count(chr(10), 0, match.start()) + 1}: {match[1]} has {size} lines")
+    assert not long
+
+
+def test_each_module_has_its_test_file() -> None:
+    have = {path.stem for path in TEST_FILES}
+    missing: list[str] = []
+    for path in PYTHON:
+        if path.name == "__init__.py":
+            continue
+        module = "_".join(path.relative_to(PACKAGE).with_suffix("").parts)
+        expected = TESTED_IN.get(module, f"test_{module}")
+        if expected not in have:
+            missing.append(f"{name_of(path)}: no {expected}.py")
+    assert not missing
+
+
+def test_the_exceptions_are_of_modules_that_exist() -> None:
+    modules = {"_".join(path.relative_to(PACKAGE).with_suffix("").parts) for path in PYTHON}
+    assert set(TESTED_IN) <= modules
+    assert set(ROOM_OF) <= modules
+    assert set(LONGER) <= {name_of(path) for path in (*PYTHON, *LUA)}
+
+
+def test_no_package_among_the_tests_shadows_a_standard_module() -> None:
+    assert not list(TESTS.rglob("__init__.py"))
+
+
+@pytest.mark.parametrize("path", LUA, ids=name_of)
+def test_lua_begins_with_its_header(path: Path) -> None:
+    assert path.read_text("utf-8").startswith("-- ")
+
+
+def test_init_files_only_re_export() -> None:
+    allowed = (ast.Import, ast.ImportFrom, ast.Expr, ast.Assign, ast.AnnAssign)
+    for path in PACKAGE.rglob("__init__.py"):
+        if path.parent.name != "cli":  # puts the verbs together
+            wrong = [node for node in ast.parse(path.read_text("utf-8")).body if not isinstance(node, allowed)]
+            assert not wrong, name_of(path)
+
+
+def test_names_that_say_nothing_are_not_used() -> None:
+    empty = {"util", "utils", "common", "helpers", "helper", "base", "manager", "misc"}
+    assert not [name_of(path) for path in (*PYTHON, *TEST_FILES) if path.stem in empty]

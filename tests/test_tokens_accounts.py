@@ -1,0 +1,96 @@
+"""Names of accounts, queues of clients, fields of a grant."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidewarden.errors import BadArg, ConfigError
+from tidewarden.tokens.accounts import check_name, parse_grant, queue_of, split
+
+
+@pytest.mark.parametrize("name", ["a", "alice+tag@example.org", "0/1/2", "x=y:z.-_", "a" * 200])
+def test_names_that_are_allowed(name: str) -> None:
+    assert split(f"google/{name}") == ("google", name)
+
+
+@pytest.mark.parametrize(
+    ("account", "says"),
+    [
+        ("alice", "not of the form provider/account"),
+        ("/alice", "not of the form provider/account"),
+        ("google/", "account is empty"),
+        ("google/a b", "contains ' '"),
+        ("google/ä", "contains 'ä'"),
+        ("google/a\n", r"contains '\\n'"),
+        ("google/" + "a" * 201, "has 201 characters"),
+    ],
+)
+def test_names_that_are_not(account: str, says: str) -> None:
+    with pytest.raises(BadArg, match=says):
+        split(account)
+
+
+def test_a_plain_client_is_its_own_name() -> None:
+    assert queue_of("google", "12-ab.apps.googleusercontent.com") == "_tokens:google:12-ab.apps.googleusercontent.com"
+    assert queue_of("p", "c:0/x_y") == "_tokens:p:c:0/x_y"
+    assert queue_of("p", "a b+ä") == "_tokens:p:a_x20b_x2B_xC3_xA4"
+    assert queue_of("p", "a_x20b") == "_tokens:p:a_x5Fx20b"
+
+
+@given(st.text(min_size=1, max_size=12), st.text(min_size=1, max_size=12))
+def test_no_two_clients_share_a_queue(one: str, two: str) -> None:
+    assert (queue_of("p", one) == queue_of("p", two)) == (one == two)
+
+
+def test_a_client_too_long_for_a_queue() -> None:
+    with pytest.raises(ConfigError, match=r"providers.p.client_id: makes a queue name of 310 bytes; at most 200"):
+        queue_of("p", "c" * 300)
+
+
+def test_a_grant_with_everything() -> None:
+    grant = parse_grant(
+        {"refresh_token": "r", "access_token": "a", "token_type": "DPoP", "scope": "x y", "expires_at_ms": "1700", "client": "c"},
+        "c",
+    )  # fmt: skip
+    assert (grant.refresh_token, grant.access_token, grant.token_type) == ("r", "a", "DPoP")
+    assert (grant.scope, grant.expires_at_ms) == ("x y", 1700)
+
+
+def test_empty_cells_count_as_absent() -> None:
+    grant = parse_grant({"refresh_token": "r", "access_token": "", "expires_at_ms": "", "scope": None}, "c")
+    assert (grant.access_token, grant.expires_at_ms, grant.token_type) == ("", 0, "Bearer")
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({}, "refresh_token is missing"),
+        ({"refresh_token": ""}, "refresh_token is missing"),
+        ({"refresh_token": 7}, "refresh_token is not a text but int"),
+        ({"refresh_token": "r", "password": "x"}, "unknown field 'password'; allowed are access_token, "),
+        ({"refresh_token": "secret-é"}, "refresh_token holds characters other than printable ASCII"),
+        ({"refresh_token": "r" * 32_769}, "refresh_token has 32769 bytes; at most 32768"),
+        ({"refresh_token": "r", "expires_at_ms": "soon"}, "expires_at_ms is 'soon'; allowed is 0 to"),
+        ({"refresh_token": "r", "expires_at_ms": -1}, "expires_at_ms is '-1'"),
+        ({"refresh_token": "r", "expires_in": True}, "expires_in is 'True'"),
+        ({"refresh_token": "r", "client": "other"}, "client is 'other'; the provider's client is 'c'"),
+        ({"refresh_token": "r", "token_type": "Bea rer"}, "token_type must be"),
+        ({"refresh_token": "r", "scope": "s" * 9000}, "scope must be a text of at most 8192 bytes"),
+    ],
+)
+def test_grants_that_are_refused(fields: dict[str, object], says: str) -> None:
+    with pytest.raises(BadArg, match=says) as raised:
+        parse_grant(fields, "c")
+    assert "secret" not in str(raised.value)
+
+
+def test_tokens_stay_out_of_repr() -> None:
+    assert "hush" not in repr(parse_grant({"refresh_token": "hush-r", "access_token": "hush-a"}, "c"))
+
+
+def test_a_name_is_checked_alone_too() -> None:
+    check_name("alice@example.org")
+    with pytest.raises(BadArg, match="account is empty; allowed are 1 to 200 of A-Z"):
+        check_name("")

@@ -1,0 +1,150 @@
+"""What answers mean: a table of what token endpoints are seen to say."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidewarden.tokens.answers import Answer, Unheard, Unsent, judge, retry_after, scrub
+
+NOW_MS = 1_700_000_000_000  # Tue, 14 Nov 2023 22:13:20 GMT
+
+
+def answer(status: int, body: Any = b"", **headers: str) -> Answer:
+    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return Answer(status, {name.replace("_", "-"): value for name, value in headers.items()}, raw)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "word", "scope"),
+    [
+        (answer(400, {"error": "invalid_grant"}), "invalid_grant", "account"),
+        (answer(403, {"error": "invalid_grant"}), "invalid_grant", "account"),  # Auth0, Atlassian.
+        (answer(200, {"error": "bad_refresh_token"}), "invalid_grant", "account"),  # GitHub.
+        (answer(400, {"status": "BAD_REFRESH_TOKEN"}), "invalid_grant", "account"),  # HubSpot.
+        (answer(200, {"error": "invalid_code"}), "invalid_grant", "account"),  # Zoho.
+        (answer(400, {"error": "invalid_scope"}), "invalid_scope", "account"),
+        (answer(400, {"error": "invalid_request"}), "rejected", "account"),
+        (answer(400, {"error": "something_new"}), "rejected", "account"),
+        (answer(401, {"error": "invalid_client"}), "invalid_client", "client"),
+        (answer(401), "invalid_client", "client"),
+        (answer(400, {"error": "unauthorized_client"}), "unauthorized_client", "client"),
+        (answer(400, {"error": "unsupported_grant_type"}), "unsupported_grant_type", "client"),
+        (answer(200, {"error": "incorrect_client_credentials"}), "invalid_client", "client"),
+        (answer(200, {"ok": False, "error": "ratelimited"}), "rate_limited", "provider"),  # Slack.
+        (answer(302, b"", location="https://elsewhere/"), "misdirected", "client"),
+        (answer(404, b"<html>"), "misdirected", "client"),
+        (answer(405), "misdirected", "client"),
+        (answer(429), "rate_limited", "provider"),
+        (answer(408), "unavailable", "provider"),
+        (answer(500, {"error": "invalid_grant"}), "unavailable", "provider"),
+        (answer(503, b"<html>"), "unavailable", "provider"),
+        (answer(400, {"error": "temporarily_unavailable"}), "unavailable", "provider"),
+        (answer(403, b"<html>blocked by the firewall</html>"), "unavailable", "provider"),
+        (answer(502), "unknown", "unknown"),
+        (answer(504), "unknown", "unknown"),
+        (answer(200, b"<html>"), "unknown", "unknown"),
+        (answer(200, {}), "unknown", "unknown"),
+        (answer(200, {"status": "ok"}), "unknown", "unknown"),
+        (answer(200, [1]), "unknown", "unknown"),
+        (answer(200, {"access_token": ""}), "unknown", "unknown"),
+        (answer(200, {"access_token": 7}), "unknown", "unknown"),
+        (answer(200, b'{"access_token": "cut'), "unknown", "unknown"),
+        (answer(200, b"[" * 60_000), "unknown", "unknown"),
+        (Unsent("refused", "no"), "refused", "provider"),
+        (Unsent("dns", "no"), "dns", "ours"),
+        (Unsent("tls", "no"), "tls", "provider"),
+        (Unsent("connect_timeout", "no"), "connect_timeout", "provider"),
+        (Unsent("bad_url", "no"), "bad_url", "client"),
+        (Unheard("reset"), "unknown", "unknown"),
+    ],
+)
+def test_the_class_of_an_outcome(outcome: Any, word: str, scope: str) -> None:
+    verdict = judge(outcome, NOW_MS)
+    assert (verdict.outcome, verdict.scope) == (word, scope)
+    assert verdict.pair is None
+
+
+def test_a_pair_is_read() -> None:
+    verdict = judge(
+        answer(200, {"access_token": "a", "refresh_token": "r", "token_type": "bearer", "expires_in": 3600, "scope": "x"}),
+        NOW_MS,
+    )  # fmt: skip
+    assert (verdict.outcome, verdict.scope) == ("ok", "ok")
+    pair = verdict.pair
+    assert pair is not None
+    assert (pair.access_token, pair.refresh_token, pair.token_type) == ("a", "r", "bearer")
+    assert (pair.life_s, pair.scope) == (3600, "x")
+    assert "'a'" not in repr(verdict)
+
+
+@pytest.mark.parametrize(
+    ("told", "life_s"),
+    [(3600, 3600), ("3600", 3600), (3599.5, 3599.5), (0, None), (-5, None), ("soon", None), (None, None), (True, None),
+     (float("inf"), None), ([], None)],
+)  # fmt: skip
+def test_lives_as_they_are_told(told: Any, life_s: float | None) -> None:
+    pair = judge(answer(200, {"access_token": "a", "expires_in": told}), NOW_MS).pair
+    assert pair is not None
+    assert pair.life_s == life_s
+    assert pair.refresh_token == ""  # None came: the old one goes on.
+    assert pair.token_type == "Bearer"
+
+
+def test_a_form_is_read_where_it_says_so() -> None:
+    body = b"access_token=a&expires_in=28800&refresh_token=r&scope=&token_type=bearer"
+    pair = judge(answer(200, body, content_type="application/x-www-form-urlencoded; charset=utf-8"), NOW_MS).pair
+    assert pair is not None
+    assert (pair.access_token, pair.refresh_token, pair.life_s) == ("a", "r", 28800)
+
+
+def test_a_success_that_cannot_be_read_is_kept() -> None:
+    assert judge(answer(200, b'{"access_token": "a", "refresh_tok'), NOW_MS).keep_body
+    assert not judge(answer(502, b"<html>"), NOW_MS).keep_body
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({"retry-after": "7"}, 7),
+        ({"retry-after": "0"}, 0),
+        ({"retry-after": "86400"}, 600),  # Capped.
+        ({"retry-after": "Tue, 14 Nov 2023 22:13:50 GMT"}, 30),
+        ({"retry-after": "Tue, 14 Nov 2023 22:00:00 GMT"}, 0),
+        # By the provider's own clock, which is an hour ahead of ours.
+        ({"retry-after": "Tue, 14 Nov 2023 23:13:50 GMT", "date": "Tue, 14 Nov 2023 23:13:20 GMT"}, 30),
+        ({"retry-after": "soon"}, None),
+        ({"retry-after": "-3"}, None),
+        ({}, None),
+    ],
+)
+def test_retry_after_in_both_forms(headers: dict[str, str], seconds: float | None) -> None:
+    assert retry_after(headers, NOW_MS) == seconds
+
+
+def test_error_texts_lose_what_looks_like_a_token() -> None:
+    verdict = judge(
+        answer(400, {"error": "invalid_grant", "error_description": "Token 1//0gabcDEF-ghiJKL_mno was\nrevoked"}), NOW_MS
+    )  # fmt: skip
+    assert verdict.message == "HTTP 400 invalid_grant Token … was revoked"
+    assert judge(answer(400, {"error": "x" * 64}), NOW_MS).message == "HTTP 400 …"
+
+
+@given(st.text(max_size=600))
+def test_error_texts_are_one_short_line(text: str) -> None:
+    line = scrub(text)
+    assert len(line) <= 240
+    assert line.isprintable()
+
+
+@given(
+    st.integers(100, 599),
+    st.binary(max_size=200),
+    st.dictionaries(st.sampled_from(["retry-after", "date"]), st.text(max_size=30)),
+)
+def test_nothing_that_comes_is_an_exception(status: int, body: bytes, headers: dict[str, str]) -> None:
+    assert judge(Answer(status, headers, body), NOW_MS).scope in ("ok", "account", "client", "provider", "unknown")

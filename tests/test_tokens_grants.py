@@ -1,0 +1,105 @@
+"""Putting grants: once, again, at once, and after a deletion."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tidewarden.config import Provider, Secret
+from tidewarden.errors import Full
+
+_spec = importlib.util.spec_from_file_location("tokens_harness", Path(__file__).with_name("tokens_harness.py"))
+harness = sys.modules.setdefault("tokens_harness", importlib.util.module_from_spec(_spec))
+_spec.loader.exec_module(harness)
+
+answers, eventually = harness.answers, harness.eventually
+FAR_MS = 4_000_000_000_000
+
+
+@pytest.fixture
+def still(valkey: Any, tmp_path: Path) -> Any:
+    """A node whose refreshers do not run."""
+    chosen = Provider(name="p", token_url="http://127.0.0.1:9/", client_id="c0", client_secret=Secret("x"))
+    return harness.node(valkey, tmp_path, chosen, go=False)
+
+
+async def test_the_same_refresh_token_again_changes_nothing(still: Any) -> None:
+    async with still as side:
+        fields = {"refresh_token": "r", "access_token": "a", "expires_at_ms": FAR_MS}
+        assert [await side.tokens.put("p/a", fields) for _ in range(3)] == [1, 1, 1]
+        assert await side.tokens.put("p/a", {"refresh_token": "other"}) == 2
+        assert await side.tokens.put("p/b", fields) == 1  # The same token in another account is that one's own.
+
+
+async def test_an_import_of_the_first_token_does_not_undo_a_rotation(valkey: Any, tmp_path: Path) -> None:
+    async with harness.endpoint() as endpoint, harness.node(valkey, tmp_path, harness.provider(endpoint.url)) as side:
+        await side.tokens.put("p/a", {"refresh_token": "a.0"})
+        assert (await side.tokens.get("p/a", wait_ms=5000)).generation == 2
+        for known in ("a.0", "a.1"):  # The one it began with, and the one it holds.
+            assert await side.tokens.put("p/a", {"refresh_token": known}) == 2
+        assert await side.tokens.put("p/a", {"refresh_token": "a.7"}) == 3
+
+
+async def test_puts_at_once_leave_one_winner_and_no_number_twice(still: Any) -> None:
+    async with still as side:
+        puts = (side.tokens.put("p/a", {"refresh_token": f"r{n}"}) for n in range(8))
+        assert sorted(await asyncio.gather(*puts)) == [1, 2, 3, 4, 5, 6, 7, 8]
+
+
+async def test_an_account_deleted_and_put_again_is_another(valkey: Any, tmp_path: Path) -> None:
+    async with harness.endpoint() as endpoint:
+        gate = asyncio.Event()
+
+        async def slow(_request: Any, made: Any, token: str) -> Any:
+            await gate.wait()
+            return made.rotate(token)
+
+        endpoint.faults.append(slow)
+        async with harness.node(valkey, tmp_path, harness.provider(endpoint.url)) as side:
+            await side.tokens.put("p/a", {"refresh_token": "a.0"})
+            await eventually(lambda: endpoint.requests["a.0"])
+            await side.tokens.delete("p/a")
+            await side.tokens.put("p/a", {"refresh_token": "b.0"})
+            gate.set()
+            token = await side.tokens.get("p/a", wait_ms=5000)
+            assert token.access_token == "secret-access-b-1"
+
+
+async def test_lives_and_due_times_of_what_was_put(still: Any) -> None:
+    async with still as side:
+        put = side.tokens.put
+        await put("p/told", {"refresh_token": "r", "access_token": "a", "expires_in": 3600})
+        await put("p/untold", {"refresh_token": "r", "access_token": "a"})  # The provider's default life: an hour.
+        await put("p/none", {"refresh_token": "r", "expires_at_ms": FAR_MS})  # No access token: nothing that expires.
+        await put("p/past", {"refresh_token": "r", "access_token": "a", "expires_at_ms": 1000})
+        entries, _ = await side.tokens.list()
+        found = {entry["account"]: entry for entry in entries}
+        now_ms = found["p/told"]["stored_ms"]
+        for name in ("p/told", "p/untold"):
+            assert abs(found[name]["expires_at_ms"] - now_ms - 3_600_000) < 2_000
+            assert 3_268_000 <= found[name]["due_ms"] - now_ms <= 3_302_000  # Five minutes before, and the jitter.
+        assert (found["p/none"]["expires_at_ms"], found["p/none"]["state"]) == (0, "expiring")
+        assert found["p/none"]["due_ms"] <= now_ms + 2_000
+        assert found["p/past"]["state"] == "late"
+
+
+async def test_a_full_store_refuses_new_grants_and_refreshes_go_on(valkey: Any, tmp_path: Path) -> None:
+    async with harness.endpoint() as endpoint:
+        chosen = harness.provider(endpoint.url)
+        async with harness.node(valkey, tmp_path, chosen, go=False) as side:
+            await side.tokens.put("p/a", {"refresh_token": "a.0"})
+            try:
+                await side.link.call("CONFIG", "SET", "maxmemory", "1000000")
+                with pytest.raises(Full):
+                    await side.tokens.put("p/b", {"refresh_token": "b.0"})
+                side.go()
+                token = await side.tokens.get("p/a", wait_ms=10_000)
+                assert token.access_token == "secret-access-a-1"
+                assert await side.tokens.delete("p/a")
+            finally:
+                await side.link.call("CONFIG", "SET", "maxmemory", "0")

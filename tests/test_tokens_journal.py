@@ -1,0 +1,151 @@
+"""The journal: what was appended is there after any crash, at whatever byte the writing stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from pathlib import Path
+
+import pytest
+
+from tidewarden.errors import Internal
+from tidewarden.tokens import journal as journal_module
+from tidewarden.tokens.journal import Journal
+from tidewarden.tokens.records import Answer, read_records
+
+KEY = (7, b"wrapped")
+
+
+def opened(path: Path) -> Journal:
+    journal = Journal(path)
+    journal.open()
+    return journal
+
+
+async def add(journal: Journal, account: str, generation: int = 1, row: bytes = b"row") -> Answer:
+    return await journal.add_answer("q", account, 1, generation, row, (10, 20), KEY)
+
+
+async def test_an_answer_is_there_after_a_restart_until_it_is_stored(tmp_path: Path) -> None:
+    journal = opened(tmp_path / "j")
+    answer = await add(journal, "a", row=bytes(range(256)))
+    await add(journal, "b")
+    again = opened(tmp_path / "j")  # As after a kill: nothing was closed.
+    assert [found.account for found in again.pending()] == ["a", "b"]
+    assert again.find("q", "a", 1, 1) == answer
+    assert again.find("q", "a", 1, 2) is None
+    assert again.keys() == {7: b"wrapped"}
+    again.stored(answer)
+    await again.close()
+    assert [found.account for found in opened(tmp_path / "j").pending()] == ["b"]
+
+
+async def test_a_crash_at_every_byte_keeps_every_whole_record(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    journal = opened(tmp_path / "j")
+    ends = []
+    for number in range(3):
+        await add(journal, f"a{number}", row=b"x" * number)
+        ends.append((tmp_path / "j").stat().st_size)
+    raw = (tmp_path / "j").read_bytes()
+    for length in range(len(raw) + 1):
+        whole = sum(end <= length for end in ends)
+        torn = tmp_path / "torn"
+        torn.write_bytes(raw[:length])
+        caplog.clear()
+        again = opened(torn)
+        assert [answer.account for answer in again.pending()] == [f"a{i}" for i in range(whole)], length
+        loud = any(record.levelno == logging.ERROR for record in caplog.records)
+        assert loud == (again.torn_bytes > 0)
+        await add(again, "after")
+        assert [answer.account for answer in opened(torn).pending()][-1] == "after"
+
+
+async def test_a_damaged_record_ends_the_reading_and_is_set_aside(tmp_path: Path) -> None:
+    journal = opened(tmp_path / "j")
+    await add(journal, "a")
+    size = (tmp_path / "j").stat().st_size
+    await add(journal, "b")
+    raw = bytearray((tmp_path / "j").read_bytes())
+    raw[size + 12] ^= 1
+    (tmp_path / "j").write_bytes(raw)
+    again = opened(tmp_path / "j")
+    assert [answer.account for answer in again.pending()] == ["a"]
+    assert (tmp_path / "j.torn").read_bytes() == raw[size:]
+
+
+async def test_those_that_come_together_share_a_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal = opened(tmp_path / "j")
+    syncs = []
+    real = os.fdatasync
+    monkeypatch.setattr(journal_module.os, "fdatasync", lambda fd: (syncs.append(fd), real(fd)))
+    await asyncio.gather(*(add(journal, f"a{number}") for number in range(200)))
+    assert len(syncs) <= 3
+    assert len(opened(tmp_path / "j").pending()) == 200
+
+
+async def test_the_file_begins_anew_when_all_is_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal_module, "REWRITE_BYTES", 10_000)
+    journal = opened(tmp_path / "j")
+    kept = await add(journal, "kept")
+    for number in range(100):
+        journal.stored(await add(journal, f"a{number}", row=b"x" * 1000))
+    await journal.flush()
+    assert (tmp_path / "j").stat().st_size < 12_000
+    records, _ = read_records((tmp_path / "j").read_bytes())
+    assert kept in records
+    journal.stored(kept)
+    await journal.close()
+    assert opened(tmp_path / "j").pending() == []
+
+
+async def test_a_full_disk_is_told_and_healed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal = opened(tmp_path / "j")
+    await add(journal, "a")
+
+    def full(*_args: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(journal_module.os, "write", full)
+        with pytest.raises(OSError, match="No space left"):
+            await add(journal, "b")
+        assert not journal.healthy
+        await journal.heal()
+        assert not journal.healthy
+    assert journal.find("q", "b", 1, 1) is not None  # In memory it is whole.
+    await journal.heal()
+    assert journal.healthy
+    assert [answer.account for answer in opened(tmp_path / "j").pending()] == ["a", "b"]
+
+
+async def test_a_write_that_stopped_half_way_damages_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal = opened(tmp_path / "j")
+    await add(journal, "a")
+    real = os.write
+
+    def half(fd: int, data: bytes) -> int:
+        real(fd, bytes(data)[: len(data) // 2])
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(journal_module.os, "write", half)
+        with pytest.raises(OSError, match="Input/output"):
+            await add(journal, "b")
+    await add(journal, "c")
+    assert [answer.account for answer in opened(tmp_path / "j").pending()] == ["a", "b", "c"]
+
+
+async def test_unreadable_answers_are_kept_up_to_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal_module, "RAWS_MAX", 3)
+    journal = opened(tmp_path / "j")
+    for number in range(5):
+        await journal.add_raw("q", f"a{number}", 1, 1, 1000 + number, b"sealed", KEY)
+    assert [raw.account for raw in opened(tmp_path / "j").raws()] == ["a2", "a3", "a4"]
+
+
+async def test_another_file_is_not_taken_for_a_journal(tmp_path: Path) -> None:
+    (tmp_path / "j").write_bytes(b"something else entirely")
+    with pytest.raises(Internal, match="is not a journal of tokens"):
+        opened(tmp_path / "j")
+    assert (tmp_path / "j").read_bytes() == b"something else entirely"

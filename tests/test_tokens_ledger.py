@@ -1,0 +1,322 @@
+"""The accounts' scripts on a real store."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tidewarden.errors import BadArg
+from tidewarden.queue import Taken
+from tidewarden.tokens.ledger import Ledger, Opened, Refused
+from tidewarden.tokens.policy import Step
+from tidewarden.tokens.rows import Row, Troubles
+
+_spec = importlib.util.spec_from_file_location("tokens_harness", Path(__file__).with_name("tokens_harness.py"))
+harness = sys.modules.setdefault("tokens_harness", importlib.util.module_from_spec(_spec))
+_spec.loader.exec_module(harness)
+
+QUEUE = "_tokens:p:c0"
+LEASE_MS = 40_000
+
+
+class Bench:
+    """A ledger whose clock stands where the test puts it."""
+
+    def __init__(self, queues: Any) -> None:
+        self.queues = queues
+        self.now_ms = 1_000_000
+        self.session = queues.open_session()
+
+        async def script(name: str, queue: str, shard: int, args: Any) -> Any:
+            return await queues.script(name, queue, shard, args, now_ms=self.now_ms)
+
+        self.ledger = Ledger(script, queues.shard_of)
+
+    def row(
+        self, grant: int = 1, generation: int = 1, life_ms: int = 10_000, due_ms: int = 7_000, mark: str = "m"
+    ) -> Row:
+        mark_bytes = mark.encode().ljust(8)
+        expires_ms = self.now_ms + life_ms
+        return Row(
+            grant, generation, self.now_ms, expires_ms, self.now_ms + due_ms, mark_bytes, mark_bytes, refresh=b"sealed-" + mark.encode()
+        )  # fmt: skip
+
+    async def put(self, account: str, base: tuple[int, int] = (0, 0), **settings: Any) -> bool:
+        row = self.row(base[0] + 1, base[1] + 1, **settings)
+        return await self.ledger.put(QUEUE, account, base, row, row.expires_at_ms)
+
+    async def take(self, account: str, holder: str = "n0.1") -> Taken:
+        """Lease the account's task by the frozen clock, as the queue's take does."""
+        self.queues.holder = holder
+        shard = self.queues.shard_of(QUEUE, account)
+        args = (200, 1, LEASE_MS, 0, account)
+        found = (await self.queues.script("queue.take", QUEUE, shard, args, now_ms=self.now_ms))[0]
+        assert found, f"{account} is not to be had"
+        _, lease, payload, attempt, deadline_ms, end_ms = found[0]
+        return Taken(QUEUE, account, lease, payload, attempt, deadline_ms, end_ms)
+
+    async def locate(self, account: str) -> str:
+        found = await self.queues.peek(QUEUE, account)
+        return str(found["state"])
+
+    async def stats(self) -> dict[str, int]:
+        return {name: n for name, n in (await self.ledger.stats(QUEUE, 16)).items() if n}
+
+
+@pytest.fixture
+async def bench(valkey: Any, tmp_path: Path) -> AsyncIterator[Bench]:
+    async with harness.node(valkey, tmp_path, harness.provider("http://127.0.0.1:9/"), go=False) as side:
+        yield Bench(side.queues)
+
+
+async def test_put_compares_what_was_read(bench: Bench) -> None:
+    assert (await bench.ledger.get(QUEUE, "a")).row is None
+    assert await bench.put("a")
+    reading = await bench.ledger.get(QUEUE, "a")
+    assert reading.row == bench.row()
+    assert reading.now_ms == bench.now_ms
+    assert not await bench.put("a")  # As if it were still new.
+    assert await bench.put("a", (1, 1))
+    assert not await bench.put("a", (1, 1))
+    row = (await bench.ledger.get(QUEUE, "a")).row
+    assert row is not None
+    assert (row.grant, row.generation) == (2, 2)
+    assert await bench.stats() == {"total": 1, "fresh": 1}
+
+
+async def test_a_deleted_accounts_numbers_are_never_given_again(bench: Bench) -> None:
+    await bench.put("a")
+    await bench.put("a", (1, 1))
+    assert await bench.ledger.delete(QUEUE, "a")
+    assert not await bench.ledger.delete(QUEUE, "a")
+    reading = await bench.ledger.get(QUEUE, "a")
+    assert (reading.row, reading.floor) == (None, 2)
+    assert not await bench.put("a", (0, 0))
+    assert await bench.put("a", (2, 0))
+    assert await bench.ledger.stored(QUEUE, "a", (1, 1), bench.row(1, 2).pack(), 1, 2) == "SPARE"
+    assert await bench.stats() == {"total": 1, "fresh": 1, "spares": 1}
+
+
+async def test_one_refresh(bench: Bench) -> None:
+    await bench.put("a")
+    bench.now_ms += 7_000
+    assert await bench.stats() == {"total": 1, "expiring": 1}
+    task = await bench.take("a")
+    opened = await bench.ledger.intend(QUEUE, "a", task.lease, LEASE_MS)
+    assert isinstance(opened, Opened)
+    assert (opened.row.generation, opened.troubles, opened.spare, opened.found) == (1, Troubles(), None, None)
+    assert (await bench.stats())["intents"] == 1
+    new = bench.row(1, 2)
+    assert await bench.ledger.stored(QUEUE, "a", (1, 1), new.pack(), new.due_ms, new.expires_at_ms) == "STORED"
+    assert await bench.ledger.stored(QUEUE, "a", (1, 1), new.pack(), new.due_ms, new.expires_at_ms) == "ALREADY"
+    assert await bench.stats() == {"total": 1, "fresh": 1}
+    # The lease is void: nothing said under it changes the task.
+    assert not await bench.ledger.failed(QUEUE, "a", task.lease, Step("dead", 0, Troubles(dead=True)))
+    assert await bench.locate("a") == "delayed"
+
+
+async def test_an_intent_needs_the_lease(bench: Bench) -> None:
+    await bench.put("a", due_ms=0)
+    task = await bench.take("a")
+    assert await bench.ledger.intend(QUEUE, "a", task.lease + 1, LEASE_MS) == Refused("NOTHELD")
+    await bench.put("a", (1, 1), due_ms=0)  # A new consent voids the lease.
+    assert await bench.ledger.intend(QUEUE, "a", task.lease, LEASE_MS) == Refused("NOTHELD")
+    assert (await bench.stats()).get("intents", 0) == 0
+
+
+async def test_a_lease_with_an_intent_ends_by_its_time_alone(bench: Bench) -> None:
+    await bench.put("a", due_ms=0)
+    task = await bench.take("a", "n0.1")
+    bench.now_ms += LEASE_MS - 5_000
+    assert isinstance(await bench.ledger.intend(QUEUE, "a", task.lease, LEASE_MS), Opened)
+    bench.session.held[QUEUE, "a"] = (task.lease, task.lease_end_ms)
+    await bench.queues.close_session(bench.session)  # As when the node's connection goes.
+    assert await bench.locate("a") == "leased"
+    bench.now_ms += LEASE_MS - 1  # The lease ran on from the intent.
+    with pytest.raises(AssertionError, match="not to be had"):
+        await bench.take("a", "n1.1")
+    bench.now_ms += 1
+    shard = bench.queues.shard_of(QUEUE, "a")
+    found = (await bench.queues.script("queue.take", QUEUE, shard, (200, 1, LEASE_MS, 0, ""), now_ms=bench.now_ms))[0]
+    opened = await bench.ledger.intend(QUEUE, "a", found[0][1], LEASE_MS)
+    assert isinstance(opened, Opened)
+    assert opened.found is not None
+    assert (opened.found.holder, opened.found.lease, opened.found.fingerprint) == ("n0.1", task.lease, b"m       ")
+
+
+async def test_an_intent_that_is_not_over_is_left_to_its_node(bench: Bench) -> None:
+    await bench.put("a", due_ms=0)
+    first = await bench.take("a", "n0.1")
+    await bench.ledger.intend(QUEUE, "a", first.lease, LEASE_MS)
+    # The lease is ended by force, as an operator can.
+    await bench.queues.script(
+        "queue.end", QUEUE, bench.queues.shard_of(QUEUE, "a"), ("a", first.lease, "release", 0, ""), now_ms=bench.now_ms
+    )
+    second = await bench.take("a", "n1.1")
+    refused = await bench.ledger.intend(QUEUE, "a", second.lease, LEASE_MS)
+    assert refused == Refused("OPEN", bench.now_ms + LEASE_MS)
+
+
+async def test_an_answer_after_the_lease_ended_is_stored_all_the_same(bench: Bench) -> None:
+    await bench.put("a", due_ms=0)
+    task = await bench.take("a", "n0.1")
+    await bench.ledger.intend(QUEUE, "a", task.lease, LEASE_MS)
+    bench.now_ms += LEASE_MS
+    shard = bench.queues.shard_of(QUEUE, "a")
+    found = (await bench.queues.script("queue.take", QUEUE, shard, (200, 1, LEASE_MS, 0, ""), now_ms=bench.now_ms))[0]
+    new = bench.row(1, 2)
+    assert await bench.ledger.stored(QUEUE, "a", (1, 1), new.pack(), new.due_ms, new.expires_at_ms) == "STORED"
+    assert await bench.ledger.intend(QUEUE, "a", found[0][1], LEASE_MS) == Refused("NOTHELD")
+    assert await bench.stats() == {"total": 1, "fresh": 1}
+
+
+async def test_an_answer_that_comes_too_late_is_a_spare(bench: Bench) -> None:
+    await bench.put("a", due_ms=0)
+    assert await bench.put("a", (1, 1), due_ms=0, mark="new")
+    late = bench.row(1, 2, mark="late")
+    assert await bench.ledger.stored(QUEUE, "a", (1, 1), late.pack(), late.due_ms, late.expires_at_ms) == "SPARE"
+    task = await bench.take("a")
+    opened = await bench.ledger.intend(QUEUE, "a", task.lease, LEASE_MS)
+    assert isinstance(opened, Opened)
+    assert opened.spare == late
+    assert opened.row.refresh == b"sealed-new"
+    newer = bench.row(2, 3)
+    await bench.ledger.stored(QUEUE, "a", (2, 2), newer.pack(), newer.due_ms, newer.expires_at_ms)
+    assert await bench.stats() == {"total": 1, "fresh": 1}
+
+
+async def test_an_answer_for_a_deleted_account_is_dropped(bench: Bench) -> None:
+    await bench.put("a", due_ms=0)
+    task = await bench.take("a")
+    await bench.ledger.intend(QUEUE, "a", task.lease, LEASE_MS)
+    await bench.ledger.delete(QUEUE, "a")
+    assert await bench.ledger.stored(QUEUE, "a", (1, 1), bench.row(1, 2).pack(), 1, 2) == "GONE"
+    assert await bench.stats() == {}
+
+
+async def test_a_failure_goes_back_into_the_queue_with_its_troubles(bench: Bench) -> None:
+    await bench.put("a", due_ms=0)
+    task = await bench.take("a")
+    await bench.ledger.intend(QUEUE, "a", task.lease, LEASE_MS)
+    troubles = Troubles(tries=1, outcome="unavailable", message="HTTP 503")
+    assert await bench.ledger.failed(QUEUE, "a", task.lease, Step("retry", 5.0, troubles))
+    assert await bench.locate("a") == "delayed"
+    assert await bench.stats() == {"total": 1, "failing": 1}
+    reading = await bench.ledger.get(QUEUE, "a")
+    assert (reading.row, reading.troubles) == (bench.row(due_ms=0), troubles)
+    assert not await bench.ledger.failed(QUEUE, "a", task.lease, Step("retry", 5.0, troubles))
+    bench.now_ms += 5_000
+    again = await bench.take("a")
+    opened = await bench.ledger.intend(QUEUE, "a", again.lease, LEASE_MS)
+    assert isinstance(opened, Opened)
+    assert (opened.troubles, opened.found) == (troubles, None)
+
+
+async def test_a_held_account_has_no_troubles(bench: Bench) -> None:
+    await bench.put("a", due_ms=0)
+    task = await bench.take("a")
+    assert await bench.ledger.failed(QUEUE, "a", task.lease, Step("hold", 0, Troubles(tries=9)))
+    assert (await bench.ledger.get(QUEUE, "a")).troubles is None
+    assert await bench.locate("a") == "ready"
+
+
+async def test_a_dead_account_keeps_its_row_and_costs_nothing(bench: Bench) -> None:
+    await bench.put("a", due_ms=0)
+    task = await bench.take("a")
+    await bench.ledger.failed(QUEUE, "a", task.lease, Step("dead", 0, Troubles(dead=True, outcome="invalid_grant")))
+    assert await bench.stats() == {"total": 1, "dead": 1}
+    assert (await bench.ledger.get(QUEUE, "a")).row is not None
+    assert (await bench.queues.stats(QUEUE))["total"] == 0
+    assert await bench.ledger.refresh(QUEUE, "a", force=False) == "DEAD"
+    assert await bench.ledger.refresh(QUEUE, "a", force=True) == "QUEUED"  # By hand, once more.
+    assert await bench.stats() == {"total": 1, "failing": 1}
+    assert await bench.put("a", (1, 1))  # A new consent is a new life.
+    assert await bench.stats() == {"total": 1, "fresh": 1}
+
+
+async def test_a_refresh_that_is_wanted_goes_first(bench: Bench) -> None:
+    shard = bench.queues.shard_of(QUEUE, "a")
+    sibling = next(f"a{n}" for n in range(1000) if bench.queues.shard_of(QUEUE, f"a{n}") == shard)
+    await bench.put(sibling, due_ms=0, life_ms=1)
+    await bench.put("a", due_ms=900_000, life_ms=1_000_000)
+    assert await bench.ledger.refresh(QUEUE, "a", force=False) == "QUEUED"
+    assert await bench.ledger.refresh(QUEUE, "a", force=False) == "QUEUED"
+    assert await bench.ledger.refresh(QUEUE, "nobody", force=True) == "GONE"
+    found = (await bench.queues.script("queue.take", QUEUE, shard, (200, 1, LEASE_MS, 0, ""), now_ms=bench.now_ms))[0]
+    assert found[0][0] == b"a"
+    assert await bench.ledger.refresh(QUEUE, "a", force=True) == "LEASED"
+    await bench.ledger.failed(QUEUE, "a", found[0][1], Step("retry", 30, Troubles(tries=1)))
+    assert await bench.ledger.refresh(QUEUE, "a", force=False) == "BACKOFF"
+    assert await bench.ledger.refresh(QUEUE, "a", force=True) == "QUEUED"
+
+
+async def test_late_accounts_are_counted(bench: Bench) -> None:
+    for number in range(40):
+        await bench.put(f"a{number}", due_ms=1_000, life_ms=2_000)
+    bench.now_ms += 2_000
+    for shard in range(16):  # What a take or the leader's sweep does.
+        await bench.queues.script("queue.take", QUEUE, shard, (200, 1, 1, 1, ""), now_ms=bench.now_ms)
+    stats = await bench.stats()
+    assert stats["total"] == 40
+    assert stats["late"] + stats.get("expiring", 0) == 40
+    assert stats["late"] >= 24  # One a shard was taken, and is under way.
+
+
+async def test_many_items_are_one_script(bench: Bench) -> None:
+    import asyncio
+
+    calls = []
+    real = bench.ledger._script
+
+    async def counted(name: str, queue: str, shard: int, args: Any) -> Any:
+        calls.append(name)
+        return await real(name, queue, shard, args)
+
+    bench.ledger._script = counted
+    assert all(await asyncio.gather(*(bench.put(f"a{number}") for number in range(1000))))
+    assert len(calls) == 16
+    entries: list[str] = []
+    for shard in range(16):
+        cursor = -1
+        while cursor:
+            cursor, now_ms, page = await bench.ledger.page(QUEUE, shard, max(cursor, 0), 10, troubled=False)
+            entries += [entry.account for entry in page]
+            assert now_ms == bench.now_ms
+    assert set(entries) == {f"a{number}" for number in range(1000)}
+
+
+async def test_a_malformed_item_changes_nothing(bench: Bench) -> None:
+    shard = bench.queues.shard_of(QUEUE, "a")
+    row = bench.row().pack()
+    for args in (
+        ("a", 0, 0, b"no row", 1, 2),
+        ("a", 0, 0, row, 1, 2, "b", 0, 0, b"no row", 1, 2),
+        ("a", "x", 0, row, 1, 2),
+    ):
+        with pytest.raises(BadArg):
+            await bench.queues.script("tokens.put", QUEUE, shard, args)
+    with pytest.raises(BadArg, match="what becomes of a"):
+        await bench.queues.script("tokens.failed", QUEUE, shard, ("a", 1, "explode", 0, b"", "keep"))
+    assert await bench.stats() == {}
+
+
+async def test_a_spare_saves_an_account_that_was_given_up(bench: Bench) -> None:
+    dead = Step("dead", 0, Troubles(refusals=2, dead=True), spare="try")
+    late = bench.row(1, 9, mark="late")
+    await bench.put("a", due_ms=0)
+    task = await bench.take("a")
+    await bench.ledger.failed(QUEUE, "a", task.lease, dead)
+    assert (await bench.stats())["dead"] == 1
+    assert await bench.ledger.stored(QUEUE, "a", (1, 8), late.pack(), late.due_ms, late.expires_at_ms) == "SPARE"
+    assert await bench.stats() == {"total": 1, "failing": 1, "spares": 1}
+    task = await bench.take("a")
+    await bench.ledger.failed(QUEUE, "a", task.lease, dead)  # The spare came while it was under way.
+    assert await bench.locate("a") == "ready"
+    task = await bench.take("a")
+    await bench.ledger.failed(QUEUE, "a", task.lease, Step("dead", 0, Troubles(dead=True), spare="drop"))
+    assert await bench.stats() == {"total": 1, "dead": 1}

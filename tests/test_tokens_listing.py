@@ -1,0 +1,77 @@
+"""Lists of accounts, page by page."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tidewarden.errors import BadArg, NotFound
+
+_spec = importlib.util.spec_from_file_location("tokens_harness", Path(__file__).with_name("tokens_harness.py"))
+harness = sys.modules.setdefault("tokens_harness", importlib.util.module_from_spec(_spec))
+_spec.loader.exec_module(harness)
+
+
+async def walk(tokens: Any, **options: Any) -> tuple[list[str], int]:
+    """Every account of a list, and the longest page."""
+    names, after, most = [], "", 0
+    while True:
+        page, after = await tokens.list(after=after, **options)
+        names += [entry["account"] for entry in page]
+        most = max(most, len(page))
+        if not after:
+            return names, most
+
+
+@pytest.fixture
+def still(valkey: Any, tmp_path: Path) -> Any:
+    return harness.node(valkey, tmp_path, harness.provider("http://127.0.0.1:9/"), go=False)
+
+
+async def test_every_account_is_met_on_pages_of_the_asked_size(still: Any) -> None:
+    async with still as side:
+        await asyncio.gather(*(side.tokens.put(f"p/a{n}", {"refresh_token": "r"}) for n in range(700)))
+        for count in (7, 100, 1000):
+            names, most = await walk(side.tokens, count=count)
+            assert set(names) == {f"p/a{n}" for n in range(700)}
+            assert len(names) == 700
+            assert most <= count
+
+
+async def test_by_state(still: Any) -> None:
+    async with still as side:
+        await asyncio.gather(*(side.tokens.put(f"p/new{n}", {"refresh_token": "r"}) for n in range(60)))
+        fresh = {"refresh_token": "r", "access_token": "a", "expires_in": 3600}
+        await asyncio.gather(*(side.tokens.put(f"p/ok{n}", fresh) for n in range(60)))
+        late = {"refresh_token": "r", "access_token": "a", "expires_at_ms": 1000}
+        await side.tokens.put("p/late", late)
+        for state, names in (("fresh", 60), ("expiring", 60), ("late", 1), ("failing", 0), ("dead", 0)):
+            found, _ = await walk(side.tokens, state=state, count=25)
+            assert len(found) == names, state
+        page, after = await side.tokens.list(provider="p", state="late")
+        assert after == ""
+        assert page[0] | {"stored_ms": 0, "due_ms": 0} == {
+            "account": "p/late", "provider": "p", "state": "late", "grant": 1, "generation": 1, "stored_ms": 0,
+            "expires_at_ms": 1000, "due_ms": 0, "tries": 0, "error": "", "message": "", "next_ms": 0,
+        }  # fmt: skip
+
+
+async def test_wrong_options_are_told(still: Any) -> None:
+    async with still as side:
+        for options, says in (
+            ({"state": "lost"}, "STATE is 'lost'; allowed are fresh, expiring, late, failing, dead"),
+            ({"count": 0}, "COUNT is 0; allowed is 1 to 1000"),
+            ({"count": 1001}, "COUNT is 1001"),
+            ({"after": "nonsense"}, "AFTER is 'nonsense', which is no cursor of this list"),
+            ({"after": "p:16:0:0"}, "which is no cursor of this list"),
+            ({"after": "p:0:x:0"}, "which is no cursor of this list"),
+        ):
+            with pytest.raises(BadArg, match=says):
+                await side.tokens.list(**options)
+        with pytest.raises(NotFound, match="there is no provider 'q'"):
+            await side.tokens.list(provider="q")

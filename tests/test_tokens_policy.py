@@ -1,0 +1,194 @@
+"""When to refresh and what to do when that failed."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidewarden.tokens.answers import Verdict
+from tidewarden.tokens.policy import (
+    Breaker,
+    Case,
+    after_failure,
+    backoff,
+    due_after,
+    due_before,
+    state,
+    use_spare,
+)
+from tidewarden.tokens.rows import Row, Troubles
+
+NOW_MS = 1_700_000_000_000
+REFUSED = Verdict("invalid_grant", "account", "HTTP 400 invalid_grant")
+UNKNOWN = Verdict("unknown", "unknown", "reset")
+
+
+def case(verdict: Verdict, troubles: Troubles | None = None, **settings: Any) -> Case:
+    known: dict[str, Any] = {"rotation": "single_use", "grace_s": 0, "now_ms": NOW_MS, "left_s": 300}
+    return Case(verdict, troubles or Troubles(), **(known | settings))
+
+
+def test_due_is_a_margin_before_the_end_and_life_counts_from_the_sending() -> None:
+    assert due_after(NOW_MS, 3600, 1, 300, dice=0) == (NOW_MS + 3_600_000, NOW_MS + 3_300_000)
+    assert due_after(NOW_MS, 3600, 1, 300, dice=1) == (NOW_MS + 3_600_000, NOW_MS + 3_270_000)
+    assert due_after(NOW_MS, None, 1800, 300, dice=0)[0] == NOW_MS + 1_800_000
+    assert due_after(NOW_MS, 1e12, 1, 300, dice=0)[0] == NOW_MS + 366 * 86_400_000
+
+
+@given(st.floats(0.001, 1e9), st.floats(0, 1e8), st.floats(0, 1))
+def test_due_is_never_late_and_never_at_once(life_s: float, margin_s: float, dice: float) -> None:
+    expires_at_ms, due_ms = due_after(NOW_MS, life_s, 3600, margin_s, dice)
+    assert due_ms <= expires_at_ms
+    life_ms = expires_at_ms - NOW_MS
+    assert due_ms - NOW_MS >= math.floor(life_ms * 0.63)  # A third at most, and a tenth of that for the jitter.
+    assert expires_at_ms - due_ms <= (margin_s * 1.1) * 1000 + 1
+
+
+def test_a_token_that_has_expired_already_is_due_at_its_end() -> None:
+    assert due_before(NOW_MS - 5, -0.005, 300, 1) == NOW_MS - 5
+
+
+@given(st.integers(1, 10**6), st.floats(0, 1), st.floats(-100, 1e6))
+def test_backoff_is_bounded_and_leaves_half_of_the_life(tries: int, dice: float, left_s: float) -> None:
+    wait = backoff(tries, dice, left_s)
+    assert 0.5 <= wait <= 60
+    if left_s > 2:
+        assert wait <= left_s / 2
+
+
+def test_a_providers_failure_is_tried_again_and_noted() -> None:
+    step = after_failure(case(Verdict("unavailable", "provider", "HTTP 503"), Troubles(tries=3), left_s=10_000))
+    assert (step.what, step.troubles.tries, step.troubles.outcome) == ("retry", 4, "unavailable")
+    assert 4 <= step.delay_s <= 8
+    assert step.troubles.next_ms == NOW_MS + int(step.delay_s * 1000)
+
+
+@pytest.mark.parametrize("seconds", [0.0, 30.0, 600.0])
+def test_never_before_retry_after(seconds: float) -> None:
+    for word, scope in (("rate_limited", "provider"), ("rejected", "account"), ("unknown", "unknown")):
+        step = after_failure(case(Verdict(word, scope, retry_after_s=seconds), left_s=5))  # type: ignore[arg-type]
+        assert step.delay_s >= seconds
+
+
+def test_a_clients_failure_touches_no_account() -> None:
+    old = Troubles(tries=1, outcome="unavailable")
+    step = after_failure(case(Verdict("invalid_client", "client"), old))
+    assert (step.what, step.troubles) == ("hold", old)
+    # But a doubt found in an open intent, which has no other place yet, is written down.
+    assert after_failure(case(Verdict("invalid_client", "client"), Troubles(doubts=1))).what == "retry"
+
+
+def test_two_refusals_end_an_account_and_one_does_not() -> None:
+    first = after_failure(case(REFUSED, confirm_s=600))
+    assert (first.what, first.troubles.refusals, first.troubles.dead) == ("retry", 1, False)
+    assert 600 <= first.delay_s <= 660
+    second = after_failure(case(REFUSED, first.troubles))
+    assert (second.what, second.troubles.dead, second.lost_rotation) == ("dead", True, False)
+    assert second.troubles.outcome == "invalid_grant"
+
+
+def test_rejections_without_a_cause_never_end_an_account() -> None:
+    troubles = Troubles()
+    for _ in range(1000):
+        step = after_failure(case(Verdict("rejected", "account"), troubles, left_s=-1))
+        assert step.what == "retry"
+        troubles = step.troubles
+    assert 300 <= step.delay_s <= 600
+
+
+@pytest.mark.parametrize(
+    ("rotation", "grace_s", "at_once"),
+    [("none", 0, True), ("rolling", 0, True), ("single_use", 60, True), ("single_use", 0, False)],
+)
+def test_an_unknown_outcome_is_tried_at_once_where_it_is_safe(rotation: str, grace_s: float, at_once: bool) -> None:
+    step = after_failure(case(UNKNOWN, rotation=rotation, grace_s=grace_s))
+    assert step.what == "retry"
+    assert (step.delay_s == 0) == at_once
+    assert (step.troubles.doubts, step.troubles.doubt_ms) == (1, NOW_MS)
+    again = after_failure(case(UNKNOWN, step.troubles, rotation=rotation, grace_s=grace_s, now_ms=NOW_MS + 1))
+    assert again.delay_s > 0  # Never in a tight loop.
+    assert (again.troubles.doubts, again.troubles.doubt_ms) == (2, NOW_MS)
+
+
+def test_a_refused_replay_is_a_lost_rotation() -> None:
+    doubted = after_failure(case(UNKNOWN)).troubles
+    step = after_failure(case(REFUSED, doubted))
+    assert (step.what, step.lost_rotation, step.troubles.dead) == ("dead", True, True)
+    assert step.troubles.outcome == "lost_rotation"
+    # Where refresh tokens stay, a lost answer loses nothing: the refusal is one like any other.
+    assert after_failure(case(REFUSED, doubted, rotation="none")).what == "retry"
+
+
+def test_the_spare_is_tried_before_an_account_is_given_up() -> None:
+    first = after_failure(case(REFUSED, has_spare=True))
+    assert (first.what, first.delay_s) == ("retry", 0)
+    assert use_spare(first.troubles, has_spare=True)
+    refused = after_failure(case(REFUSED, first.troubles, has_spare=True, used_spare=True))
+    assert (refused.what, refused.spare, refused.troubles.refusals) == ("retry", "drop", 1)
+    assert not use_spare(refused.troubles, has_spare=True)
+    assert after_failure(case(REFUSED, refused.troubles)).what == "dead"
+
+
+def test_a_spare_of_unknown_outcome_is_not_tried_for_ever() -> None:
+    step = after_failure(case(UNKNOWN, Troubles(refusals=1), has_spare=True, used_spare=True))
+    assert (step.what, step.spare) == ("retry", "drop")
+    assert not use_spare(step.troubles, has_spare=True)
+
+
+def test_a_spare_is_left_alone_while_the_row_was_not_refused() -> None:
+    assert not use_spare(Troubles(tries=9), has_spare=True)
+    assert not use_spare(Troubles(refusals=1), has_spare=False)
+
+
+def test_the_step_leaves_the_cases_troubles_as_they_are() -> None:
+    old = Troubles(tries=2, refusals=1)
+    before = replace_copy(old)
+    for verdict in (REFUSED, UNKNOWN, Verdict("unavailable", "provider")):
+        after_failure(case(verdict, old, has_spare=True))
+    assert old == before
+
+
+def test_states() -> None:
+    row = Row(1, 1, 0, NOW_MS + 100, NOW_MS + 50, b"", b"")
+    assert state(row, None, NOW_MS) == "fresh"
+    assert state(row, None, NOW_MS + 50) == "expiring"
+    assert state(row, None, NOW_MS + 100) == "late"
+    assert state(row, Troubles(), NOW_MS) == "failing"
+    assert state(row, Troubles(dead=True), NOW_MS) == "dead"
+    assert state(replace(row, expires_at_ms=0, due_ms=0), None, NOW_MS) == "expiring"
+
+
+def test_the_breaker_opens_probes_and_closes() -> None:
+    breaker, wrong, fine = Breaker(), Verdict("invalid_client", "client"), Verdict("ok", "ok")
+    assert breaker.allowed(0, 16, 3) == 13
+    assert breaker.note(wrong, 0)
+    assert not breaker.note(wrong, 0)  # It was open already: one event, not sixteen.
+    assert breaker.allowed(1, 16, 0) == 0
+    assert breaker.opens_in_s(1) == 1
+    assert breaker.allowed(2, 16, 0) == 1  # A probe.
+    assert breaker.allowed(2, 16, 1) == 0
+    for at in range(1, 30):
+        breaker.note(wrong, 100 * at)
+    assert breaker.opens_in_s(2900) == Breaker.MAX_S
+    breaker.note(fine, 2960)
+    assert breaker.allowed(2960, 16, 0) == 16
+
+
+def test_retry_after_holds_the_provider_and_then_all_go_on() -> None:
+    breaker = Breaker()
+    breaker.note(Verdict("rate_limited", "provider", retry_after_s=30), 0)
+    assert breaker.allowed(29, 16, 0) == 0
+    assert breaker.allowed(30, 16, 0) == 16
+    breaker.note(Verdict("unavailable", "provider"), 31)
+    assert breaker.allowed(31, 16, 0) == 16
+
+
+def replace_copy(troubles: Troubles) -> Troubles:
+    import copy
+
+    return copy.copy(troubles)

@@ -1,0 +1,142 @@
+"""The pool of a provider's refreshers: how many at a time, what makes it pause, how it stops."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tidewarden.errors import StoreDown
+from tidewarden.tokens import journal as journal_module
+from tidewarden.tokens import pool as pool_module
+
+_spec = importlib.util.spec_from_file_location("tokens_harness", Path(__file__).with_name("tokens_harness.py"))
+harness = sys.modules.setdefault("tokens_harness", importlib.util.module_from_spec(_spec))
+_spec.loader.exec_module(harness)
+
+answers, cut, rotate_and_cut, eventually = harness.answers, harness.cut, harness.rotate_and_cut, harness.eventually
+
+
+async def described(side: Any, account: str = "p/a") -> dict[str, Any]:
+    entries, _ = await side.tokens.list()
+    return next(entry for entry in entries if entry["account"] == account)
+
+
+async def in_state(side: Any, state: str, account: str = "p/a", limit_s: float = 20) -> dict[str, Any]:
+    async def there() -> dict[str, Any] | None:
+        entry = await described(side, account)
+        return entry if entry["state"] == state else None
+
+    return await eventually(there, limit_s)
+
+
+async def test_every_account_is_refreshed_once_a_generation(valkey: Any, tmp_path: Path) -> None:
+    async with harness.endpoint(life_s=3600) as endpoint:
+        chosen = harness.provider(endpoint.url, refreshers=8)
+        async with (
+            harness.node(valkey, tmp_path / "a", chosen, "n0") as one,
+            contextlib.AsyncExitStack() as stack,
+        ):
+            (tmp_path / "b").mkdir()
+            (tmp_path / "b" / "secrets").symlink_to(tmp_path / "a" / "secrets")
+            two = await stack.enter_async_context(harness.node(valkey, tmp_path / "b", chosen, "n1"))
+            await asyncio.gather(*(one.tokens.put(f"p/a{n}", {"refresh_token": f"a{n}.0"}) for n in range(200)))
+
+            async def all_fresh() -> bool:
+                return bool((await one.tokens.stats())["p"]["fresh"] == 200)
+
+            await eventually(all_fresh)
+            done = one.tokens.metrics()["refreshes"], two.tokens.metrics()["refreshes"]
+    assert sum(endpoint.requests.values()) == 200
+    assert set(endpoint.requests.values()) == {1}
+    assert sum(counts["p", "ok"] for counts in done) == 200
+    assert endpoint.most_open <= 16
+
+
+async def test_a_wrong_client_secret_touches_no_account_and_is_asked_about_rarely(
+    valkey: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with harness.endpoint() as endpoint:
+        endpoint.faults.extend([answers(401, {"error": "invalid_client"})] * 50)
+        async with harness.node(valkey, tmp_path, harness.provider(endpoint.url, refreshers=4)) as side:
+            await asyncio.gather(*(side.tokens.put(f"p/a{n}", {"refresh_token": f"a{n}.0"}) for n in range(50)))
+            await eventually(lambda: sum(endpoint.requests.values()) >= 5, 10)  # The first few, then a probe.
+            stats = (await side.tokens.stats())["p"]
+            assert (stats["failing"], stats["dead"], stats["total"]) == (0, 0, 50)
+            assert sum(endpoint.requests.values()) <= 8
+    assert caplog.text.count("refuses our client (invalid_client)") == 1
+
+
+async def test_a_stop_finishes_what_is_under_way_and_begins_nothing(valkey: Any, tmp_path: Path) -> None:
+    async with harness.endpoint(delay_s=0.5) as endpoint:
+        chosen = harness.provider(endpoint.url, refreshers=4)
+        async with harness.node(valkey, tmp_path, chosen) as side:
+            await asyncio.gather(*(side.tokens.put(f"p/a{n}", {"refresh_token": f"a{n}.0"}) for n in range(40)))
+            await eventually(lambda: endpoint.open == 4)
+        async with harness.node(valkey, tmp_path, chosen, boot=2, go=False) as again:
+            stats = (await again.tokens.stats())["p"]
+            assert stats["fresh"] == sum(endpoint.requests.values()) <= 8
+            assert stats["intents"] == 0
+            assert (await again.queues.stats("_tokens:p:c0"))["leased"] == 0
+
+
+async def test_a_journal_that_cannot_write_stops_the_risky_requests(
+    valkey: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with harness.endpoint() as endpoint, harness.node(valkey, tmp_path, harness.provider(endpoint.url)) as side:
+        real = journal_module.os.write
+
+        def full(*_args: Any) -> int:
+            raise OSError(28, "No space left on device")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(journal_module.os, "write", full)
+            await side.tokens.put("p/a", {"refresh_token": "a.0"})
+            await in_state(side, "fresh")  # The answer was in hand, and the store took it.
+            await side.tokens.put("p/b", {"refresh_token": "b.0"})
+            await asyncio.sleep(0.3)
+            assert endpoint.requests == {"a.0": 1}
+        assert journal_module.os.write is real
+        await in_state(side, "fresh", "p/b")
+
+
+async def test_a_store_that_goes_away_and_comes_back_loses_nothing(
+    valkey: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every script fails for a while, at every step of many refreshes; then all of it is made good."""
+    async with harness.endpoint(delay_s=0.01) as endpoint:
+        monkeypatch.setattr(pool_module, "PAUSE_S", 0.05)
+        chosen = harness.provider(endpoint.url, refreshers=8, grace_s=60)
+        async with harness.node(valkey, tmp_path, chosen, go=False) as side:
+            await asyncio.gather(*(side.tokens.put(f"p/a{n}", {"refresh_token": f"a{n}.0"}) for n in range(60)))
+            endpoint.faults.extend([answers(503, {}), cut] * 5)
+            real, calls = side.tokens._ledger._script, 0
+
+            async def flaky(name: str, *args: Any) -> Any:
+                nonlocal calls
+                calls += 1
+                if calls % 3 == 0 and calls < 150:
+                    if calls % 2:
+                        await real(name, *args)  # It was done, and the answer was lost.
+                    raise StoreDown("away")
+                return await real(name, *args)
+
+            side.tokens._ledger._script = flaky
+            side.go()
+
+            async def all_fresh() -> bool:
+                return bool((await real_stats())["fresh"] == 60)
+
+            async def real_stats() -> dict[str, int]:
+                return await harness.Ledger(real, side.queues.shard_of).stats("_tokens:p:c0", 16)
+
+            await eventually(all_fresh, 30)
+            await eventually(lambda: not side.tokens._journal.pending())
+            assert (await real_stats()) == dict.fromkeys(await real_stats(), 0) | {"total": 60, "fresh": 60}
+    assert sum(endpoint.requests.values()) == 60 + 10  # One each, and one more for each that failed.
+    assert set(endpoint.current.values()) == {1}

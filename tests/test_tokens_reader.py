@@ -1,0 +1,82 @@
+"""Readers: one request for all who wait, and the old token while it lives."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tidewarden.errors import NotFound, Timeout
+
+_spec = importlib.util.spec_from_file_location("tokens_harness", Path(__file__).with_name("tokens_harness.py"))
+harness = sys.modules.setdefault("tokens_harness", importlib.util.module_from_spec(_spec))
+_spec.loader.exec_module(harness)
+
+answers, eventually = harness.answers, harness.eventually
+FAR_MS = 4_000_000_000_000
+
+
+async def test_readers_of_one_account_make_one_request(valkey: Any, tmp_path: Path) -> None:
+    async with harness.endpoint(delay_s=0.2) as endpoint:
+        chosen = harness.provider(endpoint.url)
+        async with harness.node(valkey, tmp_path, chosen, go=False) as side:
+            await side.tokens.put("p/a", {"refresh_token": "a.0", "access_token": "old", "expires_in": 30})
+            side.go()
+            asked = [side.tokens.get("p/a", min_ttl_ms=60_000, wait_ms=10_000) for _ in range(50)]
+            tokens = await asyncio.gather(*asked)
+            assert {token.access_token for token in tokens} == {"secret-access-a-1"}
+            assert side.tokens._reader._watchers == side.tokens._reader._settled == {}
+    assert endpoint.requests == {"a.0": 1}
+
+
+async def test_a_reader_on_another_node_sees_it_in_the_row(valkey: Any, tmp_path: Path) -> None:
+    async with harness.endpoint() as endpoint:
+        chosen = harness.provider(endpoint.url)
+        async with harness.node(valkey, tmp_path / "a", chosen, "n0") as one:
+            (tmp_path / "b").mkdir()
+            (tmp_path / "b" / "secrets").symlink_to(tmp_path / "a" / "secrets")
+            async with harness.node(valkey, tmp_path / "b", chosen, "n1", go=False) as two:
+                await two.tokens.put("p/a", {"refresh_token": "a.0"})
+                token = await two.tokens.get("p/a", wait_ms=10_000)
+                assert token.access_token == "secret-access-a-1"
+                assert one.tokens.metrics()["refreshes"] == {("p", "ok"): 1}
+
+
+async def test_an_old_token_that_lives_is_served_while_its_refresh_fails(valkey: Any, tmp_path: Path) -> None:
+    async with harness.endpoint() as endpoint:
+        endpoint.faults.extend([answers(503, {})] * 100)
+        async with harness.node(valkey, tmp_path, harness.provider(endpoint.url)) as side:
+            await side.tokens.put("p/a", {"refresh_token": "a.0", "access_token": "old", "expires_in": 3600})
+            token = await side.tokens.get("p/a", min_ttl_ms=7_200_000, wait_ms=300)
+            assert token.access_token == "old"
+            await side.tokens.put("p/b", {"refresh_token": "b.0"})
+            with pytest.raises(
+                Timeout, match="p/b has no living access token yet; its refresh fails: unavailable HTTP 503"
+            ):
+                await side.tokens.get("p/b", wait_ms=500)
+
+
+async def test_a_reader_who_wants_more_than_there_is_gets_the_newest(valkey: Any, tmp_path: Path) -> None:
+    async with harness.endpoint() as endpoint, harness.node(valkey, tmp_path, harness.provider(endpoint.url)) as side:
+        await side.tokens.put("p/a", {"refresh_token": "a.0"})
+        for _ in range(5):
+            token = await side.tokens.get("p/a", min_ttl_ms=10 * 3_600_000, wait_ms=10_000)
+            assert token.access_token == "secret-access-a-1"
+    assert endpoint.requests == {"a.0": 1}
+
+
+async def test_a_dead_account_tells_its_reader(valkey: Any, tmp_path: Path) -> None:
+    async with harness.endpoint() as endpoint:
+        endpoint.current["a"] = 9
+        async with harness.node(valkey, tmp_path, harness.provider(endpoint.url), confirm_s=0.05) as side:
+            await side.tokens.put("p/a", {"refresh_token": "a.0"})
+            with pytest.raises(NotFound, match=r"p/a is dead \(invalid_grant\) and its last token expired"):
+                await side.tokens.get("p/a", wait_ms=10_000)
+            assert endpoint.requests == {"a.0": 2}
+            # By hand it is tried once more, and found dead again.
+            assert await side.tokens.refresh("p/a") == "queued"
+            await eventually(lambda: endpoint.requests["a.0"] == 3)

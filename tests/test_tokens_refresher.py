@@ -1,0 +1,278 @@
+"""The refreshers against a real store and a token endpoint over HTTP: what survives which failure."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import logging
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tidewarden.tokens import pool as pool_module
+from tidewarden.tokens import refresher as refresher_module
+
+_spec = importlib.util.spec_from_file_location("tokens_harness", Path(__file__).with_name("tokens_harness.py"))
+harness = sys.modules.setdefault("tokens_harness", importlib.util.module_from_spec(_spec))
+_spec.loader.exec_module(harness)
+
+answers, cut, rotate_and_cut, eventually = harness.answers, harness.cut, harness.rotate_and_cut, harness.eventually
+
+
+async def described(side: Any, account: str = "p/a") -> dict[str, Any]:
+    entries, _ = await side.tokens.list()
+    return next(entry for entry in entries if entry["account"] == account)
+
+
+async def in_state(side: Any, state: str, account: str = "p/a", limit_s: float = 20) -> dict[str, Any]:
+    async def there() -> dict[str, Any] | None:
+        entry = await described(side, account)
+        return entry if entry["state"] == state else None
+
+    return await eventually(there, limit_s)
+
+
+async def test_a_token_is_refreshed_again_and_again_before_it_expires(valkey: Any, tmp_path: Path) -> None:
+    async with harness.endpoint(life_s=0.6) as endpoint:
+        chosen = harness.provider(endpoint.url, margin_s=0.2)
+        async with harness.node(valkey, tmp_path, chosen) as side:
+            await side.tokens.put("p/a", {"refresh_token": "a.0"})
+            await eventually(lambda: endpoint.current.get("a", 0) >= 4)
+    assert max(endpoint.requests.values()) == 1
+
+
+async def test_503_and_retry_after_are_waited_for(valkey: Any, tmp_path: Path) -> None:
+    async with harness.endpoint() as endpoint:
+        endpoint.faults.append(answers(503, {"error": "temporarily_unavailable"}, Retry_After="1"))
+        async with harness.node(valkey, tmp_path, harness.provider(endpoint.url)) as side:
+            began = asyncio.get_running_loop().time()
+            await side.tokens.put("p/a", {"refresh_token": "a.0"})
+            failing = await in_state(side, "failing")
+            assert (failing["error"], failing["message"]) == ("unavailable", "HTTP 503 temporarily_unavailable")
+            await in_state(side, "fresh")
+            assert asyncio.get_running_loop().time() - began >= 1
+            assert side.tokens.metrics()["refreshes"] == {("p", "unavailable"): 1, ("p", "ok"): 1}
+
+
+async def test_two_refusals_end_an_account_and_it_is_kept(valkey: Any, tmp_path: Path) -> None:
+    async with harness.endpoint() as endpoint:
+        endpoint.current["a"] = 5
+        async with harness.node(valkey, tmp_path, harness.provider(endpoint.url), confirm_s=0.1) as side:
+            await side.tokens.put("p/a", {"refresh_token": "a.0"})
+            dead = await in_state(side, "dead")
+            assert dead["error"] == "invalid_grant"
+            assert endpoint.requests["a.0"] == 2
+            assert (await side.queues.stats("_tokens:p:c0"))["total"] == 0
+            # A new consent brings it back.
+            await side.tokens.put("p/a", {"refresh_token": "a.5"})
+            assert (await in_state(side, "fresh"))["grant"] == 2
+
+
+@pytest.mark.parametrize("settings", [{"rotation": "rolling"}, {"rotation": "single_use", "grace_s": 60}])
+async def test_a_reset_is_tried_again_at_once_where_that_is_safe(
+    valkey: Any, tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    async with harness.endpoint() as endpoint:
+        endpoint.faults.append(cut)
+        async with harness.node(valkey, tmp_path, harness.provider(endpoint.url, **settings)) as side:
+            await side.tokens.put("p/a", {"refresh_token": "a.0"})
+            token = await side.tokens.get("p/a", wait_ms=5000)
+            assert token.access_token == "secret-access-a-1"
+    assert endpoint.requests["a.0"] == 2
+
+
+async def test_a_lost_answer_is_replayed_once_and_then_reported(
+    valkey: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with harness.endpoint() as endpoint:
+        endpoint.faults.append(rotate_and_cut)
+        async with harness.node(valkey, tmp_path, harness.provider(endpoint.url)) as side:
+            await side.tokens.put("p/a", {"refresh_token": "a.0"})
+            dead = await in_state(side, "dead")
+            assert dead["error"] == "lost_rotation"
+            assert side.tokens.metrics()["lost_rotations"] == 1
+    assert endpoint.requests["a.0"] == 2
+    assert "p/a: lost_rotation" in caplog.text
+
+
+async def test_a_request_that_was_not_processed_is_replayed_with_success(valkey: Any, tmp_path: Path) -> None:
+    async with harness.endpoint() as endpoint:
+        endpoint.faults.append(cut)
+        async with harness.node(valkey, tmp_path, harness.provider(endpoint.url)) as side:
+            await side.tokens.put("p/a", {"refresh_token": "a.0"})
+            assert (await in_state(side, "fresh"))["generation"] == 2
+
+
+async def test_html_in_a_200_is_kept_for_whoever_has_to_look(valkey: Any, tmp_path: Path) -> None:
+    async with harness.endpoint() as endpoint:
+        endpoint.faults.append(answers(200, "<html>your token is secret-html</html>"))
+        async with harness.node(valkey, tmp_path, harness.provider(endpoint.url)) as side:
+            await side.tokens.put("p/a", {"refresh_token": "a.0"})
+            await in_state(side, "fresh")
+            raws = side.tokens._journal.raws()
+            assert [(raw.account, raw.generation) for raw in raws] == [("a", 1)]
+            place = refresher_module.Place("p", "a", "raw", 1, 1)
+            assert b"secret-html" in await side.tokens._vault.unseal(raws[0].body, place)
+            assert b"secret-html" not in (tmp_path / "tokens.journal").read_bytes()
+
+
+async def test_an_answer_outlives_a_store_that_is_away(
+    valkey: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process dies between the journal and the store; another start brings the answer there."""
+    async with harness.endpoint() as endpoint:
+        chosen = harness.provider(endpoint.url)
+        async with harness.node(valkey, tmp_path, chosen) as side:
+            gone = asyncio.Event()
+
+            async def away(*_args: Any) -> str:
+                gone.set()
+                await asyncio.get_running_loop().create_future()
+                return ""
+
+            monkeypatch.setattr(pool_module, "STOP_S", 0.1)
+            side.tokens._ledger.stored = away
+            await side.tokens.put("p/a", {"refresh_token": "a.0"})
+            await asyncio.wait_for(gone.wait(), 10)
+        async with harness.node(valkey, tmp_path, chosen, boot=2, go=False) as again:
+            assert again.tokens.metrics()["replayed"] == 1
+            assert (await described(again))["generation"] == 2
+            assert (await again.tokens.get("p/a")).access_token == "secret-access-a-1"
+            assert again.tokens.metrics()["journal_pending"] == 0
+    assert endpoint.requests == {"a.0": 1}
+
+
+async def test_the_intent_of_a_node_that_died_is_resolved_by_its_journal(
+    valkey: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its lease lasts on; meanwhile its next start stores the answer, and nobody asks the provider twice."""
+    async with harness.endpoint() as endpoint:
+        chosen = harness.provider(endpoint.url, timeout_s=1.0)
+        monkeypatch.setattr(pool_module, "STOP_S", 0.1)
+        monkeypatch.setattr(refresher_module, "LEASE_SLACK_S", 4.0)
+        async with harness.node(valkey, tmp_path / "a", chosen, "n0") as one:
+            held = asyncio.Event()
+
+            async def away(*_args: Any) -> str:
+                held.set()
+                await asyncio.get_running_loop().create_future()
+                return ""
+
+            one.tokens._ledger.stored = away
+            await one.tokens.put("p/a", {"refresh_token": "a.0"})
+            await asyncio.wait_for(held.wait(), 10)
+        (tmp_path / "b").mkdir()
+        (tmp_path / "b" / "secrets").symlink_to(tmp_path / "a" / "secrets")
+        async with harness.node(valkey, tmp_path / "b", chosen, "n1") as two:
+            assert (await described(two))["generation"] == 1
+            await asyncio.sleep(0.5)
+            assert endpoint.requests == {"a.0": 1}  # The other node waits for the intent's lease.
+            async with harness.node(valkey, tmp_path / "a", chosen, "n0", boot=2, go=False):
+                assert (await described(two))["generation"] == 2
+            assert (await two.tokens.get("p/a")).access_token == "secret-access-a-1"
+    assert endpoint.requests == {"a.0": 1}
+
+
+async def test_without_that_journal_the_old_token_is_replayed_after_the_lease(
+    valkey: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with harness.endpoint() as endpoint:
+        endpoint.faults.append(rotate_and_cut)
+        chosen = harness.provider(endpoint.url, timeout_s=0.5)
+        monkeypatch.setattr(refresher_module, "LEASE_SLACK_S", 0.7)
+        monkeypatch.setattr(refresher_module, "SEND_SLACK_S", 0.3)
+        monkeypatch.setattr(pool_module, "STOP_S", 0.0)
+        async with harness.node(valkey, tmp_path / "a", chosen, "n0") as one:
+            died = asyncio.Event()
+
+            async def dies(*_args: Any) -> bool:
+                died.set()
+                await asyncio.get_running_loop().create_future()
+                return False
+
+            one.tokens._ledger.failed = dies
+            await one.tokens.put("p/a", {"refresh_token": "a.0"})
+            await asyncio.wait_for(died.wait(), 10)
+        (tmp_path / "b").mkdir()
+        (tmp_path / "b" / "secrets").symlink_to(tmp_path / "a" / "secrets")
+        async with harness.node(valkey, tmp_path / "b", chosen, "n1") as two:
+            dead = await in_state(two, "dead")
+            assert dead["error"] == "lost_rotation"
+    assert endpoint.requests["a.0"] == 2
+    assert "an intent of n0.1 was left open" in caplog.text
+
+
+async def test_a_refused_row_tries_its_spare(valkey: Any, tmp_path: Path) -> None:
+    async with harness.endpoint() as endpoint:
+        endpoint.current = {"a": 0, "old": 9}
+        gate = asyncio.Event()
+
+        async def slow(_request: Any, made: Any, token: str) -> Any:
+            await gate.wait()
+            return made.rotate(token)
+
+        endpoint.faults.append(slow)
+        async with harness.node(valkey, tmp_path, harness.provider(endpoint.url)) as side:
+            await side.tokens.put("p/a", {"refresh_token": "a.0"})
+            await eventually(lambda: endpoint.requests["a.0"])
+            # While it is under way somebody puts a token that will not do.
+            await side.tokens.put("p/a", {"refresh_token": "old.1"})
+            gate.set()
+            token = await side.tokens.get("p/a", min_ttl_ms=1, wait_ms=10_000)
+            assert token.access_token == "secret-access-a-2"
+            assert side.tokens.metrics()["spares"] == 1
+            assert (await side.tokens.stats())["p"]["spares"] == 0
+    assert endpoint.requests == {"a.0": 1, "old.1": 1, "a.1": 1}
+
+
+async def test_a_put_during_a_refresh_wins_and_a_refusal_of_the_old_means_nothing(valkey: Any, tmp_path: Path) -> None:
+    async with harness.endpoint() as endpoint:
+        gate = asyncio.Event()
+
+        async def refuse(_request: Any, _made: Any, _token: str) -> Any:
+            await gate.wait()
+            return await answers(400, {"error": "invalid_grant"})(_request, _made, _token)
+
+        endpoint.faults.append(refuse)
+        async with harness.node(valkey, tmp_path, harness.provider(endpoint.url)) as side:
+            await side.tokens.put("p/a", {"refresh_token": "a.7"})
+            await eventually(lambda: endpoint.requests["a.7"])
+            await side.tokens.put("p/a", {"refresh_token": "b.0"})
+            gate.set()
+            assert (await in_state(side, "fresh"))["grant"] == 2
+    assert endpoint.requests == {"a.7": 1, "b.0": 1}
+
+
+async def test_expiry_is_reported_as_late(valkey: Any, tmp_path: Path) -> None:
+    async with harness.endpoint() as endpoint, harness.node(valkey, tmp_path, harness.provider(endpoint.url)) as side:
+        await side.tokens.put("p/a", {"refresh_token": "a.0", "access_token": "x", "expires_at_ms": 1000})
+        await in_state(side, "fresh")
+        assert side.tokens.metrics()["late"] == {"p": 1}
+
+
+async def test_no_secret_in_logs_journal_or_store(
+    valkey: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with harness.endpoint() as endpoint:
+        endpoint.current = {"sekret-a": 0, "sekret-b": 1}
+        endpoint.faults.append(
+            answers(400, {"error": "invalid_grant", "error_description": "bad sekret-b-refresh-token-0123456789"})
+        )
+        async with harness.node(valkey, tmp_path, harness.provider(endpoint.url), confirm_s=0.1) as side:
+            await side.tokens.put("p/b", {"refresh_token": "sekret-b.0", "access_token": "sekret-x"})
+            await side.tokens.refresh("p/b")
+            await in_state(side, "dead", "p/b")
+            await side.tokens.put("p/a", {"refresh_token": "sekret-a.0"})
+            token = await side.tokens.get("p/a", wait_ms=5000)
+            shown = repr(token) + repr(side.tokens.metrics()) + repr(await side.tokens.list()) + repr(side.tokens)
+            keys = await side.link.call("KEYS", "*")
+            stored = b"".join([await side.link.call("DUMP", key) for key in keys])
+        journal = (tmp_path / "tokens.journal").read_bytes()
+    for secret in ("sekret", "secret-access", "cl-secret"):
+        assert secret not in caplog.text
+        assert secret not in shown
+        assert secret.encode() not in stored + journal

@@ -1,0 +1,57 @@
+"""The records of an account, between bytes and names."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidewarden.errors import Internal
+from tidewarden.tokens.rows import Row, Troubles, parse_intent, parse_row, parse_troubles
+
+times = st.integers(0, 2**42)
+
+
+@given(
+    st.integers(0, 2**32 - 1), times, times, st.binary(min_size=8, max_size=8), st.text(max_size=20), st.binary(max_size=300),
+    st.binary(max_size=300),
+)  # fmt: skip
+def test_a_row_reads_back_as_it_was_written(
+    generation: int, stored: int, due: int, mark: bytes, scope: str, access: bytes, refresh: bytes
+) -> None:
+    row = Row(1, generation, stored, stored + 1, due, mark, mark[::-1], "Bearer", scope, access, refresh)
+    assert parse_row(row.pack()) == row
+
+
+def test_a_head_alone_reads_too() -> None:
+    row = Row(3, 4, 5, 6, 7, b"12345678", b"abcdefgh", "Bearer", "s", b"a", b"r")
+    head = parse_row(row.pack()[:44])
+    assert (head.grant, head.generation, head.expires_at_ms, head.refresh) == (3, 4, 6, b"")
+
+
+@pytest.mark.parametrize("raw", [b"", b"\x01", b"\x02" + b"x" * 60])
+def test_a_row_of_another_version_is_refused(raw: bytes) -> None:
+    with pytest.raises(Internal, match="row has version"):
+        parse_row(raw)
+
+
+def test_troubles_read_back_and_old_ones_too() -> None:
+    troubles = Troubles(tries=3, refusals=1, dead=True, outcome="invalid_grant", message="HTTP 400", next_ms=9)
+    assert parse_troubles(troubles.pack()) == troubles
+    assert parse_troubles(b"\x91\x05") == Troubles(tries=5)  # Fields that a later version adds have defaults.
+    assert parse_troubles(None) is None
+
+
+def test_an_intent_reads_as_the_script_writes_it() -> None:
+    raw = struct.pack(">II", 2, 9) + (1000).to_bytes(6, "big") + (2000).to_bytes(6, "big") + b"12345678"
+    intent = parse_intent(raw + struct.pack(">Q", 2**40 + 1) + b"n0.3")
+    assert intent is not None
+    assert (intent.grant, intent.generation, intent.started_ms, intent.until_ms) == (2, 9, 1000, 2000)
+    assert (intent.lease, intent.holder) == (2**40 + 1, "n0.3")
+    assert parse_intent(None) is None
+
+
+def test_sealed_tokens_stay_out_of_repr() -> None:
+    assert "hush" not in repr(Row(1, 1, 1, 1, 1, b"", b"", access=b"hush", refresh=b"hush"))

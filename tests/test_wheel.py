@@ -1,0 +1,116 @@
+"""What is published: the built wheel, installed into an empty environment elsewhere, runs and has everything inside."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built from the working tree."""
+    out = tmp_path_factory.mktemp("wheel")
+    argv = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), str(ROOT)]
+    done = subprocess.run(argv, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (found,) = out.glob("*.whl")
+    return found
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of the programs of an environment that has the wheel and what it asks for, nothing else."""
+    folder = tmp_path_factory.mktemp("empty")
+    venv.create(folder, with_pip=True)
+    argv = [
+        str(folder / "bin" / "python"),
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        str(wheel),
+    ]
+    done = subprocess.run(argv, capture_output=True, text=True, cwd=folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder / "bin"
+
+
+def environ() -> dict[str, str]:
+    """This environment without what would lead back to the working tree or to another cluster."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("PYTHON", "TIDEWARDEN", "VIRTUAL_ENV"))
+    }
+
+
+def free_base_port() -> int:
+    """A port with four free ones after it, below those that outgoing connections take."""
+    while True:
+        port = random.randrange(20_000, 32_000)
+        try:
+            for offset in range(5):
+                with socket.socket() as other:
+                    other.bind(("127.0.0.1", port + offset))
+        except OSError:
+            continue
+        return port
+
+
+def test_every_module_and_script_is_inside(wheel: Path) -> None:
+    inside = set(zipfile.ZipFile(wheel).namelist())
+    wanted = {
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "tidewarden").rglob("*")
+        if path.suffix in (".py", ".lua") or path.name == "py.typed"
+    }
+    assert any(name.endswith(".lua") for name in wanted)
+    assert wanted <= inside
+    assert not [name for name in inside if name.startswith("tests/")]
+
+
+def test_it_runs_elsewhere(installed: Path, tmp_path: Path) -> None:
+    argv = [str(installed / "tidewarden"), "version"]
+    done = subprocess.run(argv, capture_output=True, text=True, cwd=tmp_path, env=environ())
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("tidewarden ")
+    assert "cannot be run" not in done.stdout
+    where = [str(installed / "python"), "-c", "import tidewarden; print(tidewarden.__file__)"]
+    out = subprocess.run(where, capture_output=True, text=True, cwd=tmp_path, env=environ(), check=True).stdout
+    assert out.startswith(str(installed.parent))
+
+
+def test_it_runs_a_cluster_and_stops_it(installed: Path, tmp_path: Path) -> None:
+    argv = [str(installed / "tidewarden"), "up", "--nodes", "1", "--sandbox", "5", "--base-port", str(free_base_port())]
+    with (
+        open(tmp_path / "err", "wb") as err,
+        subprocess.Popen(argv, cwd=tmp_path, env=environ(), stdout=subprocess.PIPE, stderr=err, text=True) as process,
+    ):
+        assert process.stdout is not None
+        try:
+            lines = []
+            for line in process.stdout:  # the test's own time-out bounds it
+                lines.append(line)
+                if "READY" in line:
+                    break
+            else:
+                pytest.fail("".join(lines) + (tmp_path / "err").read_text())
+            process.send_signal(signal.SIGINT)
+            assert process.wait(60) == 0
+        finally:
+            if process.poll() is None:
+                process.terminate()

@@ -1,0 +1,188 @@
+"""What the tests of the refreshers share: a small token endpoint, and a node's worth of tokens on a real store."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from tidewarden.clock import SystemClock
+from tidewarden.config import Cluster, Config, Node, Provider, Secret
+from tidewarden.queue import Queues
+from tidewarden.queue.registry import SCRIPT_ROOMS, SHARED
+from tidewarden.store import Link, Scripts
+from tidewarden.tokens import Tokens
+from tidewarden.tokens.ledger import Ledger  # noqa: F401 - for the tests
+
+Fault = Callable[[web.Request, "Endpoint", str], Awaitable[web.StreamResponse]]
+
+
+@dataclass
+class Endpoint:
+    """A token endpoint with single-use refresh tokens ``account.n``; ``faults`` are used up one a request."""
+
+    url: str = ""
+    life_s: float | None = 3600
+    current: dict[str, int] = field(default_factory=dict)
+    requests: Counter[str] = field(default_factory=Counter)
+    """How often each refresh token came."""
+    faults: deque[Fault] = field(default_factory=deque)
+    open: int = 0
+    most_open: int = 0
+    delay_s: float = 0.0
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        self.open += 1
+        self.most_open = max(self.most_open, self.open)
+        try:
+            form = await request.post()
+            token = str(form["refresh_token"])
+            self.requests[token] += 1
+            if self.delay_s:
+                await asyncio.sleep(self.delay_s)
+            if self.faults:
+                return await self.faults.popleft()(request, self, token)
+            return self.rotate(token)
+        finally:
+            self.open -= 1
+
+    def rotate(self, token: str) -> web.Response:
+        account, _, number = token.rpartition(".")
+        if self.current.get(account, 0) != int(number):
+            return web.json_response({"error": "invalid_grant"}, status=400)
+        self.current[account] = int(number) + 1
+        body: dict[str, Any] = {
+            "access_token": f"secret-access-{account}-{int(number) + 1}",
+            "token_type": "Bearer",
+            "refresh_token": f"{account}.{int(number) + 1}",
+        }
+        if self.life_s is not None:
+            body["expires_in"] = self.life_s
+        return web.json_response(body)
+
+
+def answers(status: int, body: dict[str, Any] | str, **headers: str) -> Fault:
+    """A fault: this answer."""
+
+    async def fault(_request: web.Request, _endpoint: Endpoint, _token: str) -> web.StreamResponse:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        if isinstance(body, str):
+            return web.Response(status=status, text=body, headers=named, content_type="text/html")
+        return web.json_response(body, status=status, headers=named)
+
+    return fault
+
+
+async def cut(request: web.Request, _endpoint: Endpoint, _token: str) -> web.StreamResponse:
+    """A fault: the connection is closed instead of an answer; the request was not processed."""
+    assert request.transport is not None
+    request.transport.abort()
+    return web.Response()
+
+
+async def rotate_and_cut(request: web.Request, endpoint: Endpoint, token: str) -> web.StreamResponse:
+    """A fault: the request is processed, and the answer never arrives."""
+    endpoint.rotate(token)
+    return await cut(request, endpoint, token)
+
+
+@contextlib.asynccontextmanager
+async def endpoint(**settings: Any) -> AsyncIterator[Endpoint]:
+    """A running token endpoint."""
+    made = Endpoint(**settings)
+    app = web.Application()
+    app.router.add_post("/token", made.handle)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    port = site._server.sockets[0].getsockname()[1]
+    made.url = f"http://127.0.0.1:{port}/token"
+    try:
+        yield made
+    finally:
+        await runner.cleanup()
+
+
+def provider(url: str, **settings: Any) -> Provider:
+    """A provider named ``p`` at that address."""
+    defaults: dict[str, Any] = {"client_id": "c0", "client_secret": Secret("cl-secret"), "timeout_s": 5.0}
+    return Provider(name="p", token_url=url, **(defaults | settings))
+
+
+@dataclass
+class Side:
+    """One node: its tokens, and what they stand on. ``keys`` is the cluster's hash of data keys."""
+
+    tokens: Tokens
+    queues: Queues
+    link: Link
+    running: asyncio.Task[None] | None = None
+
+    def go(self) -> None:
+        """Start the refreshers."""
+        self.running = asyncio.create_task(self.tokens.run())
+
+
+@contextlib.asynccontextmanager
+async def node(
+    store: Any, folder: Path, chosen: Provider, name: str = "n0", boot: int = 1, go: bool = True, **settings: Any
+) -> AsyncIterator[Side]:
+    """A node's worth of tokens on ``store``; its vault key and journal lie in ``folder``."""
+    clock = SystemClock()
+    config = Config(
+        cluster=Cluster(name="t"), node=Node(name=name, data_dir=str(folder)), providers={chosen.name: chosen}
+    )
+    scripts = Scripts(SHARED, SCRIPT_ROOMS)
+    link = Link(store.url, name, clock, on_up=scripts.load_commands)
+    await link.start()
+    queues = Queues(config, link, scripts, clock, views=False)
+    queues.holder = f"{name}.{boot}"
+
+    def hear(push: Any) -> None:
+        if push[0] == b"message":
+            queues.heard(push[1], push[2])
+
+    heard = Link(store.url, f"{name}-heard", clock, on_message=hear)
+    await heard.start()
+    await heard.call("SUBSCRIBE", f"{{t}}:wake:{queues.holder}", "{t}:queues")
+
+    async def load() -> dict[int, bytes]:
+        flat = await link.call("HGETALL", "{t}:data_keys")
+        return {int(flat[i]): flat[i + 1] for i in range(0, len(flat), 2)}
+
+    async def add(key_id: int, wrapped: bytes) -> bytes:
+        await link.call("HSETNX", "{t}:data_keys", str(key_id), wrapped)
+        return bytes(await link.call("HGET", "{t}:data_keys", str(key_id)))
+
+    tokens = Tokens(config, queues, clock, load, add, **settings)
+    try:
+        await tokens.start()
+        side = Side(tokens, queues, link)
+        if go:
+            side.go()
+        yield side
+    finally:
+        await tokens.stop()
+        await heard.stop()
+        await link.stop()
+        await asyncio.sleep(0)  # Closed transports end in the next turn.
+
+
+async def eventually(condition: Callable[[], Any], limit_s: float = 20.0) -> Any:
+    """What ``condition`` (which may be a coroutine function) returns once that is true."""
+    until = asyncio.get_running_loop().time() + limit_s
+    while True:
+        value = condition()
+        if asyncio.iscoroutine(value):
+            value = await value
+        if value:
+            return value
+        assert asyncio.get_running_loop().time() < until, f"not within {limit_s} s"
+        await asyncio.sleep(0.01)

@@ -1,0 +1,46 @@
+"""The command line: ``tidewarden VERB``. One file per noun; this one only puts them together."""
+
+from __future__ import annotations
+
+import importlib
+
+import typer
+
+from . import node, queue, sandbox, schedule, status, token, version
+from .connection import EXIT_CODES
+
+app = typer.Typer(
+    name="tidewarden",
+    help="A cluster daemon that keeps OAuth tokens fresh: a deadline-ordered delay queue under an elected leader.",
+    epilog=EXIT_CODES,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,  # its traces show local variables, secrets among them
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _up() -> None:
+    """``up`` pulls in the daemon's rooms; an installation that lacks them keeps its client verbs."""
+    try:
+        up = importlib.import_module("tidewarden.cli.up")
+    except ModuleNotFoundError as error:
+        if error.name != "tidewarden.cli.up":
+            raise
+    else:
+        app.command("up")(up.up)
+
+
+_up()
+app.command("node")(node.node)
+app.command("status")(status.status)
+app.add_typer(queue.app, name="queue")
+app.add_typer(token.app, name="token")
+app.add_typer(schedule.app, name="schedule")
+app.command("sandbox")(sandbox.sandbox)
+app.command("version")(version.version)
+
+
+def main() -> None:
+    """The console script. Ends the process with an exit code; see ``tidewarden --help``."""
+    app()

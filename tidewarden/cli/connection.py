@@ -1,0 +1,182 @@
+"""The line from a verb of the command line to a node: where it is, who asks, what its errors mean to a shell."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import redis
+import typer
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+REFUSED = 1
+USAGE = 2
+UNREACHABLE = 3
+CONFIG = 4
+NOTHING = 5
+DATA_DIR = "./tidewarden-data"
+DEFAULT_PORT = 7420
+CONNECT_S = 5.0
+
+EXIT_CODES = (
+    "Exit codes: 0 done, 1 the node refused (or lines of a file were bad), 2 wrong usage, 3 no node can be reached, "
+    "4 the configuration cannot be used, 5 there was nothing to show, 130 interrupted."
+)
+
+Url = Annotated[
+    str,
+    typer.Option(
+        "--url",
+        envvar="TIDEWARDEN_URL",
+        metavar="redis://USER:SECRET@HOST:PORT",
+        help="The node to ask. Without it: the nodes of a local cluster whose data is in --data-dir, else 127.0.0.1:7420.",
+        show_default=False,
+        show_envvar=True,
+    ),
+]
+DataDir = Annotated[Path, typer.Option("--data-dir", help="Data folder of `tidewarden up`: its nodes and its secret.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Answer with JSON on standard output, for programs.")]
+
+
+def stop(message: str, code: int) -> typer.Exit:
+    """Say ``message`` on standard error; raise what this returns to end with ``code``."""
+    typer.echo(f"tidewarden: {message}", err=True)
+    return typer.Exit(code)
+
+
+def addresses(url: str, data_dir: Path) -> list[str]:
+    """
+    Where a node may answer, best first: ``url`` alone if given, else the nodes that ``up`` keeps in ``data_dir``.
+
+    The admin's secret that ``up`` wrote there is used for them; it goes to loopback addresses only.
+    """
+    if url:
+        return [url]
+    secret = _read(data_dir / "secrets" / "admin.secret").strip()
+    user = f"admin:{quote(secret, safe='')}@" if secret else ""
+    hosts = [_host(path) for path in sorted(data_dir.glob("n*/node.toml"), key=lambda path: (len(str(path)), path))]
+    return [f"redis://{user}{host}" for host in hosts if host] or [f"redis://{user}127.0.0.1:{DEFAULT_PORT}"]
+
+
+class NodeLine:
+    """A connection to one node. Answers come as Python values: text, int, list, dict; text that is no UTF-8 as bytes."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        self._client = client
+
+    def call(self, *command: str | bytes | int) -> Any:
+        """One verb. Raises: redis.ResponseError: the node refused."""
+        return plain(self._client.execute_command(*command))  # type: ignore[no-untyped-call]  # redis-py
+
+    def batch(self, commands: Sequence[Sequence[str | bytes | int]]) -> list[Any]:
+        """Many verbs in one go; an answer each, a ``redis.ResponseError`` for one that was refused."""
+        pipeline = self._client.pipeline(transaction=False)
+        for command in commands:
+            pipeline.execute_command(*command)  # type: ignore[no-untyped-call]  # redis-py
+        return [plain(answer) for answer in pipeline.execute(raise_on_error=False)]
+
+    def close(self) -> None:
+        """Close it. Whatever it holds under a lease is ready again at once."""
+        self._client.close()
+
+
+def dial(address: str) -> NodeLine:
+    """
+    Connect to one address.
+
+    Raises: redis.ConnectionError, redis.TimeoutError: nobody answers. ValueError: it is no address.
+    """
+    client = redis.Redis.from_url(
+        address,
+        protocol=3,  # maps arrive as maps
+        single_connection_client=True,  # leases belong to the connection
+        socket_timeout=None,  # a waiting take is silent for as long as it waits
+        socket_connect_timeout=CONNECT_S,
+        retry=Retry(NoBackoff(), 0),  # redis-py would repeat a put that may have happened
+    )
+    try:
+        client.ping()
+    except BaseException:
+        client.close()
+        raise
+    return NodeLine(client)
+
+
+@contextmanager
+def connected(url: str, data_dir: Path) -> Iterator[NodeLine]:
+    """A node to ask: the first that answers. Ends the program with a message and the right exit code on every error."""
+    line: NodeLine | None = None
+    faults: list[str] = []
+    for address in addresses(url, data_dir):
+        try:
+            line = dial(address)
+            break
+        except (redis.AuthenticationError, redis.ResponseError) as error:
+            raise stop(f"{shown(address)} refused: {said(error)}{_who(url)}", REFUSED) from None
+        except (redis.ConnectionError, redis.TimeoutError) as error:
+            faults.append(f"{shown(address)}: {error}")
+        except ValueError as error:
+            raise stop(f"--url {shown(address)!r}: {error}; allowed: redis://[USER:SECRET@]HOST:PORT", USAGE) from None
+    if line is None:
+        hint = "is it running? `tidewarden up` starts a cluster; --url or TIDEWARDEN_URL names another node"
+        raise stop("no node can be reached (" + "; ".join(faults) + f"): {hint}", UNREACHABLE)
+    try:
+        yield line
+    except redis.AuthenticationError as error:
+        raise stop(f"refused: {said(error)}{_who(url)}", REFUSED) from None
+    except redis.ResponseError as error:
+        hint = _who(url) if str(error).startswith(("NOAUTH", "DENIED", "NOPERM")) else ""
+        raise stop(f"refused: {error}{hint}", REFUSED) from None
+    except (redis.ConnectionError, redis.TimeoutError) as error:
+        raise stop(f"the connection broke, what was asked may or may not have happened: {error}", UNREACHABLE) from None
+    finally:
+        line.close()
+
+
+def shown(address: str) -> str:
+    """``address`` without its secret."""
+    scheme, separator, rest = address.partition("://")
+    return f"{scheme}://{rest.rpartition('@')[2]}" if separator else address.rpartition("@")[2]
+
+
+def said(error: redis.RedisError) -> str:
+    """What the node said. redis-py takes its first word, NOAUTH or WRONGPASS, away from the errors it has a class for."""
+    return f"not authenticated: {error}" if isinstance(error, redis.AuthenticationError) else str(error)
+
+
+def plain(value: Any) -> Any:
+    """Byte strings as text wherever they are UTF-8."""
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return value
+    if isinstance(value, Mapping):
+        return {plain(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    return value
+
+
+def _who(url: str) -> str:
+    return "" if "@" in url else " (name a user: --url redis://USER:SECRET@HOST:PORT)"
+
+
+def _host(node_toml: Path) -> str:
+    try:
+        node = tomllib.loads(_read(node_toml)).get("node", {})
+        return f"{node.get('host', '127.0.0.1')}:{int(node.get('base_port', DEFAULT_PORT))}"
+    except (tomllib.TOMLDecodeError, AttributeError, TypeError, ValueError):
+        return ""  # a damaged file is `node --check`'s to report; the other nodes can still be asked
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError):
+        return ""

@@ -1,0 +1,209 @@
+"""
+What ``tidewarden up`` draws on a terminal. Pure: a :class:`Snapshot` goes in, something that rich prints comes out.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+TOKEN_STATES = {
+    # state: (what it says of the time left, colour)
+    "fresh": ("refresh not yet due", "green"),
+    "expiring": ("refresh due, token still valid", "yellow"),
+    "late": ("expired before its refresh", "red"),
+    "failing": ("the provider refuses or errs, tried again", "magenta"),
+    "dead": ("grant lost, consent needed anew", "red"),
+}
+LEFT_S = {"expired": 0, "< 10 s": 10, "< 30 s": 30, "< 1 min": 60, "< 2 min": 120, "< 10 min": 600, "< 1 h": 3600}
+LEFT_MORE = "≥ 1 h"
+BAR_CELLS = 30
+ROWS_LOW = 32
+"""A terminal with fewer rows shows the first hints only."""
+HINTS_LOW = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened, for a person."""
+
+    at: str
+    """Wall-clock time, ``12:00:01``."""
+    subject: str
+    """``up``, ``store``, ``sandbox`` or a node's name."""
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRow:
+    """One node as ``up`` sees it."""
+
+    name: str
+    host: str
+    base_port: int
+    pid: int | None = None
+    state: str = "starting"
+    """``starting``, ``serves``, ``silent`` or ``down``."""
+    restarts: int = 0
+    status: Mapping[str, Any] = field(default_factory=dict)
+    """Its ``R.STATUS``; empty while it does not answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Everything there is to draw, at one moment."""
+
+    nodes: Sequence[NodeRow]
+    tokens: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """``T.STATS``: accounts by state, per provider."""
+    left: Mapping[str, int] = field(default_factory=dict)
+    """A sample of accounts by the life that their access tokens have left: see :func:`by_time_left`."""
+    refreshes_per_s: float | None = None
+    """None while there is nothing to measure with."""
+    refreshes_total: int = 0
+    events: Sequence[Event] = ()
+    up_s: float = 0.0
+    data_dir: str = ""
+    store: str = ""
+    sandbox_url: str = ""
+
+
+def leader_of(nodes: Sequence[NodeRow]) -> NodeRow | None:
+    """The node that says it leads, by the greatest epoch when two believe so."""
+    leaders = [node for node in nodes if node.status.get("role") == "leader" and node.pid is not None]
+    return max(leaders, key=lambda node: int(node.status.get("epoch") or 0), default=None)
+
+
+def by_time_left(expires_at_ms: Iterable[int], now_ms: int) -> dict[str, int]:
+    """Counts by the life left, shortest first; a token that never expires (0) counts as the longest."""
+    counts = dict.fromkeys((*LEFT_S, LEFT_MORE), 0)
+    for at_ms in expires_at_ms:
+        left_s = (at_ms - now_ms) / 1000 if at_ms else float("inf")
+        counts[next((name for name, bound_s in LEFT_S.items() if left_s < bound_s), LEFT_MORE)] += 1
+    return counts
+
+
+def render(snapshot: Snapshot, rows: int) -> RenderableType:
+    """The screen, for a terminal of so many rows: events take what is left of them."""
+    hints = _hints(snapshot)
+    above = [
+        _headline(snapshot),
+        Text(),
+        _nodes(snapshot.nodes),
+        Text(),
+        *_tokens(snapshot),
+        Text(),
+        *(hints if rows >= ROWS_LOW else hints[:HINTS_LOW]),
+        Text(),
+    ]
+    taken = sum(part.row_count + part.show_header if isinstance(part, Table) else 1 for part in above)
+    return Group(*above, *_events(snapshot.events, max(0, rows - taken - 1)))
+
+
+def _headline(snapshot: Snapshot) -> Text:
+    leader = leader_of(snapshot.nodes)
+    line = Text("Tidewarden", style="bold cyan")
+    if leader is None:
+        line.append("  no leader", style="bold red")
+    else:
+        line.append(f"  {leader.name} leads, epoch {leader.status.get('epoch')}", style="bold")
+    minutes, seconds = divmod(int(snapshot.up_s), 60)
+    line.append(f"   up {minutes // 60}:{minutes % 60:02}:{seconds:02}   Ctrl-C stops all of it", style="dim")
+    return line
+
+
+def _nodes(nodes: Sequence[NodeRow]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    for name in ("node", "role", "epoch", "pid", "state", "Redis clients", "HTTP", "restarts"):
+        table.add_column(name, justify="right" if name in ("epoch", "pid", "restarts") else "left", no_wrap=True)
+    for node in nodes:
+        role = str(node.status.get("role") or "-") if node.pid is not None else "-"
+        colour = {"serves": "green", "starting": "yellow", "silent": "yellow"}.get(node.state, "red")
+        table.add_row(
+            Text(node.name, style="bold"),
+            Text(role, style={"leader": "bold cyan", "orphan": "bold red"}.get(role, "")),
+            str(node.status.get("epoch", "-")) if node.pid is not None else "-",
+            str(node.pid or "-"),
+            Text(node.state, style=colour),
+            f"{node.host}:{node.base_port}",
+            f"{node.host}:{node.base_port + 1}",
+            str(node.restarts or ""),
+        )
+    return table
+
+
+def _tokens(snapshot: Snapshot) -> list[Text | Table]:
+    counts = {
+        state: sum(int(provider.get(state, 0)) for provider in snapshot.tokens.values()) for state in TOKEN_STATES
+    }
+    total = sum(int(provider.get("total", 0)) for provider in snapshot.tokens.values())
+    line = Text("tokens", style="bold")
+    line.append(f"  {total:,}")
+    if snapshot.refreshes_per_s is not None:
+        line.append(f"   {snapshot.refreshes_per_s:,.1f} refreshes/s")
+        line.append(f"   {snapshot.refreshes_total:,} refreshed so far", style="not bold")
+    line.append(f"   {counts['late']:,} late", style="red" if counts["late"] else "not bold")
+    if not total:
+        line.append("   none yet: tidewarden token import FILE --provider NAME", style="dim")
+        return [line]
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True, min_width=8)
+    table.add_column(no_wrap=True, min_width=6, justify="right")
+    table.add_column(no_wrap=True, min_width=BAR_CELLS)
+    table.add_column(no_wrap=True, style="dim", overflow="ellipsis")
+    for state, (meaning, colour) in TOKEN_STATES.items():
+        cells = round(BAR_CELLS * counts[state] / total) or (1 if counts[state] else 0)
+        bar = Text("█" * cells, style=colour).append("·" * (BAR_CELLS - cells), style="dim")
+        table.add_row(Text(state, style=colour if counts[state] else "dim"), f"{counts[state]:,}", bar, meaning)
+    return [line, table, _time_left(snapshot.left, total)]
+
+
+def _time_left(left: Mapping[str, int], total: int) -> Text:
+    sampled = sum(left.values())
+    line = Text("time left", style="bold", no_wrap=True, overflow="ellipsis")
+    if sampled < total:
+        line.append(f" (of {sampled:,})", style="not bold dim")
+    for name, count in left.items():
+        if count:
+            line.append(f"   {name}: ", style="not bold dim").append(f"{count:,}", style="not bold")
+    return line
+
+
+def _events(events: Sequence[Event], rows: int) -> list[Text]:
+    lines = [
+        Text(f"{event.at} ", style="dim", no_wrap=True, overflow="ellipsis")
+        .append(f"{event.subject:8}", style="bold not dim")
+        .append(event.text, style="not dim")
+        for event in list(events)[-rows:]
+    ]
+    return [Text("events", style="bold"), *lines] if rows else []
+
+
+def _hints(snapshot: Snapshot) -> list[Text]:
+    leader = leader_of(snapshot.nodes)
+    first = next((node for node in snapshot.nodes if node.state == "serves"), snapshot.nodes[0])
+    folder = shlex.quote(snapshot.data_dir)
+    secret = f"$(cat {shlex.quote(snapshot.data_dir + '/secrets/admin.secret')})"
+    http = f"http://{first.host}:{first.base_port + 1}"
+    hints = {
+        "kill the leader": f"kill -9 {leader.pid}" if leader else "nobody leads just now",
+        "who leads": f"tidewarden status --data-dir {folder}",
+        "tokens": f"tidewarden token list --data-dir {folder}",
+        "Redis clients": f'redis-cli -p {first.base_port} --user admin --pass "{secret}" Q.LIST',
+        "metrics": f'curl -H "Authorization: Bearer admin:{secret}" {http}/metrics',
+        "store": snapshot.store,
+    }
+    if snapshot.sandbox_url:
+        hints["make trouble"] = f"curl '{snapshot.sandbox_url}/fault?status=503&every=2'   (without ?… it ends)"
+    return [
+        Text(f"{name:17}", style="dim", no_wrap=True, overflow="ellipsis").append(
+            text, style="bold yellow not dim" if name == "kill the leader" else "not dim"
+        )
+        for name, text in hints.items()
+    ]

@@ -1,0 +1,102 @@
+"""``tidewarden node``"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tidewarden.config import Config, hash_secret, load
+from tidewarden.errors import ConfigError
+
+from .connection import CONFIG, USAGE, AsJson, stop
+from .output import print_json
+
+
+def node(
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", metavar="FILE", help="The TOML file. Without one: defaults.", show_default=False),
+    ] = None,
+    check: Annotated[bool, typer.Option("--check", help="Read and check the configuration, start nothing.")] = False,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="SECTION.KEY=VALUE", help="Override one setting; may be repeated.", show_default=False
+        ),
+    ] = None,
+    hash_a_secret: Annotated[
+        bool,
+        typer.Option(
+            "--hash-secret", help="Ask for a secret, print its hash for [[users]] secret_hash, start nothing."
+        ),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """
+    Run one node of a cluster, until SIGINT or SIGTERM.
+
+    The file overrides the defaults, TIDEWARDEN_SECTION_KEY in the environment overrides the file, --set overrides both.
+
+    Examples:
+
+    tidewarden node --config /etc/tidewarden/config.toml
+
+    tidewarden node --config config.toml --check
+
+    tidewarden node --config config.toml --set node.base_port=7430 --set log.level=debug
+    """
+    if hash_a_secret:
+        typer.echo(hash_secret(typer.prompt("Secret", hide_input=True, err=True)))
+        return
+    loaded = _load(config, settings or [], as_json)
+    if check:
+        _report(loaded, as_json)
+        return
+    from tidewarden import daemon  # its rooms take a second to import, which --check and --help need not wait for
+
+    try:
+        daemon.main(loaded)
+    except ConfigError as error:
+        raise _problems(error, as_json) from None
+
+
+def _load(path: Path | None, settings: list[str], as_json: bool) -> Config:
+    flags: dict[str, str] = {}
+    for text in settings:
+        name, separator, value = text.partition("=")
+        if not separator:
+            raise stop(f"--set {text}: found no '='; allowed: --set SECTION.KEY=VALUE", USAGE)
+        flags[name.strip()] = value
+    try:
+        return load(str(path) if path else None, os.environ, flags)
+    except ConfigError as error:
+        raise _problems(error, as_json) from None
+
+
+def _report(config: Config, as_json: bool) -> None:
+    if as_json:
+        print_json({"ok": True, "source": config.source, "node": config.node.name, "problems": []})
+        return
+    peers = ", ".join(sorted(config.peers())) or "none"
+    store = "embedded" if config.store.url == "embedded" else "by store.url"
+    typer.echo(
+        f"{config.source}: good. Node {config.node.name} at {config.node.host}:{config.node.base_port}, peers: {peers}."
+    )
+    typer.echo(
+        f"Store: {store}. Users: {len(config.users)}. Providers: {', '.join(sorted(config.providers)) or 'none'}."
+    )
+
+
+def _problems(error: ConfigError, as_json: bool) -> typer.Exit:
+    if as_json:
+        print_json({"ok": False, "problems": error.problems})
+        return typer.Exit(CONFIG)
+    count = len(error.problems)
+    return stop(
+        f"the configuration has {count} problem{'s' if count > 1 else ''}:\n"
+        + "\n".join(f"  {line}" for line in error.problems),
+        CONFIG,
+    )

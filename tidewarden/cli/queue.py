@@ -1,0 +1,120 @@
+"""``tidewarden queue …``: look at queues and steer them; their tasks are :mod:`tidewarden.cli.task`'s."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from . import task
+from .connection import DATA_DIR, USAGE, AsJson, DataDir, Url, connected, stop
+from .output import cell, print_json, print_map
+from .task import Queue
+
+app = typer.Typer(help="Look at queues, and put, take and mend tasks by hand.", no_args_is_help=True)
+app.command("put")(task.put)
+app.command("take")(task.take)
+app.command("peek")(task.peek)
+app.command("kick")(task.kick)
+app.command("delete")(task.delete)
+
+
+@app.command("list")
+def list_(url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = False) -> None:
+    """
+    List the queues.
+
+    Example: tidewarden queue list
+    """
+    with connected(url, data_dir) as node:
+        names = node.call("Q.LIST")
+    if as_json:
+        print_json(names)
+    else:
+        for name in names:
+            typer.echo(cell(name))
+
+
+@app.command("stats")
+def stats(
+    queue: Annotated[
+        str, typer.Argument(metavar="[QUEUE]", help="One queue; without it, all.", show_default=False)
+    ] = "",
+    url: Url = "",
+    data_dir: DataDir = Path(DATA_DIR),
+    as_json: AsJson = False,
+) -> None:
+    """
+    Count tasks by state, and what has happened to them.
+
+    Example: tidewarden queue stats mails --json
+    """
+    with connected(url, data_dir) as node:
+        answer = node.call("Q.STATS", *([queue] if queue else []))
+    if as_json:
+        print_json(answer)
+    else:
+        print_map(answer)
+
+
+@app.command("pause")
+def pause(
+    queue: Queue,
+    ms: Annotated[int | None, typer.Option("--ms", min=1, help="So long; without it, until resumed.")] = None,
+    url: Url = "",
+    data_dir: DataDir = Path(DATA_DIR),
+    as_json: AsJson = False,
+) -> None:
+    """
+    Stop takes from a queue. Puts go on.
+
+    Example: tidewarden queue pause mails --ms 60000
+    """
+    with connected(url, data_dir) as node:
+        _done(node.call("Q.PAUSE", queue, *(("MS", ms) if ms else ())), as_json)
+
+
+@app.command("resume")
+def resume(queue: Queue, url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = False) -> None:
+    """
+    Let takes go on after a pause.
+
+    Example: tidewarden queue resume mails
+    """
+    with connected(url, data_dir) as node:
+        _done(node.call("Q.RESUME", queue), as_json)
+
+
+@app.command("config")
+def config(
+    queue: Queue,
+    settings: Annotated[list[str] | None, typer.Argument(metavar="[NAME=VALUE]...", help="What to set.")] = None,
+    url: Url = "",
+    data_dir: DataDir = Path(DATA_DIR),
+    as_json: AsJson = False,
+) -> None:
+    """
+    Show a queue's settings, or change some.
+
+    Example: tidewarden queue config mails lease_ms=60000 late_share=4
+    """
+    pairs = [text.partition("=") for text in settings or []]
+    if wrong := [name for name, separator, _ in pairs if not separator]:
+        raise stop(f"{wrong[0]!r}: found no '='; allowed: NAME=VALUE", USAGE)
+    changes = [word for name, _, value in pairs for word in (name, value)]
+    with connected(url, data_dir) as node:
+        if changes:
+            node.call("Q.CONFIG", queue, "SET", *changes)
+        answer = node.call("Q.CONFIG", queue)
+    if as_json:
+        print_json(answer)
+    else:
+        print_map(answer)
+
+
+def _done(answer: Any, as_json: bool) -> None:
+    if as_json:
+        print_json({"ok": True})
+    else:
+        typer.echo(cell(answer))

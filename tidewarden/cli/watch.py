@@ -1,0 +1,199 @@
+"""How the nodes of a local cluster are: asked once a second, drawn on a terminal or told as events."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+import aiohttp
+import redis.asyncio
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+from rich.console import Console
+from rich.live import Live
+
+from tidewarden.clock import Clock
+
+from .connection import plain, shown
+from .data_folder import ADMIN
+from .live_view import NodeRow, Snapshot, by_time_left, leader_of, render
+from .local_cluster import LocalCluster
+
+ASK_S = 1.0
+ANSWER_S_MAX = 2.0
+SAMPLE_S = 2.0
+SAMPLE_MAX = 1000
+RATE_LOOKS = 6
+REFRESHED = "tidewarden_queue_accounts_refreshed_total{"
+
+
+class Watch:
+    """
+    Asks, and draws if there is a console; a change of leader is an event.
+    """
+
+    def __init__(self, cluster: LocalCluster, clock: Clock, console: Console | None) -> None:
+        self._cluster = cluster
+        self._clock = clock
+        self._console = console
+        self._since = clock.monotonic()
+        self._lines: dict[str, redis.asyncio.Redis] = {}
+        self._status: dict[str, Mapping[str, Any]] = {}
+        self._tokens: Mapping[str, Mapping[str, int]] = {}
+        self._left: Mapping[str, int] = {}
+        self._rate = Rate()
+        self._sample_at = 0.0
+        self._leader = ""
+        self.drawing = False
+        """Whether the screen is ours just now, so that nobody may print."""
+
+    async def run(self) -> None:
+        """Watch until cancelled."""
+        try:
+            if self._console is None:
+                await self._ask_for_ever(None)
+            with Live(console=self._console, screen=True, auto_refresh=False) as live:
+                self.drawing = True
+                await self._ask_for_ever(live)
+        finally:
+            self.drawing = False
+            for line in self._lines.values():
+                await line.aclose()
+
+    def snapshot(self) -> Snapshot:
+        """What there is to draw."""
+        plan, cluster = self._cluster.plan, self._cluster
+        return Snapshot(
+            nodes=[self._row(name) for name in plan.names],
+            tokens=self._tokens,
+            left=self._left,
+            refreshes_per_s=self._rate.per_s(),
+            refreshes_total=self._rate.total,
+            events=list(cluster.events),
+            up_s=self._clock.monotonic() - self._since,
+            data_dir=str(plan.data_dir),
+            store=self.store(),
+            sandbox_url=f"http://127.0.0.1:{plan.sandbox_port}" if plan.sandbox_accounts else "",
+        )
+
+    async def _ask_for_ever(self, live: Live | None) -> None:
+        while True:
+            until = self._clock.monotonic() + ASK_S
+            await asyncio.gather(*(self._ask(name) for name in self._cluster.plan.names))
+            first = next((name for name in self._cluster.plan.names if self._status.get(name)), None)
+            if first is not None and live is not None:
+                await self._ask_of_tokens(first)
+            self._note_leader()
+            if live is not None:
+                live.update(render(self.snapshot(), live.console.height), refresh=True)
+            await self._clock.sleep_until(until)
+
+    async def _ask(self, name: str) -> None:
+        """One node's status; empty when it does not answer."""
+        if not self._cluster.nodes[name].serves:
+            self._status.pop(name, None)
+            return
+        try:
+            self._status[name] = await self._call(name, "R.STATUS")
+        except (RedisError, OSError, TimeoutError):
+            self._status[name] = {}
+
+    async def _ask_of_tokens(self, name: str) -> None:
+        """What one node knows of all tokens; what it does not answer stays as it was."""
+        now = self._clock.monotonic()
+        try:
+            self._tokens = await self._call(name, "T.STATS")
+            if now >= self._sample_at:
+                self._sample_at = now + SAMPLE_S
+                rows, _ = await self._call(name, "T.LIST", "COUNT", SAMPLE_MAX)
+                self._left = by_time_left((int(row["expires_at_ms"]) for row in rows), self._clock.unix_ms())
+                self._rate.add(now, await self._refreshed(name))
+        except (RedisError, OSError, TimeoutError, aiohttp.ClientError):
+            return
+
+    async def _call(self, name: str, *command: str | int) -> Any:
+        line: Any = self._line(name)
+        async with asyncio.timeout(ANSWER_S_MAX):
+            return plain(await line.execute_command(*command))
+
+    async def _refreshed(self, name: str) -> int:
+        """How many refreshes were stored since there is data, as ``/metrics`` tells it."""
+        plan = self._cluster.plan
+        headers = {"Authorization": f"Bearer {ADMIN}:{plan.secret('admin.secret')}"}
+        timeout = aiohttp.ClientTimeout(total=ANSWER_S_MAX)
+        url = f"http://{plan.config.node.host}:{plan.base_port(name) + 1}/metrics"
+        async with (
+            aiohttp.ClientSession(timeout=timeout, raise_for_status=True) as http,
+            http.get(url, headers=headers) as answer,
+        ):
+            text = await answer.text()
+        return round(sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith(REFRESHED)))
+
+    def _line(self, name: str) -> redis.asyncio.Redis:
+        if name not in self._lines:
+            plan = self._cluster.plan
+            self._lines[name] = redis.asyncio.Redis(
+                host=plan.config.node.host,
+                port=plan.base_port(name),
+                username=ADMIN,
+                password=plan.secret("admin.secret"),
+                protocol=3,
+                # No socket_timeout: redis-py then sends under asyncio.wait_for, which on Python 3.11 can lose a cancel.
+                socket_timeout=None,
+                single_connection_client=True,
+                retry=Retry(NoBackoff(), 0),
+            )
+        return self._lines[name]
+
+    def _row(self, name: str) -> NodeRow:
+        child = self._cluster.nodes[name]
+        status = self._status.get(name)
+        if child.pid is None:
+            state = "down"
+        elif not child.serves:
+            state = "starting"
+        else:
+            state = "silent" if status == {} else "serves"
+        plan = self._cluster.plan
+        return NodeRow(
+            name, plan.config.node.host, plan.base_port(name), child.pid, state, child.restarts, status or {}
+        )
+
+    def _note_leader(self) -> None:
+        leader = leader_of([self._row(name) for name in self._cluster.plan.names])
+        found = f"{leader.name} leads, epoch {leader.status.get('epoch')}" if leader else ""
+        if found != self._leader:
+            self._cluster.tell("up", found or "no leader")
+            self._leader = found
+
+    def store(self) -> str:
+        """The store in a line."""
+        plan, store = self._cluster.plan, self._cluster.store
+        if store is None:
+            return shown(plan.config.store.url)
+        return f"valkey-server, pid {store.pid or '-'}, view {store.view}, {store.socket_path}"
+
+
+class Rate:
+    """A counter's growth a second, over the last few looks at it."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        self._history: deque[tuple[float, int]] = deque(maxlen=RATE_LOOKS)
+
+    def add(self, now: float, total: int) -> None:
+        """A look: ``now`` in monotonic seconds."""
+        if total < self.total:
+            self._history.clear()
+        self.total = total
+        self._history.append((now, total))
+
+    def per_s(self) -> float | None:
+        """None before the second look."""
+        if len(self._history) < 2:
+            return None
+        (since, before), (now, after) = self._history[0], self._history[-1]
+        return (after - before) / (now - since)

@@ -1,0 +1,7 @@
+"""Where Raft and the store meet: the leader's term, its epoch, the death of nodes."""
+
+from tidewarden.cluster.nodes import Nodes, Registration
+from tidewarden.cluster.reaper import Reaper
+from tidewarden.cluster.term import Term
+
+__all__ = ["Nodes", "Reaper", "Registration", "Term"]

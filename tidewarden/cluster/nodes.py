@@ -1,0 +1,112 @@
+"""The nodes as the store knows them: each registers a boot and says that it lives; the leader buries the dead."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tidewarden.clock import Clock, sleep
+from tidewarden.errors import Error, Stale, StoreDown
+from tidewarden.store import Link, Scripts
+
+log = logging.getLogger("tidewarden.cluster")
+
+BEAT_S = 0.5
+DEAD_MS = 2000  # a registration so old, of a node that Raft does not hear either, is a dead node's
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """A node's boot, and how long ago (by the store's clock) it last said that it lives."""
+
+    node: str
+    boot: int
+    age_ms: int
+
+
+def dead_nodes(nodes: list[Registration], me: str, heard_s: Callable[[str], float]) -> list[Registration]:
+    """
+    Which registrations are dead: old at the store *and* not heard by Raft. A node that lost only one of the two lives.
+
+    ``heard_s(node)``: seconds since Raft last heard that node, as the leader knows it.
+    """
+    return [
+        node
+        for node in nodes
+        if node.node != me and node.age_ms >= DEAD_MS and heard_s(node.node) * 1000 >= DEAD_MS / 2
+    ]
+
+
+class Nodes:
+    """
+    This node's registration. ``holder`` is ``node.boot``; :meth:`run` keeps it alive and registers anew when it was declared dead.
+
+    ``on_holder`` is called with each new holder, before anything is taken under it.
+    """
+
+    def __init__(
+        self, cluster: str, node: str, link: Link, scripts: Scripts, clock: Clock, on_holder: Callable[[str], None]
+    ) -> None:
+        self._key = f"{{{cluster}}}:nodes"
+        self._node = node
+        self._link = link
+        self._scripts = scripts
+        self._clock = clock
+        self._on_holder = on_holder
+        self.boot = 0
+        self.seen: list[Registration] = []
+        self.beat_at = clock.monotonic()
+
+    @property
+    def holder(self) -> str:
+        """``node.boot``, under which this process takes leases."""
+        return f"{self._node}.{self.boot}"
+
+    async def register(self) -> None:
+        """
+        Register a new boot, greater than any before.
+
+        Raises: StoreDown.
+        """
+        await self._beat(0, self.boot + 1)
+        self._on_holder(self.holder)
+
+    async def beat(self) -> None:
+        """
+        Say that this node lives, and read the others.
+
+        Raises: StoreDown; Stale: another process registered under this name, or this boot was declared dead.
+        """
+        if self.boot == 0:
+            await self.register()
+        else:
+            await self._beat(self.boot, 1)
+
+    async def _beat(self, boot: int, least: int) -> None:
+        boot, _, flat = await self._scripts.run(self._link, "cluster.beat", [self._key], ["0", self._node, boot, least])
+        self.boot = boot
+        names, boots, ages = flat[::3], flat[1::3], flat[2::3]
+        self.seen = [Registration(n.decode(), b, a) for n, b, a in zip(names, boots, ages, strict=True)]
+        self.beat_at = self._clock.monotonic()
+
+    async def bury(self, dead: Registration) -> None:
+        """Forget a dead node's registration, after its leases were ended."""
+        await self._scripts.run(self._link, "cluster.bury", [self._key], [dead.node, dead.boot])
+
+    async def run(self) -> None:
+        """Beat until cancelled; a store that is away is waited for."""
+        while True:
+            try:
+                await self.beat()
+            except Stale as error:
+                log.warning("%s; registering again, what this node held is lost", error)
+                try:
+                    await self.register()
+                except Error as again:
+                    log.warning("registering failed: %s", again)
+            except StoreDown:
+                log.debug("the store is away; no beat")
+            except Error:
+                log.exception("a beat was refused")
+            await sleep(self._clock, BEAT_S)

@@ -1,0 +1,69 @@
+"""The leader ends what dead nodes and former boots held."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from tidewarden.clock import Clock, sleep
+from tidewarden.cluster.nodes import BEAT_S, Nodes, Registration, dead_nodes
+from tidewarden.errors import StoreDown
+from tidewarden.queue import Queues
+
+log = logging.getLogger("tidewarden.cluster")
+
+BATCH = 500
+
+
+class Reaper:
+    """
+    Marks dead boots in every shard, so that their leases end and their takes are refused, then forgets the node.
+
+    Idempotent: a new leader goes on where the last one died.
+    """
+
+    def __init__(self, node: str, nodes: Nodes, queues: Queues, clock: Clock, heard_s: Callable[[str], float]) -> None:
+        self._node = node
+        self._nodes = nodes
+        self._queues = queues
+        self._clock = clock
+        self._heard_s = heard_s
+        self.reaped = 0
+
+    async def run(self, epoch: int) -> None:
+        """Watch until cancelled. Raises: Stale: another leads."""
+        former: dict[str, int] = {}
+        while True:
+            try:
+                for node in list(self._nodes.seen):
+                    # A node that came back under a new boot holds nothing under the old ones.
+                    if former.get(node.node, 0) < node.boot - 1:
+                        await self._reap(epoch, node.node, node.boot - 1)
+                        former[node.node] = node.boot - 1
+                for dead in dead_nodes(self._nodes.seen, self._node, self._heard_s):
+                    await self._bury(epoch, dead)
+            except StoreDown as error:
+                log.warning("the store is away; dead nodes wait: %s", error)
+            await sleep(self._clock, BEAT_S)
+
+    async def _bury(self, epoch: int, dead: Registration) -> None:
+        log.warning("node %s (boot %d) is dead: silent for %d ms, and Raft hears nothing", *_facts(dead))
+        ended = await self._reap(epoch, dead.node, dead.boot)
+        await self._nodes.bury(dead)
+        self._nodes.seen = [node for node in self._nodes.seen if node != dead]
+        log.warning("node %s is buried; %d of its leases ended", dead.node, ended)
+
+    async def _reap(self, epoch: int, node: str, boot: int) -> int:
+        ended = 0
+        for queue in await self._queues.names():
+            for shard in range(await self._queues.shards(queue)):
+                more = 1
+                while more:
+                    n, more = await self._queues.script("queue.reap", queue, shard, [epoch, node, boot, BATCH])
+                    ended += n
+        self.reaped += ended
+        return ended
+
+
+def _facts(dead: Registration) -> tuple[str, int, int]:
+    return dead.node, dead.boot, dead.age_ms

@@ -1,0 +1,103 @@
+"""
+The leader's term: elected by Raft, an epoch committed, the store's fence written, then the duties, until it is over.
+
+Raft's word is no permission (it may believe two leaders at once); what is done under a term is judged at the store by
+``(epoch, holder)``. A term ends when Raft names another leader, or when a script answers STALE.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from tidewarden.clock import Clock, sleep
+from tidewarden.errors import Error, NoLeader, Stale, StoreDown, Timeout
+from tidewarden.raft import Raft
+from tidewarden.store import Link, Scripts
+
+log = logging.getLogger("tidewarden.cluster")
+
+RETRY_S = 0.2
+
+Duties = Callable[[int, str], Awaitable[None]]
+
+
+class Term:
+    """
+    Runs ``duties(epoch, holder)`` while this node leads. :attr:`epoch` is the epoch it leads under, 0 when it does not.
+
+    ``holder`` is asked at each claim: a node that registered anew claims anew.
+    """
+
+    def __init__(
+        self,
+        cluster: str,
+        raft: Raft,
+        link: Link,
+        scripts: Scripts,
+        clock: Clock,
+        holder: Callable[[], str],
+        duties: Duties,
+    ) -> None:
+        self._key = f"{{{cluster}}}:fence"
+        self._raft = raft
+        self._link = link
+        self._scripts = scripts
+        self._clock = clock
+        self._holder = holder
+        self._duties = duties
+        self._changed = asyncio.Event()
+        self.epoch = 0
+        self.last_epoch = 0
+        self.terms = 0
+
+    def raft_changed(self) -> None:
+        """Raft's view changed: a term of ours may be over."""
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Lead whenever Raft says so, until cancelled."""
+        while True:
+            await self._raft.elected()
+            try:
+                await self._one_term()
+            except Stale as error:
+                log.warning("stepping down: %s", error)
+            except (StoreDown, NoLeader, Timeout) as error:
+                log.warning("no term could be begun, or it ended: %s", error)
+            except Error:
+                log.exception("the leader's duties failed")
+            self.epoch = 0
+            await sleep(self._clock, RETRY_S)
+
+    async def _one_term(self) -> None:
+        holder = self._holder()
+        boot = int(holder.rpartition(".")[2])
+        raw = await self._link.call("HGET", self._key, "epoch")
+        epoch = await self._raft.claim(boot, int(raw or 0))
+        await self._scripts.run(self._link, "cluster.claim", [self._key], [epoch, holder])
+        self.epoch = self.last_epoch = epoch
+        self.terms += 1
+        log.info("leading under epoch %d as %s", epoch, holder)
+        await self._while_leading(asyncio.ensure_future(self._duties(epoch, holder)), holder)
+
+    async def _while_leading(self, duties: asyncio.Future[None], holder: str) -> None:
+        """Wait for the duties' end, and cancel them when Raft no longer names this node or it registered anew."""
+        try:
+            term = self._raft.term
+            while self._raft.is_leader() and self._raft.term == term and self._holder() == holder:
+                self._changed.clear()
+                changed = asyncio.ensure_future(self._changed.wait())
+                both: set[asyncio.Future[Any]] = {duties, changed}
+                await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+                changed.cancel()
+                if duties.done():
+                    duties.result()
+                    return
+            log.info("the term of epoch %d is over", self.epoch)
+        finally:
+            self.epoch = 0
+            duties.cancel()
+            await asyncio.gather(duties, return_exceptions=True)

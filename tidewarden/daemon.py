@@ -1,0 +1,317 @@
+"""
+One node: builds every room, supervises what runs for ever, and takes it all down in order. The only file that knows all rooms.
+
+Whatever task fails here ends the process with its error: a supervisor (``up``, systemd) starts it again, and nothing
+that was acknowledged is in this process's memory alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import resource
+import signal
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from tidewarden import __version__
+from tidewarden import log as logs
+from tidewarden.clock import Clock, SystemClock
+from tidewarden.cluster import Nodes, Reaper, Term
+from tidewarden.cluster_secret import cluster_secret
+from tidewarden.config import Config, is_loopback
+from tidewarden.errors import ConfigError, StoreDown
+from tidewarden.health import Health
+from tidewarden.queue import Queues
+from tidewarden.queue.registry import SCRIPT_ROOMS, SHARED
+from tidewarden.raft import Raft
+from tidewarden.scheduler.schedules import Schedules
+from tidewarden.scheduler.sweep import Sweep
+from tidewarden.server.http import HttpServer
+from tidewarden.server.resp import RespServer
+from tidewarden.server.users import Users
+from tidewarden.store import Link, Scripts
+from tidewarden.store.check import Server, check_store
+from tidewarden.store.embedded import EmbeddedStore, store_password
+from tidewarden.store.firm import Firm
+from tidewarden.tokens import Tokens
+
+log = logging.getLogger("tidewarden.daemon")
+
+STORE_WAIT_S = 30.0  # a store that is just starting, or loading its log, gets so long
+DRAIN_S = 5.0
+FILES_WANTED = 65_536
+FIRM_SCRIPTS = ("tokens.put", "tokens.intent", "tokens.stored")
+
+
+def raise_file_limit() -> None:
+    """Let this process open as many files as the host allows it: each connection is one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = FILES_WANTED if hard == resource.RLIM_INFINITY else min(FILES_WANTED, hard)
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+class Daemon:
+    """One node of a cluster. :meth:`run` builds it, serves until ``stopping`` is set, and takes it down."""
+
+    def __init__(self, config: Config, clock: Clock) -> None:
+        self.config = config
+        self.clock = clock
+        self.stopping = asyncio.Event()
+        self._secret = cluster_secret(config)
+        self._name = config.cluster.name
+        self._scripts = Scripts(SHARED, SCRIPT_ROOMS, plain=("tidewarden.cluster",))
+        self._server = Server("?", "?", False, 0)
+
+    # --- building
+
+    async def run(self) -> None:
+        """
+        Serve until :attr:`stopping` is set.
+
+        Raises: ConfigError: something about the configuration, the ports, the folder or the store stops the start.
+        """
+        async with contextlib.AsyncExitStack() as stack:
+            url = await stack.enter_async_context(self._store())
+            self.data, self.control, self.sweeping, self.accounts = [
+                await stack.enter_async_context(self._link(url, purpose))
+                for purpose in ("data", "control", "sweep", "accounts")
+            ]
+            self._server = await check_store(self.control, self._name)
+            synced = self._server.waitaof and self.config.store.fsync != "always"
+            self.firm = Firm(self.accounts, possible=synced)
+            self.queues = Queues(self.config, self.data, self._scripts, self.clock, views=self._server.views)
+            self.nodes = Nodes(
+                self._name, self.config.node.name, self.control, self._scripts, self.clock, self._held_by
+            )
+            self.ears = await stack.enter_async_context(self._ears(url))
+            self._build_leader()
+            try:
+                await self.raft.start()
+                stack.push_async_callback(self.raft.stop)
+                # Not before this process has the folder and the port: to register is to end what a namesake holds.
+                await self.nodes.register()
+                await self._serve(stack)
+            except OSError as error:
+                raise ConfigError([f"node.base_port: {error}"]) from None
+
+    @contextlib.asynccontextmanager
+    async def _store(self) -> AsyncIterator[str]:
+        """The store's URL; an embedded one is started, watched, and stopped last."""
+        store = self.config.store
+        if store.url != "embedded":
+            yield store.url
+            return
+        folder = Path(self.config.node.data_dir) / "store"
+        embedded = EmbeddedStore(folder, store, self._name, store_password(self._secret), self.clock)
+        url = await embedded.start()
+        watch = asyncio.create_task(embedded.run(), name="embedded store")
+        watch.add_done_callback(self._ended)
+        try:
+            yield url
+        finally:
+            watch.cancel()
+            await asyncio.gather(watch, return_exceptions=True)
+            await embedded.stop()
+
+    @contextlib.asynccontextmanager
+    async def _link(self, url: str, purpose: str) -> AsyncIterator[Link]:
+        link = Link(url, self._link_name(purpose), self.clock, on_up=self._scripts.load_commands)
+        try:
+            await link.start(wait_s=STORE_WAIT_S)
+            yield link
+        finally:
+            await link.stop()
+
+    @contextlib.asynccontextmanager
+    async def _ears(self, url: str) -> AsyncIterator[Link]:
+        """The connection that hears wake-ups. After every connect, what may have been missed is looked at."""
+        link = Link(
+            url,
+            self._link_name("ears"),
+            self.clock,
+            on_up=lambda _: [("SUBSCRIBE", *self._channels())],
+            on_ready=self._missed,
+            on_message=self._heard,
+        )
+        try:
+            await link.start(wait_s=STORE_WAIT_S)
+            yield link
+        finally:
+            await link.stop()
+
+    def _link_name(self, purpose: str) -> str:
+        return f"tidewarden-{self.config.node.name}-{purpose}"
+
+    def _channels(self) -> list[str]:
+        return [f"{{{self._name}}}:queues", f"{{{self._name}}}:wake:{self.queues.holder}"]
+
+    def _build_leader(self) -> None:
+        config, clock = self.config, self.clock
+        self.schedules = Schedules(self.queues, config.limits.payload_bytes)
+        self.sweep = Sweep(self.queues, clock, self.schedules.fire_due, self._sweep_script)
+        self.queues.on_next = self.sweep.expect
+        self.raft = Raft(config, self._secret, clock, lambda: self.term.raft_changed())
+        self.reaper = Reaper(config.node.name, self.nodes, self.queues, clock, self.raft.peer_heard_s)
+        self.term = Term(
+            self._name, self.raft, self.control, self._scripts, clock, lambda: self.nodes.holder, self._duties
+        )
+        self.tokens = Tokens(
+            config, self.queues, clock, self._load_keys, self._add_key, script=self._token_script
+        )  # fmt: skip
+
+    # --- what the rooms call
+
+    def _held_by(self, holder: str) -> None:
+        """This node registered: its takes go by a new holder, whose wake-ups it has to hear."""
+        self.queues.holder = holder
+        if hasattr(self, "ears") and self.ears.up:
+            self.ears.call("SUBSCRIBE", *self._channels()).add_done_callback(_heard_error)
+        log.info("registered as %s", holder)
+
+    def _heard(self, message: list[bytes]) -> None:
+        if message[0] == b"message":
+            self.queues.heard(message[1], message[2])
+
+    def _missed(self) -> None:
+        self.queues.wake_all()
+        if hasattr(self, "sweep") and self.sweep.running:
+            task = asyncio.ensure_future(self.sweep.expect_all())
+            task.add_done_callback(_heard_error)
+        if hasattr(self, "health") and self._server.views:
+            self.control.call("GET", f"{{{self._name}}}:view").add_done_callback(self._heard_view)
+
+    def _heard_view(self, done: asyncio.Future[Any]) -> None:
+        """The store may have been started anew: then it has a new view."""
+        if not done.cancelled() and done.exception() is None:
+            self.health.view = int(done.result() or 0)
+
+    async def _sweep_script(self, queue: str, shard: int, args: list[int]) -> tuple[int, int, list[int]]:
+        return await self.queues.script_on(self.sweeping, "queue.sweep", queue, shard, args)
+
+    async def _token_script(self, name: str, queue: str, shard: int, args: Sequence[str | bytes | int]) -> Any:
+        """A token's script; what must not be lost is on disk before it counts: a new grant, an intent, a new pair."""
+        _, _, items = await self.queues.script_on(self.accounts, name, queue, shard, args)
+        if name in FIRM_SCRIPTS:
+            await self.firm.sync()
+        return items
+
+    def _refreshes(self) -> dict[str, Any]:
+        """What this node's refreshers did, by provider and outcome, for /metrics."""
+        numbers = self.tokens.metrics()
+        by_kind = {f"{provider} {outcome}": n for (provider, outcome), n in numbers.pop("refreshes").items()}
+        return {"by_outcome_total": by_kind, **numbers}
+
+    async def _duties(self, epoch: int, holder: str) -> None:
+        """What only the leader does, under one epoch."""
+        sweep = asyncio.ensure_future(self.sweep.run(epoch, holder))
+        reaper = asyncio.ensure_future(self.reaper.run(epoch))
+        try:
+            await asyncio.wait({sweep, reaper}, return_when=asyncio.FIRST_COMPLETED)
+            for duty in (sweep, reaper):
+                if duty.done():
+                    duty.result()
+        finally:
+            sweep.cancel()
+            reaper.cancel()
+            await asyncio.gather(sweep, reaper, return_exceptions=True)
+
+    async def _load_keys(self) -> Mapping[int, bytes]:
+        flat = await self.control.call("HGETALL", f"{{{self._name}}}:data_keys")
+        return {int(key_id): wrapped for key_id, wrapped in zip(flat[::2], flat[1::2], strict=True)}
+
+    async def _add_key(self, key_id: int, wrapped: bytes) -> bytes:
+        name = f"{{{self._name}}}:data_keys"
+        await self.control.call("HSETNX", name, key_id, wrapped)
+        stored: bytes = await self.control.call("HGET", name, key_id)
+        return stored
+
+    # --- serving and stopping
+
+    async def _serve(self, stack: contextlib.AsyncExitStack) -> None:
+        config, clock = self.config, self.clock
+        await self.tokens.start()
+        stack.push_async_callback(self.tokens.stop)
+        users = Users(config.users, clock, loopback=is_loopback(config.node.host))
+        view = int(await self.control.call("GET", f"{{{self._name}}}:view") or 0) if self._server.views else 0
+        self.health = health = Health(
+            config, clock, self.raft, self.nodes, self.term, self.sweep, self.reaper, self.queues, self.data, self._server, view
+        )  # fmt: skip
+        resp = RespServer(config, self.queues, self.tokens, self.schedules, health, clock, users)
+        http = HttpServer(
+            config, self.queues, self.tokens, self.schedules, health, clock, users,
+            alive=health.dead, ready=health.complaint, stats={"node": health.stats, "resp": resp.stats, "refresh": self._refreshes},
+        )  # fmt: skip
+        await http.start()
+        stack.push_async_callback(http.stop, 1.0)
+        await resp.start()
+        stack.push_async_callback(resp.stop, DRAIN_S)
+        health.ready = True
+        log.info("READY %s: RESP %d, HTTP %d", config.node.name, resp.port, http.port)
+        await self._until_stopped()
+        log.info("going down")
+
+    async def _until_stopped(self) -> None:
+        """Run what runs for ever; return when told to stop, raise what any of it raises."""
+        jobs: list[asyncio.Task[None]] = [
+            asyncio.create_task(self.nodes.run(), name="nodes"),
+            asyncio.create_task(self.term.run(), name="term"),
+            asyncio.create_task(self.tokens.run(), name="tokens"),
+        ]
+        everything: set[asyncio.Future[Any]] = {*jobs, asyncio.ensure_future(self.stopping.wait())}
+        try:
+            await asyncio.wait(everything, return_when=asyncio.FIRST_COMPLETED)
+            for job in jobs:
+                if job.done():
+                    job.result()
+        finally:
+            self.queues.draining = self.health.stopping = True
+            for future in everything:
+                future.cancel()
+            await asyncio.gather(*everything, return_exceptions=True)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """A task that should run for ever has ended."""
+        if not task.cancelled() and task.exception() is not None:
+            log.critical("%s failed", task.get_name(), exc_info=task.exception())
+            self.stopping.set()
+
+
+def _heard_error(future: asyncio.Future[Any]) -> None:
+    """A call whose failure the connection's own watch reports."""
+    if not future.cancelled() and future.exception() is not None:
+        log.debug("not done: %s", future.exception())
+
+
+async def _main(config: Config) -> None:
+    raise_file_limit()
+    daemon = Daemon(config, SystemClock())
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, daemon.stopping.set)
+    await daemon.run()
+
+
+def main(config: Config) -> None:
+    """
+    Run one node in the foreground until SIGINT or SIGTERM.
+
+    Raises: ConfigError: what stops the start, every reason that was found.
+    """
+    try:
+        logs.setup(config)
+    except OSError as error:
+        found = f"found {config.node.data_dir!r}: {error.strerror or error}"
+        raise ConfigError([f"node.data_dir: {found}; allowed: a folder this process may write"]) from None
+    log.info("tidewarden %s, node %s, data in %s", __version__, config.node.name, config.node.data_dir)
+    try:
+        uvloop.run(_main(config))
+    except StoreDown as error:
+        raise ConfigError([f"store.url: {error}"]) from None
+    finally:
+        log.info("ended")

@@ -1,0 +1,111 @@
+"""What is seen of a node from outside: its status, whether it lives, whether it should get traffic, its numbers."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+from tidewarden import __version__
+from tidewarden.clock import Clock
+from tidewarden.cluster import Nodes, Reaper, Term
+from tidewarden.config import Config
+from tidewarden.queue import Queues
+from tidewarden.raft import Raft
+from tidewarden.scheduler.sweep import Sweep
+from tidewarden.store import Link
+from tidewarden.store.check import Server
+
+SILENT_S_MAX = 30.0  # no heartbeat for so long, with the store connected: the loop that writes it is stuck
+
+
+@dataclass(slots=True)
+class Health:
+    """Asks the rooms of one node. ``ready`` and ``stopping`` are set by the daemon."""
+
+    config: Config
+    clock: Clock
+    raft: Raft
+    nodes: Nodes
+    term: Term
+    sweep: Sweep
+    reaper: Reaper
+    queues: Queues
+    data: Link
+    server: Server
+    view: int
+    ready: bool = False
+    stopping: bool = False
+
+    def status(self) -> dict[str, Any]:
+        """Who leads and how this node stands; what R.STATUS and /v1/status show."""
+        return {
+            "node": self.config.node.name,
+            "pid": os.getpid(),
+            "version": __version__,
+            "role": self.raft.role(),
+            "leader": self.raft.leader() or "",
+            "epoch": self.term.epoch or int(self.raft.committed().get("epoch", 0)),
+            "sweeping": self.sweep.running,
+            "term": self.raft.term,
+            "view": self.view,
+            "primary": "embedded" if self.server.views else "external",
+            "quorum": self.raft.has_quorum(),
+            "holder": self.nodes.holder,
+            "store": {"name": self.server.name, "version": self.server.version, "up": self.data.up},
+            "members": self._members(),
+            "raft": self.raft.status(),
+        }
+
+    def _members(self) -> dict[str, dict[str, Any]]:
+        node = self.config.node
+        seen = {registration.node: registration for registration in self.nodes.seen}
+        members = self.config.cluster.members or {node.name: f"{node.host}:{node.base_port}"}
+        return {
+            name: {
+                "address": address,
+                "boot": seen[name].boot if name in seen else 0,
+                "store_age_ms": seen[name].age_ms if name in seen else -1,
+                "raft_heard_s": None if name == node.name else _seconds(self.raft.peer_heard_s(name)),
+            }
+            for name, address in sorted(members.items())
+        }
+
+    def dead(self) -> str:
+        """Why this process should be killed, or "": its event loop answers, so what is left are the loops beside it."""
+        silent_s = self.clock.monotonic() - self.nodes.beat_at
+        if self.data.up and silent_s > SILENT_S_MAX:
+            return f"no sign of life was written to the store for {silent_s:.0f} s although it is connected"
+        ticked_s = self.raft.status().get("tick_age_s") or 0.0
+        if ticked_s > SILENT_S_MAX:
+            return f"Raft's thread has not run for {ticked_s:.0f} s"
+        return ""
+
+    def complaint(self) -> str:
+        """Why this node should get no traffic now, or ""."""
+        if self.stopping:
+            return "the node is going down"
+        if not self.ready:
+            return "the node is starting"
+        if not self.data.up:
+            return "the store is away"
+        return ""
+
+    def stats(self) -> dict[str, Any]:
+        """Numbers for /metrics."""
+        return {
+            "leader": int(self.term.epoch > 0),
+            "epoch": self.term.last_epoch,
+            "terms_total": self.term.terms,
+            "sweep_rounds_total": self.sweep.rounds,
+            "sweep_moved_total": self.sweep.moved,
+            "leases_reaped_total": self.reaper.reaped,
+            "waiting_takes": self.queues.waiting(),
+            "store_up": int(self.data.up),
+            "store_calls_total": self.data.calls,
+            "store_connects_total": self.data.reconnects,
+        }
+
+
+def _seconds(seconds: float) -> float | None:
+    return round(seconds, 3) if seconds < 1e9 else None

@@ -1,0 +1,140 @@
+"""
+Logs: for a person on a terminal, a JSON object a line otherwise; each node's also in its data folder.
+
+Whoever logs leaves secrets out. :class:`Redaction` is the second line of defence: it blanks what looks like one.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import logging.handlers
+import re
+import sys
+import traceback
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, Any
+
+from .config import Config
+
+FILES_KEPT = 5
+_LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+_COLOURS = {logging.WARNING: "33", logging.ERROR: "31", logging.CRITICAL: "31;1", logging.DEBUG: "2"}
+# httpx writes each request's address at INFO, secrets in the query and all; PySyncObj its peers' every reconnect.
+QUIET = ("httpx", "httpcore", "aiohttp.access", "asyncio", "pysyncobj", "apscheduler")
+_NAMES = "access_token|refresh_token|client_secret|client_assertion|password|authorization|secret"
+_SECRETS = (
+    re.compile(rf"""(?i)((?:{_NAMES})["']?\s*[=:]\s*(?:(?:basic|bearer)\s+)?["']?)[^\s"'&,;}}\])]+"""),
+    re.compile(r"(?i)(\b(?:basic|bearer)\s+)[A-Za-z0-9+/=._~-]{8,}"),
+    re.compile(r"([a-z][a-z0-9+.-]*://[^\s/:@]*:)[^\s/@]+(?=@)"),
+)
+# What a record has of its own; all else came by ``extra=``.
+_STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
+
+
+def redact(text: str) -> str:
+    """``text`` with whatever looks like a secret blanked."""
+    for pattern in _SECRETS:
+        text = pattern.sub(r"\1***", text)
+    return text
+
+
+class Json(logging.Formatter):
+    """A JSON object a line: ``time`` (ISO 8601, UTC), ``level``, ``logger``, ``node``, ``message``, then ``extra=``."""
+
+    def __init__(self, node: str) -> None:
+        super().__init__()
+        self._node = node
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "time": _time(record).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "node": self._node,
+            "message": redact(record.getMessage()),
+        }
+        for name, value in record.__dict__.items():
+            if name not in _STANDARD and name not in line:
+                plain = value is None or isinstance(value, (bool, int, float))
+                line[name] = value if plain else redact(str(value))
+        if record.exc_info:
+            line["trace"] = redact("".join(traceback.format_exception(*record.exc_info)))
+        return json.dumps(line, ensure_ascii=False)
+
+
+class Human(logging.Formatter):
+    """``12:00:01.234 WARNING n0 raft: message``, coloured on a terminal."""
+
+    def __init__(self, node: str, *, colour: bool) -> None:
+        super().__init__()
+        self._node = node
+        self._colour = colour
+
+    def format(self, record: logging.LogRecord) -> str:
+        time = _time(record).astimezone().strftime("%H:%M:%S.%f")[:-3]
+        name = record.name.removeprefix("tidewarden.")
+        text = f"{time} {record.levelname:7} {self._node} {name}: {redact(record.getMessage())}"
+        if record.exc_info:
+            text += "\n" + redact("".join(traceback.format_exception(*record.exc_info))).rstrip()
+        code = _COLOURS.get(record.levelno)
+        return f"\x1b[{code}m{text}\x1b[0m" if self._colour and code else text
+
+
+def setup(config: Config, stream: IO[str] | None = None, file: bool = True) -> None:
+    """
+    Log to ``stream`` (standard error by default) and, if ``file``, to DATA/NODE.log, set aside by size.
+
+    Replaces whatever was set up before. Warnings and what nobody caught are logged, too.
+
+    Raises: OSError: the log file cannot be written.
+    """
+    out = sys.stderr if stream is None else stream
+    terminal = out.isatty()
+    human = config.log.format == "human" or (config.log.format == "auto" and terminal)
+    console = logging.StreamHandler(out)
+    console.setFormatter(Human(config.node.name, colour=terminal) if human else Json(config.node.name))
+    handlers: list[logging.Handler] = [console]
+    if file:
+        folder = Path(config.node.data_dir)
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"{config.node.name}.log"
+        rotating = logging.handlers.RotatingFileHandler(
+            path, maxBytes=config.log.file_bytes, backupCount=FILES_KEPT, encoding="utf-8"
+        )
+        rotating.setFormatter(Json(config.node.name))
+        handlers.append(rotating)
+    close()
+    root = logging.getLogger()
+    level = _LEVELS[config.log.level]
+    root.setLevel(level)
+    for handler in handlers:
+        root.addHandler(handler)
+    for name in QUIET:
+        logging.getLogger(name).setLevel(max(level, logging.WARNING))
+    logging.raiseExceptions = False  # a full disk or a closed terminal must not spill traces or stop the daemon
+    logging.captureWarnings(True)
+    sys.excepthook = _uncaught
+
+
+def close() -> None:
+    """Flush and take away the handlers of :func:`setup`; called again it does nothing."""
+    root = logging.getLogger()
+    for handler in list(root.handlers):
+        if isinstance(handler.formatter, (Json, Human)):
+            root.removeHandler(handler)
+            handler.flush()
+            if isinstance(handler, logging.FileHandler):
+                handler.close()
+
+
+def _uncaught(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+    if issubclass(kind, KeyboardInterrupt):
+        sys.__excepthook__(kind, error, trace)
+        return
+    logging.getLogger("tidewarden").critical("uncaught %s", kind.__name__, exc_info=(kind, error, trace))
+
+
+def _time(record: logging.LogRecord) -> datetime:
+    return datetime.fromtimestamp(record.created, UTC)

@@ -1,0 +1,16 @@
+-- delete: remove a task in any state; a leased one by its lease number or by force.
+-- KEYS    1 the shard  2 the view
+-- ARGV    3 id  4 lease (0: none)  5 force 0|1
+-- RETURNS 1, 0 (no such task) or 'NOTHELD'
+open()
+local id, lease, force = ARGV[3], int(4, 'lease', 0, 9007199254740991), ARGV[5] == '1'
+local t = task_get(id)
+if not t then return finish(lease ~= 0 and 'NOTHELD' or 0) end
+local r = tries_get(id)
+local where = locate(id, t, r)
+if not force and (where == 'leased' and r.lease ~= lease or where ~= 'leased' and lease ~= 0) then return finish('NOTHELD') end
+index_remove(id, t, r, where)
+redis.call('HDEL', key('tasks'), id)
+if r then tries_drop(id) end
+count('deleted')
+return finish(1)

@@ -1,0 +1,74 @@
+-- peek: look at tasks by id, or at a page of those in one state; changes nothing.
+-- KEYS    1 the shard  2 the view
+-- ARGV    3 'id' | state (delayed, ready, leased, buried)  4 id | tasks at most  5 cursor ("": from the start)
+-- RETURNS {tasks, cursor ("": no more)}; a task is {id, state, payload, priority, due, deadline, attempts, losses, lease, lease_end | at, holder, reason, lease_ms, attempts_max, backoff_ms}
+open()
+local tasks = {}
+local function show(id, state, score)
+  local t, r = task_get(id), tries_get(id) or fresh_tries()
+  if not t then return end
+  if not state then
+    state = locate(id, t, r)
+    local index = state == 'leased' and 'leased:' .. r.holder or state == 'ready' and 'ready:' .. t.priority or state
+    score = redis.call('ZSCORE', key(index), id)
+  end
+  tasks[#tasks + 1] = {id, state, t.payload, t.priority, t.due, t.deadline, r.attempts, r.losses, r.holder ~= '' and r.lease or 0,
+                       tonumber(score or 0), r.holder, r.reason, t.lease_ms, t.attempts_max, t.backoff_ms}
+end
+if ARGV[3] == 'id' then
+  show(ARGV[4])
+  return finish({tasks, ''})
+end
+
+-- Equal scores stand in the order of their bytes.
+local function less(a, b)
+  for i = 1, math.min(#a, #b) do
+    local x, y = string.byte(a, i), string.byte(b, i)
+    if x ~= y then return x < y end
+  end
+  return #a < #b
+end
+
+-- The rank behind the place where a task stood, also when it has gone.
+local function rank_behind(index, score, id)
+  local rank = redis.call('ZRANK', key(index), id)
+  if rank then return rank + 1 end
+  local low, high = redis.call('ZCOUNT', key(index), '-inf', '(' .. score), redis.call('ZCOUNT', key(index), '-inf', score)
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    if less(redis.call('ZRANGE', key(index), middle, middle)[1], id) then low = middle + 1 else high = middle end
+  end
+  return low
+end
+
+-- Whether pages show index `a` before `b`: priorities by number, holders by name.
+local function before(a, b)
+  local x, y = tonumber(string.match(a, '^ready:(%d+)$')), tonumber(string.match(b, '^ready:(%d+)$'))
+  if x and y then return x < y end
+  return a < b
+end
+
+local state, most, cursor = ARGV[3], int(4, 'count', 1, 1000), ARGV[5]
+local indexes = {}
+if state == 'delayed' or state == 'buried' then indexes[1] = state
+elseif state == 'ready' then for word in string.gmatch(S.pris, '%S+') do indexes[#indexes + 1] = 'ready:' .. word end
+elseif state == 'leased' then for word in string.gmatch(S.holders, '%S+') do indexes[#indexes + 1] = 'leased:' .. word end
+else refuse('BADARG the state is ' .. state .. '; allowed are delayed, ready, leased, buried') end
+table.sort(indexes, before)
+-- A cursor is `index score id`: it goes on behind the place where that task stood, also when the task or the whole index has gone.
+local at_index, at_score, at_id = string.match(cursor, '^(%S+) (%d+) (.+)$')
+if cursor ~= '' and (not at_index or string.match(at_index, '^%l+') ~= state) then
+  refuse('BADARG the cursor is not one of the state ' .. state .. ': ' .. cursor)
+end
+for i = 1, #indexes do
+  local index, from = indexes[i], 0
+  if index == at_index then from = rank_behind(index, at_score, at_id) end
+  if not at_index or not before(index, at_index) then
+    local page = redis.call('ZRANGE', key(index), from, from + most - #tasks - 1, 'WITHSCORES')
+    for j = 1, #page, 2 do
+      show(page[j], state, page[j + 1])
+      if #tasks == most then return finish({tasks, index .. ' ' .. text(tonumber(page[j + 1])) .. ' ' .. page[j]}) end
+    end
+  end
+end
+return finish({tasks, ''})

@@ -1,0 +1,81 @@
+-- put: put tasks; an id that is there, or was done a moment ago, is kept, refused or replaced.
+-- KEYS    1 the shard  2 the view
+-- ARGV    3… per task: id, options ("" for all defaults, else nine integers: due mode (0 now, 1 delay, 2 at), due ms,
+--         deadline mode (0 none, 1 at, 2 within), deadline ms, priority, lease ms, attempts, backoff ms, own 0|1, then the mode
+--         keep|fail|replace), payload
+-- RETURNS per task: 1 put, 0 kept (the id was there), or an error word (EXISTS, NOTHELD)
+-- A task whose options are "" carries an id that we made: it is new, and leaves no tombstone.
+open()
+growing = true
+local items, order, seen = {}, {}, {}
+for i = 3, #ARGV, 3 do
+  local id, options, payload = ARGV[i], ARGV[i + 1], ARGV[i + 2]
+  local t = {priority = 50, due = now, deadline = now, lease_ms = 0, attempts_max = 0, backoff_ms = 0, own = true, payload = payload}
+  local mode = 'keep'
+  if not payload or id == '' then refuse('BADARG a put has three arguments a task: id, options, payload') end
+  if options ~= '' then
+    local dm, due, lm, limit, priority, lease_ms, attempts, backoff_ms, own, word =
+      string.match(options, '^([012]) (%d+) ([012]) (%d+) (%d+) (%d+) (%d+) (%d+) ([01]) (%l+)$')
+    if not dm or not MODES[word] then refuse('BADARG the options of ' .. id .. ' do not parse: ' .. options) end
+    if dm == '1' then t.due = now + tonumber(due) elseif dm == '2' then t.due = tonumber(due) end
+    t.deadline = t.due
+    if lm == '1' then t.deadline = tonumber(limit) elseif lm == '2' then t.deadline = now + tonumber(limit) end
+    if t.due >= NEVER or t.deadline >= NEVER then refuse('BADARG the due time or deadline of ' .. id .. ' is not below 2^42 ms') end
+    t.priority, t.lease_ms, t.attempts_max = tonumber(priority), tonumber(lease_ms), tonumber(attempts)
+    t.backoff_ms, t.own, mode = tonumber(backoff_ms), own == '1', word
+    if t.priority > 99 or t.attempts_max > 65535 or t.lease_ms >= NEVER or t.backoff_ms >= NEVER then
+      refuse('BADARG the priority, lease, attempts or backoff of ' .. id .. ' is too great: ' .. options)
+    end
+  end
+  items[#items + 1] = {id, t, mode}
+end
+
+local reply, bodies, lists = {}, {}, {}
+local function add(name, score, id)
+  local list = lists[name] or {}
+  lists[name] = list
+  list[#list + 1], list[#list + 2] = text(score), id
+end
+for i = 1, #items do
+  local id, t, mode = items[i][1], items[i][2], items[i][3]
+  local old = seen[id]
+  local done = false
+  if not old and not t.own then
+    old = redis.call('HEXISTS', key('tasks'), id) == 1
+    done = not old and mode ~= 'replace' and redis.call('EXISTS', key('done:' .. id)) == 1
+  end
+  if not old and not done then
+    seen[id] = true
+    bodies[#bodies + 1], bodies[#bodies + 2] = id, encode(t)
+    if t.due > now then
+      add('delayed', t.due, id)
+      note(t.due)
+    else
+      add('ready:' .. t.priority, t.deadline, id)
+      use_priority(t.priority)
+      woke = true
+    end
+    reply[i] = 1
+    count('put')
+  elseif mode == 'keep' then reply[i] = 0
+  elseif mode == 'fail' then reply[i] = 'EXISTS'
+  elseif seen[id] then reply[i] = 'EXISTS' -- replaced by its own batch: the first stands
+  else
+    local r = tries_get(id)
+    if r and r.holder ~= '' then reply[i] = 'NOTHELD'
+    else
+      place(id, t)
+      reply[i] = 1
+      count('replaced')
+    end
+  end
+  if #bodies >= 1000 then
+    redis.call('HSET', key('tasks'), unpack(bodies))
+    bodies = {}
+  end
+end
+if #bodies > 0 then redis.call('HSET', key('tasks'), unpack(bodies)) end
+for name, list in pairs(lists) do
+  for from = 1, #list, 1000 do redis.call('ZADD', key(name), unpack(list, from, math.min(from + 999, #list))) end
+end
+return finish(reply)

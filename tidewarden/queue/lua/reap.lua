@@ -1,0 +1,37 @@
+-- reap: a node's boot is dead: its takes are refused from now on, its leases end as losses; sticky ones end by their time.
+-- KEYS    1 the shard  2 the view
+-- ARGV    3 epoch  4 dead node  5 its highest dead boot  6 tasks at most
+-- RETURNS {ended, more 0|1}; error STALE unless the caller is the fence's leader or newer
+open()
+local epoch, node, boot, most = int(3, 'epoch', 1, NEVER), ARGV[4], int(5, 'boot', 0, 9007199254740991), int(6, 'tasks', 1, 1000)
+fence(epoch, CALLER)
+if dead_boot(node) < boot then
+  local rest = {}
+  for word in string.gmatch(S.dead, '%S+') do
+    if string.match(word, '^(.*)%.%d+$') ~= node then rest[#rest + 1] = word end
+  end
+  rest[#rest + 1] = node .. '.' .. text(boot)
+  set('dead', table.concat(rest, ' '))
+end
+local ended, more = 0, 0
+for holder in string.gmatch(S.holders, '%S+') do
+  local name, number = string.match(holder, '^(.*)%.(%d+)$')
+  if name == node and tonumber(number) <= boot then
+    local index, from = key('leased:' .. holder), 0
+    while ended < most do
+      local ids = redis.call('ZRANGE', index, from, from + math.min(100, most - ended) - 1)
+      if #ids == 0 then break end
+      for i = 1, #ids do
+        local t, r = task_get(ids[i]), tries_get(ids[i])
+        if t and r and not r.sticky then
+          end_lease(ids[i], t, r, 'loss', nil, 'node ' .. holder .. ' died')
+          ended = ended + 1
+        else
+          from = from + 1
+        end
+      end
+    end
+    if ended >= most then more = 1 end
+  end
+end
+return finish({ended, more})

@@ -1,0 +1,401 @@
+-- shard: what a shard of a queue is. Local functions only; the loader puts this file before every verb's.
+-- KEYS    1 the shard's prefix `{cluster:queue:shard}`  2 the store's view counter, on an embedded store only
+-- ARGV    1 now_ms (unix; "0": the store's TIME)  2 the caller's holder `node.boot` ("-": none)  3… the verb's own
+-- REPLY   finish(items) = {now_ms, next_ms | -1, woke 0|1, items}; refusals are errors `CODE message`
+-- This file alone knows the layout (format 1). A task is in exactly one of delayed, ready:<priority>, leased:<holder>, buried.
+local P = KEYS[1]
+local CALLER = ARGV[2]
+local NEVER = 4398046511104 -- 2^42: later than any time on the wire
+local MODES = {keep = true, fail = true, replace = true}
+local now, now_us
+local S -- the shard record, numbers as numbers
+local changed = {} -- fields of the record to write back
+local counts = {} -- counters to raise
+local alarm_lowered, woke, counted = false, false, false
+local growing = false -- put-like scripts set it: on a full store they are refused, all others must get through
+
+local function text(n) return string.format('%.0f', n) end
+local function refuse(message) error({err = message}, 0) end
+
+-- Runs a verb. A refusal becomes an error reply of its message alone: Redis 6.2 cannot raise a table, later ones add the script's line.
+local function run(verb)
+  local ok, reply = pcall(verb)
+  if ok then return reply end
+  if type(reply) == 'table' then reply = reply.err end -- Redis 7's own pcall has taken the message out already
+  local message = string.match(reply, '^%u+ .*$') or string.match(reply, '^@user_script: ?%d+: %-?(%u+ .*)$') -- 6.2's redis.call
+  if message then return {err = message} end
+  error(reply, 0)
+end
+
+local function key(name) return P .. ':' .. name end
+
+local function int(i, name, low, high)
+  local raw = ARGV[i]
+  local n = raw and string.match(raw, '^-?%d+$') and tonumber(raw)
+  if not n then refuse('BADARG ' .. name .. ' is not an integer: ' .. tostring(raw)) end
+  if low and (n < low or n > high) then
+    refuse('BADARG ' .. name .. ' is ' .. raw .. '; allowed is ' .. text(low) .. ' to ' .. text(high))
+  end
+  return n
+end
+
+local function count(name, n)
+  counts[name] = (counts[name] or 0) + (n or 1)
+  counted = true
+end
+
+local function set(field, value)
+  S[field] = value
+  changed[field] = true
+end
+
+local function open()
+  local time = redis.call('TIME')
+  now = tonumber(ARGV[1])
+  if now == 0 then
+    now_us = time[1] * 1000000 + time[2]
+    now = math.floor(now_us / 1000)
+  else
+    now_us = now * 1000
+  end
+  -- One HGETALL is half the price of an HMGET of every field: most are absent and mean their default.
+  local raw = redis.call('HGETALL', key('shard'))
+  S = {}
+  for i = 1, #raw, 2 do S[raw[i]] = tonumber(raw[i + 1]) or raw[i + 1] end
+  S.format, S.epoch, S.view, S.n, S.seq, S.taken = S.format or 0, S.epoch or 0, S.view or 0, S.n or 0, S.seq or 0, S.taken or 0
+  S.pris = S.pris and tostring(S.pris) or '' -- a list of one priority looks like a number
+  S.sweeper, S.holders, S.waiting, S.dead = S.sweeper or '', S.holders or '', S.waiting or '', S.dead or ''
+  S.paused, S.alarm, S.tick = S.paused or 0, S.alarm or NEVER, S.tick or NEVER
+  S.urgent_ms, S.lease_ms, S.late_share, S.early_share = S.urgent_ms or 60000, S.lease_ms or 30000, S.late_share or 8, S.early_share or 16
+  S.order, S.dedup_ms, S.losses_max, S.backoff_cap_ms = S.order or 'bands', S.dedup_ms or 60000, S.losses_max or 10, S.backoff_cap_ms or 3600000
+  if S.format > 1 then
+    refuse('INTERNAL the shard ' .. P .. ' has format ' .. text(S.format) .. '; this version reads 1: upgrade this node')
+  end
+end
+
+-- Lists in the record: names separated by spaces, each at most once.
+local function has(list, name) return string.find(' ' .. list .. ' ', ' ' .. name .. ' ', 1, true) ~= nil end
+local function with(list, name)
+  if list == '' then return name end
+  return list .. ' ' .. name
+end
+local function without(list, name)
+  local rest = {}
+  for word in string.gmatch(list, '%S+') do
+    if word ~= name then rest[#rest + 1] = word end
+  end
+  return table.concat(rest, ' ')
+end
+
+-- The highest boot of a node that was declared dead, 0 when none was.
+local function dead_boot(node)
+  for word in string.gmatch(S.dead, '%S+') do
+    local name, boot = string.match(word, '^(.*)%.(%d+)$')
+    if name == node then return tonumber(boot) end
+  end
+  return 0
+end
+
+local function alive(holder)
+  local node, boot = string.match(holder, '^(.*)%.(%d+)$')
+  if not node then refuse('BADARG the holder ' .. holder .. ' is not node.boot') end
+  if tonumber(boot) <= dead_boot(node) then
+    refuse('STALE ' .. holder .. ' was declared dead; the node has to register again')
+  end
+end
+
+-- Leader-only scripts: a greater epoch is adopted, the same leader runs, any other is refused.
+local function fence(epoch, holder)
+  if epoch > S.epoch then
+    set('epoch', epoch)
+    set('sweeper', holder)
+  elseif epoch < S.epoch or holder ~= S.sweeper then
+    refuse('STALE the fence of ' .. P .. ' is at epoch ' .. text(S.epoch) .. ' held by ' .. S.sweeper)
+  end
+end
+
+-- Something will happen at `ms`: whoever sleeps longer than that is told by finish().
+local function note(ms)
+  if ms < S.alarm then
+    set('alarm', ms)
+    alarm_lowered = true
+  end
+end
+
+-- A schedule's tick concerns the leader alone: it has an alarm of its own.
+local function note_tick(ms)
+  if ms ~= S.tick then
+    if ms < S.tick then alarm_lowered = true end
+    set('tick', ms)
+  end
+end
+
+-- Static record, written at the put: flags, priority, due, then only what differs from the default.
+local pack, unpack_struct = struct.pack, struct.unpack
+
+local function encode(t)
+  local flags, rest = 0, ''
+  if t.deadline ~= t.due then flags, rest = flags + 1, rest .. pack('>I6', t.deadline) end
+  if t.lease_ms ~= 0 then flags, rest = flags + 2, rest .. pack('>I6', t.lease_ms) end
+  if t.attempts_max ~= 0 then flags, rest = flags + 4, rest .. pack('>I2', t.attempts_max) end
+  if t.backoff_ms ~= 0 then flags, rest = flags + 8, rest .. pack('>I6', t.backoff_ms) end
+  if t.own then flags = flags + 16 end
+  return pack('>BBI6', flags, t.priority, t.due) .. rest .. t.payload
+end
+
+local function decode(raw)
+  local flags, priority, due, at = unpack_struct('>BBI6', raw)
+  local t = {priority = priority, due = due, deadline = due, lease_ms = 0, attempts_max = 0, backoff_ms = 0, own = flags >= 16}
+  local rest = flags % 16
+  if rest ~= 0 then
+    if rest % 2 >= 1 then t.deadline, at = unpack_struct('>I6', raw, at) end
+    if rest % 4 >= 2 then t.lease_ms, at = unpack_struct('>I6', raw, at) end
+    if rest % 8 >= 4 then t.attempts_max, at = unpack_struct('>I2', raw, at) end
+    if rest >= 8 then t.backoff_ms, at = unpack_struct('>I6', raw, at) end
+  end
+  t.payload = string.sub(raw, at)
+  return t
+end
+
+-- Mutable record, there only once a task was taken, failed or buried. sticky: an open intent, the lease ends by its time alone.
+local function tries_encode(r)
+  local flags = (r.sticky and 1 or 0) + (r.own and 2 or 0)
+  return pack('>dI2I2BI6B', r.lease, r.attempts, r.losses, flags, r.lease_ms, #r.holder) .. r.holder .. r.reason
+end
+
+local function tries_decode(raw)
+  local lease, attempts, losses, flags, lease_ms, length, at = unpack_struct('>dI2I2BI6B', raw)
+  return {lease = lease, attempts = attempts, losses = losses, sticky = flags % 2 == 1, own = flags >= 2, lease_ms = lease_ms,
+          holder = string.sub(raw, at, at + length - 1), reason = string.sub(raw, at + length)}
+end
+
+local function fresh_tries() return {lease = 0, attempts = 0, losses = 0, sticky = false, own = false, lease_ms = 0, holder = '', reason = ''} end
+
+local function task_get(id)
+  local raw = redis.call('HGET', key('tasks'), id)
+  return raw and decode(raw) or nil
+end
+local function task_put(id, t) redis.call('HSET', key('tasks'), id, encode(t)) end
+local function tries_get(id)
+  local raw = redis.call('HGET', key('tries'), id)
+  return raw and tries_decode(raw) or nil
+end
+local function tries_put(id, r) redis.call('HSET', key('tries'), id, tries_encode(r)) end
+local function tries_drop(id) redis.call('HDEL', key('tries'), id) end
+
+-- Where a task lies; leased and buried show in its tries record, delayed and ready by its due time's index.
+local function locate(id, t, r)
+  if r and r.holder ~= '' then return 'leased' end
+  if redis.call('ZSCORE', key('delayed'), id) then return 'delayed' end
+  if redis.call('ZSCORE', key('ready:' .. t.priority), id) then return 'ready' end
+  if redis.call('ZSCORE', key('buried'), id) then return 'buried' end
+  return 'lost'
+end
+
+local function index_remove(id, t, r, where)
+  if where == 'leased' then redis.call('ZREM', key('leased:' .. r.holder), id)
+  elseif where == 'ready' then redis.call('ZREM', key('ready:' .. t.priority), id)
+  elseif where ~= 'lost' then redis.call('ZREM', key(where), id) end
+end
+
+local function use_priority(priority)
+  local name = tostring(priority)
+  if not has(S.pris, name) then
+    local all = {priority}
+    for word in string.gmatch(S.pris, '%S+') do all[#all + 1] = tonumber(word) end
+    table.sort(all)
+    set('pris', table.concat(all, ' '))
+  end
+end
+
+local function make_ready(id, t)
+  redis.call('ZADD', key('ready:' .. t.priority), text(t.deadline), id)
+  use_priority(t.priority)
+  woke = true
+end
+
+local function index_add(id, t)
+  if t.due > now then
+    redis.call('ZADD', key('delayed'), text(t.due), id)
+    note(t.due)
+  else
+    make_ready(id, t)
+  end
+end
+
+-- Put or replace a task wherever it lies; a lease on it is void from now on.
+local function place(id, t)
+  local old = task_get(id)
+  if old then
+    local r = tries_get(id)
+    index_remove(id, old, r, locate(id, old, r))
+    if r then tries_drop(id) end
+  end
+  task_put(id, t)
+  index_add(id, t)
+end
+
+local function held(id, lease)
+  local r = tries_get(id)
+  if r and r.holder ~= '' and r.lease == lease then return r end
+  return nil
+end
+
+local function bury(id, r, reason)
+  r.holder, r.sticky, r.reason = '', false, reason
+  tries_put(id, r)
+  redis.call('ZADD', key('buried'), text(now), id)
+  count('buried')
+end
+
+-- Doubling from BACKOFF to the queue's cap, plus up to a quarter so that a crowd spreads.
+local function backoff(t, r)
+  if t.backoff_ms == 0 then return 0 end
+  local wait = math.min(t.backoff_ms * 2 ^ math.min(r.attempts - 1, 30), S.backoff_cap_ms)
+  local dice = (r.lease % 1000003 * 7919 + now) % 1000 / 1000 -- small factors: doubles are exact to 2^53 only
+  return math.floor(wait * (1 + dice / 4))
+end
+
+-- A lease is over. how: release (attempt given back) | fail, expired (attempt kept, backoff) | loss (given back, counted as a loss).
+-- delay_ms: nil for the backoff. The caller has checked that `r` is the record of a leased task.
+local function end_lease(id, t, r, how, delay_ms, reason)
+  redis.call('ZREM', key('leased:' .. r.holder), id)
+  count(how)
+  if how == 'release' or how == 'loss' then r.attempts = r.attempts - 1 end
+  if how == 'loss' then r.losses = math.min(r.losses + 1, 65535) end
+  if how ~= 'release' and reason == nil then reason = how end
+  if reason then r.reason = string.sub(reason, 1, 240) end
+  local spent = t.attempts_max > 0 and r.attempts >= t.attempts_max and (how == 'fail' or how == 'expired')
+  if spent then return bury(id, r, r.reason) end
+  if how == 'loss' and S.losses_max > 0 and r.losses >= S.losses_max then return bury(id, r, 'losses') end
+  if delay_ms == nil then delay_ms = (how == 'fail' or how == 'expired') and backoff(t, r) or 0 end
+  r.holder, r.sticky, r.lease_ms = '', false, 0
+  if r.attempts == 0 and r.losses == 0 then tries_drop(id) else tries_put(id, r) end
+  if delay_ms > 0 then
+    redis.call('ZADD', key('delayed'), text(now + delay_ms), id)
+    note(now + delay_ms)
+  else
+    make_ready(id, t)
+  end
+end
+
+local function set_sticky(id, r, on)
+  r.sticky = on
+  tries_put(id, r)
+end
+
+-- The next lease number: view · 2^36 + n on an embedded store, the clock's microseconds (never back) elsewhere.
+local function new_lease()
+  if KEYS[2] then
+    local view = tonumber(redis.call('GET', KEYS[2])) or 0
+    if view ~= S.view then
+      set('view', view)
+      set('n', 0)
+    end
+    set('n', S.n + 1)
+    return view * 68719476736 + S.n
+  end
+  set('n', math.max(now_us, S.n + 1))
+  return S.n
+end
+
+-- The earliest thing that will happen by itself in this shard.
+local function next_event()
+  local at = NEVER
+  local head = redis.call('ZRANGE', key('delayed'), 0, 0, 'WITHSCORES')
+  if head[2] then at = tonumber(head[2]) end
+  for holder in string.gmatch(S.holders, '%S+') do
+    head = redis.call('ZRANGE', key('leased:' .. holder), 0, 0, 'WITHSCORES')
+    if head[2] then at = math.min(at, tonumber(head[2]))
+    elseif holder ~= CALLER then set('holders', without(S.holders, holder)) end
+  end
+  if S.paused > now then at = math.min(at, S.paused) end
+  return at
+end
+
+local function promote_due(most)
+  local ids = redis.call('ZRANGEBYSCORE', key('delayed'), '-inf', text(now), 'LIMIT', 0, most)
+  if #ids == 0 then return 0 end
+  local bodies = redis.call('HMGET', key('tasks'), unpack(ids))
+  redis.call('ZREM', key('delayed'), unpack(ids))
+  local by = {}
+  for i = 1, #ids do
+    if bodies[i] then
+      local t = decode(bodies[i])
+      local list = by[t.priority] or {}
+      by[t.priority] = list
+      list[#list + 1], list[#list + 2] = text(t.deadline), ids[i]
+    else
+      count('strays')
+    end
+  end
+  for priority, list in pairs(by) do
+    redis.call('ZADD', key('ready:' .. priority), unpack(list))
+    use_priority(priority)
+  end
+  woke = true
+  return #ids
+end
+
+-- Move what is due to ready and end what leases have run out, at most `most` of each holder's; then set the alarm anew.
+local function promote(most)
+  local moved = promote_due(most)
+  for holder in string.gmatch(S.holders, '%S+') do
+    local ids = redis.call('ZRANGEBYSCORE', key('leased:' .. holder), '-inf', text(now), 'LIMIT', 0, most)
+    for i = 1, #ids do
+      local t, r = task_get(ids[i]), tries_get(ids[i])
+      if t and r then end_lease(ids[i], t, r, 'expired')
+      else
+        redis.call('ZREM', key('leased:' .. holder), ids[i])
+        count('strays')
+      end
+    end
+    moved = moved + #ids
+  end
+  local at = next_event()
+  if at ~= S.alarm then set('alarm', at) end
+  return moved
+end
+
+-- A node that waits here is told once: it takes, and registers again when it finds nothing.
+local function wait_here()
+  if not has(S.waiting, CALLER) then set('waiting', with(S.waiting, CALLER)) end
+end
+
+local function wake()
+  local cluster, queue, shard = string.match(P, '^{([^:]+):(.*):(%d+)}$')
+  local function tell(holder, message)
+    if holder ~= CALLER and holder ~= '' then
+      redis.call('PUBLISH', '{' .. cluster .. '}:wake:' .. holder, queue .. ' ' .. shard .. ' ' .. message)
+    end
+  end
+  if woke and S.waiting ~= '' then
+    for holder in string.gmatch(S.waiting, '%S+') do tell(holder, 'ready') end
+    set('waiting', '')
+  end
+  if alarm_lowered then
+    local nearest = text(math.min(S.alarm, S.tick) - now)
+    for holder in string.gmatch(S.waiting, '%S+') do
+      if holder ~= S.sweeper then tell(holder, text(S.alarm - now)) end
+    end
+    tell(S.sweeper, nearest)
+  end
+end
+
+local function finish(items)
+  if S.paused > now then woke = false end -- nobody can take; the pause's end is an alarm, or a resume
+  if woke or alarm_lowered then wake() end
+  if next(changed) ~= nil or counted then
+    if not growing then redis.call('HDEL', key('shard'), '') end -- a removal first: a full store lets the script go on
+    set('seq', S.seq + 1)
+    if S.format == 0 then set('format', 1) end
+    local fields = {}
+    for field in pairs(changed) do
+      local value = S[field]
+      fields[#fields + 1], fields[#fields + 2] = field, type(value) == 'number' and text(value) or value
+    end
+    redis.call('HSET', key('shard'), unpack(fields))
+    for name, n in pairs(counts) do redis.call('HINCRBY', key('counts'), name, text(n)) end
+  end
+  return {now, S.alarm < NEVER and S.alarm or -1, woke and 1 or 0, items}
+end

@@ -1,0 +1,121 @@
+-- take: lease ready tasks in the queue's order, after moving what is due and ending leases that ran out.
+-- KEYS    1 the shard  2 the view
+-- ARGV    3 tasks moved at most before taking  4… per take: count, lease ms (0: the task's, else the queue's), wait 0|1, id ("": any)
+-- RETURNS per take: a list of {id, lease, payload, attempt, deadline_ms, lease_end_ms}
+-- Errors  STALE: the caller's boot was declared dead
+open()
+alive(CALLER)
+local most = int(3, 'tasks moved', 1, 1000)
+if #ARGV < 7 or #ARGV % 4 ~= 3 then refuse('BADARG a take has four arguments each') end
+local wants, total = {}, 0
+for i = 4, #ARGV, 4 do
+  local want = {int(i, 'count', 1, 1000), int(i + 1, 'lease ms', 0, NEVER), ARGV[i + 2] == '1', ARGV[i + 3]}
+  wants[#wants + 1] = want
+  if want[4] == '' then total = total + want[1] end
+end
+if total > 4000 then refuse('TOOBIG one script takes at most 4000 tasks') end
+if now >= S.alarm then promote(most) end
+
+-- The bands of one priority, read as far as they are needed.
+local function bands(priority, needed)
+  local name, edge = key('ready:' .. priority), text(now + S.urgent_ms)
+  local ranges = {urgent = {'(' .. text(now), edge}, late = {'-inf', text(now)}, early = {'(' .. edge, '+inf'}}
+  local read, at = {}, {urgent = 0, late = 0, early = 0}
+  return function(band)
+    if not read[band] then
+      local range = ranges[band]
+      read[band] = redis.call('ZRANGEBYSCORE', name, range[1], range[2], 'LIMIT', 0, needed)
+    end
+    local id = read[band][at[band] + 1]
+    if id then at[band] = at[band] + 1 end
+    return id
+  end
+end
+
+-- Up to `needed` ids of one priority, in order; every late_share-th comes from late, every early_share-th from early.
+local function choose(priority, needed)
+  if S.order == 'edf' then return redis.call('ZRANGE', key('ready:' .. priority), 0, needed - 1) end
+  local pull, ids = bands(priority, needed), {}
+  while #ids < needed do
+    local turn, id = S.taken + #ids + 1, nil
+    if S.early_share > 0 and turn % S.early_share == S.early_share - 1 then id = pull('early')
+    elseif S.late_share > 0 and turn % S.late_share == 0 then id = pull('late') end
+    id = id or pull('urgent') or pull('late') or pull('early')
+    if not id then break end
+    ids[#ids + 1] = id
+  end
+  return ids
+end
+
+local picked = {} -- {id, priority}
+local paused = S.paused > now
+if not paused and total > 0 then
+  for word in string.gmatch(S.pris, '%S+') do
+    local needed = total - #picked
+    if needed == 0 then break end
+    local ids = choose(word, needed)
+    if #ids > 0 then
+      redis.call('ZREM', key('ready:' .. word), unpack(ids))
+      set('taken', S.taken + #ids)
+    end
+    if #ids < needed then set('pris', without(S.pris, word)) end
+    for i = 1, #ids do picked[#picked + 1] = ids[i] end
+  end
+end
+
+local leased = {} -- score, id …
+local records = {} -- id, tries …
+local function lease(id, raw, tried, lease_ms)
+  local t = decode(raw)
+  local r = tried and tries_decode(tried) or fresh_tries()
+  if lease_ms == 0 then lease_ms = t.lease_ms end
+  if lease_ms == 0 then lease_ms = S.lease_ms end
+  r.lease, r.attempts, r.sticky, r.own, r.lease_ms, r.holder = new_lease(), math.min(r.attempts + 1, 65535), false, t.own, lease_ms, CALLER
+  records[#records + 1], records[#records + 2] = id, tries_encode(r)
+  leased[#leased + 1], leased[#leased + 2] = text(now + lease_ms), id
+  note(now + lease_ms)
+  count('taken')
+  return {id, r.lease, t.payload, r.attempts, t.deadline, now + lease_ms}
+end
+
+-- One named task, wherever it waits: ready or delayed.
+local function lease_named(id, lease_ms)
+  local raw = redis.call('HGET', key('tasks'), id)
+  if not raw or paused then return nil end
+  local t, tried = decode(raw), redis.call('HGET', key('tries'), id)
+  local r = tried and tries_decode(tried)
+  local where = locate(id, t, r)
+  if where ~= 'ready' and where ~= 'delayed' then return nil end
+  index_remove(id, t, r, where)
+  return lease(id, raw, tried, lease_ms)
+end
+
+local raws, tried = {}, {}
+for from = 1, #picked, 1000 do
+  local to = math.min(from + 999, #picked)
+  local a = redis.call('HMGET', key('tasks'), unpack(picked, from, to))
+  local b = redis.call('HMGET', key('tries'), unpack(picked, from, to))
+  for i = 1, #a do raws[from + i - 1], tried[from + i - 1] = a[i], b[i] end
+end
+local reply, at, hungry = {}, 0, false
+for i = 1, #wants do
+  local want, got = wants[i], {}
+  if want[4] ~= '' then
+    got[1] = lease_named(want[4], want[2])
+  else
+    while #got < want[1] and at < #picked do
+      at = at + 1
+      if raws[at] then got[#got + 1] = lease(picked[at], raws[at], tried[at], want[2]) else count('strays') end
+    end
+  end
+  if #got == 0 and want[3] then hungry = true end
+  reply[i] = got
+end
+for from = 1, #leased, 1000 do
+  local to = math.min(from + 999, #leased)
+  redis.call('HSET', key('tries'), unpack(records, from, to))
+  redis.call('ZADD', key('leased:' .. CALLER), unpack(leased, from, to))
+end
+if #leased > 0 and not has(S.holders, CALLER) then set('holders', with(S.holders, CALLER)) end
+if hungry then wait_here() end
+return finish(reply)

@@ -1,0 +1,319 @@
+"""The queues of one node: sessions, and the verbs that carry the load, batched into scripts by their shards."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from tidewarden.clock import Clock, sleep
+from tidewarden.config import Config
+from tidewarden.errors import BadArg, Exists, Full, NotHeld, StoreDown
+from tidewarden.queue.session import Session
+from tidewarden.queue.shard import Shard
+from tidewarden.queue.take import Take
+from tidewarden.queue.task import (
+    COUNT_MAX,
+    LEASE_MAX_MS,
+    LEASE_NUMBER_MAX,
+    REASON_MAX,
+    TIME_MAX_MS,
+    IdMaker,
+    NewTask,
+    Taken,
+    check_id,
+    check_name,
+    check_range,
+)
+from tidewarden.queue.upkeep import Upkeep
+from tidewarden.store import Link, Scripts
+
+LOST_RETRY_S = 0.5
+
+
+class Queues(Upkeep):
+    """Every verb of the queues. Results come as futures or coroutines; all raise :mod:`tidewarden.errors`."""
+
+    def __init__(self, config: Config, link: Link, scripts: Scripts, clock: Clock, *, views: bool) -> None:
+        super().__init__(config, link, scripts, clock, views=views)
+        self._turn: dict[str, int] = {}
+        self._ids = IdMaker()
+        self._takes: set[Take] = set()
+        self.draining = False
+
+    # --- sessions
+
+    def open_session(self, user: str = "default") -> Session:
+        """A new consumer. Close it when its connection goes."""
+        return Session(user)
+
+    async def close_session(self, session: Session) -> None:
+        """
+        End the session: its waiting takes take nothing, its leases end at once, as losses, in one batch a shard.
+
+        While the store is away it tries again, until the leases have run out by themselves.
+        """
+        session.closed = True
+        for take in list(session.takes):
+            take.future.cancel()
+        held, session.held = session.held, {}
+        if held:
+            await asyncio.shield(self._end_soon(held))
+
+    def _end_soon(self, held: dict[tuple[str, str], tuple[int, int]]) -> asyncio.Task[None]:
+        task = self._loop.create_task(self._end_all(held))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _end_all(self, held: dict[tuple[str, str], tuple[int, int]]) -> None:
+        while held:
+            ends = {}
+            for (queue, task_id), (lease, end_ms) in held.items():
+                shard = self._lane(self._shards[queue], task_id)
+                ends[queue, task_id] = (shard.end(task_id, lease, "loss"), lease, end_ms, shard)
+            held = {}
+            for name, (future, lease, end_ms, shard) in ends.items():
+                try:
+                    await future
+                except StoreDown:
+                    if end_ms > shard.now_ms:
+                        held[name] = (lease, end_ms)
+            if held:
+                await sleep(self._clock, LOST_RETRY_S)
+
+    # --- the hot verbs
+
+    def put(self, queue: str, task: NewTask) -> asyncio.Future[str]:
+        """
+        Put a task; a future of its id.
+
+        Raises: BadArg, TooBig (at once); in the future: Exists, NotHeld (by ``if_exists``), Full, StoreDown (with the same
+        id a retry is safe).
+        """
+        if queue not in self._shards:
+            check_name(queue)
+        task.check(self._config.limits.payload_bytes)
+        own = not task.id
+        task_id = task.id or self._ids.make(self._clock.unix_ms())
+        future: asyncio.Future[str] = self._loop.create_future()
+
+        def answered(done: asyncio.Future[Any]) -> None:
+            if future.done() or done.cancelled():
+                return
+            error = done.exception()
+            if error is not None:
+                future.set_exception(error)
+                return
+            reply = done.result()
+            if reply == b"EXISTS":
+                future.set_exception(Exists(f"the task {task_id} is there already"))
+            elif reply == b"NOTHELD":
+                future.set_exception(NotHeld(f"the task {task_id} is leased; it cannot be replaced now"))
+            else:
+                future.set_result(task_id)
+
+        options = task.options(own)
+        self._then(
+            queue, lambda shards: self._lane(shards, task_id).put(task_id, options, task.payload)
+        ).add_done_callback(answered)
+        return future
+
+    def take(
+        self,
+        session: Session,
+        queues: Sequence[str],
+        *,
+        count: int = 1,
+        wait_ms: int = 0,
+        lease_ms: int = 0,
+        task_id: str = "",
+    ) -> asyncio.Future[list[Taken]]:
+        """
+        Take at most ``count`` ready tasks, from earlier queues first, waiting at most ``wait_ms`` for the first; a future of the tasks.
+
+        Cancel the future when the consumer goes: nothing is taken for it, and what already was goes back.
+        Raises: BadArg (at once); Full: too many takes wait; StoreDown, Stale (in the future).
+        """
+        check_range(count, "COUNT", 1, COUNT_MAX)
+        check_range(wait_ms, "WAIT", 0, self._config.limits.wait_ms)
+        check_range(lease_ms, "LEASE", 0, LEASE_MAX_MS)
+        if task_id:
+            check_id(task_id)
+        if not queues:
+            raise BadArg("a take names at least one queue")
+        if wait_ms and len(self._takes) >= self._config.limits.waiting_max:
+            raise Full(f"{len(self._takes)} takes wait on this node; that is its limit (limits.waiting_max)")
+        shards: list[Shard] = []
+        for queue in queues:
+            known = self._shards.get(queue)
+            if known is None:
+                return self._loop.create_task(self._take_later(session, queues, count, wait_ms, lease_ms, task_id))
+            if task_id:
+                shards.append(self._lane(known, task_id))
+            elif len(known) == 1:
+                shards.append(known[0])
+            else:
+                turn = self._turn[queue] = (self._turn.get(queue, -1) + 1) % len(known)
+                shards += known[turn:] + known[:turn]
+        take = Take(
+            session,
+            shards,
+            count=count,
+            lease_ms=lease_ms,
+            wait_s=wait_ms / 1000,
+            task_id=task_id,
+            on_end=lambda take: self._ended(session, take),
+        )
+        self._takes.add(take)
+        session.takes.add(take)
+        take.start()
+        return take.future
+
+    def _ended(self, session: Session, take: Take) -> None:
+        self._takes.discard(take)
+        session.takes.discard(take)
+
+    async def _take_later(
+        self, session: Session, queues: Sequence[str], count: int, wait_ms: int, lease_ms: int, task_id: str
+    ) -> list[Taken]:
+        for queue in queues:
+            check_name(queue)
+            await self._open(queue)
+        if session.closed:
+            return []
+        return await self.take(session, queues, count=count, wait_ms=wait_ms, lease_ms=lease_ms, task_id=task_id)
+
+    def ack(self, session: Session, queue: str, pairs: Iterable[tuple[str, int]]) -> asyncio.Future[list[int]]:
+        """
+        Tasks are done; a future of 1 or 0 (the lease is not current) for each.
+
+        The same ack of an id of the caller's is 1 again while the queue remembers it (``dedup_ms``).
+        """
+        pairs = list(pairs)
+        check_range(len(pairs), "the number of tasks", 1, self._config.limits.batch_max)
+        for _, lease in pairs:  # here, for in the script it would fail those of others that came along
+            check_range(lease, "the lease number", 0, LEASE_NUMBER_MAX)
+
+        def act(shards: list[Shard]) -> asyncio.Future[Any]:
+            dropped = {}
+            for task_id, lease in pairs:
+                entry = session.drop(queue, task_id, lease)
+                if entry is not None:
+                    dropped[queue, task_id] = entry
+            if len(pairs) == 1:
+                task_id, lease = pairs[0]
+                result = _listed(self._lane(shards, task_id).ack(task_id, lease))
+            else:
+                result = asyncio.gather(*(self._lane(shards, task_id).ack(task_id, lease) for task_id, lease in pairs))
+            if dropped:
+                result.add_done_callback(lambda done: self._acked(session, dropped, done))
+            return result
+
+        return self._then(check_name(queue) if queue not in self._shards else queue, act)
+
+    def _acked(
+        self, session: Session, dropped: dict[tuple[str, str], tuple[int, int]], done: asyncio.Future[Any]
+    ) -> None:
+        """An ack that nobody knows the end of: the session goes on holding the tasks, or ends their leases if it has closed."""
+        if done.cancelled() or done.exception() is None:
+            return
+        if session.closed:
+            self._end_soon(dropped)
+        else:
+            session.held.update(dropped)
+
+    async def _end(
+        self, session: Session, queue: str, task_id: str, lease: int, how: str, delay_ms: int, reason: str
+    ) -> None:
+        check_range(delay_ms, "DELAY", -1, TIME_MAX_MS // 2)
+        check_range(lease, "the lease number", 0, LEASE_NUMBER_MAX)
+        shards = await self._open(check_name(queue))
+        ended = await self._lane(shards, task_id).end(task_id, lease, how, delay_ms, reason[:REASON_MAX])
+        session.drop(queue, task_id, lease)
+        if not ended:
+            raise NotHeld(f"the task {task_id} of {queue} is not held under lease {lease}")
+
+    async def release(
+        self, session: Session, queue: str, task_id: str, lease: int, delay_ms: int = 0, reason: str = ""
+    ) -> None:
+        """Hand a task on; the attempt is given back. Raises: NotHeld."""
+        await self._end(session, queue, task_id, lease, "release", delay_ms, reason)
+
+    async def fail(
+        self, session: Session, queue: str, task_id: str, lease: int, delay_ms: int | None = None, reason: str = ""
+    ) -> None:
+        """
+        A try failed, and the attempt counts: again after ``delay_ms`` or the backoff, or buried when attempts are used up.
+
+        Raises: NotHeld.
+        """
+        await self._end(session, queue, task_id, lease, "fail", -1 if delay_ms is None else delay_ms, reason)
+
+    async def bury(self, session: Session, queue: str, task_id: str, lease: int, reason: str = "") -> None:
+        """Put a task aside until it is kicked. Raises: NotHeld."""
+        await self._end(session, queue, task_id, lease, "bury", -1, reason or "buried")
+
+    async def touch(self, session: Session, queue: str, task_id: str, lease: int, lease_ms: int = 0) -> int:
+        """The lease runs on from now; its new end in unix ms of the store. Raises: NotHeld."""
+        check_range(lease_ms, "LEASE", 0, LEASE_MAX_MS)
+        check_range(lease, "the lease number", 0, LEASE_NUMBER_MAX)
+        shards = await self._open(check_name(queue))
+        end_ms: int = await self._lane(shards, task_id).touch(task_id, lease, lease_ms)
+        if not end_ms:
+            raise NotHeld(f"the task {task_id} of {queue} is not held under lease {lease}")
+        if (queue, task_id) in session.held:
+            session.held[queue, task_id] = (lease, end_ms)
+        return end_ms
+
+    # --- wake-ups from other nodes
+
+    def heard(self, channel: bytes, message: bytes) -> None:
+        """A message of the store's: on this holder's wake channel, or that a queue's settings changed."""
+        text = message.decode("utf-8", "replace")
+        if channel == self._registry_key.encode():
+            self.forget(text)
+            return
+        queue, index, what = text.rsplit(" ", 2)
+        shards = self._shards.get(queue)
+        if shards is not None and int(index) < len(shards):
+            if what == "ready":
+                shards[int(index)].wake()
+            else:
+                shards[int(index)].expect(max(0, int(what)))
+        if what != "ready":
+            self.on_next(queue, int(index), max(0, int(what)))
+
+    def wake_all(self) -> None:
+        """Messages may have been missed: every waiting take is tried again."""
+        for shards in self._shards.values():
+            for shard in shards:
+                if shard.parked:
+                    shard.wake()
+
+    def waiting(self) -> int:
+        """Takes under way or waiting on this node."""
+        return len(self._takes)
+
+    def end_waits(self) -> None:
+        """Answer every waiting take with nothing: the node goes down."""
+        self.draining = True
+        for take in list(self._takes):
+            take.stop_waiting()
+
+
+def _listed(future: asyncio.Future[Any]) -> asyncio.Future[list[Any]]:
+    """A future of a list with the one result."""
+    listed: asyncio.Future[list[Any]] = future.get_loop().create_future()
+
+    def done(inner: asyncio.Future[Any]) -> None:
+        if listed.done() or inner.cancelled():
+            return
+        error = inner.exception()
+        if error is not None:
+            listed.set_exception(error)
+        else:
+            listed.set_result([inner.result()])
+
+    future.add_done_callback(done)
+    return listed

@@ -1,0 +1,48 @@
+"""One consumer's identity: by default its connection. It owns leases; when it goes, they end."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tidewarden.queue.task import Taken
+
+if TYPE_CHECKING:
+    from tidewarden.queue.take import Take
+
+HELD_MAX = 10_000
+_numbers = itertools.count(1)
+
+
+class Session:
+    """
+    What one consumer holds on this node: ``held[(queue, id)]`` is ``(lease, lease end in unix ms of the store)``.
+
+    A lease may be ended through another session too; the entry left here does nothing when this one closes.
+    """
+
+    __slots__ = ("closed", "held", "id", "takes", "user")
+
+    def __init__(self, user: str = "default") -> None:
+        self.id = str(next(_numbers))
+        self.user = user
+        self.held: dict[tuple[str, str], tuple[int, int]] = {}
+        self.takes: set[Take] = set()
+        self.closed = False
+
+    def hold(self, tasks: Sequence[Taken], now_ms: int) -> None:
+        """The session holds these from now on. ``now_ms`` is the store's clock: what ended by it is forgotten when there is much."""
+        for task in tasks:
+            self.held[task.queue, task.id] = (task.lease, task.lease_end_ms)
+        if len(self.held) > HELD_MAX and len(self.held) % 1000 < len(tasks):
+            for name in [name for name, (_, end_ms) in self.held.items() if end_ms < now_ms]:
+                del self.held[name]
+
+    def drop(self, queue: str, task_id: str, lease: int) -> tuple[int, int] | None:
+        """The lease is over; what was known of it, ``None`` when it was not held here."""
+        entry = self.held.get((queue, task_id))
+        if entry is None or entry[0] != lease:
+            return None
+        del self.held[queue, task_id]
+        return entry

@@ -1,0 +1,101 @@
+"""A queue's settings: they live in the store, as JSON in `{cluster}:queues`, and copied into each shard's record."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from tidewarden.errors import BadArg
+
+SHARDS_MAX = 256
+
+
+class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    How a queue behaves.
+
+    ``urgent_ms``: how near a deadline makes a task urgent. ``late_share``, ``early_share``: every n-th task comes from
+    that band, 0 = off. ``order``: ``bands``, or ``edf`` (earliest deadline alone). ``losses_max``: leases lost to
+    disconnects before a task is buried, 0 = no limit. ``dedup_ms``: how long a finished id of the caller's is
+    remembered, 0 = not at all. ``shards`` is fixed while the queue holds tasks.
+    """
+
+    shards: int = 1
+    durability: Literal["one", "fsync"] = "one"
+    order: Literal["bands", "edf"] = "bands"
+    lease_ms: int = 30_000
+    urgent_ms: int = 60_000
+    late_share: int = 8
+    early_share: int = 16
+    dedup_ms: int = 60_000
+    losses_max: int = 10
+    backoff_cap_ms: int = 3_600_000
+
+    def shard_fields(self) -> list[str | int]:
+        """What configure.lua writes into each shard's record, as name, value, …"""
+        fields: list[str | int] = []
+        for name in SHARD_FIELDS:
+            fields += (name, getattr(self, name))
+        return fields
+
+
+# The system's own queues are made with what they need, so that nodes which start together agree from the first moment.
+SYSTEM = {"_tokens:": QueueSettings(shards=16, losses_max=0, dedup_ms=0)}
+
+
+def settings_of_new(queue: str) -> QueueSettings:
+    """What a queue is made with."""
+    return next((settings for prefix, settings in SYSTEM.items() if queue.startswith(prefix)), QueueSettings())
+
+
+SHARD_FIELDS = (
+    "order",
+    "lease_ms",
+    "urgent_ms",
+    "late_share",
+    "early_share",
+    "dedup_ms",
+    "losses_max",
+    "backoff_cap_ms",
+)
+LIMITS: dict[str, tuple[int, int]] = {
+    "shards": (1, SHARDS_MAX),
+    "lease_ms": (1, 30 * 86_400_000),
+    "urgent_ms": (0, 366 * 86_400_000),
+    "late_share": (0, 1000),
+    "early_share": (0, 1000),
+    "dedup_ms": (0, 30 * 86_400_000),
+    "losses_max": (0, 65_535),
+    "backoff_cap_ms": (1, 366 * 86_400_000),
+}
+CHOICES: dict[str, tuple[str, ...]] = {"durability": ("one", "fsync"), "order": ("bands", "edf")}
+
+
+def changed(old: QueueSettings, values: dict[str, Any], *, fsync_always: bool) -> QueueSettings:
+    """
+    ``old`` with ``values`` set.
+
+    Raises: BadArg: an unknown name or a value that is not allowed; names both and what is.
+    """
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        if name in LIMITS:
+            low, high = LIMITS[name]
+            text = str(value)
+            if not text.removeprefix("-").isdecimal() or not low <= int(text) <= high:
+                raise BadArg(f"{name} is {value!r}; allowed is {low} to {high}")
+            found[name] = int(text)
+        elif name in CHOICES:
+            if name == "durability" and value == "quorum":
+                raise BadArg(
+                    "durability quorum needs replicated stores, which this version does not have; allowed are one, fsync"
+                )
+            if value not in CHOICES[name]:
+                raise BadArg(f"{name} is {value!r}; allowed are {', '.join(CHOICES[name])}")
+            found[name] = value
+        else:
+            raise BadArg(f"there is no queue setting {name!r}; there are {', '.join((*LIMITS, *CHOICES))}")
+    if found.get("durability") == "fsync" and not fsync_always:
+        raise BadArg('durability fsync needs store.fsync = "always" in the configuration')
+    return msgspec.structs.replace(old, **found)

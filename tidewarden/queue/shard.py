@@ -1,0 +1,269 @@
+"""One shard of one queue: requests that arrive together become one script call; waiting takes are woken, never polled."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from tidewarden.errors import BadArg, Error, Internal
+from tidewarden.store import Link, Scripts
+from tidewarden.store.link import Arg
+
+ITEMS_MAX = 500  # of one verb in one script call
+BYTES_MAX = 4_000_000  # likewise, so that a call keeps neither the store nor the other items waiting for long
+TASK_BYTES = 1000  # what a task that may be taken counts as: one script takes at most 4000
+WAKE_MAX = 16  # waiting takes tried at a time: when one of them finds nothing, the rest would too
+PROMOTED_MAX = 200  # due tasks that one take moves before it takes
+
+
+class Parked(Protocol):
+    """A waiting take, as a shard sees it."""
+
+    @property
+    def named(self) -> bool:
+        """Whether it wants one task alone: that it finds nothing says nothing of the others."""
+
+    def try_shard(self, shard: Shard) -> asyncio.Future[bool] | None:
+        """Take from ``shard`` now; the future tells whether anything came. None: it is busy elsewhere and will come back."""
+
+    def stop_waiting(self) -> None:
+        """End with what there is."""
+
+
+class _Batch:
+    """Items of one verb that wait for the end of this turn of the loop: their arguments, and who wants each reply."""
+
+    __slots__ = ("args", "bytes", "futures", "head")
+
+    def __init__(self, head: Sequence[Arg] = ()) -> None:
+        self.head = head
+        self.bytes = 0
+        self.args: list[Arg] = []
+        self.futures: list[asyncio.Future[Any]] = []
+
+
+class Shard:
+    """
+    The scripts of one shard, batched. Every method returns a future of the item's own reply (see ``lua/*.lua``).
+
+    ``holder`` is asked anew for each call, for a node may register again; ``on_next(shard, delay_ms)`` hears the next event.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        scripts: Scripts,
+        keys: tuple[str, ...],
+        holder: Callable[[], str],
+        on_next: Callable[[Shard, int], None],
+    ) -> None:
+        self.keys = keys
+        _, self.queue, index = split_prefix(keys[0])
+        self.index = index
+        self._link = link
+        self._scripts = scripts
+        self._holder = holder
+        self._on_next = on_next
+        self._loop = asyncio.get_running_loop()
+        self._batches: dict[str, _Batch] = {}
+        self._scheduled = False
+        self.parked: dict[Parked, None] = {}
+        self.wakes = 0
+        self.now_ms = 0  # the store's clock at the latest answer
+        self._serving = False
+        self._retired = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+        self._next_at: float | None = None
+
+    # --- verbs, one item each
+
+    def put(self, task_id: str, options: str, payload: bytes) -> asyncio.Future[Any]:
+        return self._add("queue.put", (task_id, options, payload), size=len(payload))
+
+    def take(self, count: int, lease_ms: int, wait: bool, task_id: str = "") -> asyncio.Future[Any]:
+        args = (count, lease_ms, int(wait), task_id)
+        return self._add("queue.take", args, head=(PROMOTED_MAX,), size=count * TASK_BYTES)
+
+    def ack(self, task_id: str, lease: int) -> asyncio.Future[Any]:
+        return self._add("queue.ack", (task_id, lease))
+
+    def end(self, task_id: str, lease: int, how: str, delay_ms: int = -1, reason: str = "") -> asyncio.Future[Any]:
+        return self._add("queue.end", (task_id, lease, how, delay_ms, reason))
+
+    def touch(self, task_id: str, lease: int, lease_ms: int) -> asyncio.Future[Any]:
+        return self._add("queue.touch", (task_id, lease, lease_ms))
+
+    def run(self, name: str, args: Sequence[Arg], now_ms: int = 0) -> asyncio.Future[Any]:
+        """Run any script of this shard by itself, after what is batched so far."""
+        self._flush()
+        future: asyncio.Future[Any] = self._loop.create_future()
+        self._send(name, args, [future], single=True, now_ms=now_ms)
+        return future
+
+    # --- batching
+
+    def _add(self, name: str, args: tuple[Arg, ...], head: tuple[Arg, ...] = (), size: int = 0) -> asyncio.Future[Any]:
+        batch = self._batches.get(name)
+        if batch is not None and batch.bytes + size > BYTES_MAX:
+            self._flush()
+            batch = None
+        if batch is None:
+            batch = self._batches[name] = _Batch(head)
+        batch.bytes += size
+        future: asyncio.Future[Any] = self._loop.create_future()
+        batch.args.extend(args)
+        batch.futures.append(future)
+        if len(batch.futures) >= ITEMS_MAX:
+            self._flush()
+        elif not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._flush)
+        return future
+
+    def _flush(self) -> None:
+        self._scheduled = False
+        batches, self._batches = self._batches, {}
+        for name, batch in batches.items():
+            self._send(name, (*batch.head, *batch.args), batch.futures, single=False)
+
+    def _send(
+        self, name: str, args: Sequence[Arg], futures: list[asyncio.Future[Any]], *, single: bool, now_ms: int = 0
+    ) -> None:
+        try:
+            reply = self._scripts.run(self._link, name, self.keys, (now_ms, self._holder(), *args))
+        except (Error, UnicodeEncodeError) as error:
+            refused = (
+                error if isinstance(error, Error) else BadArg(f"not every id or reason is UTF-8 text: {error.reason}")
+            )
+            for future in futures:
+                future.set_exception(refused)
+            return
+        reply.add_done_callback(lambda done: self._answer(done, futures, single))
+
+    def _answer(self, done: asyncio.Future[Any], futures: list[asyncio.Future[Any]], single: bool) -> None:
+        if done.cancelled():
+            return
+        error = done.exception()
+        if error is not None:
+            for future in futures:
+                if not future.done():
+                    future.set_exception(error)
+                    _ = future.exception()
+            return
+        now_ms, next_ms, woke, items = done.result()
+        if single:
+            if not futures[0].done():
+                futures[0].set_result(items)
+        elif len(items) != len(futures):
+            for future in futures:
+                future.set_exception(Internal(f"a script answered {len(items)} items for {len(futures)}"))
+        else:
+            for future, item in zip(futures, items, strict=True):
+                if not future.done():
+                    future.set_result(item)
+        self.heard(now_ms, next_ms, bool(woke))
+
+    # --- waiting
+
+    def heard(self, now_ms: int, next_ms: int, woke: bool) -> None:
+        """What every reply says: the store's clock, when anything happens next (-1: nothing), whether tasks became ready."""
+        self.now_ms = now_ms
+        if next_ms < 0:
+            self._next_at = None
+        else:
+            delay_ms = max(0, next_ms - now_ms)
+            self.expect(delay_ms)
+            self._on_next(self, delay_ms)
+        if woke:
+            self.wake()
+
+    def expect(self, delay_ms: int) -> None:
+        """Something happens in the shard in ``delay_ms``: waiting takes are tried then."""
+        self._next_at = self._loop.time() + delay_ms / 1000
+        if self.parked:
+            self._arm()
+
+    def _arm(self) -> None:
+        if self._next_at is None:
+            return
+        if self._timer is not None:
+            if self._timer_at <= self._next_at:
+                return  # it fires soon enough, and looks again then
+            self._timer.cancel()
+        # uvloop's handle for a moment that has come already cannot be asked for its time.
+        self._timer_at = self._next_at
+        self._timer = self._loop.call_at(self._next_at, self._fire)
+
+    def _fire(self) -> None:
+        self._timer = None
+        self.wake()
+
+    def park(self, waiter: Parked) -> None:
+        """``waiter`` found nothing here and waits; the script that told it so has registered this node."""
+        if self._retired:
+            waiter.stop_waiting()
+            return
+        self.parked[waiter] = None
+        self._arm()
+
+    def retire(self) -> None:
+        """The queue is cut anew: nobody is woken through this object any more, so whoever waits here asks again."""
+        self._retired = True
+        for waiter in list(self.parked):
+            waiter.stop_waiting()
+
+    def unpark(self, waiter: Parked) -> None:
+        self.parked.pop(waiter, None)
+        if not self.parked and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def wake(self) -> None:
+        """Tasks may be ready here: try the waiting takes, oldest first."""
+        self.wakes += 1
+        if self.parked and not self._serving:
+            self._serve()
+
+    def _serve(self) -> None:
+        tries: list[asyncio.Future[bool]] = []
+        named: set[asyncio.Future[bool]] = set()
+        for waiter in list(self.parked):
+            attempt = waiter.try_shard(self)
+            if attempt is not None:
+                tries.append(attempt)
+                if waiter.named:
+                    named.add(attempt)
+            if len(tries) - len(named) >= WAKE_MAX:
+                break
+        if not tries:
+            return
+        self._serving = True
+        left, seen, found = len(tries), self.wakes, len(tries) > len(named)
+
+        def one_done(done: asyncio.Future[bool]) -> None:
+            nonlocal left, found
+            left -= 1
+            if done not in named:
+                found = found and not done.cancelled() and done.exception() is None and done.result()
+            if left == 0:
+                self._serving = False
+                if self.parked and (found or self.wakes != seen):
+                    self._serve()
+
+        for attempt in tries:
+            attempt.add_done_callback(one_done)
+
+
+def prefix_of(cluster: str, queue: str, shard: int) -> str:
+    """The beginning of every key of a shard, with its hash tag."""
+    return f"{{{cluster}:{queue}:{shard}}}"
+
+
+def split_prefix(prefix: str) -> tuple[str, str, int]:
+    """Cluster, queue and shard number of a prefix."""
+    inner = prefix[1:-1]
+    cluster, _, rest = inner.partition(":")
+    queue, _, index = rest.rpartition(":")
+    return cluster, queue, int(index)

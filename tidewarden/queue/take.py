@@ -1,0 +1,193 @@
+"""One take under way: it asks its shards in turn, waits parked at all of them, and hands back what nobody is there for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tidewarden.errors import Stale, StoreDown
+from tidewarden.queue.session import Session
+from tidewarden.queue.shard import Shard
+from tidewarden.queue.task import Taken
+
+RETRY_S = 0.5  # after the store refused, or was away
+
+
+class Take:
+    """
+    A take of at most ``count`` tasks from ``shards``, in that order; :attr:`future` gets the tasks.
+
+    At most one script of it is under way at any time. With ``wait_s`` it ends at the first task, or empty when the time is over.
+    When its session has closed meanwhile, what arrives goes back without counting as an attempt. One that waits outlives the
+    store's absence: it asks again, and fails only when its time is over and the store still does not answer.
+    """
+
+    __slots__ = (
+        "_again", "_busy", "_count", "_ended", "_from", "_got", "_lease_ms", "_loop", "_on_end", "_parked", "_seen",
+        "_session", "_shards", "_task_id", "_timer", "_trouble", "_waits", "future",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        session: Session,
+        shards: Sequence[Shard],
+        *,
+        count: int,
+        lease_ms: int,
+        wait_s: float,
+        task_id: str,
+        on_end: Callable[[Take], None],
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[list[Taken]] = self._loop.create_future()
+        self._session = session
+        self._shards = shards
+        self._count = count
+        self._lease_ms = lease_ms
+        self._task_id = task_id
+        self._waits = wait_s > 0
+        self._on_end = on_end
+        self._got: list[Taken] = []
+        self._from: list[Shard] = []
+        self._seen: list[int] = []
+        self._again: list[Shard] = []
+        self._busy = False
+        self._parked = False
+        self._trouble: BaseException | None = None
+        self._ended = False
+        self._timer = self._loop.call_later(wait_s, self._time_over) if self._waits else None
+        self.future.add_done_callback(self._released)
+
+    @property
+    def named(self) -> bool:
+        """Whether it wants one task alone."""
+        return bool(self._task_id)
+
+    def start(self) -> None:
+        """Ask the first shard; the rest follows by itself."""
+        self._seen = [shard.wakes for shard in self._shards]
+        self._ask(0)
+
+    def _ask(self, position: int) -> None:
+        """Ask the shards from ``position`` on, one after the other."""
+        if self.future.done() or position == len(self._shards) or len(self._got) >= self._count:
+            self._asked_all()
+            return
+        self._busy = True
+        shard = self._shards[position]
+        wait = self._waits and not self._got
+        reply = shard.take(self._count - len(self._got), self._lease_ms, wait, self._task_id)
+        reply.add_done_callback(lambda done: self._answered(shard, done, lambda: self._ask(position + 1)))
+
+    def _answered(self, shard: Shard, done: asyncio.Future[Any], then: Callable[[], None]) -> None:
+        self._busy = False
+        error = self._trouble = done.exception()
+        if error is not None:
+            if (
+                isinstance(error, StoreDown | Stale)
+                and self._waits
+                and not (self._got or self._ended or self.future.done())
+            ):
+                self._ask_later()
+            else:
+                self._end(error=error)
+            return
+        tasks = [Taken(shard.queue, row[0].decode("utf-8", "surrogateescape"), *row[1:]) for row in done.result()]
+        if self.future.done():
+            _give_back(tasks, [shard] * len(tasks))
+            return
+        self._got += tasks
+        self._from += [shard] * len(tasks)
+        then()
+
+    def _ask_later(self) -> None:
+        """The store is away, or this node has to register again: the take goes on waiting, and asks anew."""
+        if self._parked:
+            self._parked = False
+            for shard in self._shards:
+                shard.unpark(self)
+        self._again.clear()
+        self._loop.call_later(RETRY_S, self.start)
+
+    def _asked_all(self) -> None:
+        if self.future.done():
+            return
+        if self._got or not self._waits or self._ended:
+            self._end()
+            return
+        # A wake-up that came between a shard's answer and now is not lost: ask again where there was one.
+        missed = [i for i, shard in enumerate(self._shards) if shard.wakes != self._seen[i]]
+        if missed:
+            self.start()
+            return
+        self._parked = True
+        for shard in self._shards:
+            shard.park(self)
+
+    def try_shard(self, shard: Shard) -> asyncio.Future[bool] | None:
+        """Called by a shard in which something may be ready."""
+        if self._busy:
+            if shard not in self._again:
+                self._again.append(shard)
+            return None
+        outcome: asyncio.Future[bool] = self._loop.create_future()
+        self._busy = True
+        reply = shard.take(self._count, self._lease_ms, True, self._task_id)
+
+        def then() -> None:
+            if self._got or self._ended:
+                self._end()
+            elif self._again:
+                self.try_shard(self._again.pop(0))
+
+        def answered(done: asyncio.Future[Any]) -> None:
+            self._answered(shard, done, then)
+            if not outcome.done():
+                outcome.set_result(done.exception() is None and bool(done.result()))
+
+        reply.add_done_callback(answered)
+        return outcome
+
+    def stop_waiting(self) -> None:
+        """Answer with what there is, as if the waiting time were over."""
+        self._time_over()
+
+    def _time_over(self) -> None:
+        self._timer = None
+        self._ended = True
+        if not self._busy:
+            self._end(error=self._trouble)
+
+    def _end(self, error: BaseException | None = None) -> None:
+        if self.future.done():
+            return
+        if error is not None and not self._got:
+            self.future.set_exception(error)
+        else:
+            if self._got:
+                self._session.hold(self._got, self._from[0].now_ms)
+            self.future.set_result(self._got)
+
+    def _released(self, _future: asyncio.Future[list[Taken]]) -> None:
+        """The future is done, or the caller cancelled it."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._parked:
+            for shard in self._shards:
+                shard.unpark(self)
+        if self.future.cancelled():
+            _give_back(self._got, self._from)
+        self._on_end(self)
+
+
+def _give_back(tasks: Sequence[Taken], shards: Sequence[Shard]) -> None:
+    """Nobody is there any more for what was taken: it is ready again, and the attempt does not count."""
+    for task, shard in zip(tasks, shards, strict=True):
+        shard.end(task.id, task.lease, "release").add_done_callback(_seen)
+
+
+def _seen(future: asyncio.Future[Any]) -> None:
+    """The hand-back of a task nobody waits for: when it fails, the lease ends by its time."""
+    if not future.cancelled():
+        _ = future.exception()

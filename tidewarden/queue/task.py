@@ -1,0 +1,269 @@
+"""What a task is, on its way in and out, and which values are allowed: decided here once, for every door."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from tidewarden.errors import BadArg, TooBig
+
+TIME_MAX_MS = 2**42 - 1  # every time on the wire, unix milliseconds
+LEASE_MAX_MS = 30 * 86_400_000
+LEASE_NUMBER_MAX = 2**53 - 1  # the scripts' numbers are doubles
+PRIORITY_MAX = 99
+COUNT_MAX = 1000
+NAME_MAX = 200
+ID_MAX = 200
+REASON_MAX = 240
+STATES = ("delayed", "ready", "leased", "buried")
+
+# DESIGN's table of a task's life, as the documentation shows it and the tests play it against the scripts.
+TRANSITIONS: dict[str, dict[str, str]] = {
+    "delayed": {"due": "ready", "take": "leased", "delete": "done"},
+    "ready": {"take": "leased", "delete": "done"},
+    "leased": {
+        "ack": "done",
+        "touch": "leased",
+        "release": "ready",
+        "fail": "ready",
+        "disconnect": "ready",
+        "lease end": "ready",
+        "bury": "buried",
+        "delete": "done",
+    },
+    "buried": {"kick": "ready", "delete": "done"},
+}
+
+Mode: TypeAlias = Literal["keep", "fail", "replace"]
+_NAME = re.compile(r"[A-Za-z0-9_.:/-]+")
+_ALPHABET = "0123456789abcdefghijklmnopqrstuv"  # base 32 in an order that sorts as the numbers do
+
+
+def check_name(name: str, what: str = "queue") -> str:
+    """
+    The name, if a queue may have it.
+
+    Raises: BadArg: empty, longer than 200 bytes, or with a character outside ``A-Za-z0-9_.:/-``.
+    """
+    if not name or len(name) > NAME_MAX or _NAME.fullmatch(name) is None:
+        raise BadArg(f"the {what} name {name[:60]!r} is not 1 to {NAME_MAX} characters of A-Z a-z 0-9 _ . : / -")
+    return name
+
+
+def check_id(task_id: str) -> str:
+    """
+    The id, if a task may have it.
+
+    Raises: BadArg: empty, longer than 200 bytes, no UTF-8 text, or with white space or a control character.
+    """
+    if (
+        not task_id
+        or len(task_id.encode("utf-8", "replace")) > ID_MAX
+        or any(c <= " " or c == "\x7f" or "\ud800" <= c <= "\udfff" for c in task_id)
+    ):
+        raise BadArg(f"the id {task_id[:60]!r} is not 1 to {ID_MAX} bytes without white space or control characters")
+    return task_id
+
+
+def check_range(value: int, what: str, low: int, high: int) -> int:
+    """
+    The value, if it lies between ``low`` and ``high``.
+
+    Raises: BadArg: it does not; names ``what``, the value and what is allowed.
+    """
+    if not low <= value <= high:
+        raise BadArg(f"{what} is {value}; allowed is {low} to {high}")
+    return value
+
+
+@dataclass(slots=True)
+class NewTask:
+    """
+    A task to put. At most one of ``delay_ms`` and ``at_ms``, and of ``deadline_ms`` and ``within_ms``.
+
+    Times are the store's: ``delay_ms`` and ``within_ms`` count from the put; 0 means "the queue's" for ``lease_ms``
+    and "no limit", "no backoff" for ``attempts`` and ``backoff_ms``. Without an id we make one, which sorts by time.
+    """
+
+    payload: bytes = b""
+    id: str = ""
+    delay_ms: int | None = None
+    at_ms: int | None = None
+    deadline_ms: int | None = None
+    within_ms: int | None = None
+    priority: int = 50
+    lease_ms: int = 0
+    attempts: int = 0
+    backoff_ms: int = 0
+    if_exists: Mode = "keep"
+
+    def check(self, payload_max: int) -> None:
+        """Raises: BadArg, TooBig: the first field that is not allowed, with what is."""
+        if len(self.payload) > payload_max:
+            raise TooBig(f"the payload has {len(self.payload)} bytes; allowed are {payload_max}")
+        if self.id:
+            check_id(self.id)
+        if self.delay_ms is not None:
+            if self.at_ms is not None:
+                raise BadArg("DELAY and AT exclude each other")
+            check_range(self.delay_ms, "DELAY", 0, TIME_MAX_MS // 2)
+        if self.at_ms is not None:
+            check_range(self.at_ms, "AT", 0, TIME_MAX_MS)
+        if self.deadline_ms is not None:
+            if self.within_ms is not None:
+                raise BadArg("DEADLINE and WITHIN exclude each other")
+            check_range(self.deadline_ms, "DEADLINE", 0, TIME_MAX_MS)
+        if self.within_ms is not None:
+            check_range(self.within_ms, "WITHIN", 0, TIME_MAX_MS // 2)
+        check_range(self.priority, "PRIORITY", 0, PRIORITY_MAX)
+        check_range(self.lease_ms, "LEASE", 0, LEASE_MAX_MS)
+        check_range(self.attempts, "ATTEMPTS", 0, 65_535)
+        check_range(self.backoff_ms, "BACKOFF", 0, LEASE_MAX_MS)
+        if self.if_exists not in ("keep", "fail", "replace"):
+            raise BadArg(f"IFEXISTS is {self.if_exists!r}; allowed are keep, fail, replace")
+
+    def options(self, own: bool) -> str:
+        """What put.lua reads: "" for a task of defaults under an id of ours."""
+        if (
+            own
+            and self.delay_ms is None
+            and self.at_ms is None
+            and self.deadline_ms is None
+            and self.within_ms is None
+            and self.priority == 50
+            and not (self.lease_ms or self.attempts or self.backoff_ms)
+        ):
+            return ""
+        due = (1, self.delay_ms) if self.delay_ms is not None else (2, self.at_ms) if self.at_ms is not None else (0, 0)
+        limit = (
+            (1, self.deadline_ms)
+            if self.deadline_ms is not None
+            else (2, self.within_ms)
+            if self.within_ms is not None
+            else (0, 0)
+        )
+        return (
+            f"{due[0]} {due[1]} {limit[0]} {limit[1]} {self.priority} {self.lease_ms} {self.attempts} {self.backoff_ms} "
+            f"{int(own)} {self.if_exists}"
+        )
+
+
+@dataclass(slots=True)
+class Taken:
+    """A task under a lease. ``lease`` is the fencing number: it only grows, hand it to what the task changes."""
+
+    queue: str
+    id: str
+    lease: int
+    payload: bytes
+    attempt: int
+    deadline_ms: int
+    lease_end_ms: int
+
+
+@dataclass(slots=True)
+class Changes:
+    """What ``Q.UPDATE`` changes; ``None`` leaves a field as it is. ``lease`` is needed for a leased task."""
+
+    payload: bytes | None = None
+    delay_ms: int | None = None
+    at_ms: int | None = None
+    deadline_ms: int | None = None
+    within_ms: int | None = None
+    priority: int | None = None
+    lease: int = 0
+
+    def arguments(self, task_id: str, payload_max: int) -> list[str | bytes | int]:
+        """
+        What update.lua reads.
+
+        Raises: BadArg, TooBig: the first field that is not allowed.
+        """
+        NewTask(
+            payload=self.payload or b"",
+            id=task_id,
+            delay_ms=self.delay_ms,
+            at_ms=self.at_ms,
+            deadline_ms=self.deadline_ms,
+            within_ms=self.within_ms,
+            priority=50 if self.priority is None else self.priority,
+        ).check(payload_max)
+        due = (1, self.delay_ms) if self.delay_ms is not None else (2, self.at_ms) if self.at_ms is not None else (0, 0)
+        limit = (
+            (1, self.deadline_ms)
+            if self.deadline_ms is not None
+            else (2, self.within_ms)
+            if self.within_ms is not None
+            else (0, 0)
+        )
+        return [
+            task_id,
+            int(self.payload is not None),
+            self.payload or b"",
+            due[0],
+            due[1] or 0,
+            limit[0],
+            limit[1] or 0,
+            -1 if self.priority is None else self.priority,
+            self.lease,
+        ]
+
+
+FIELDS = (
+    "id", "state", "payload", "priority", "due_ms", "deadline_ms", "attempts", "losses", "lease", "at_ms", "holder", "reason",
+    "lease_ms", "attempts_max", "backoff_ms",
+)  # fmt: skip
+
+
+def described(queue: str, row: list[Any]) -> dict[str, Any]:
+    """A task as ``Q.PEEK`` shows it, from peek.lua's row. ``at_ms``: lease end, time of burying, or the index's score."""
+    shown: dict[str, Any] = {"queue": queue}
+    for name, value in zip(FIELDS, row, strict=True):
+        if name in ("id", "state", "holder", "reason"):
+            shown[name] = value.decode("utf-8", "surrogateescape")
+        else:
+            shown[name] = value
+    shown["node"] = shown.pop("holder").rpartition(".")[0]
+    at_ms = shown.pop("at_ms")
+    if shown["state"] == "leased":
+        shown["lease_end_ms"] = at_ms
+    elif shown["state"] == "buried":
+        shown["buried_ms"] = at_ms
+    elif shown["state"] == "delayed":
+        shown["next_ms"] = at_ms
+    return shown
+
+
+class IdMaker:
+    """Makes ids of 20 characters that sort by time and then by sequence, and that no other process makes."""
+
+    def __init__(self) -> None:
+        self._tag = _base32(secrets.randbits(35), 7)
+        self._last_ms = 0
+        self._sequence = 0
+        self._head = ""
+
+    def make(self, now_ms: int) -> str:
+        """A new id; ``now_ms`` (unix) may step back, the ids do not."""
+        if now_ms > self._last_ms:
+            self._last_ms, self._sequence = now_ms, 0
+            self._head = _base32(now_ms, 9)
+        else:
+            self._sequence += 1
+            if self._sequence >= 2**20:
+                self._last_ms, self._sequence = self._last_ms + 1, 0
+                self._head = _base32(self._last_ms, 9)
+        return self._head + _QUADS[self._sequence >> 10] + _QUADS[self._sequence & 1023] + self._tag
+
+
+def _base32(number: int, width: int) -> str:
+    digits = []
+    for _ in range(width):
+        number, digit = divmod(number, 32)
+        digits.append(_ALPHABET[digit])
+    return "".join(reversed(digits))
+
+
+_QUADS = [_base32(number, 2) for number in range(1024)]

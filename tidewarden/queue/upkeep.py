@@ -1,0 +1,157 @@
+"""The verbs that look at tasks and mend them, one at a time: nothing here is on the hot path."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from tidewarden.errors import BadArg, NotFound, NotHeld
+from tidewarden.queue.registry import Registry
+from tidewarden.queue.settings import changed
+from tidewarden.queue.task import COUNT_MAX, STATES, TIME_MAX_MS, Changes, check_id, check_name, check_range, described
+from tidewarden.store.link import Arg
+
+
+class Upkeep(Registry):
+    """Kick, update, delete, peek, pause, statistics and settings."""
+
+    async def kick(self, queue: str, *, count: int = 0, task_id: str = "", reason_prefix: str = "") -> int:
+        """Buried tasks become ready: one by id, or at most ``count`` of those whose reason begins with the prefix; how many did."""
+        shards = await self._open(check_name(queue))
+        if task_id:
+            moved, _ = await self._lane(shards, check_id(task_id)).run("queue.kick", (1, task_id, "", 0))
+            return int(moved)
+        check_range(count, "COUNT", 1, 2**31)
+        total = 0
+        for shard in shards:
+            rank = 0
+            while rank >= 0 and total < count:
+                moved, rank = await shard.run("queue.kick", (min(count - total, COUNT_MAX), "", reason_prefix, rank))
+                total += moved
+        return total
+
+    async def update(self, queue: str, task_id: str, changes: Changes) -> None:
+        """Change a task in place. Raises: BadArg, TooBig, NotFound, NotHeld (leased, and not by ``changes.lease``)."""
+        args = changes.arguments(task_id, self._config.limits.payload_bytes)
+        shards = await self._open(check_name(queue))
+        reply = await self._lane(shards, task_id).run("queue.update", args)
+        if reply == b"NOTFOUND":
+            raise NotFound(f"there is no task {task_id} in {queue}")
+        if reply == b"NOTHELD":
+            raise NotHeld(f"the task {task_id} of {queue} is leased; LEASE has to be its current number")
+
+    async def delete(self, queue: str, task_id: str, *, lease: int = 0, force: bool = False) -> int:
+        """
+        Remove a task in any state; 1, or 0 when there is none.
+
+        Raises: NotHeld: it is leased and neither its lease nor ``force`` was given.
+        """
+        shards = await self._open(check_name(queue))
+        reply = await self._lane(shards, check_id(task_id)).run("queue.delete", (task_id, lease, int(force)))
+        if reply == b"NOTHELD":
+            raise NotHeld(f"the task {task_id} of {queue} is leased; give its LEASE number, or FORCE")
+        return int(reply)
+
+    async def peek(self, queue: str, task_id: str) -> dict[str, Any]:
+        """A task as it lies, without taking it. Raises: NotFound."""
+        shards = await self._open(check_name(queue))
+        rows, _ = await self._lane(shards, check_id(task_id)).run("queue.peek", ("id", task_id, ""))
+        if not rows:
+            raise NotFound(f"there is no task {task_id} in {queue}")
+        return described(queue, rows[0])
+
+    async def page(self, queue: str, state: str, count: int = 100, after: str = "") -> tuple[list[dict[str, Any]], str]:
+        """At most ``count`` tasks in one state, in its order, shard by shard; and the cursor to go on from, "" at the end."""
+        if state not in STATES:
+            raise BadArg(f"STATE is {state[:60]!r}; allowed are {', '.join(STATES)}")
+        check_range(count, "COUNT", 1, COUNT_MAX)
+        shards = await self._open(check_name(queue))
+        number, _, cursor = after.partition(":")
+        if after and (not number.isdecimal() or int(number) >= len(shards)):
+            raise BadArg(f"AFTER is {after[:60]!r}, which is no cursor of {queue}")
+        at = int(number) if after else 0
+        tasks: list[dict[str, Any]] = []
+        while at < len(shards):
+            rows, last = await shards[at].run("queue.peek", (state, count - len(tasks), cursor))
+            tasks += [described(queue, row) for row in rows]
+            cursor = last.decode("utf-8", "surrogateescape")
+            if len(tasks) >= count and (cursor or at + 1 < len(shards)):
+                return tasks, f"{at}:{cursor}" if cursor else f"{at + 1}:"
+            at += 1
+            cursor = ""
+        return tasks, ""
+
+    async def pause(self, queue: str, ms: int | None = None) -> None:
+        """Takes stop, for ``ms`` or until :meth:`resume`; puts go on."""
+        if ms is not None:
+            check_range(ms, "MS", 1, TIME_MAX_MS // 2)
+        await self._each(queue, "queue.pause", (-1 if ms is None else ms,))
+
+    async def resume(self, queue: str) -> None:
+        """Takes go on."""
+        await self._each(queue, "queue.pause", (0,))
+
+    async def _each(self, queue: str, name: str, args: Sequence[Arg]) -> list[Any]:
+        shards = await self._open(check_name(queue))
+        return list(await asyncio.gather(*(shard.run(name, args) for shard in shards)))
+
+    async def stats(self, queue: str) -> dict[str, Any]:
+        """Counts by state, counters since the queue was made, what happens next. Raises: NotFound: there is no such queue."""
+        if check_name(queue) not in self._shards and await self._link.call("HEXISTS", self._registry_key, queue) == 0:
+            raise NotFound(f"there is no queue {queue}")
+        names = ("delayed", "ready", "leased", "buried")
+        total: dict[str, Any] = {
+            "queue": queue,
+            "shards": 0,
+            **dict.fromkeys(names, 0),
+            "paused_until_ms": 0,
+            "waiting": 0,
+            "schedules": 0,
+        }
+        oldest: list[int] = []
+        upcoming: list[int] = []
+        counters: dict[str, int] = {}
+        waiting_takes = 0
+        for row, shard in zip(await self._each(queue, "queue.stats", ()), self._shards[queue], strict=True):
+            for name, value in zip(names, row[:4], strict=True):
+                total[name] += value
+            total["paused_until_ms"] = max(total["paused_until_ms"], row[4])
+            total["waiting"] = max(total["waiting"], row[5])
+            oldest += [row[6]] if row[6] >= 0 else []
+            upcoming += [row[7]] if row[7] >= 0 else []
+            for name, value in zip(row[9][::2], row[9][1::2], strict=True):
+                counters[name.decode()] = counters.get(name.decode(), 0) + int(value)
+            total["schedules"] += row[10]
+            waiting_takes = max(waiting_takes, len(shard.parked))
+        total["shards"] = len(self._shards[queue])
+        total["total"] = sum(total[name] for name in names)
+        total["waiting_nodes"] = total.pop("waiting")
+        total["waiting_takes_here"] = waiting_takes
+        total["oldest_ready_deadline_ms"] = min(oldest, default=-1)
+        total["next_ms"] = min(upcoming, default=-1)
+        return total | {f"count_{name}": value for name, value in sorted(counters.items())}
+
+    async def configure(self, queue: str, values: dict[str, Any]) -> dict[str, Any]:
+        """
+        Change settings of a queue, which is made when it is new; the settings now.
+
+        Raises: BadArg: an unknown name, a value that is not allowed, or ``shards`` or ``order`` of a queue that holds tasks.
+        """
+        await self._open(check_name(queue))
+        old = self._settings[queue]
+        new = changed(old, values, fsync_always=self._config.store.fsync == "always")
+        if new.shards != old.shards:
+            stats = await self.stats(queue)
+            if stats["total"] or stats["schedules"]:
+                raise BadArg(f"shards of {queue} can be changed only while it is empty and has no schedules")
+        shards = self._build(queue, new)
+        replies = await asyncio.gather(*(shard.run("queue.configure", new.shard_fields()) for shard in shards))
+        if b"NOTEMPTY" in replies:
+            self._build(queue, old)
+            raise BadArg(f"order of {queue} can be changed only while it is empty")
+        await self._link.call("HSET", self._registry_key, queue, msgspec.json.encode(new))
+        await self._link.call("PUBLISH", self._registry_key, queue)
+        return msgspec.structs.asdict(new)

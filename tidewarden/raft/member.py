@@ -1,0 +1,307 @@
+"""One member of the cluster's Raft, as asyncio sees it."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import hashlib
+import logging
+import math
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tidewarden.clock import Clock, sleep
+from tidewarden.config import Config
+from tidewarden.errors import BadArg, ConfigError, Draining, Internal, NoLeader, NotFound, Timeout
+
+from . import decide, folder, pysync
+from .questions import Questions
+from .ticker import Ticker
+
+logger = logging.getLogger("tidewarden.raft")
+
+BEAT_S = 0.1
+"""Between two signs of life of the event loop, at pace 1."""
+JOIN_S = 10.0
+"""Longest wait for the thread's end."""
+
+
+class Raft:
+    """
+    Who leads the cluster, and the few facts that its members have agreed on.
+
+    All methods are for the event loop that ran :meth:`start`. ``on_change`` is called there at any change of role,
+    leader, term, quorum or committed facts. Nothing that this class says is a permission: see ``decide``.
+    """
+
+    def __init__(self, config: Config, secret: str, clock: Clock, on_change: Callable[[], None]) -> None:
+        """
+        Args: ``secret``: the cluster's secret, the same on every member; the link is encrypted with a key made of it.
+
+        Raises: ConfigError: the members cannot be used, or there is no secret.
+        """
+        if not secret:
+            raise ConfigError(["cluster.secret_file: found no secret; allowed: a secret, the same on every member"])
+        self.name = config.node.name
+        self._config, self._secret, self._clock, self._on_change = config, secret, clock, on_change
+        self._times = decide.Times.at(config.raft.pace)
+        self._addresses = decide.addresses(
+            self.name, config.node.host, config.node.raft_port, dict(config.cluster.members)
+        )
+        self._ticker: Ticker | None = None
+        self._voter: pysync.Voter | None = None
+        self._lock: int | None = None
+        self._beating: asyncio.Task[None] | None = None
+        self._waiters: set[asyncio.Future[None]] = set()
+        self._questions = Questions(self._times.claim_s)
+        self._told: tuple[object, ...] = ()
+
+    async def start(self) -> None:
+        """
+        Listen on ``node.host:raft_port``, read the journal in ``node.data_dir`` and take part.
+
+        Raises: ConfigError: the port is not free, the folder cannot be used or is another process's, or its Raft
+        files cannot be read.
+        """
+        loop = asyncio.get_running_loop()
+        ready: asyncio.Future[pysync.Voter] = loop.create_future()
+
+        def started(voter: pysync.Voter | None, error: Exception | None) -> None:
+            if voter is not None and ready.done():
+                voter.close()  # the start was given up meanwhile, and the thread with it
+            elif voter is not None:
+                ready.set_result(voter)
+            elif error is not None and not ready.done():
+                ready.set_exception(error)
+
+        self._ticker = Ticker(self._build, self._times, self._clock, loop, started, lambda _: self._notice())
+        self._ticker.thread.start()
+        try:
+            self._voter = await ready
+        except BaseException:
+            await self.stop(gracefully=False)
+            raise
+        self._beating = loop.create_task(self._beat(), name="raft beat")
+
+    async def stop(self, gracefully: bool = True) -> None:
+        """Leave, handing leadership over first if ``gracefully``. The journal stays. Safe to call twice."""
+        ticker, self._ticker = self._ticker, None
+        if self._beating is not None:
+            self._beating.cancel()
+            self._beating = None
+        if ticker is not None:
+            ticker.stop(gracefully)
+            await asyncio.to_thread(ticker.thread.join, JOIN_S)
+            if ticker.thread.is_alive():
+                logger.error("Raft's thread did not end within %g s; its files stay locked", JOIN_S)
+                return
+        if self._voter is not None:
+            self._voter.close()
+            self._voter = None
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+        self._wake()
+
+    # What is to be seen.
+
+    def role(self) -> decide.Role:
+        """``leader``, ``follower``, ``candidate``, or ``orphan``: no leader was heard for two election times."""
+        sight = self._sight()
+        return "follower" if sight is None else decide.role(sight, self._clock.monotonic(), self._times)
+
+    def is_leader(self) -> bool:
+        """Whether this node believes that it leads, and its Raft thread is alive."""
+        return self.role() == "leader"
+
+    def leader(self) -> str | None:
+        """Name of the member that leads; ``None`` when this node knows of none."""
+        sight = self._sight()
+        return None if sight is None else decide.leader(sight, self._clock.monotonic(), self._times, self.name)
+
+    @property
+    def term(self) -> int:
+        """Raft's current term here; grows with every election that this node hears of."""
+        sight = self._sight()
+        return 0 if sight is None else sight.term
+
+    def has_quorum(self) -> bool:
+        """Whether a majority stood behind the leader within the last election time, as far as this node can know."""
+        sight = self._sight()
+        return sight is not None and decide.quorum(sight, self._clock.monotonic(), self._times, self.name)
+
+    def heard_s(self) -> float:
+        """Seconds since a leader was heard; 0 on the leader; since the start when none ever was."""
+        sight = self._sight()
+        if sight is None:
+            return math.inf
+        return 0.0 if self.is_leader() else self._clock.monotonic() - sight.leader_heard
+
+    def peer_heard_s(self, name: str) -> float:
+        """On the leader: seconds since that member last answered, from the leadership's start on; 0 for itself."""
+        sight = self._sight()
+        if name == self.name:
+            return 0.0
+        return math.inf if sight is None else decide.peer_heard_s(sight, self._clock.monotonic(), name)
+
+    def committed(self) -> dict[str, Any]:
+        """``epoch`` (0: none yet), ``holder`` (``<node>.<boot>``) and ``members`` (name → Raft address)."""
+        sight = self._sight()
+        facts = decide.Facts() if sight is None else sight.facts
+        return {"epoch": facts.epoch, "holder": facts.holder, "members": dict(self._addresses)}
+
+    def status(self) -> dict[str, Any]:
+        """Everything an operator may ask of Raft, in plain values; times that never were are ``None``."""
+        sight = self._sight()
+        heard_s = {name: self.peer_heard_s(name) for name in self._addresses}
+        return {
+            "node": self.name,
+            "role": self.role(),
+            "leader": self.leader(),
+            "term": self.term,
+            "commit": 0 if sight is None else sight.commit,
+            "quorum": self.has_quorum(),
+            "heard_s": _finite(self.heard_s()),
+            "tick_age_s": None if sight is None else round(self._clock.monotonic() - sight.ticked, 3),
+            "strangers_refused": 0 if self._voter is None else self._voter.strangers_refused(),
+            **self.committed(),
+            "members": {
+                name: {"address": address, "heard_s": _finite(heard_s[name])}
+                for name, address in self._addresses.items()
+            },
+        }
+
+    # What can be asked for.
+
+    async def elected(self) -> None:
+        """
+        Return as soon as this node leads and has committed an entry of its own term.
+
+        Raises: Draining: Raft is stopped.
+        """
+        while True:
+            sight = self._sight()
+            if sight is None:
+                raise Draining("Raft is not running on this node.")
+            if sight.settled and self.is_leader():
+                return
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiters.add(waiter)
+            try:
+                await waiter
+            finally:
+                self._waiters.discard(waiter)
+
+    async def claim(self, boot: int, seen: int) -> int:
+        """
+        Commit a claim of this node's, in its ``boot``, above the epoch ``seen`` at the store.
+
+        Returns: the epoch, greater than ``seen`` and than every epoch granted before.
+        Raises: NoLeader: this node does not lead, or no longer does; the claim may still be committed, and harms
+        nobody. Timeout: likewise, not in time. BadArg: no epoch can follow ``seen``.
+        """
+        if not 0 <= seen < decide.EPOCH_MAX - 1:
+            raise BadArg(f"seen: found {seen}; allowed: 0 to {decide.EPOCH_MAX - 2}.")
+        if self._voter is None or not self.is_leader():
+            raise NoLeader("This node does not lead.")
+        term = self.term
+        epoch = await self._questions.propose(self._ticker, functools.partial(self._voter.claim, self.name, boot, seen))
+        if not isinstance(epoch, int) or epoch <= seen:
+            raise Internal(f"A claim above epoch {seen} was answered with {epoch!r}.")
+        if term != self.term or not self.is_leader():
+            raise NoLeader("This node ceased to lead while its claim was committed.")
+        return epoch
+
+    async def transfer(self, node: str | None) -> None:
+        """
+        Hand leadership to the member ``node`` (``None``: to the one most caught up) and wait until it is given up.
+
+        Raises: NoLeader: this node does not lead. NotFound: no such member. Timeout: it did not take over.
+        """
+        if not self.is_leader():
+            raise NoLeader("This node does not lead.")
+        if node == self.name:
+            return
+        if node is not None and node not in self._addresses:
+            raise NotFound(f"There is no member {node!r}; there are {', '.join(sorted(self._addresses))}.")
+        if len(self._addresses) == 1:
+            raise NotFound("There is no other member.")
+        limit_s = 2 * self._times.election_max_s
+        until = self._clock.monotonic() + limit_s
+        reason = pysync.SUCCESS
+        while self.is_leader() and self._clock.monotonic() < until:
+            reason = await self._questions.ask(self._ticker, lambda voter: voter.hand_over(node))
+            if reason == pysync.SUCCESS:
+                break
+            await sleep(self._clock, self._times.heartbeat_s)
+        while self.is_leader():
+            if self._clock.monotonic() >= until:
+                why = pysync.REASONS.get(reason, "it did not stand for election")
+                raise Timeout(f"{node or 'Another member'} did not take over within {limit_s:g} s: {why}.")
+            await sleep(self._clock, self._times.tick_s)
+
+    # Between the loop and the thread.
+
+    def _sight(self) -> decide.Sighting | None:
+        return None if self._ticker is None else self._ticker.latest
+
+    async def _beat(self) -> None:
+        """Show the thread that this loop turns, and notice what changes by time alone."""
+        loop = asyncio.get_running_loop()
+        while self._ticker is not None:
+            self._ticker.beat = self._clock.monotonic()
+            loop.call_soon(self._notice)
+            await sleep(self._clock, BEAT_S * self._config.raft.pace)
+
+    def _notice(self) -> None:
+        sight = self._sight()
+        if sight is None:
+            return
+        told = (self.role(), self.leader(), sight.term, sight.settled, sight.facts, self.has_quorum())
+        if told == self._told:
+            return
+        if self._told[:3] != told[:3]:
+            logger.info("raft: %s in term %d, leader %s", told[0], sight.term, told[1] or "unknown")
+        self._told = told
+        self._wake()
+        self._on_change()
+
+    def _wake(self) -> None:
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    # Once, in the thread.
+
+    def _build(self) -> pysync.Voter:
+        if not __debug__:
+            raise ConfigError(["python -O: found; allowed: without, for PySyncObj's replay protection is assertions"])
+        node = self._config.node
+        path = Path(node.data_dir)
+        self._lock = folder.take(path)
+        folder.check(path)
+        try:
+            socket.getaddrinfo(node.host, node.raft_port)
+        except OSError as error:
+            raise ConfigError([f"node.host: found {node.host!r}, {error.strerror}; allowed: a local address"]) from None
+        password = link_password(self._secret, self._config.cluster.name)
+        conf = pysync.configure(path, f"{node.host}:{node.raft_port}", password, self._times)
+        try:
+            return pysync.Voter(self.name, self._addresses, conf, self._times, self._clock)
+        except OSError as error:
+            found = f"{node.base_port}, and {node.host}:{node.raft_port} (Raft, + 2) cannot be listened on"
+            why = error.strerror or str(error)
+            raise ConfigError([f"node.base_port: found {found}: {why}; allowed: a base of free ports"]) from error
+
+
+def link_password(secret: str, cluster: str) -> str:
+    """The link's password: stretched, for the library's own salt is in its source, the same for everybody."""
+    salt = f"tidewarden raft {cluster}".encode()
+    return hashlib.scrypt(secret.encode(), salt=salt, n=2**14, r=8, p=1, dklen=32).hex()
+
+
+def _finite(seconds: float) -> float | None:
+    return round(seconds, 3) if math.isfinite(seconds) else None

@@ -1,0 +1,6 @@
+-- place: where the directory says that a schedule lies.
+-- KEYS    1 the directory's shard  2 the view
+-- ARGV    3 name
+-- RETURNS the place, `queue stamp`, or "" when it has none
+open()
+return finish(redis.call('HGET', key('names'), ARGV[3]) or '')

@@ -1,0 +1,29 @@
+-- prelude of the schedules' scripts: where a schedule's rows lie, in the shard of its tasks. Local functions only.
+-- `schedules` hash name → msgpack {1, stamp, anchor_ms, spec, task, payload}; spec and task are msgpack maps of their own,
+-- so that they are compared as bytes and handed to the leader without the payload. `ticks` zset name by next tick ms.
+-- `stuck` hash name → its true tick, for a schedule whose next tick could not be computed and that is tried again later.
+-- A row that this version cannot read (a newer node wrote it) has an empty spec: the leader then leaves it for later.
+local function row_get(name)
+  local raw = redis.call('HGET', key('schedules'), name)
+  if not raw then return nil end
+  local ok, row = pcall(cmsgpack.unpack, raw)
+  if not ok or type(row) ~= 'table' or row[1] ~= 1 then return {stamp = '', anchor = 0, spec = '', task = '', payload = ''} end
+  return {stamp = row[2], anchor = row[3], spec = row[4], task = row[5], payload = row[6]}
+end
+
+local function row_drop(name)
+  redis.call('HDEL', key('stuck'), name)
+  redis.call('ZREM', key('ticks'), name)
+  return redis.call('HDEL', key('schedules'), name)
+end
+
+local function tick_of(name)
+  return tonumber(redis.call('HGET', key('stuck'), name) or redis.call('ZSCORE', key('ticks'), name))
+end
+
+-- The earliest tick of the shard goes into its record, where the leader sees it.
+local function note_ticks()
+  local head = redis.call('ZRANGE', key('ticks'), 0, 0, 'WITHSCORES')
+  note_tick(tonumber(head[2]) or NEVER)
+  return head[2] and S.tick or -1
+end

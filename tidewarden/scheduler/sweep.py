@@ -1,0 +1,139 @@
+"""
+The leader's sweep: due → ready, ended leases → ready, schedules' ticks; at the time something is due, never by polling.
+
+Each shard has a next moment. It comes with every reply of its scripts and with the messages that puts send; the sweep
+sleeps until the earliest. A round is safe to repeat and safe beside another leader's: the store's fence decides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import logging
+from collections.abc import Awaitable, Callable
+
+from tidewarden.clock import Clock
+from tidewarden.errors import NotFound, StoreDown
+from tidewarden.queue import Queues
+
+log = logging.getLogger("tidewarden.scheduler")
+
+MOVED_MAX = 500
+AWAY_S = 0.5  # a shard whose script found the store away is tried again after so long
+ALL_S = 60.0  # every shard is looked at once so often, in case a message was lost
+
+FireDue = Callable[[str, int, int, int, str], Awaitable[int]]
+Place = tuple[str, int]
+
+
+class Sweep:
+    """
+    ``fire_due(queue, shard, now_ms, epoch, holder)`` puts what schedules have due and returns the next tick (ms), -1 for none.
+
+    ``run_script`` runs a script of a shard; the daemon hands in one on a connection of the sweep's own.
+    """
+
+    def __init__(
+        self,
+        queues: Queues,
+        clock: Clock,
+        fire_due: FireDue,
+        run_script: Callable[..., Awaitable[tuple[int, int, list[int]]]],
+    ) -> None:
+        self._queues = queues
+        self._clock = clock
+        self._fire_due = fire_due
+        self._run_script = run_script
+        self._at: dict[Place, float] = {}
+        self._heap: list[tuple[float, Place]] = []
+        self._earlier = asyncio.Event()
+        self.running = False
+        self.rounds = 0
+        self.moved = 0
+        self.round_at = 0.0
+
+    def expect(self, queue: str, shard: int, delay_ms: int) -> None:
+        """Something happens in that shard in ``delay_ms``. Cheap: it is called for every reply of every script."""
+        if not self.running:
+            return
+        at = self._clock.monotonic() + delay_ms / 1000
+        place = (queue, shard)
+        known = self._at.get(place)
+        if known is None or at < known - 0.0005:
+            self._at[place] = at
+            heapq.heappush(self._heap, (at, place))
+            if self._heap[0][0] >= at:
+                self._earlier.set()
+
+    async def expect_all(self) -> None:
+        """Look at every shard of every queue now: a term begins, or messages may have been missed."""
+        for queue in await self._queues.names():
+            for shard in range(await self._queues.shards(queue)):
+                self.expect(queue, shard, 0)
+
+    async def run(self, epoch: int, holder: str) -> None:
+        """Sweep under ``epoch`` until cancelled. Raises: Stale: another leads."""
+        self.running = True
+        self._at.clear()
+        self._heap.clear()
+        try:
+            all_at = self._clock.monotonic()
+            while True:
+                now = self._clock.monotonic()
+                if now >= all_at:
+                    all_at = now + (ALL_S if await self._tried_all() else AWAY_S)
+                due = self._due(self._clock.monotonic())
+                self.round_at = self._clock.monotonic()
+                if due:
+                    await asyncio.gather(*(self._one(place, epoch, holder) for place in due))
+                    continue
+                await self._sleep(min(all_at, self._heap[0][0] if self._heap else all_at))
+        finally:
+            self.running = False
+
+    async def _tried_all(self) -> bool:
+        try:
+            await self.expect_all()
+        except StoreDown as error:
+            log.warning("the store is away; the sweep waits: %s", error)
+            return False
+        return True
+
+    def _due(self, now: float) -> list[Place]:
+        due: list[Place] = []
+        while self._heap and self._heap[0][0] <= now and len(due) < 64:
+            at, place = heapq.heappop(self._heap)
+            if self._at.get(place) == at:
+                del self._at[place]
+                due.append(place)
+        return due
+
+    async def _sleep(self, until: float) -> None:
+        self._earlier.clear()
+        if self._heap and self._heap[0][0] < until:
+            return
+        nap = asyncio.ensure_future(self._clock.sleep_until(until))
+        nudge = asyncio.ensure_future(self._earlier.wait())
+        try:
+            await asyncio.wait({nap, nudge}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            nap.cancel()
+            nudge.cancel()
+
+    async def _one(self, place: Place, epoch: int, holder: str) -> None:
+        queue, shard = place
+        try:
+            now_ms, next_ms, (moved, tick_ms) = await self._run_script(queue, shard, [epoch, MOVED_MAX])
+            self.rounds += 1
+            self.moved += moved
+            if next_ms >= 0:
+                self.expect(queue, shard, max(0, next_ms - now_ms))
+            if 0 <= tick_ms <= now_ms:
+                tick_ms = await self._fire_due(queue, shard, now_ms, epoch, holder)
+            if tick_ms >= 0:
+                self.expect(queue, shard, max(0, tick_ms - now_ms))
+        except StoreDown as error:
+            log.warning("the store is away; the sweep of %s waits: %s", queue, error)
+            self.expect(queue, shard, round(AWAY_S * 1000))
+        except NotFound:
+            log.debug("the queue %s is gone", queue)

@@ -1,0 +1,28 @@
+"""Every verb of the RESP door, by the bytes a peer may write it with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from . import connection_verbs, queue_verbs, schedule_verbs, token_verbs
+from .verbs import Command
+
+
+def table(commands: Iterable[Command]) -> dict[bytes, Command]:
+    """The commands by name in upper and in lower case; a mixed one is looked up in upper case."""
+    found: dict[bytes, Command] = {}
+    for command in commands:
+        name = command.name.encode()
+        found[name] = found[name.lower()] = command
+    return found
+
+
+COMMANDS: dict[bytes, Command] = table(
+    (
+        *connection_verbs.COMMANDS,
+        *queue_verbs.COMMANDS,
+        *token_verbs.COMMANDS,
+        *schedule_verbs.COMMANDS,
+        *connection_verbs.LATER,
+    )
+)

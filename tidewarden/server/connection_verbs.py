@@ -1,0 +1,266 @@
+"""The verbs that stock clients need to connect: HELLO, AUTH, PING, CLIENT, INFO, COMMAND, MULTI and their like."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tidewarden import __version__
+from tidewarden.errors import BadArg, Error, NoAuth
+
+from . import replies
+from .options import shown, text
+from .peer import STRANGER
+from .plan import Plan
+from .verbs import ANY, Command, Pending, Request, unsupported
+
+if TYPE_CHECKING:
+    from .connection import Connection
+
+MUTE_ALL = 1 << 60
+
+
+def ping(connection: Connection, request: Request) -> bytes:
+    """PING"""
+    return replies.PONG if len(request) == 1 else replies.encode(request[1], connection.resp)
+
+
+def echo(connection: Connection, request: Request) -> bytes:
+    """ECHO"""
+    return replies.encode(request[1], connection.resp)
+
+
+def auth(connection: Connection, request: Request) -> Pending:
+    """AUTH secret, AUTH user secret"""
+    user = text("A user's name", request[1]) if len(request) == 3 else ""
+    return Pending(_enter(connection, user, request[-1]), _ok)
+
+
+async def _enter(connection: Connection, user: str, secret: bytes) -> None:
+    users = connection.server.users
+    found = await users.authenticate(user, secret.decode("utf-8", "surrogateescape"), connection.peer.address)
+    connection.enter(found)
+
+
+def hello(connection: Connection, request: Request) -> bytes | Pending:
+    """HELLO [version [AUTH user secret] [SETNAME name]]"""
+    resp = connection.resp
+    if len(request) > 1:
+        if request[1] not in (b"2", b"3"):
+            return replies.error_line("NOPROTO", "unsupported protocol version: this server speaks 2 and 3")
+        resp = int(request[1])
+    user, secret, name = "", None, None
+    position = 2
+    while position < len(request):
+        word, left = request[position].upper(), len(request) - position - 1
+        if word == b"AUTH" and left >= 2:
+            user, secret = text("A user's name", request[position + 1]), request[position + 2]
+            position += 3
+        elif word == b"SETNAME" and left >= 1:
+            name = _client_name(request[position + 1])
+            position += 2
+        else:
+            raise BadArg(f"HELLO takes [version [AUTH user secret] [SETNAME name]]: found {shown(request[position])}.")
+
+    def greet(result: object, _: int) -> bytes:
+        connection.resp = resp
+        if name is not None:
+            connection.peer.name = name
+        return replies.encode(_greeting(connection), resp)
+
+    if secret is not None:
+        return Pending(_enter(connection, user, secret), greet)
+    if connection.peer.may is STRANGER:
+        raise NoAuth("HELLO must be called with AUTH user secret, or after AUTH.")
+    return greet(None, resp)
+
+
+def _greeting(connection: Connection) -> dict[str, Any]:
+    return {
+        "server": "tidewarden",
+        "version": __version__,
+        "proto": connection.resp,
+        "id": connection.id,
+        "mode": "standalone",
+        "role": "master",
+        "modules": [],
+    }
+
+
+def leave(connection: Connection, request: Request) -> bytes:
+    """QUIT"""
+    connection.hang_up()
+    return replies.OK
+
+
+def reset(connection: Connection, request: Request) -> bytes:
+    """RESET: as if newly connected; what is held stays held"""
+    connection.resp = 2
+    connection.peer.name = ""
+    connection.mute = 0
+    connection.plan = None
+    connection.leave()
+    return b"+RESET\r\n"
+
+
+def select(connection: Connection, request: Request) -> bytes:
+    """SELECT 0"""
+    if request[1] != b"0":
+        raise BadArg(f"There is one database, 0: found {shown(request[1])}.")
+    return replies.OK
+
+
+def client(connection: Connection, request: Request) -> bytes:
+    """CLIENT"""
+    word = request[1].upper()
+    rest = request[2:]
+    handler = CLIENT.get((word, len(rest)))
+    if handler is None:
+        raise Error(f"unknown subcommand or wrong number of arguments for 'CLIENT {shown(request[1])[1:-1]}'")
+    return handler(connection, rest)
+
+
+def _client_name(argument: bytes) -> str:
+    name = text("A connection's name", argument)
+    if len(name) > 200 or any(not "!" <= letter <= "~" for letter in name):
+        raise BadArg("A connection's name has at most 200 visible ASCII characters and no blanks.")
+    return name
+
+
+def _set_name(connection: Connection, rest: Request) -> bytes:
+    connection.peer.name = _client_name(rest[0])
+    return replies.OK
+
+
+def _set_info(connection: Connection, rest: Request) -> bytes:
+    key = rest[0].upper()
+    if key not in (b"LIB-NAME", b"LIB-VER"):
+        raise Error(f"Unrecognized option {shown(rest[0])}")
+    connection.peer.agent[key.decode().lower()] = _client_name(rest[1])
+    return replies.OK
+
+
+def _reply(connection: Connection, rest: Request) -> bytes:
+    word = rest[0].upper()
+    if word not in (b"ON", b"OFF", b"SKIP"):
+        raise BadArg(f"CLIENT REPLY takes ON, OFF or SKIP: found {shown(rest[0])}.")
+    connection.mute = {b"ON": 0, b"OFF": MUTE_ALL, b"SKIP": 2}[word]
+    return replies.OK
+
+
+def _on_off(connection: Connection, rest: Request) -> bytes:
+    if rest[0].upper() not in (b"ON", b"OFF"):
+        raise BadArg(f"ON or OFF is allowed: found {shown(rest[0])}.")
+    return replies.OK
+
+
+def _line(connection: Connection) -> str:
+    now = connection.server.clock.monotonic()
+    agent = connection.peer.agent
+    return (
+        f"id={connection.id} addr={connection.peer.address} name={connection.peer.name} age={int(now - connection.peer.since)} db=0 "
+        f"cmd={connection.last_command.lower() or 'NULL'} user={connection.peer.user or 'default'} resp={connection.resp} "
+        f"lib-name={agent.get('lib-name', '')} lib-ver={agent.get('lib-ver', '')}\n"
+    )
+
+
+CLIENT = {
+    (b"SETNAME", 1): _set_name,
+    (b"GETNAME", 0): lambda connection, rest: replies.encode(connection.peer.name or None, connection.resp),
+    (b"SETINFO", 2): _set_info,
+    (b"ID", 0): lambda connection, rest: replies.integer(connection.id),
+    (b"INFO", 0): lambda connection, rest: replies.bulk(_line(connection)),
+    (b"LIST", 0): lambda connection, rest: replies.bulk("".join(map(_line, list(connection.server.connections)))),
+    (b"NO-EVICT", 1): _on_off,
+    (b"NO-TOUCH", 1): _on_off,
+    (b"REPLY", 1): _reply,
+}
+
+
+def info(connection: Connection, request: Request) -> bytes:
+    """INFO"""
+    return replies.bulk(connection.server.info())
+
+
+def command(connection: Connection, request: Request) -> bytes:
+    """COMMAND, COMMAND COUNT, LIST, DOCS, INFO"""
+    known = {item.name: item for item in connection.server.commands.values()}
+    word = request[1].upper() if len(request) > 1 else b""
+    wanted = [name.decode("ascii", "replace").upper() for name in request[2:]]
+    if word == b"COUNT":
+        return replies.integer(len(known))
+    if word == b"LIST":
+        return replies.encode([name.lower() for name in known], connection.resp)
+    if word == b"DOCS":
+        found = [known[name] for name in wanted if name in known] if wanted else list(known.values())
+        docs = {item.name.lower(): {"summary": item.usage or item.name, "group": item.group} for item in found}
+        return replies.encode(docs, connection.resp)
+    if word in (b"", b"INFO"):
+        rows = [_described(known[name]) if name in known else None for name in (wanted or known)]
+        return replies.encode(rows, connection.resp)
+    raise Error(f"unknown subcommand for 'COMMAND {shown(request[1])[1:-1]}'")
+
+
+def _described(item: Command) -> list[Any]:
+    arity = item.least if item.least == item.most else -item.least
+    return [item.name.lower(), arity, [], 0, 0, 0]
+
+
+def multi(connection: Connection, request: Request) -> bytes:
+    """MULTI"""
+    if connection.plan is not None:
+        raise Error("MULTI calls can not be nested")
+    connection.plan = Plan()
+    return replies.OK
+
+
+def execute(connection: Connection, request: Request) -> bytes:
+    """EXEC: the header of its array here, the elements are the replies of the requests that run next"""
+    plan = _end_plan(connection, "EXEC")
+    if plan.spoiled:
+        return replies.error_line("EXECABORT", "Transaction discarded because of previous errors.")
+    connection.run_plan(plan.requests)
+    return b"*%d\r\n" % len(plan.requests)
+
+
+def discard(connection: Connection, request: Request) -> bytes:
+    """DISCARD"""
+    _end_plan(connection, "DISCARD")
+    return replies.OK
+
+
+def _end_plan(connection: Connection, name: str) -> Plan:
+    if connection.plan is None:
+        raise Error(f"{name} without MULTI")
+    plan, connection.plan = connection.plan, None
+    return plan
+
+
+def _ok(result: object, resp: int) -> bytes:
+    return replies.OK
+
+
+COMMANDS = (
+    Command("PING", ping, 1, 2, "[message]"),
+    Command("ECHO", echo, 2, 2, "message"),
+    Command("HELLO", hello, 1, 7, "[2|3 [AUTH user secret] [SETNAME name]]", needs="nothing"),
+    Command("AUTH", auth, 2, 3, "[user] secret", needs="nothing"),
+    Command("QUIT", leave, 1, ANY, needs="nothing", immediate=True),
+    Command("RESET", reset, 1, 1, needs="nothing", immediate=True),
+    Command("SELECT", select, 2, 2, "0"),
+    Command("CLIENT", client, 2, ANY, "SETNAME|GETNAME|SETINFO|ID|INFO|LIST|NO-EVICT|NO-TOUCH|REPLY …"),
+    Command("INFO", info, 1, ANY, "[section …]"),
+    Command("COMMAND", command, 1, ANY, "[COUNT|LIST|DOCS|INFO …]"),
+    Command("MULTI", multi, 1, 1, immediate=True),
+    Command("EXEC", execute, 1, 1, immediate=True),
+    Command("DISCARD", discard, 1, 1, immediate=True),
+)
+
+LATER = (
+    *(unsupported(name, "a queue verb")
+      for name in ("Q.WAIT", "Q.PURGE", "Q.RELEASEALL", "Q.MOVE", "Q.LINK", "Q.UNLINK", "Q.CHECK")),
+    unsupported("SESSION", "sessions that outlive their connection"),
+    unsupported("T.MGET", "a token verb"),
+    *(unsupported(name, "a schedule verb") for name in ("S.PAUSE", "S.RESUME")),
+    *(unsupported(name, "locks") for name in ("L.ACQUIRE", "L.RENEW", "L.RELEASE")),
+    *(unsupported(name, "a cluster verb") for name in ("R.TRANSFER", "R.SWITCHOVER", "R.JOIN", "R.LEAVE", "R.BACKUP")),
+)  # fmt: skip

@@ -1,0 +1,228 @@
+"""
+The HTTP door: health for load balancers, metrics, status and the token routes.
+
+``/health/*`` and ``/leader`` are open to everybody who can reach the port; the rest wants
+``Authorization: Bearer user:secret`` (or ``Bearer secret`` where there is one user) as soon as users are configured,
+and the token routes always.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+
+from tidewarden.clock import Clock
+from tidewarden.config import Config, is_loopback
+from tidewarden.errors import BadArg, Denied, Error, Internal, NoAuth, NotFound, TooBig
+
+from . import metrics
+from .http_tokens import TokenRoutes
+from .parts import Cluster, Queues, Schedules, Tokens
+from .replying import problem, respond
+from .users import Users
+
+log = logging.getLogger("tidewarden.server")
+
+OPEN = ("/health/live", "/health/ready", "/leader")
+Stats = Callable[[], Mapping[str, Any] | Awaitable[Mapping[str, Any]]]
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def fine() -> str:
+    """No complaint."""
+    return ""
+
+
+def not_rubbish(record: logging.LogRecord) -> bool:
+    """What a stranger sends that is no HTTP is answered 400 and is no error of ours: no trace of it in the log."""
+    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
+
+
+logging.getLogger("aiohttp.server").addFilter(not_rubbish)
+
+
+class HttpServer:
+    """
+    The HTTP door of one node.
+
+    Args:
+        config: listens on ``node.host`` at ``node.http_port``.
+        queues, tokens, schedules, cluster: the rooms that answer.
+        clock: for the delay after a wrong secret.
+        users: shared with the RESP door; made from the configuration when absent.
+        alive: why ``/health/live`` should say 503, or ``""``: asked per request, must not block.
+        ready: the same for ``/health/ready``.
+        stats: for ``/metrics``, a part's name and its ``stats``; queues and tokens are asked anyway.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        queues: Queues,
+        tokens: Tokens | None,
+        schedules: Schedules | None,
+        cluster: Cluster,
+        clock: Clock,
+        users: Users | None = None,
+        *,
+        alive: Callable[[], str] = fine,
+        ready: Callable[[], str] = fine,
+        stats: Mapping[str, Stats] | None = None,
+    ) -> None:
+        self._config = config
+        self._queues = queues
+        self._tokens = tokens
+        self._schedules = schedules
+        self._cluster = cluster
+        self._alive = alive
+        self._ready = ready
+        self._stats = dict(stats or {})
+        loopback = is_loopback(config.node.host)
+        self._users = users or Users(config.users, clock, loopback=loopback)
+        self._loopback_only = loopback and not config.users
+        self._runner: web.AppRunner | None = None
+        self._site: web.TCPSite | None = None
+
+    async def start(self) -> None:
+        """Listen. Raises: OSError: the port is taken or may not be bound."""
+        app = web.Application(middlewares=[self._guard], client_max_size=self._config.limits.request_bytes)
+        app.router.add_get("/health/live", self._health(lambda: self._alive()))
+        app.router.add_get("/health/ready", self._health(lambda: self._ready()))
+        app.router.add_get("/leader", self._leader)
+        app.router.add_get("/metrics", self._metrics)
+        app.router.add_get("/v1/status", self._status)
+        if self._tokens is not None:
+            TokenRoutes(self._tokens).add_to(app.router)
+        self._runner = web.AppRunner(
+            app,
+            access_log=None,
+            max_line_size=self._config.limits.line_bytes,
+            max_field_size=self._config.limits.line_bytes,
+        )
+        await self._runner.setup()
+        node = self._config.node
+        self._site = web.TCPSite(self._runner, node.host, node.http_port)
+        await self._site.start()
+        log.info("HTTP door open", extra={"host": node.host, "port": self.port})
+
+    @property
+    def port(self) -> int:
+        """The TCP port it listens on."""
+        assert self._runner is not None
+        return int(self._runner.addresses[0][1])
+
+    async def stop(self, grace_s: float = 5.0) -> None:
+        """Take no new connection; answer what is under way for at most ``grace_s`` seconds."""
+        if self._runner is not None:
+            self._runner._shutdown_timeout = grace_s  # noqa: SLF001  no public name sets it after the start
+            await self._runner.cleanup()
+
+    @web.middleware
+    async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Who asks, and every error as JSON."""
+        try:
+            self._check_origin(request)
+            await self._check_user(request)
+            return await handler(request)
+        except Error as error:
+            return problem(error)
+        except web.HTTPRequestEntityTooLarge:
+            return problem(TooBig(f"A body may have {self._config.limits.request_bytes} bytes."))
+        except web.HTTPMethodNotAllowed as error:
+            allowed = ", ".join(sorted(error.allowed_methods))
+            fault = BadArg(f"{request.method} is not served here; {allowed} is.")
+            return problem(fault, status=405, headers={"Allow": allowed})
+        except web.HTTPNotFound:
+            return problem(NotFound(f"There is nothing at {request.path[:200]}."))
+        except web.HTTPException as error:
+            return problem(BadArg(error.reason), status=error.status)
+        except Exception:
+            log.exception("defect in %s %s", request.method, request.match_info.route.resource)
+            return problem(Internal("A defect of the server; its log has the trace."))
+
+    def _check_origin(self, request: web.Request) -> None:
+        """A web page in somebody's browser must not reach a door that asks for no password (DNS rebinding, CSRF)."""
+        if not self._loopback_only:
+            return
+        for name in ("Host", "Origin"):
+            value = request.headers.get(name)
+            if value is not None and not is_loopback(_host_of(value)):
+                raise Denied(f"This door serves its own machine alone: the {name} header must be a loopback address.")
+
+    async def _check_user(self, request: web.Request) -> None:
+        if request.path in OPEN:
+            return
+        header = request.headers.get("Authorization", "")
+        if not header:
+            if self._users.open and not request.path.startswith("/v1/tokens"):
+                return
+            raise NoAuth("Send Authorization: Bearer user:secret.")
+        scheme, _, credentials = header.partition(" ")
+        if scheme.lower() != "bearer" or not credentials.strip():
+            raise NoAuth("Only Authorization: Bearer user:secret is understood.")
+        await self._authenticate(credentials.strip(), request.remote or "")
+
+    async def _authenticate(self, credentials: str, peer: str) -> str:
+        """``user:secret``, or a secret alone, which may have a colon itself."""
+        user, colon, secret = credentials.partition(":")
+        if not colon or not self._users.has(user):
+            user, secret = "", credentials
+        return await self._users.authenticate(user, secret, peer)
+
+    def _health(self, ask: Callable[[], str]) -> Handler:
+        async def health(request: web.Request) -> web.Response:
+            complaint = ask()
+            return respond({"ok": not complaint, "reason": complaint}, 503 if complaint else 200)
+
+        return health
+
+    async def _leader(self, request: web.Request) -> web.Response:
+        status = self._cluster.status()
+        found = {"node": status.get("node"), "role": status.get("role"), "leader": status.get("leader")}
+        return respond(found, 200 if status.get("role") == "leader" else 503)
+
+    async def _status(self, request: web.Request) -> web.Response:
+        return respond(dict(self._cluster.status()))
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        samples: list[metrics.Sample] = [("cluster", {}, _numbers(self._cluster.status()))]
+        for part, ask in self._stats.items():
+            samples.append((part, {}, await _asked(ask)))
+        try:
+            if self._tokens is not None:
+                samples += metrics.of_tokens(await self._tokens.stats(), self._tokens.metrics())
+            names = await self._queues.names()
+            samples += [("queue", {"queue": name}, await self._queues.stats(name)) for name in names]
+        except Error as error:
+            # The node's own figures matter most just when the store is away.
+            log.debug("metrics without what the store knows: %s", error)
+        return web.Response(
+            body=metrics.render(samples), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
+        )
+
+
+async def _asked(ask: Stats) -> Mapping[str, Any]:
+    try:
+        found = ask()
+        return await found if inspect.isawaitable(found) else found
+    except Error as error:
+        log.debug("metrics without a part: %s", error)
+        return {}
+
+
+def _numbers(status: Mapping[str, Any]) -> dict[str, Any]:
+    found = {name: value for name, value in status.items() if isinstance(value, int | float) and name != "pid"}
+    return {**found, "leads": int(status.get("role") == "leader"), "members": len(status.get("members") or ())}
+
+
+def _host_of(header: str) -> str:
+    """The host of a Host or Origin header: without scheme and port; ``null`` stays as it is and is refused."""
+    host = header.rpartition("://")[2].partition("/")[0]
+    if host.startswith("["):
+        return host.partition("]")[0].removeprefix("[")
+    return host.partition(":")[0]

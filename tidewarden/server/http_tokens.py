@@ -1,0 +1,100 @@
+"""The token routes of the HTTP door. A secret is in no error text and in no cache."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import unquote_to_bytes
+
+from aiohttp import web
+
+from tidewarden.errors import BadArg, NotFound
+
+from .parts import Tokens
+from .replying import respond
+from .token_verbs import account_name, fields_of, revealed
+
+COUNT = 100
+
+
+class TokenRoutes:
+    """``/v1/tokens``. An account's name stands in the path, its own ``/`` as it is or as ``%2F``."""
+
+    def __init__(self, tokens: Tokens) -> None:
+        self._tokens = tokens
+
+    def add_to(self, router: web.UrlDispatcher) -> None:
+        """Add the routes."""
+        account = "/v1/tokens/{provider:[^/]+}/{account:.+}"
+        router.add_get("/v1/tokens", self.list)
+        router.add_post(account + "/refresh", self.refresh)
+        router.add_get(account, self.get)
+        router.add_put(account, self.put)
+        router.add_delete(account, self.delete)
+
+    async def get(self, request: web.Request) -> web.Response:
+        """An access token with at least ``min_ttl`` seconds left, waited for at most ``wait`` seconds."""
+        query = _query(request, ("min_ttl", "wait"))
+        token = await self._tokens.get(_account(request), _milliseconds(query, "min_ttl"), _milliseconds(query, "wait"))
+        return respond(
+            {
+                "access_token": revealed(token.access_token),
+                "token_type": token.token_type,
+                "expires_at_ms": token.expires_at_ms,
+                "generation": token.generation,
+                "state": token.state,
+            }
+        )
+
+    async def put(self, request: web.Request) -> web.Response:
+        """Store an account, or a new consent of one."""
+        return respond({"generation": await self._tokens.put(_account(request), fields_of(await request.read()))})
+
+    async def delete(self, request: web.Request) -> web.Response:
+        """Forget an account."""
+        account = _account(request)
+        if not await self._tokens.delete(account):
+            raise NotFound(f"There is no account {account}.")
+        return respond({"deleted": True})
+
+    async def refresh(self, request: web.Request) -> web.Response:
+        """Have an account refreshed now: ``queued``, or ``leased`` when somebody is at it. Does not wait for it."""
+        return respond({"refresh": await self._tokens.refresh(_account(request))}, 202)
+
+    async def list(self, request: web.Request) -> web.Response:
+        """A page of accounts, without their tokens."""
+        query = _query(request, ("provider", "state", "count", "after"))
+        count = query.get("count", str(COUNT))
+        if not (count.isascii() and count.isdigit()) or len(count) > 9:
+            raise BadArg(f"count must be an integer of 0 or more: found {count[:40]!r}.")
+        accounts, after = await self._tokens.list(
+            query.get("provider", ""), query.get("state", "").lower(), int(count), query.get("after", "")
+        )
+        return respond({"accounts": accounts, "after": after})
+
+
+def _account(request: web.Request) -> str:
+    try:
+        unquote_to_bytes(request.raw_path).decode()
+    except UnicodeDecodeError:
+        raise BadArg("A path must be UTF-8 text, percent-encoded.") from None
+    name = f"{request.match_info['provider']}/{request.match_info['account']}"
+    return account_name(name.encode("utf-8", "surrogateescape"))
+
+
+def _query(request: web.Request, allowed: tuple[str, ...]) -> dict[str, Any]:
+    for name in request.query:
+        if name not in allowed:
+            raise BadArg(f"There is no parameter {name[:40]!r} here; there are {', '.join(allowed)}.")
+        if len(request.query.getall(name)) > 1:
+            raise BadArg(f"{name} is given twice.")
+    return dict(request.query)
+
+
+def _milliseconds(query: dict[str, Any], name: str) -> int:
+    """Seconds, which may have a fraction, as milliseconds."""
+    text = query.get(name, "0")
+    whole, _, fraction = text.partition(".")
+    digits = whole + fraction
+    if not (digits.isascii() and digits.isdigit()) or len(digits) > 15:
+        raise BadArg(f"{name} must be a number of seconds of 0 or more: found {text[:40]!r}.")
+    return round(float(text) * 1000)

@@ -1,0 +1,80 @@
+"""
+Replies as bytes, in RESP2 and RESP3.
+
+The two differ here in maps (RESP2: a flat array), nulls, booleans and floating-point numbers (RESP2: a byte string).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from tidewarden.errors import Error
+
+OK = b"+OK\r\n"
+QUEUED = b"+QUEUED\r\n"
+PONG = b"+PONG\r\n"
+EMPTY = b"*0\r\n"
+MESSAGE_CHARS_MAX = 600
+
+
+def bulk(text: str) -> bytes:
+    """``text`` as a byte string."""
+    data = text.encode("utf-8", "surrogateescape")
+    return b"$%d\r\n%b\r\n" % (len(data), data)
+
+
+def integer(number: int) -> bytes:
+    """An integer."""
+    return b":%d\r\n" % number
+
+
+def failure(error: Error) -> bytes:
+    """The error line of ``error``: its code and its message, kept to one line."""
+    return error_line(error.code, str(error))
+
+
+def error_line(code: str, message: str) -> bytes:
+    """``-CODE message``; line ends inside the message become blanks."""
+    line = " ".join(f"{code} {message}".split())
+    return b"-%b\r\n" % line[:MESSAGE_CHARS_MAX].encode("utf-8", "backslashreplace")
+
+
+def encode(value: object, resp: int) -> bytes:
+    """
+    Any value a verb answers with: text, bytes, numbers, None, lists, mappings.
+
+    Args:
+        value: what to send.
+        resp: 2 or 3.
+    """
+    out: list[bytes] = []
+    _append(out, value, resp)
+    return b"".join(out)
+
+
+def _append(out: list[bytes], value: Any, resp: int) -> None:
+    if isinstance(value, str):
+        out.append(bulk(value))
+    elif isinstance(value, bytes | bytearray | memoryview):
+        out.append(b"$%d\r\n%b\r\n" % (len(value), bytes(value)))
+    elif isinstance(value, bool):
+        out.append((b"#t\r\n" if value else b"#f\r\n") if resp == 3 else b":%d\r\n" % value)
+    elif isinstance(value, int):
+        out.append(b":%d\r\n" % value)
+    elif value is None:
+        out.append(b"_\r\n" if resp == 3 else b"$-1\r\n")
+    elif isinstance(value, float):
+        out.append(b",%b\r\n" % repr(value).encode() if resp == 3 else bulk(repr(value)))
+    elif isinstance(value, Mapping):
+        out.append(b"%%%d\r\n" % len(value) if resp == 3 else b"*%d\r\n" % (2 * len(value)))
+        for key, item in value.items():
+            _append(out, key, resp)
+            _append(out, item, resp)
+    elif isinstance(value, Iterable):
+        items = list(value)
+        out.append(b"*%d\r\n" % len(items))
+        for item in items:
+            _append(out, item, resp)
+    else:
+        raise TypeError(f"no reply for a {type(value).__name__}")

@@ -1,0 +1,29 @@
+"""JSON answers of the HTTP door."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+from aiohttp import web
+
+from tidewarden.errors import Error
+
+
+def respond(body: object, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
+    """``body`` as JSON; never to be kept by a cache."""
+    data = msgspec.json.encode(body, enc_hook=str)
+    return web.Response(
+        body=data,
+        status=status,
+        headers={"Content-Type": "application/json", "Cache-Control": "no-store", **(headers or {})},
+    )
+
+
+def problem(error: Error, status: int = 0, headers: Mapping[str, str] | None = None) -> web.Response:
+    """``{"error": word, "message": …}`` with the word's status."""
+    extra = dict(headers or {})
+    code = status or error.http_status
+    if code == 401:
+        extra["WWW-Authenticate"] = "Bearer"
+    return respond({"error": error.code, "message": str(error)}, code, extra)

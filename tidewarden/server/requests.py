@@ -1,0 +1,180 @@
+"""
+Bytes in, requests out: the reading half of RESP, without sockets.
+
+A request is a flat array of byte strings; a line that does not begin with ``*`` is an inline command (probes, telnet).
+Written here and not taken from hiredis, whose reader believes an announced length: the fourteen bytes
+``*2147483647\\r\\n`` make it allocate two thousand million places, and freeing them again stops the loop for seconds.
+The usual chunk, whole requests of short arguments, is cut by one ``split``; the rest is walked argument by argument.
+"""
+
+from __future__ import annotations
+
+from tidewarden.errors import BadArg, Error, TooBig
+
+COUNTS = {b"*%d" % count: count for count in range(1, 257)}
+SIZES = {b"$%d" % size: size for size in range(2049)}
+DIGITS_MAX = 10
+"""Longest number in a header: ten digits, far above every limit."""
+
+Request = list[bytes]
+
+
+class RequestReader:
+    """
+    Cuts what a peer sends into requests.
+
+    Args:
+        request_bytes: most bytes of one request.
+        arguments_max: most arguments of one request.
+        line_bytes: longest inline command.
+
+    After :attr:`failure` is set the stream cannot be followed any more: answer what came before it, then it, and close.
+    :attr:`inline` tells whether an inline command was ever among it.
+    """
+
+    __slots__ = (
+        "_arguments", "_chunks", "_have", "_need", "_size", "_wanted", "arguments_max", "failure", "inline",
+        "line_bytes", "request_bytes",
+    )  # fmt: skip
+
+    def __init__(self, request_bytes: int, arguments_max: int, line_bytes: int) -> None:
+        self.request_bytes = request_bytes
+        self.arguments_max = arguments_max
+        self.line_bytes = line_bytes
+        self.failure: Error | None = None
+        self.inline = False
+        self._chunks: list[bytes] = []
+        self._have = 0  # bytes in _chunks
+        self._need = 0  # bytes that _chunks must hold before another look can help
+        self._arguments: Request = []  # of the request that is half read
+        self._wanted = 0  # its arguments still to come; 0 between requests
+        self._size = 0  # its bytes so far
+
+    def feed(self, data: bytes) -> list[Request]:
+        """The requests that ``data`` completes, in order."""
+        if self.failure is not None:
+            return []
+        if self._chunks:
+            self._chunks.append(data)
+            self._have += len(data)
+            if self._have < self._need:
+                return []
+            data = b"".join(self._chunks)
+            self._chunks.clear()
+        if self._wanted == 0:
+            requests = _split(data)
+            if requests is not None and len(data) <= self.request_bytes:
+                return requests
+        return self._walk(data)
+
+    def _walk(self, data: bytes) -> list[Request]:
+        requests: list[Request] = []
+        position = 0
+        try:
+            while position < len(data):
+                between = self._wanted == 0
+                after = self._begin(data, position, requests) if between else self._argument(data, position)
+                if after < 0:
+                    break
+                position = after
+                if self._arguments and self._wanted == 0:
+                    requests.append(self._arguments)
+                    self._arguments = []
+        except Error as failure:
+            self.failure = failure
+            return requests
+        if position < len(data):
+            self._chunks.append(data[position:])
+            self._have = len(data) - position
+        return requests
+
+    def _begin(self, data: bytes, position: int, requests: list[Request]) -> int:
+        """Read an array's header or an inline command; returns where it ends, or -1 when it is not whole yet."""
+        self._need = 0
+        if data[position] != 0x2A:
+            end = data.find(b"\n", position, position + self.line_bytes + 1)
+            if end < 0:
+                if len(data) - position > self.line_bytes:
+                    raise TooBig(f"An inline command may have {self.line_bytes} bytes.")
+                return -1
+            self.inline = True
+            words = data[position:end].split()
+            if words:
+                requests.append(words)
+            return end + 1
+        end = self._header_end(data, position)
+        if end < 0:
+            return -1
+        count = _number(data[position + 1 : end], "The number of arguments")
+        if count > self.arguments_max:
+            raise TooBig(f"A request may have {self.arguments_max} arguments; {count} were announced.")
+        self._wanted = count
+        self._size = 0
+        return end + 2
+
+    def _argument(self, data: bytes, position: int) -> int:
+        """Read one byte string; returns where it ends, or -1 when it is not whole yet."""
+        self._need = 0
+        if data[position] != 0x24:
+            found = data[position : position + 1]
+            raise BadArg(f"A request is a flat array of byte strings ($): found {found!r} where an argument begins.")
+        end = self._header_end(data, position)
+        if end < 0:
+            return -1
+        size = _number(data[position + 1 : end], "The length of an argument")
+        stop = end + 2 + size
+        total = self._size + stop + 2 - position
+        if total > self.request_bytes:
+            raise TooBig(f"A request may have {self.request_bytes} bytes; this one has {total} or more.")
+        if stop + 2 > len(data):
+            self._need = stop + 2 - position
+            return -1
+        if data[stop : stop + 2] != b"\r\n":
+            raise BadArg(f"An argument of {size} bytes was announced and is not followed by a line end.")
+        self._arguments.append(data[end + 2 : stop])
+        self._wanted -= 1
+        self._size = total
+        return stop + 2
+
+    @staticmethod
+    def _header_end(data: bytes, position: int) -> int:
+        end = data.find(b"\r\n", position, position + DIGITS_MAX + 3)
+        if end < 0 and len(data) - position > DIGITS_MAX + 3:
+            raise BadArg(f"A header is a number of at most {DIGITS_MAX} digits and a line end.")
+        return end
+
+
+def _split(data: bytes) -> list[Request] | None:
+    """The usual chunk: whole requests, no line end inside an argument. None: it is not that."""
+    parts = data.split(b"\r\n")
+    last = len(parts) - 1
+    if parts[last]:
+        return None
+    count = COUNTS.get(parts[0])
+    if count is None:
+        return None
+    sizes = SIZES.get
+    if last == 2 * count + 1:
+        request = parts[2::2]
+        return [request] if [*map(sizes, parts[1:-1:2])] == [*map(len, request)] else None
+    requests = []
+    position = 0
+    while position < last:
+        count = COUNTS.get(parts[position])
+        if count is None:
+            return None
+        stop = position + 1 + 2 * count
+        if stop > last:
+            return None
+        request = parts[position + 2 : stop : 2]
+        if [*map(sizes, parts[position + 1 : stop : 2])] != [*map(len, request)]:
+            return None
+        requests.append(request)
+        position = stop
+    return requests
+
+
+def _number(text: bytes, what: str) -> int:
+    if not text.isdigit():
+        raise BadArg(f"{what} must be a number of 0 or more: found {text[:20]!r}.")
+    return int(text)

@@ -1,0 +1,196 @@
+"""The RESP door: listens, keeps the connections, and reaches the rooms behind for their verbs."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections import Counter, defaultdict
+from typing import Any
+
+from tidewarden import __version__
+from tidewarden.clock import Clock, sleep
+from tidewarden.config import Config, is_loopback
+from tidewarden.errors import Error
+
+from .commands import COMMANDS
+from .connection import Connection
+from .parts import Cluster, Queues, Schedules, Session, Tokens
+from .users import DEFAULT_USER, Users
+
+log = logging.getLogger("tidewarden.server")
+
+BACKLOG = 1024
+STATUS = ("node", "role", "leader", "epoch", "view", "primary", "quorum")
+
+
+class RespServer:
+    """
+    The RESP door of one node.
+
+    Args:
+        config: listens on ``node.host`` at ``node.resp_port``; ``limits`` and ``users`` count here.
+        queues, tokens, schedules, cluster: the rooms that answer; without tokens or schedules their verbs are refused.
+        clock: for ages in CLIENT LIST, the delay after a wrong secret, the grace of :meth:`stop`.
+        users: shared with the HTTP door; made from the configuration when absent.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        queues: Queues,
+        tokens: Tokens | None,
+        schedules: Schedules | None,
+        cluster: Cluster,
+        clock: Clock,
+        users: Users | None = None,
+    ) -> None:
+        self.config = config
+        self.queues = queues
+        self.tokens = tokens
+        self.schedules = schedules
+        self.cluster = cluster
+        self.clock = clock
+        self.users = users or Users(config.users, clock, loopback=is_loopback(config.node.host))
+        self.commands = COMMANDS
+        self.request_bytes = config.limits.request_bytes
+        self.line_bytes = config.limits.line_bytes
+        self.arguments_max = 2 * config.limits.batch_max + 16
+        self.waiting_max = config.limits.waiting_max
+        self.waiting = 0  # requests that wait now
+        self.draining = False
+        self.connections: set[Connection] = set()
+        self.connections_total = 0
+        self.refused_total = 0
+        self.calls: defaultdict[str, int] = defaultdict(int)
+        self.errors: Counter[str] = Counter()
+        self._settled = asyncio.Event()
+        self._closing: set[asyncio.Task[None]] = set()
+        self._server: asyncio.Server | None = None
+        self._started = 0.0
+
+    async def start(self) -> None:
+        """Listen. Raises: OSError: the port is taken or may not be bound."""
+        self.loop = asyncio.get_running_loop()
+        self._started = self.clock.monotonic()
+        node = self.config.node
+        self._server = await self.loop.create_server(
+            lambda: Connection(self), node.host, node.resp_port, backlog=BACKLOG
+        )
+        log.info("RESP door open", extra={"host": node.host, "port": self.port})
+
+    @property
+    def port(self) -> int:
+        """The TCP port it listens on."""
+        assert self._server is not None
+        return int(self._server.sockets[0].getsockname()[1])
+
+    async def stop(self, grace_s: float = 5.0) -> None:
+        """
+        Take nobody in and hand out nothing new; close when everything under way is answered and nothing is held.
+
+        Args:
+            grace_s: seconds after which the connections are closed in any case; their leases end then.
+        """
+        self.draining = True
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self.connections):
+            connection.end_waits()
+        limit = asyncio.ensure_future(sleep(self.clock, grace_s))
+        while not limit.done() and any(not connection.idle() for connection in self.connections):
+            self._settled.clear()
+            change = asyncio.ensure_future(self._settled.wait())
+            await asyncio.wait((limit, change), return_when=asyncio.FIRST_COMPLETED)
+            change.cancel()
+        limit.cancel()
+        for connection in list(self.connections):
+            connection.close()
+        await sleep(self.clock, 0.0)  # one turn of the loop, for the transports to hang up
+        for connection in list(self.connections):
+            connection.abort()
+        while self._closing or self.connections:
+            self._settled.clear()
+            await self._settled.wait()
+
+    def stats(self) -> dict[str, Any]:
+        """Connections, waiting requests, requests by verb, errors by word, refused logins."""
+        return {
+            "connections": len(self.connections),
+            "connections_total": self.connections_total,
+            "refused_total": self.refused_total,
+            "waiting": self.waiting,
+            "logins_refused_total": self.users.failures_total,
+            "requests_total": dict(self.calls),
+            "errors_total": dict(self.errors),
+        }
+
+    # What connections and verbs call.
+
+    def admit(self, connection: Connection) -> int:
+        """A new peer's number, or 0: there are too many."""
+        if len(self.connections) >= self.config.limits.connections_max or self.draining:
+            self.refused_total += 1
+            return 0
+        self.connections.add(connection)
+        self.connections_total += 1
+        return self.connections_total
+
+    def forget(self, connection: Connection) -> None:
+        """A peer has gone: what it held is free again at once."""
+        self.connections.discard(connection)
+        session, connection.session = connection.session, None
+        if session is not None:
+            task = asyncio.ensure_future(self._end(session), loop=self.loop)
+            self._closing.add(task)
+            task.add_done_callback(self._ended)
+        self._settled.set()
+
+    def settled(self) -> None:
+        """A connection has nothing under way any more."""
+        self._settled.set()
+
+    def let_in(self) -> bool:
+        """Whether a peer that named no user may use what needs none."""
+        return self.users.open
+
+    def session_of(self, connection: Connection) -> Session:
+        """The session of a connection, opened at the first need."""
+        session = connection.session
+        if session is None:
+            session = connection.session = self.queues.open_session(connection.peer.user or DEFAULT_USER)
+        return session
+
+    def count_error(self, code: str) -> None:
+        """An error was answered."""
+        self.errors[code] += 1
+
+    def info(self) -> str:
+        """What INFO answers."""
+        status = self.cluster.status()
+        lines = [
+            "# Server", f"tidewarden_version:{__version__}", f"process_id:{os.getpid()}", f"tcp_port:{self.port}",
+            f"uptime_in_seconds:{int(self.clock.monotonic() - self._started)}", "redis_mode:standalone",
+            "# Clients", f"connected_clients:{len(self.connections)}", f"blocked_clients:{self.waiting}",
+            f"maxclients:{self.config.limits.connections_max}",
+            "# Stats", f"total_connections_received:{self.connections_total}",
+            f"total_commands_processed:{sum(self.calls.values())}", f"rejected_connections:{self.refused_total}",
+            f"total_error_replies:{self.errors.total()}",
+            "# Cluster", *(f"{name}:{status.get(name)}" for name in STATUS),
+        ]  # fmt: skip
+        return "\r\n".join(lines) + "\r\n"
+
+    async def _end(self, session: Session) -> None:
+        try:
+            await self.queues.close_session(session)
+        except Error as error:
+            # Its leases end by their time; nothing is lost, only later.
+            log.warning(
+                "a session's leases were not ended at once", extra={"session": session.id, "reason": str(error)}
+            )
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._closing.discard(task)
+        self._settled.set()
+        if not task.cancelled() and task.exception() is not None:
+            log.error("defect in close_session", exc_info=task.exception())

@@ -1,0 +1,70 @@
+"""``S.*`` and ``R.STATUS``: schedules, and what this node knows of its cluster."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidewarden.errors import BadArg, Error
+from tidewarden.queue.task import NewTask
+from tidewarden.scheduler.trigger import parse
+
+from . import replies
+from .options import Options, text
+from .parts import Schedules
+from .queue_verbs import TASK_OPTIONS, queue_name
+from .verbs import ANY, Command, Pending, Request
+
+if TYPE_CHECKING:
+    from .connection import Connection
+
+TASK = Options("S.PUT", TASK_OPTIONS)
+TRIGGER_WORDS_MAX = 6
+
+
+def put(connection: Connection, request: Request) -> Pending:
+    """S.PUT"""
+    schedules = _schedules(connection)
+    name = text("A schedule's name", request[1])
+    words = [word.decode("utf-8", "backslashreplace") for word in request[2 : 2 + TRIGGER_WORDS_MAX]]
+    spec, used = parse(words)
+    rest = 2 + used
+    if len(request) < rest + 2:
+        raise BadArg("S.PUT needs a queue and a payload after its trigger.")
+    queue = queue_name(request[rest])
+    task = NewTask(request[rest + 1], **TASK.parse(request, rest + 2))
+    return Pending(schedules.put(name, spec, queue, task), _integer)
+
+
+def listing(connection: Connection, request: Request) -> Pending:
+    """S.LIST"""
+    return Pending(_schedules(connection).list(), replies.encode)
+
+
+def delete(connection: Connection, request: Request) -> Pending:
+    """S.DELETE"""
+    return Pending(_schedules(connection).delete(text("A schedule's name", request[1])), _integer)
+
+
+def status(connection: Connection, request: Request) -> bytes:
+    """R.STATUS"""
+    return replies.encode(dict(connection.server.cluster.status()), connection.resp)
+
+
+def _schedules(connection: Connection) -> Schedules:
+    schedules = connection.server.schedules
+    if schedules is None:
+        raise Error("This node serves no schedules.")
+    return schedules
+
+
+def _integer(result: int | bool, resp: int) -> bytes:
+    return replies.integer(int(result))
+
+
+COMMANDS = (
+    Command("S.PUT", put, 6, ANY, "name {CRON expr [TZ zone] | EVERY ms | AT unix_ms} [CATCHUP none|one|all] "
+            "queue payload [task options]", group="schedule"),
+    Command("S.LIST", listing, 1, 1, group="schedule"),
+    Command("S.DELETE", delete, 2, 2, "name", group="schedule"),
+    Command("R.STATUS", status, 1, 1, group="cluster"),
+)  # fmt: skip

@@ -1,0 +1,118 @@
+"""``T.*``: from arguments to one call of the tokens, and from its result to a reply. A secret is in no error text."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from tidewarden.errors import BadArg, Error, Full
+
+from . import replies
+from .options import Option, Options, lowered, number, text
+from .parts import Tokens
+from .verbs import Command, Pending, Request
+
+if TYPE_CHECKING:
+    from .connection import Connection
+
+GET = Options("T.GET", {"MINTTL": Option("min_ttl_ms", number), "WAIT": Option("wait_ms", number)})
+LIST = Options(
+    "T.LIST",
+    {
+        "PROVIDER": Option("provider", text),
+        "STATE": Option("state", lowered),
+        "COUNT": Option("count", number),
+        "AFTER": Option("after", text),
+    },
+)
+
+
+def fields_of(document: bytes) -> dict[str, Any]:
+    """An account's fields from JSON. Raises: BadArg, without quoting what may be a secret."""
+    try:
+        found = msgspec.json.decode(document)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise BadArg("An account is a JSON object; what was sent cannot be read as JSON.") from None
+    if not isinstance(found, dict):
+        raise BadArg(f"An account is a JSON object; a JSON {type(found).__name__} was sent.")
+    return found
+
+
+def revealed(secret: Any) -> str:
+    """The text of an access token, which may come as a ``Secret``."""
+    return str(secret.reveal()) if hasattr(secret, "reveal") else str(secret)
+
+
+def account_name(argument: bytes) -> str:
+    """``provider/account``. Raises: BadArg: there is no slash, or nothing on one of its sides."""
+    name = text("An account's name", argument)
+    provider, _, rest = name.partition("/")
+    if not provider or not rest:
+        raise BadArg("An account is named provider/account.")
+    return name
+
+
+def put(connection: Connection, request: Request) -> Pending:
+    """T.PUT"""
+    return Pending(_tokens(connection).put(account_name(request[1]), fields_of(request[2])), _integer)
+
+
+def get(connection: Connection, request: Request) -> Pending:
+    """T.GET"""
+    fields = GET.parse(request, 2)
+    server = connection.server
+    waits = fields.get("wait_ms", 0) > 0
+    if waits and server.waiting >= server.waiting_max:
+        raise Full(f"{server.waiting_max} requests wait at this node already. Try another node.")
+    return Pending(_tokens(connection).get(account_name(request[1]), **fields), _token, waits)
+
+
+def listing(connection: Connection, request: Request) -> Pending:
+    """T.LIST"""
+    return Pending(_tokens(connection).list(**LIST.parse(request, 1)), replies.encode)
+
+
+def refresh(connection: Connection, request: Request) -> Pending:
+    """T.REFRESH"""
+    return Pending(_tokens(connection).refresh(account_name(request[1])), _ok)
+
+
+def delete(connection: Connection, request: Request) -> Pending:
+    """T.DELETE"""
+    return Pending(_tokens(connection).delete(account_name(request[1])), _integer)
+
+
+def stats(connection: Connection, request: Request) -> Pending:
+    """T.STATS"""
+    return Pending(_tokens(connection).stats(), replies.encode)
+
+
+def _tokens(connection: Connection) -> Tokens:
+    tokens = connection.server.tokens
+    if tokens is None:
+        raise Error("This node serves no tokens.")
+    return tokens
+
+
+def _ok(result: object, resp: int) -> bytes:
+    return replies.OK
+
+
+def _integer(result: int | bool, resp: int) -> bytes:
+    return replies.integer(int(result))
+
+
+def _token(token: Any, resp: int) -> bytes:
+    values = [revealed(token.access_token), token.token_type, token.expires_at_ms, token.generation, token.state]
+    return replies.encode(values, resp)
+
+
+COMMANDS = (
+    Command("T.PUT", put, 3, 3, "provider/account json", needs="user", group="token"),
+    Command("T.GET", get, 2, 6, "provider/account [MINTTL ms] [WAIT ms]", needs="user", group="token"),
+    Command("T.LIST", listing, 1, 9, "[PROVIDER p] [STATE s] [COUNT n] [AFTER cursor]", needs="user", group="token"),
+    Command("T.REFRESH", refresh, 2, 2, "provider/account", needs="user", group="token"),
+    Command("T.DELETE", delete, 2, 2, "provider/account", needs="user", group="token"),
+    Command("T.STATS", stats, 1, 1, needs="user", group="token"),
+)

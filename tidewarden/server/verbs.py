@@ -1,0 +1,76 @@
+"""What a verb is to the door: a name, a handler, and who may use it. No business logic lives on this side."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from tidewarden.errors import BadArg
+
+if TYPE_CHECKING:
+    from .connection import Connection
+
+Request = list[bytes]
+ANY = 1 << 30
+"""As many arguments as a request may have."""
+Render = Callable[[Any, int], bytes]
+
+
+@dataclass(slots=True)
+class Pending:
+    """
+    An answer that is still to come.
+
+    ``render(result, resp)`` makes the reply of it, ``resp`` being 2 or 3. ``waits``: it may take as long as the caller
+    said, holds up what follows on its connection, and ends with the connection.
+    """
+
+    result: Awaitable[Any]
+    render: Render
+    waits: bool = False
+
+
+Handler = Callable[["Connection", Request], "bytes | Pending"]
+Needs = Literal["nothing", "entry", "user"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Command:
+    """
+    A verb.
+
+    Args:
+        name: in upper case.
+        handler: parses, calls one method, says how to render.
+        least: fewest arguments, the verb's own name included.
+        most: most of them.
+        needs: ``nothing``; ``entry``: the connection was let in; ``user``: it has named a user.
+        usage: its arguments, for error messages and COMMAND DOCS.
+        group: of verbs that one list shows together.
+        immediate: acts at once inside MULTI, too.
+    """
+
+    name: str
+    handler: Handler
+    least: int
+    most: int
+    usage: str = ""
+    needs: Needs = "entry"
+    group: str = "connection"
+    immediate: bool = False
+
+    def misused(self, request: Request) -> BadArg:
+        """The error for a number of arguments that cannot be right."""
+        return BadArg(
+            f"{self.name} has {len(request) - 1} arguments here; its form is: {self.name} {self.usage}".rstrip()
+        )
+
+
+def unsupported(name: str, what: str) -> Command:
+    """A verb of the protocol that this version does not serve; its error names it."""
+
+    def refuse(connection: Connection, request: Request) -> bytes:
+        raise BadArg(f"{name} ({what}) is not supported by this version.")
+
+    return Command(name, refuse, 1, ANY, group="later")

@@ -1,0 +1,189 @@
+"""
+The settings: every section and field with its meaning, unit, bound and the reason for its default.
+
+:mod:`tidewarden.config` loads them; ``config.toml`` at the repository's root shows them all as they are written.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from .secret import HASH_ALLOWED, Secret
+from .sources import setting
+
+NAME = r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}"
+NAME_ALLOWED = "1 to 63 of A-Z a-z 0-9 _ -, the first a letter or digit"
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """What all nodes of a cluster agree on."""
+
+    name: str = setting("tidewarden", pattern=NAME, allowed=NAME_ALLOWED)
+    """Begins every key in the store, so that several clusters can share one. Fixed once there is data."""
+    secret_file: str = setting("", path=True)
+    """File with the secret by which nodes know each other, the same on each. Needed as soon as there are peers."""
+    members: dict[str, str] = setting({}, allowed="node names with 'host:base_port' each")  # noqa: RUF009  # becomes a factory
+    """Every node's name and ``host:base_port``, this one's too. Empty, the default: a lone node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """This node."""
+
+    name: str = setting("n0", pattern=NAME, allowed=NAME_ALLOWED)
+    """Its name among ``cluster.members``; it must not move to another data folder."""
+    host: str = setting("127.0.0.1", required=True, allowed="an address or host name to listen on")
+    """Address to listen on. Loopback by default: what nobody has secured should not be reachable."""
+    base_port: int = setting(7420, low=1, high=65_531)
+    """First of its ports: RESP + 0, HTTP + 1, Raft + 2, the store + 3 (+ 4 is kept). Nodes on one host: 10 apart."""
+    data_dir: str = setting("./tidewarden-data", required=True, path=True, allowed="a folder")
+    """Folder of journals, logs, secrets and an embedded store. Made when absent."""
+
+    @property
+    def resp_port(self) -> int:
+        """TCP port of the RESP door."""
+        return self.base_port
+
+    @property
+    def http_port(self) -> int:
+        """TCP port of the HTTP door."""
+        return self.base_port + 1
+
+    @property
+    def raft_port(self) -> int:
+        """TCP port on which nodes speak Raft."""
+        return self.base_port + 2
+
+    @property
+    def store_port(self) -> int:
+        """TCP port of the embedded store."""
+        return self.base_port + 3
+
+
+@dataclass(frozen=True, slots=True)
+class Raft:
+    """The election of the leader."""
+
+    pace: float = setting(1.0, low=0.1, high=100)
+    """Multiplies every Raft time-out. 1 suits one machine or one site; more for slow machines and long lines."""
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """The Valkey or Redis that holds the data."""
+
+    url: str = setting(
+        "embedded", required=True, secret=True, show=False, allowed="'embedded', redis://, rediss:// or unix://"
+    )
+    """``embedded`` (a server of this node's own), or the address of yours. May carry a password: hidden in ``repr``."""
+    binary: str = setting("", path=True)
+    """valkey-server to run when embedded. Empty, the default: the one that is installed with this package."""
+    fsync: str = setting("everysec", choices=("everysec", "always"))
+    """When an embedded store brings its log to disk. ``everysec`` may lose a second's writes to a power cut."""
+    maxmemory_bytes: int = setting(0, low=0, high=2**50, allowed="0 or at least 1,048,576")
+    """Memory an embedded store may take, bytes; 0, the default: no limit. Near it, puts are answered FULL."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one request, one connection or all of them may ask for. Over a limit is a clear error."""
+
+    payload_bytes: int = setting(1_048_576, low=1, high=512 * 1_048_576)
+    """Longest payload of a task. A queue is no place for files: keep those elsewhere and queue their names."""
+    request_bytes: int = setting(0, low=0, high=2**31, allowed="0 or at least limits.payload_bytes")
+    """Longest RESP or HTTP request. 0, the default: ``payload_bytes`` and 64 KiB for what stands around it."""
+    line_bytes: int = setting(65_536, low=256, high=1_048_576)
+    """Longest line: an inline RESP command, a line of HTTP."""
+    batch_max: int = setting(1000, low=1, high=100_000)
+    """Most items of one request, tasks of one take, or entries of one page. A script blocks the store while it runs."""
+    connections_max: int = setting(10_000, low=1, high=1_000_000)
+    """Most connections of one node at a time. Raise the host's limit of open files with it."""
+    waiting_max: int = setting(10_000, low=1, high=1_000_000)
+    """Most parked takes of one node at a time."""
+    wait_ms: int = setting(3_600_000, low=0, high=86_400_000)
+    """Longest WAIT of a take, milliseconds. An hour: past it a silent connection is more likely dead than patient."""
+
+    def __post_init__(self) -> None:
+        if self.request_bytes == 0:
+            object.__setattr__(self, "request_bytes", self.payload_bytes + 65_536)
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """What the daemon says."""
+
+    level: str = setting("info", choices=("debug", "info", "warning", "error"))
+    """Least level that is written. ``info``: every change of state, nothing per request."""
+    format: str = setting("auto", choices=("auto", "human", "json"))
+    """``auto``, the default: human on a terminal, a JSON object a line otherwise."""
+    file_bytes: int = setting(10_485_760, low=65_536, high=2**40)
+    """Size at which DATA/NODE.log is set aside and begun anew, bytes; five older ones are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Vault:
+    """Where the key lies that seals tokens at rest: 32 bytes in base64."""
+
+    key_file: str = setting("", path=True)
+    """File with the key. Empty, the default: DATA/secrets/vault.key, made once, 0600. Without it tokens are lost."""
+    key_env: str = setting("", pattern=r"([A-Za-z_][A-Za-z0-9_]*)?", allowed="the name of an environment variable")
+    """Name of the environment variable that holds the key instead. Empty, the default: none."""
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """Somebody who may connect: AUTH at the RESP door, a bearer token at the HTTP door."""
+
+    name: str = setting("", required=True, pattern=NAME, allowed=NAME_ALLOWED)
+    """What AUTH names."""
+    secret_hash: str = setting("", required=True, secret=True, show=False, allowed=HASH_ALLOWED)
+    """Hash of the secret; see ``check_secret``. The secret itself stands in no file of ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class Provider:
+    """An OAuth 2.0 authorization server and our client there."""
+
+    name: str = ""
+    """From ``[providers.NAME]``; the first half of each of its accounts' names."""
+    token_url: str = setting("", required=True, allowed="an http:// or https:// address")
+    """Its token endpoint (RFC 6749, 3.2)."""
+    client_id: str = setting("", required=True, allowed="the identifier it gave our client")
+    """Our client there."""
+    client_secret: Secret = field(default_factory=Secret)
+    """Its secret: ``client_secret``, ``client_secret_file`` or ``client_secret_env``, exactly one unless ``none``."""
+    auth: str = setting("basic", choices=("basic", "basic_raw", "post", "none"))
+    """How the client proves itself: HTTP Basic form-encoded first as RFC 6749 says, Basic raw, in the body, or not."""
+    rotation: str = setting("single_use", choices=("none", "rolling", "single_use"))
+    """What a use does to a refresh token. ``single_use``, the default, is the careful one: a reuse kills the grant."""
+    grace_s: float = setting(0.0, low=0, high=86_400)
+    """How long a used refresh token still works there, seconds. 0, the default: assume not at all."""
+    margin_s: float = setting(300.0, low=0, high=31_536_000)
+    """How long before its expiry a token is refreshed, seconds. Five minutes outlast most outages."""
+    default_life_s: float = setting(3600.0, low=1, high=31_536_000)
+    """Life of an access token when the provider tells none, seconds. An hour is what most use."""
+    timeout_s: float = setting(30.0, low=0.1, high=600)
+    """Longest one refresh may take, connect to last byte, seconds."""
+    refreshers: int = setting(16, low=1, high=1000)
+    """Most refreshes under way at a time on one node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Everything; ``source`` names the file it came from, ``defaults`` without one."""
+
+    cluster: Cluster = field(default_factory=Cluster)
+    node: Node = field(default_factory=Node)
+    raft: Raft = field(default_factory=Raft)
+    store: Store = field(default_factory=Store)
+    limits: Limits = field(default_factory=Limits)
+    log: Log = field(default_factory=Log)
+    vault: Vault = field(default_factory=Vault)
+    users: tuple[User, ...] = ()
+    providers: dict[str, Provider] = field(default_factory=dict)
+    source: str = "defaults"
+
+    def peers(self) -> dict[str, str]:
+        """Name and ``host:base_port`` of every other node."""
+        return {name: address for name, address in self.cluster.members.items() if name != self.node.name}

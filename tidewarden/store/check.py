@@ -1,0 +1,89 @@
+"""Whether a server may be our store: its version, its role, what it does when its memory is full."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tidewarden.errors import ConfigError
+from tidewarden.store.connect import redact
+from tidewarden.store.link import Link
+
+OLDEST = (6, 2)
+WAITAOF_FROM = (7, 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """
+    What a store said of itself.
+
+    ``views``: an embedded one, which numbers its starts. ``waitaof``: WAITAOF can tell when a write is on disk.
+    """
+
+    name: str
+    version: str
+    views: bool
+    maxmemory_bytes: int
+    waitaof: bool = False
+
+
+def parse_info(raw: bytes) -> dict[str, str]:
+    """INFO's ``name:value`` lines."""
+    pairs = (line.partition(":") for line in raw.decode("utf-8", "replace").splitlines() if not line.startswith("#"))
+    return {name: value for name, mark, value in pairs if mark}
+
+
+def numbers_of(version: str) -> tuple[int, ...]:
+    """Major and minor number of a version."""
+    return tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
+
+
+def problems_of(info: dict[str, str]) -> list[str]:
+    """Why a server with this INFO cannot be the store; empty when it can."""
+    problems = []
+    version = info.get("redis_version", "0")
+    if numbers_of(version) < OLDEST:
+        problems.append(f"it is version {version}; at least {'.'.join(map(str, OLDEST))} is needed")
+    policy = info.get("maxmemory_policy", "noeviction")
+    if policy != "noeviction":
+        problems.append(f"its maxmemory-policy is {policy}, which would drop tasks in silence; set it to noeviction")
+    role = info.get("role", "master")
+    if role != "master":
+        problems.append(
+            f"it is a {role} of {info.get('master_host', '?')}:{info.get('master_port', '?')}; name the primary"
+        )
+    if info.get("cluster_enabled") == "1":
+        problems.append("it is a node of a Redis Cluster, which this version does not speak; name a single server")
+    return problems
+
+
+async def check_store(link: Link, cluster: str) -> Server:
+    """
+    Ask the store who it is.
+
+    Raises: ConfigError: it cannot be our store; every reason. StoreDown.
+    """
+    info = parse_info(await link.call("INFO"))
+    problems = problems_of(info)
+    if problems:
+        raise ConfigError(
+            [f"store.url: the server at {redact(link.url)} cannot be the store: {text}" for text in problems]
+        )
+    stored = await link.call("GET", f"{{{cluster}}}:format")
+    if stored is None:
+        await link.call("SET", f"{{{cluster}}}:format", "1", "NX")
+    elif stored != b"1":
+        raise ConfigError(
+            [
+                f"store.url: the data of cluster {cluster} has format {stored.decode()}; this version reads 1: upgrade tidewarden"
+            ]
+        )
+    views = await link.call("EXISTS", f"{{{cluster}}}:view")
+    name = "valkey" if "valkey_version" in info else "redis"
+    return Server(
+        name,
+        info.get("valkey_version", info.get("redis_version", "?")),
+        bool(views),
+        int(info.get("maxmemory", "0") or 0),
+        numbers_of(info.get("redis_version", "0")) >= WAITAOF_FROM and info.get("aof_enabled") == "1",
+    )

@@ -1,0 +1,85 @@
+"""
+How a connection to the store is opened: the URL's parts, TLS and AUTH by redis-py, then the bare transport is ours.
+
+redis-py's own request loop is not used on the hot path: it repeats commands by itself (up to ten times by default) and
+allows one request at a time on a connection. Only our code, which knows ids and leases, may repeat a script.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import Any
+
+from redis.asyncio.connection import Connection, UnixDomainSocketConnection, parse_url
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+
+from tidewarden.errors import BadArg, StoreDown
+
+SCHEMES = ("redis://", "rediss://", "unix://")
+CONNECT_TIMEOUT_S = 5.0
+
+
+def options_of(url: str) -> dict[str, Any]:
+    """
+    redis-py's connection arguments for a store URL.
+
+    Raises: BadArg: the URL is not one of ``redis:// rediss:// unix://``, or does not parse.
+    """
+    if not url.startswith(SCHEMES):
+        raise BadArg(f"the store URL {redact(url)!r} begins with none of {' '.join(SCHEMES)}")
+    try:
+        options: dict[str, Any] = dict(parse_url(url))
+    except ValueError as error:
+        raise BadArg(f"the store URL {redact(url)!r} does not parse: {error}") from None
+    return options
+
+
+def redact(url: str) -> str:
+    """The URL without its password, for messages."""
+    url = re.sub(r"([?&]password=)[^&]*", r"\1…", url, flags=re.IGNORECASE)
+    scheme, mark, rest = url.partition("://")
+    credentials, at, place = rest.rpartition("@")
+    if not at:
+        return url
+    user = credentials.partition(":")[0]
+    return f"{scheme}{mark}{user}:…@{place}" if user else f"{scheme}{mark}…@{place}"
+
+
+async def open_transport(url: str, name: str, protocol: asyncio.Protocol) -> tuple[asyncio.Transport, object]:
+    """
+    Connect to the store, say AUTH, SELECT and CLIENT SETNAME, then hand the transport to ``protocol``.
+
+    Returns: the transport, and an object to keep as long as it is used (asyncio closes a stream whose reader is collected).
+    Raises: StoreDown: it cannot be reached, is loading, or refuses the password; in its own words.
+    """
+    options = options_of(url)
+    cls: type[Any] = options.pop("connection_class", Connection)
+    if "path" in options:
+        cls = UnixDomainSocketConnection
+    connection = cls(
+        **options,
+        protocol=2,
+        client_name=name,
+        socket_connect_timeout=CONNECT_TIMEOUT_S,
+        retry=Retry(NoBackoff(), 0),
+        health_check_interval=0,
+    )
+    try:
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):  # not wait_for: on Python 3.11 that can swallow a cancellation
+            await connection.connect()
+    except (RedisError, OSError, TimeoutError) as error:
+        await connection.disconnect(nowait=True)
+        raise StoreDown(f"the store at {redact(url)} does not answer: {str(error) or type(error).__name__}") from None
+    except asyncio.CancelledError:
+        await connection.disconnect(nowait=True)
+        raise
+    # redis-py has no public way to hand its socket over, nor to give it up.
+    kept = (connection._reader, connection._writer)
+    connection._reader = connection._writer = None
+    transport: asyncio.Transport = kept[1].transport
+    transport.set_protocol(protocol)
+    transport.resume_reading()
+    return transport, kept

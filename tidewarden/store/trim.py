@@ -1,0 +1,60 @@
+"""What a script needs of the shared Lua before it: a server builds every function anew at each call, used or not."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_FUNCTION = re.compile(r"local function (\w+)")
+_WORD = re.compile(r"[A-Za-z_]\w*")
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """Lines of the shared file: one top-level function, or (without a name) a statement that stays."""
+
+    name: str
+    text: str
+
+
+def _blocks(shared: str) -> list[_Block]:
+    """
+    The top-level functions and the statements between them; comment lines are left out.
+
+    A top-level function begins with ``local function`` and ends with ``end`` at the line's beginning, or on its first line.
+    """
+    blocks: list[_Block] = []
+    name, lines = "", list[str]()
+    for line in shared.splitlines():
+        if line.startswith("--") or not line.strip():
+            continue
+        found = _FUNCTION.match(line)
+        if found and not name:
+            name, lines = found[1], [line]
+            done = line.rstrip().endswith(" end")
+        elif name:
+            lines.append(line)
+            done = line.rstrip() == "end"
+        else:
+            blocks.append(_Block("", line))
+            continue
+        if done:
+            blocks.append(_Block(name, "\n".join(lines)))
+            name, lines = "", []
+    if name:
+        raise ValueError(f"the Lua function {name} has no end at the beginning of a line")
+    return blocks
+
+
+def trim(shared: str, body: str) -> str:
+    """``shared`` without the top-level functions that ``body`` does not use, neither itself nor through another."""
+    blocks = _blocks(shared)
+    texts = {block.name: block.text for block in blocks if block.name}
+    wanted: set[str] = set()
+    unread = [body, *(block.text for block in blocks if not block.name)]
+    while unread:
+        for word in set(_WORD.findall(unread.pop())) & texts.keys() - wanted:
+            wanted.add(word)
+            unread.append(texts[word])
+    kept = [block.text for block in blocks if not block.name or block.name in wanted]
+    return "\n".join(kept) + "\n" if kept else ""

@@ -1,0 +1,140 @@
+"""
+What an account is called, and where it lies: names, the queue of a provider's client, the fields of a ``T.PUT``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tidewarden import errors
+
+ACCOUNT_BYTES_MAX = 200
+TOKEN_BYTES_MAX = 32_768
+SCOPE_BYTES_MAX = 8_192
+QUEUE_PREFIX = "_tokens:"
+QUEUE_BYTES_MAX = 200
+UNIX_MS_END = 1 << 42
+LIFE_S_MAX = 366 * 86_400
+
+_ACCOUNT = re.compile(r"[A-Za-z0-9_.:@+=/-]+")
+_ACCOUNT_ALLOWED = f"1 to {ACCOUNT_BYTES_MAX} of A-Z a-z 0-9 _ . : @ + = / -"
+_PLAIN = re.compile(r"[A-Za-z0-9_.:/-]")
+_TYPE = re.compile(r"[A-Za-z0-9_.:/-]{1,64}")
+_FIELDS = frozenset(("refresh_token", "access_token", "token_type", "scope", "expires_at_ms", "expires_in", "client"))
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """A grant that somebody hands in, checked. Secrets stay out of its ``repr``."""
+
+    refresh_token: str = field(repr=False)
+    access_token: str = field(default="", repr=False)
+    token_type: str = "Bearer"
+    scope: str = ""
+    expires_at_ms: int = 0
+    """Unix milliseconds; 0: not known."""
+    expires_in_s: float = 0.0
+    """Seconds from now; 0: not given."""
+
+
+def split(account: str) -> tuple[str, str]:
+    """
+    The provider and the account's name within it, of ``provider/account``.
+
+    Raises: BadArg: no provider before a slash, or a name that is not allowed.
+    """
+    provider, slash, name = account.partition("/")
+    if not slash or not provider:
+        raise errors.BadArg(f"account {_short(account)} is not of the form provider/account")
+    check_name(name)
+    return provider, name
+
+
+def check_name(name: str) -> None:
+    """Raises BadArg unless ``name`` may name an account within its provider."""
+    if not name:
+        raise errors.BadArg(f"account is empty; allowed are {_ACCOUNT_ALLOWED}")
+    if len(name) > ACCOUNT_BYTES_MAX:
+        raise errors.BadArg(f"account has {len(name)} characters; allowed are {_ACCOUNT_ALLOWED}")
+    if not _ACCOUNT.fullmatch(name):
+        bad = next(char for char in name if not _ACCOUNT.fullmatch(char))
+        raise errors.BadArg(f"account {_short(name)} contains {bad!r}; allowed are {_ACCOUNT_ALLOWED}")
+
+
+def queue_of(provider: str, client_id: str) -> str:
+    """The queue of a provider's client. What a queue's name may not hold stands there as ``_xHH``, byte by byte."""
+    coded = []
+    for at, char in enumerate(client_id):
+        # An underscore that would read as such a code is coded itself, so that no two clients share a queue.
+        if _PLAIN.fullmatch(char) and not re.match(r"_x[0-9A-F]{2}", client_id[at:]):
+            coded.append(char)
+        else:
+            coded.extend(f"_x{byte:02X}" for byte in char.encode())
+    queue = f"{QUEUE_PREFIX}{provider}:{''.join(coded)}"
+    if len(queue) > QUEUE_BYTES_MAX:
+        raise errors.ConfigError(
+            [f"providers.{provider}.client_id: makes a queue name of {len(queue)} bytes; at most {QUEUE_BYTES_MAX}"]
+        )
+    return queue
+
+
+def parse_grant(fields: Mapping[str, Any], client_id: str) -> Grant:
+    """
+    Check the fields of a grant, as ``T.PUT`` and imports name them.
+
+    Empty texts and ``None`` count as absent, as they come from a table's empty cells.
+
+    Raises: BadArg: which field, what was found, what is allowed. The message never holds a token.
+    """
+    given = {name: value for name, value in fields.items() if value is not None and value != ""}
+    unknown = sorted(set(given) - _FIELDS)
+    if unknown:
+        raise errors.BadArg(f"unknown field {_short(str(unknown[0]))}; allowed are {', '.join(sorted(_FIELDS))}")
+    refresh_token = _token(given, "refresh_token")
+    if not refresh_token:
+        raise errors.BadArg("refresh_token is missing: without one nothing can be refreshed")
+    client = given.get("client", client_id)
+    if client != client_id:
+        raise errors.BadArg(f"client is {_short(str(client))}; the provider's client is {_short(client_id)}")
+    token_type = given.get("token_type", "Bearer")
+    if not isinstance(token_type, str) or not _TYPE.fullmatch(token_type):
+        raise errors.BadArg("token_type must be 1 to 64 of A-Z a-z 0-9 _ . : / -")
+    scope = given.get("scope", "")
+    if not isinstance(scope, str) or len(scope.encode()) > SCOPE_BYTES_MAX:
+        raise errors.BadArg(f"scope must be a text of at most {SCOPE_BYTES_MAX} bytes")
+    return Grant(
+        refresh_token=refresh_token,
+        access_token=_token(given, "access_token"),
+        token_type=token_type,
+        scope=scope,
+        expires_at_ms=int(_number(given, "expires_at_ms", 0, UNIX_MS_END - 1)),
+        expires_in_s=_number(given, "expires_in", 0, LIFE_S_MAX),
+    )
+
+
+def _token(given: Mapping[str, Any], name: str) -> str:
+    value = given.get(name, "")
+    if not isinstance(value, str):
+        raise errors.BadArg(f"{name} is not a text but {type(value).__name__}")
+    # RFC 6749 appendix A: tokens are printable ASCII. Anything else is a damaged file rather than a token.
+    if not value.isascii() or not value.isprintable():
+        raise errors.BadArg(f"{name} holds characters other than printable ASCII")
+    if len(value) > TOKEN_BYTES_MAX:
+        raise errors.BadArg(f"{name} has {len(value)} bytes; at most {TOKEN_BYTES_MAX}")
+    return value
+
+
+def _number(given: Mapping[str, Any], name: str, low: int, high: int) -> float:
+    value = given.get(name, 0)
+    if isinstance(value, str) and re.fullmatch(r"\d{1,15}", value.strip()):
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
+        raise errors.BadArg(f"{name} is {_short(str(value))}; allowed is {low} to {high}")
+    return value
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= 60 else text[:57] + "...")

@@ -1,0 +1,219 @@
+"""
+What a token endpoint's answer means: its class, and whose matter it is. Plain functions; times are handed in.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any, Literal
+from urllib.parse import parse_qsl
+
+Scope = Literal["ok", "account", "client", "provider", "unknown", "ours"]
+
+RETRY_AFTER_S_MAX = 600.0  # One that asks for an hour of silence is asked again sooner: tokens live about that long.
+MESSAGE_CHARS_MAX = 240
+
+# RFC 6749 5.2, and words that are seen at token endpoints in its place.
+_BY_CODE: dict[str, tuple[str, Scope]] = {
+    "invalid_grant": ("invalid_grant", "account"),
+    "bad_refresh_token": ("invalid_grant", "account"),
+    "invalid_refresh_token": ("invalid_grant", "account"),
+    "invalid_code": ("invalid_grant", "account"),
+    "token_revoked": ("invalid_grant", "account"),
+    "invalid_scope": ("invalid_scope", "account"),
+    "invalid_request": ("rejected", "account"),
+    "invalid_client": ("invalid_client", "client"),
+    "incorrect_client_credentials": ("invalid_client", "client"),
+    "bad_client_secret": ("invalid_client", "client"),
+    "invalid_client_id": ("invalid_client", "client"),
+    "unauthorized_client": ("unauthorized_client", "client"),
+    "unsupported_grant_type": ("unsupported_grant_type", "client"),
+    "temporarily_unavailable": ("unavailable", "provider"),
+    "server_error": ("unavailable", "provider"),
+    "ratelimited": ("rate_limited", "provider"),
+    "rate_limited": ("rate_limited", "provider"),
+    "slow_down": ("rate_limited", "provider"),
+}
+REFUSALS = frozenset(("invalid_grant", "invalid_scope"))
+"""Classes that say this grant will not do, of which two end an account."""
+
+# Anything that could be a token or a secret; error texts of providers quote them.
+_TOKENLIKE = re.compile(r"[A-Za-z0-9_\-.~+/=%]{16,}")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a token endpoint answered."""
+
+    status: int
+    headers: Mapping[str, str] = field(repr=False)
+    """Names in lower case."""
+    body: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Unsent:
+    """The request never left: nothing can have happened at the provider."""
+
+    reason: str
+    """``refused``, ``dns``, ``tls``, ``connect_timeout`` or ``bad_url``."""
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unheard:
+    """The request was, or may have been, sent, and no whole answer came back."""
+
+    message: str
+
+
+Outcome = Answer | Unsent | Unheard
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """What a successful answer brought."""
+
+    access_token: str = field(repr=False)
+    refresh_token: str = field(repr=False)
+    """Empty: the old one goes on."""
+    token_type: str
+    scope: str | None
+    """None: as before."""
+    life_s: float | None
+    """None: not told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The class of an outcome, whose matter it is, and what came with it."""
+
+    outcome: str
+    scope: Scope
+    message: str = ""
+    retry_after_s: float | None = None
+    pair: Pair | None = None
+    keep_body: bool = False
+    """The answer was a success that we cannot read: it may hold the only refresh token there is."""
+
+
+def judge(outcome: Outcome, unix_ms: int) -> Verdict:
+    """The verdict on one refresh. ``unix_ms`` is this host's time, against which a Retry-After date is read."""
+    if isinstance(outcome, Unheard):
+        return Verdict("unknown", "unknown", scrub(outcome.message))
+    if isinstance(outcome, Unsent):
+        scope: Scope = {"dns": "ours", "bad_url": "client"}.get(outcome.reason, "provider")  # type: ignore[assignment]
+        return Verdict(outcome.reason, scope, scrub(outcome.message))
+    status = outcome.status
+    if 200 <= status < 300:
+        return _judge_success(outcome, unix_ms)
+    retry_after_s = retry_after(outcome.headers, unix_ms)
+    code, words = _error_of(_members(outcome), ("error", "status", "code"))  # HubSpot and a few others say `status`.
+    message = _words(outcome, code, words)
+    if status in (502, 504):
+        return Verdict("unknown", "unknown", message, retry_after_s)  # The gateway may have passed it on.
+    if status == 429:
+        return Verdict("rate_limited", "provider", message, retry_after_s)
+    if status >= 500 or status in (408, 421, 425):
+        return Verdict("unavailable", "provider", message, retry_after_s)
+    if code in _BY_CODE:
+        known, scope = _BY_CODE[code]
+        return Verdict(known, scope, message, retry_after_s)
+    if status == 401:
+        return Verdict("invalid_client", "client", message)
+    if status < 400 or status in (404, 405, 410):
+        return Verdict("misdirected", "client", message)
+    if code:
+        return Verdict("rejected", "account", message, retry_after_s)
+    return Verdict("unavailable", "provider", message, retry_after_s)  # A page of a proxy or firewall, not the AS's.
+
+
+def _judge_success(answer: Answer, unix_ms: int) -> Verdict:
+    members = _members(answer)
+    token = members.get("access_token")
+    if isinstance(token, str) and token and token.isascii() and token.isprintable():
+        return Verdict("ok", "ok", pair=_pair(members, token))
+    code, words = _error_of(members, ("error",))
+    if code:  # GitHub and Slack refuse with 200.
+        known, scope = _BY_CODE.get(code, ("rejected", "account"))
+        return Verdict(known, scope, _words(answer, code, words), retry_after(answer.headers, unix_ms))
+    kind = answer.headers.get("content-type", "no content type")
+    message = f"HTTP {answer.status} without an access_token ({scrub(kind)[:80]}, {len(answer.body)} bytes)"
+    return Verdict("unknown", "unknown", message, keep_body=True)
+
+
+def _pair(members: Mapping[str, Any], access_token: str) -> Pair:
+    refresh_token = members.get("refresh_token")
+    kind, scope = members.get("token_type"), members.get("scope")
+    return Pair(
+        access_token=access_token,
+        refresh_token=refresh_token if isinstance(refresh_token, str) and refresh_token.isascii() else "",
+        token_type=kind if isinstance(kind, str) and re.fullmatch(r"[\x21-\x7e]{1,64}", kind) else "Bearer",
+        scope=scope[:8192] if isinstance(scope, str) and scope.isascii() else None,
+        life_s=_life(members.get("expires_in")),
+    )
+
+
+def _life(value: object) -> float | None:
+    if isinstance(value, str) and re.fullmatch(r"\d{1,12}(\.\d+)?", value.strip()):
+        value = float(value)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value <= 0:
+        return None  # A token that is born expired would be refreshed without pause.
+    return float(value)
+
+
+def _members(answer: Answer) -> dict[str, Any]:
+    """The answer's members, from JSON or, as some endpoints like it, from a form; empty when it is neither."""
+    if answer.headers.get("content-type", "").partition(";")[0].strip().lower() == "application/x-www-form-urlencoded":
+        return dict(parse_qsl(answer.body.decode("utf-8", "replace")))
+    try:
+        members = json.loads(answer.body)
+    except (ValueError, RecursionError):
+        return {}
+    return members if isinstance(members, dict) else {}
+
+
+def _error_of(members: Mapping[str, Any], names: tuple[str, ...]) -> tuple[str, str]:
+    for name in names:
+        code = members.get(name)
+        if isinstance(code, str) and 0 < len(code) <= 64:
+            words = members.get("error_description", members.get("message", ""))
+            return code.lower(), words if isinstance(words, str) else ""
+    return "", ""
+
+
+def retry_after(headers: Mapping[str, str], unix_ms: int) -> float | None:
+    """Seconds to wait as Retry-After says (RFC 9110, 10.2.3: seconds or a date), capped; None without a usable one."""
+    text = headers.get("retry-after", "").strip()
+    if re.fullmatch(r"\d{1,9}", text):
+        return min(float(text), RETRY_AFTER_S_MAX)
+    try:
+        then = parsedate_to_datetime(text)
+        # Against the provider's own clock where it tells it: the two hosts need not agree.
+        told = headers.get("date")
+        now_s = unix_ms / 1000 if told is None else _aware(parsedate_to_datetime(told)).timestamp()
+        return float(min(max(0.0, _aware(then).timestamp() - now_s), RETRY_AFTER_S_MAX))
+    except (ValueError, TypeError, OverflowError):
+        return None
+
+
+def _aware(moment: datetime) -> datetime:
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def scrub(text: str) -> str:
+    """An error text that may be stored and shown: one line, no control characters, nothing that looks like a token."""
+    line = "".join(char if char.isprintable() else " " for char in text)
+    return _TOKENLIKE.sub("…", line)[:MESSAGE_CHARS_MAX]
+
+
+def _words(answer: Answer, code: str, words: str) -> str:
+    # A code is one of a vocabulary and may be long; anything else that is long may be a token that they quote.
+    code = code if re.fullmatch(r"[a-z_]{0,40}", code) else scrub(code)
+    return " ".join(part for part in (f"HTTP {answer.status}", code, scrub(words)) if part)[:MESSAGE_CHARS_MAX]

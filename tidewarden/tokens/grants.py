@@ -1,0 +1,77 @@
+"""
+Putting a grant: the tokens of a new consent become an account's row, sealed, and its task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from random import Random
+from typing import Any
+
+from tidewarden import errors
+from tidewarden.config import Provider
+
+from . import accounts, policy
+from .ledger import Ledger
+from .refresher import OnSettled
+from .rows import Row
+from .vault import Place, Vault
+
+PUT_TRIES_MAX = 10
+NEW_MS = 60_000  # A grant without an access token is wanted refreshed within this.
+
+
+class Grants:
+    """Puts grants."""
+
+    def __init__(self, ledger: Ledger, vault: Vault, dice: Random, on_settled: OnSettled) -> None:
+        self._ledger = ledger
+        self._vault = vault
+        self._dice = dice
+        self._on_settled = on_settled
+
+    async def put(self, provider: Provider, queue: str, name: str, fields: Mapping[str, Any]) -> tuple[int, bool]:
+        """The generation now, and whether anything was stored; see ``Tokens.put``."""
+        grant, vault = accounts.parse_grant(fields, provider.client_id), self._vault
+        await vault.ready()
+        mark = vault.fingerprint(provider.name, name, grant.refresh_token)
+        for _ in range(PUT_TRIES_MAX):
+            reading = await self._ledger.get(queue, name)
+            old = reading.row
+            if old is not None and mark in (old.origin, old.current):
+                return old.generation, False
+            base = (old.grant, old.generation) if old else (reading.floor, 0)
+            row = self._new_row(provider, name, grant, base, reading.now_ms, mark)
+            if await self._ledger.put(queue, name, base, row, row.expires_at_ms or reading.now_ms + NEW_MS):
+                self._on_settled(f"{provider.name}/{name}", row.generation)
+                return row.generation, True
+        raise errors.Timeout(f"{provider.name}/{name} changed {PUT_TRIES_MAX} times while it was put; try again")
+
+    def _new_row(
+        self, provider: Provider, name: str, grant: accounts.Grant, base: tuple[int, int], now_ms: int, mark: bytes
+    ) -> Row:
+        number, generation = base[0] + 1, base[1] + 1
+        vault = self._vault
+        expires_at_ms = grant.expires_at_ms or (now_ms + int(grant.expires_in_s * 1000) if grant.expires_in_s else 0)
+        if grant.access_token and not expires_at_ms:
+            expires_at_ms = now_ms + int(provider.default_life_s * 1000)
+        if not grant.access_token:
+            expires_at_ms = 0  # There is nothing that could expire.
+        life_s = max(0.0, (expires_at_ms - now_ms) / 1000)
+        due_ms = policy.due_before(expires_at_ms, life_s, provider.margin_s, self._dice.random()) if life_s else now_ms
+        access = b""
+        if grant.access_token:
+            access = vault.seal(grant.access_token.encode(), Place(provider.name, name, "access", number, generation))
+        return Row(
+            grant=number,
+            generation=generation,
+            stored_ms=now_ms,
+            expires_at_ms=expires_at_ms,
+            due_ms=due_ms,
+            origin=mark,
+            current=mark,
+            token_type=grant.token_type,
+            scope=grant.scope,
+            access=access,
+            refresh=vault.seal(grant.refresh_token.encode(), Place(provider.name, name, "refresh", number, generation)),
+        )

@@ -1,0 +1,255 @@
+"""
+The journal of a node's refreshers: what a provider answered, sealed and on disk before anything else happens to it.
+
+An append-only file of :mod:`tidewarden.tokens.records`. Group commit: what comes while one fsync runs shares the next.
+At the start the file is read back; a torn tail, as a power cut leaves it, is set aside and reported. When most of it is
+history it begins anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from tidewarden import errors
+
+from .records import MAGIC, Answer, Key, Raw, Record, Stored, frame, read_records
+
+log = logging.getLogger("tidewarden.tokens")
+
+REWRITE_BYTES = 4 << 20  # The file begins anew when it is longer than this and more than half of it is history.
+RAWS_MAX = 256  # Unreadable answers kept; the oldest go first.
+
+
+class Journal:
+    """One file of one node. Made by :meth:`open`; ``append`` and the rest run in the event loop that uses it."""
+
+    def __init__(self, path: Path) -> None:
+        """``path``: the file; made when absent."""
+        self._path = path
+        self._file = -1
+        self._bytes = 0
+        self._number = 0
+        self._answers: dict[int, Answer] = {}
+        self._by_account: dict[tuple[str, str], int] = {}
+        self._raws: dict[int, Raw] = {}
+        self._keys: dict[int, bytes] = {}
+        self._waiting: list[tuple[bytes, asyncio.Future[None] | None]] = []
+        self._flushing: asyncio.Task[None] | None = None
+        self._committing = asyncio.Lock()  # One group at a time: after a failed one the next must know of it.
+        self._broken = False
+        self._thread = ThreadPoolExecutor(1, "tokens-journal")
+        self.torn_bytes = 0
+        """Bytes that the last :meth:`open` could not read."""
+
+    def open(self) -> None:
+        """
+        Read the file back, blocking; what is not stored yet is in :meth:`pending` then.
+
+        Raises: Internal: the file is no journal. OSError: it cannot be read or written.
+        """
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        raw = self._path.read_bytes() if self._path.exists() else b""
+        if raw and not raw.startswith(MAGIC[: len(raw)]):
+            raise errors.Internal(f"{self._path} is not a journal of tokens (it does not begin with {MAGIC!r})")
+        records, end = read_records(raw)
+        for record in records:
+            self._apply(record)
+        self.torn_bytes = len(raw) - end
+        if self.torn_bytes:
+            aside = self._path.with_name(self._path.name + ".torn")
+            aside.write_bytes(raw[end:])
+            log.error(
+                "%s: the last %d bytes are no whole record (a crash while writing?); set aside as %s",
+                self._path, self.torn_bytes, aside,
+            )  # fmt: skip
+        self._rewrite()
+
+    def pending(self) -> list[Answer]:
+        """Answers that are not known to be in the store, oldest first."""
+        return list(self._answers.values())
+
+    def find(self, queue: str, account: str, grant: int, generation: int) -> Answer | None:
+        """The answer of that account to a request with that generation, if it is here and not stored yet."""
+        answer = self._answers.get(self._by_account.get((queue, account), -1))
+        return answer if answer is not None and (answer.grant, answer.generation) == (grant, generation) else None
+
+    def keys(self) -> dict[int, bytes]:
+        """The wrapped data keys that the journal carries, by id."""
+        return dict(self._keys)
+
+    def raws(self) -> list[Raw]:
+        """The unreadable answers that are kept."""
+        return list(self._raws.values())
+
+    @property
+    def healthy(self) -> bool:
+        """False after a write that failed, until one succeeds."""
+        return not self._broken
+
+    async def add_answer(
+        self,
+        queue: str,
+        account: str,
+        grant: int,
+        generation: int,
+        row: bytes,
+        due: tuple[int, int],
+        key: tuple[int, bytes],
+    ) -> Answer:
+        """
+        Write an answer down; returns when it is on disk. ``due``: due and deadline, ``key``: the data key it is under.
+
+        Raises: OSError: it is not on disk. It is in :meth:`pending` all the same, for as long as this process lives.
+        """
+        self._number += 1
+        answer = Answer(self._number, queue, account, grant, generation, row, *due)
+        await self._append(answer, key)
+        return answer
+
+    async def add_raw(
+        self, queue: str, account: str, grant: int, generation: int, unix_ms: int, body: bytes, key: tuple[int, bytes]
+    ) -> None:
+        """Keep an unreadable answer, sealed; returns when it is on disk. Raises OSError if it is not."""
+        self._number += 1
+        await self._append(Raw(self._number, queue, account, grant, generation, unix_ms, body), key)
+
+    def stored(self, answer: Answer) -> None:
+        """The answer is in the store. Noted with the next commit: if the note is lost, it is merely offered again."""
+        record = Stored(answer.number)
+        self._apply(record)
+        self._waiting.append((frame(record), None))
+
+    async def flush(self) -> None:
+        """Bring what is waiting to disk, begin the file anew if it is mostly history. Logs what fails."""
+        if self._waiting or self._bytes > REWRITE_BYTES or (not self._answers and self._bytes > 1 << 16):
+            try:
+                await self._commit()
+            except OSError as error:
+                log.error("%s: %s", self._path, error)
+
+    async def heal(self) -> None:
+        """After a write that failed: try to begin the file anew. :attr:`healthy` tells whether it went well."""
+        try:
+            await self._commit()
+        except OSError as error:
+            log.error("%s is still not written: %s", self._path, error)
+
+    async def close(self) -> None:
+        """Flush and close the file."""
+        await self.flush()
+        self._thread.shutdown(wait=True)
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    async def _append(self, record: Answer | Raw, key: tuple[int, bytes]) -> None:
+        if key[0] not in self._keys:
+            wrapped = Key(*key)
+            self._apply(wrapped)
+            self._waiting.append((frame(wrapped), None))
+        self._apply(record)
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((frame(record), future))
+        if self._flushing is None:
+            self._flushing = asyncio.create_task(self._flush_all())
+        await future
+
+    async def _flush_all(self) -> None:
+        """Commit group after group until nothing waits."""
+        try:
+            while any(future for _, future in self._waiting):
+                try:
+                    await self._commit()
+                except OSError:
+                    log.debug("%s: a commit failed; its callers were told", self._path)
+        finally:
+            self._flushing = None
+
+    async def _commit(self) -> None:
+        async with self._committing:
+            await self._commit_group()
+
+    async def _commit_group(self) -> None:
+        group, self._waiting = self._waiting, []
+        live = len(self._answers) + len(self._raws) + len(self._keys)
+        history = self._bytes > REWRITE_BYTES or (live == len(self._keys) and self._bytes > 1 << 16)
+        work: Callable[[], None]
+        if self._broken or history:
+            body = self._live()  # Everything of the group that still matters is in there.
+            work = lambda: self._write_anew(body)  # noqa: E731
+        else:
+            data = b"".join(item for item, _ in group)
+            work = lambda: self._write(data)  # noqa: E731
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        except OSError as error:
+            self._broken = True  # What the file holds now is not known; the next commit writes a new one.
+            for _, future in group:
+                if future is not None and not future.done():
+                    future.set_exception(OSError(error.errno, f"{self._path}: {error.strerror}"))
+            raise
+        self._broken = False
+        for _, future in group:
+            if future is not None and not future.done():
+                future.set_result(None)
+
+    def _write(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self._file, view) :]
+        os.fdatasync(self._file)
+        self._bytes += len(data)
+
+    def _rewrite(self) -> None:
+        self._write_anew(self._live())
+
+    def _live(self) -> bytes:
+        needed: Iterable[Record] = (
+            *(Key(key_id, wrapped) for key_id, wrapped in self._keys.items()),
+            *self._raws.values(),
+            *self._answers.values(),
+        )
+        return MAGIC + b"".join(frame(record) for record in needed)
+
+    def _write_anew(self, body: bytes) -> None:
+        aside = self._path.with_name(self._path.name + ".new")
+        descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
+        try:
+            view = memoryview(body)
+            while view:
+                view = view[os.write(descriptor, view) :]
+            os.fsync(descriptor)
+            os.replace(aside, self._path)
+            folder = os.open(self._path.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+        except OSError:
+            os.close(descriptor)
+            raise
+        if self._file >= 0:
+            os.close(self._file)
+        self._file, self._bytes = descriptor, len(body)
+
+    def _apply(self, record: Record) -> None:
+        if isinstance(record, Answer):
+            self._answers[record.number] = record
+            self._by_account[record.queue, record.account] = record.number
+            self._number = max(self._number, record.number)
+        elif isinstance(record, Stored):
+            answer = self._answers.pop(record.number, None)
+            if answer and self._by_account.get((answer.queue, answer.account)) == record.number:
+                del self._by_account[answer.queue, answer.account]
+        elif isinstance(record, Raw):
+            self._raws[record.number] = record
+            self._number = max(self._number, record.number)
+            if len(self._raws) > RAWS_MAX:
+                del self._raws[min(self._raws)]
+        else:
+            self._keys[record.key_id] = record.wrapped

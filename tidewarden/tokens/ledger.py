@@ -1,0 +1,179 @@
+"""
+The accounts in the store: each method is one script of ``tokens/lua``, batched with what else is asked of that shard.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tidewarden import errors
+
+from .policy import Step
+from .rows import Intent, Row, Troubles, parse_intent, parse_row, parse_troubles
+
+ITEMS_MAX = 200
+
+RunScript = Callable[[str, str, int, Sequence[str | bytes | int]], Awaitable[Any]]
+"""``Queues.script``: name, queue, shard, arguments; returns the script's items."""
+ShardOf = Callable[[str, str], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """An account as it was at ``now_ms`` of the store's clock."""
+
+    now_ms: int
+    floor: int
+    """Highest grant of any account deleted from its shard; a new account's first grant is one more."""
+    row: Row | None
+    troubles: Troubles | None
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """An intent that was written: what is to be refreshed, and what was found."""
+
+    now_ms: int
+    row: Row
+    troubles: Troubles
+    spare: Row | None = field(repr=False)
+    found: Intent | None
+    """An intent that somebody had left open."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """No intent was written. ``why``: ``NOTHELD``, ``GONE``, or ``OPEN`` with the end of another's intent."""
+
+    why: str
+    until_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One account of a page; its row has no tokens."""
+
+    account: str
+    row: Row
+    troubles: Troubles | None
+
+
+class Ledger:
+    """Reads and writes accounts. Every method raises what the store raises: StoreDown leaves a write undecided."""
+
+    def __init__(self, script: RunScript, shard_of: ShardOf) -> None:
+        self._script = script
+        self._shard_of = shard_of
+        self._batches: dict[tuple[str, str, int], list[tuple[tuple[str | bytes | int, ...], asyncio.Future[Any]]]] = {}
+        self._calls: set[asyncio.Task[None]] = set()
+
+    async def get(self, queue: str, account: str) -> Reading:
+        """Read one account."""
+        now_ms, floor, row, troubles = await self._item("get", queue, account, ())
+        return Reading(now_ms, floor, parse_row(row) if row else None, parse_troubles(troubles))
+
+    async def put(self, queue: str, account: str, base: tuple[int, int], row: Row, deadline_ms: int) -> bool:
+        """Store a new grant if grant and generation are still ``base`` (floor and 0: no such account); else False."""
+        args = (*base, row.pack(), row.due_ms, deadline_ms)
+        return bool(await self._item("put", queue, account, args))
+
+    async def intend(self, queue: str, account: str, lease: int, lease_ms: int) -> Opened | Refused:
+        """Write down that the holder of ``lease`` is about to refresh; the lease runs ``lease_ms`` from now and sticks."""
+        reply = await self._item("intent", queue, account, (lease, lease_ms))
+        if reply[0] != b"OK":
+            return Refused(reply[0].decode(), reply[1] if len(reply) > 1 else 0)
+        now_ms, row, troubles, spare, found = (*reply[1:], None, None, None)[:5]
+        return Opened(
+            now_ms,
+            parse_row(row),
+            parse_troubles(troubles) or Troubles(),
+            parse_row(spare) if spare else None,
+            parse_intent(found),
+        )
+
+    async def stored(
+        self, queue: str, account: str, base: tuple[int, int], row: bytes, due_ms: int, deadline_ms: int
+    ) -> str:
+        """Write a refreshed pair back: ``STORED``, ``ALREADY``, ``SPARE`` or ``GONE``."""
+        word = await self._item("stored", queue, account, (*base, row, due_ms, deadline_ms))
+        return bytes(word).decode()
+
+    async def failed(self, queue: str, account: str, lease: int, step: Step) -> bool:
+        """Close the intent and send the task back as ``step`` says; False: the lease is not current."""
+        args = (lease, step.what, int(step.delay_s * 1000), step.troubles.pack(), step.spare)
+        return bool(await self._item("failed", queue, account, args))
+
+    async def refresh(self, queue: str, account: str, *, force: bool) -> str:
+        """Have the account refreshed now: ``QUEUED``, ``LEASED``, ``BACKOFF``, ``DEAD`` or ``GONE``."""
+        return bytes(await self._item("refresh", queue, account, (int(force),))).decode()
+
+    async def delete(self, queue: str, account: str) -> bool:
+        """Forget an account; False: there was none."""
+        return bool(await self._item("delete", queue, account, ()))
+
+    async def page(
+        self, queue: str, shard: int, cursor: int, count: int, *, troubled: bool
+    ) -> tuple[int, int, list[Entry]]:
+        """About ``count`` accounts of a shard: ``(next cursor or 0, the store's now_ms, entries)``."""
+        kind = "troubled" if troubled else "all"
+        after, now_ms, *found = await self._script("tokens.page", queue, shard, (cursor, count, kind))
+        entries = [
+            Entry(item[0].decode(), parse_row(item[1]), parse_troubles(item[2] if len(item) > 2 else None))
+            for item in found
+        ]
+        return int(after), now_ms, entries
+
+    async def stats(self, queue: str, shards: int) -> dict[str, int]:
+        """Accounts of a queue by state, and ``total``, ``intents`` (under way or unresolved) and ``spares``."""
+        parts = await asyncio.gather(*(self._script("tokens.stats", queue, shard, ()) for shard in range(shards)))
+        total, fresh, late, failing, dead, intents, spares = (sum(column) for column in zip(*parts, strict=True))
+        return {
+            "total": total,
+            "fresh": fresh,
+            "expiring": total - fresh - late - failing - dead,
+            "late": late,
+            "failing": failing,
+            "dead": dead,
+            "intents": intents,
+            "spares": spares,
+        }
+
+    async def _item(self, verb: str, queue: str, account: str, args: tuple[str | bytes | int, ...]) -> Any:
+        """One account's part of a script call, joined with others that are asked for in the same turn of the loop."""
+        lane = (verb, queue, self._shard_of(queue, account))
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        batch = self._batches.get(lane)
+        if batch is None:
+            batch = self._batches[lane] = []
+            asyncio.get_running_loop().call_soon(self._send, lane, batch)
+        batch.append(((account, *args), future))
+        if len(batch) >= ITEMS_MAX:
+            del self._batches[lane]  # It goes as it is; the next item begins another.
+        return await future
+
+    def _send(self, lane: tuple[str, str, int], batch: list[Any]) -> None:
+        if self._batches.get(lane) is batch:
+            del self._batches[lane]
+        # A task of its own: whoever waits may be cancelled, what was asked for is still done.
+        call = asyncio.create_task(self._call(lane, batch))
+        self._calls.add(call)
+        call.add_done_callback(self._calls.discard)
+
+    async def _call(self, lane: tuple[str, str, int], batch: list[Any]) -> None:
+        verb, queue, shard = lane
+        futures = [future for _, future in batch]
+        try:
+            items = await self._script(f"tokens.{verb}", queue, shard, [arg for args, _ in batch for arg in args])
+            if len(items) != len(batch):
+                raise errors.Internal(f"tokens.{verb} answered {len(items)} items for {len(batch)}")
+        except Exception as error:
+            for future in futures:
+                if not future.done():
+                    future.set_exception(error)
+            return
+        for future, item in zip(futures, items, strict=True):
+            if not future.done():
+                future.set_result(item)

@@ -1,0 +1,82 @@
+"""Accounts page by page, over the shards of their providers' queues, without tokens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tidewarden import errors
+
+from . import policy
+from .ledger import Entry, Ledger
+from .rows import Troubles
+
+SHARDS = 16
+PAGE_MAX = 1000
+Page = tuple[list[dict[str, Any]], str]
+
+
+class Listing:
+    """Walks the accounts of ``queues`` (by provider)."""
+
+    def __init__(self, ledger: Ledger, queues: dict[str, str]) -> None:
+        self._ledger = ledger
+        self._queue_of = queues
+
+    async def page(self, names: list[str], state: str, count: int, after: str) -> Page:
+        """
+        The cursor is ``provider:shard:scan:skip``: the store's own scan cursor, and how many of its batch were given.
+        """
+        provider, shard, scan, skip = _parse_cursor(after, names)
+        troubled = state in ("failing", "dead")
+        found: list[dict[str, Any]] = []
+        for name in names[names.index(provider) :]:
+            while shard < SHARDS:
+                following, now_ms, entries = await self._ledger.page(
+                    self._queue_of[name], shard, scan, count, troubled=troubled
+                )
+                batch = [_described(name, entry, now_ms) for entry in entries]
+                for at in range(skip, len(batch)):
+                    if len(found) == count:
+                        return found, f"{name}:{shard}:{scan}:{at}"
+                    if not state or batch[at]["state"] == state:
+                        found.append(batch[at])
+                scan, skip = following, 0
+                if scan == 0:
+                    shard += 1
+                if state and scan and len(entries) >= count and not found:
+                    return found, f"{name}:{shard}:{scan}:0"  # Bounded work: the caller goes on from here.
+            shard = 0
+        return found, ""
+
+
+def _described(provider: str, entry: Entry, now_ms: int) -> dict[str, Any]:
+    row, troubles = entry.row, entry.troubles or Troubles()
+    return {
+        "account": f"{provider}/{entry.account}",
+        "provider": provider,
+        "state": policy.state(row, entry.troubles, now_ms),
+        "grant": row.grant,
+        "generation": row.generation,
+        "stored_ms": row.stored_ms,
+        "expires_at_ms": row.expires_at_ms,
+        "due_ms": row.due_ms,
+        "tries": troubles.tries,
+        "error": troubles.outcome,
+        "message": troubles.message,
+        "next_ms": troubles.next_ms,
+    }
+
+
+def _parse_cursor(after: str, names: list[str]) -> tuple[str, int, int, int]:
+    if not names:
+        raise errors.NotFound("no provider is configured")
+    if not after:
+        return names[0], 0, 0, 0
+    provider, _, rest = after.partition(":")
+    numbers = rest.split(":")
+    if provider not in names or len(numbers) != 3 or not all(part.isdecimal() for part in numbers):
+        raise errors.BadArg(f"AFTER is {after[:60]!r}, which is no cursor of this list")
+    shard, scan, skip = (int(part) for part in numbers)
+    if shard >= SHARDS:
+        raise errors.BadArg(f"AFTER is {after[:60]!r}, which is no cursor of this list")
+    return provider, shard, scan, skip

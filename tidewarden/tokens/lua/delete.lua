@@ -1,0 +1,26 @@
+-- delete: forget accounts, with all that belongs to them. An answer that is still under way for one finds no row and is dropped.
+-- KEYS    1 the shard  2 the view
+-- ARGV    3… accounts
+-- RETURNS per account: 1, or 0 when there was none
+open()
+redis.call('HDEL', INTENTS, '') -- a removal first: a full store lets the script go on
+local reply = {}
+local floor = tonumber(redis.call('HGET', META, 'floor')) or 0
+for i = 3, #ARGV do
+  local account = ARGV[i]
+  local raw = redis.call('HGET', ACCOUNTS, account)
+  if raw then
+    drop_task(account)
+    redis.call('HDEL', ACCOUNTS, account)
+    redis.call('HDEL', INTENTS, account)
+    redis.call('HDEL', SPARES, account)
+    clear_troubles(account)
+    floor = math.max(floor, row_head(raw).grant)
+    redis.call('HSET', META, 'floor', text(floor))
+    count('accounts deleted')
+    reply[#reply + 1] = 1
+  else
+    reply[#reply + 1] = 0
+  end
+end
+return finish(reply)

@@ -1,0 +1,40 @@
+-- failed: refreshes that brought no pair; the tasks go back into the queue, or out of it for good.
+-- KEYS    1 the shard  2 the view
+-- ARGV    3… per account: account, lease, what (retry: note the troubles, again after the delay | hold: again after the delay |
+--         dead: note them, out of the queue, the row stays), delay ms, troubles, spare (keep | drop | try: one that is there goes next, at once)
+-- RETURNS per account: 1, or 0 when the lease is not current (nothing is noted then, but an intent under it is closed)
+open()
+redis.call('HDEL', INTENTS, '') -- a removal first: a full store lets the script go on
+local WHATS, SPARE = {retry = true, hold = true, dead = true}, {keep = true, drop = true, try = true}
+local items = {}
+for i = 3, #ARGV, 6 do
+  if not WHATS[ARGV[i + 2]] then refuse('BADARG what becomes of ' .. ARGV[i] .. ': ' .. tostring(ARGV[i + 2])) end
+  if not SPARE[ARGV[i + 5]] then refuse('BADARG what becomes of the spare of ' .. ARGV[i] .. ': ' .. tostring(ARGV[i + 5])) end
+  items[#items + 1] = {ARGV[i], int(i + 1, 'lease', 0, LEASE_MAX), ARGV[i + 2], int(i + 3, 'delay ms', 0, NEVER), ARGV[i + 4], ARGV[i + 5]}
+end
+local reply = {}
+for i = 1, #items do
+  local account, lease, what, delay_ms, troubles, spare = unpack(items[i])
+  close_intent(account, lease)
+  local r = held(account, lease)
+  local t = r and task_get(account)
+  if not t then reply[i] = 0
+  else
+    if spare == 'drop' then redis.call('HDEL', SPARES, account)
+    elseif spare == 'try' and redis.call('HEXISTS', SPARES, account) == 1 then what, delay_ms = 'retry', 0 end
+    if what ~= 'hold' then redis.call('HSET', TROUBLES, account, troubles) end
+    if what == 'dead' then
+      redis.call('ZREM', FAILING, account)
+      redis.call('ZADD', DEAD, text(now), account)
+      drop_task(account)
+      count('accounts died')
+    else
+      if what == 'retry' then redis.call('ZADD', FAILING, text(now + delay_ms), account) end
+      t.priority = NORMAL -- whoever wanted it sooner has had the try
+      task_put(account, t)
+      end_lease(account, t, r, 'release', delay_ms)
+    end
+    reply[i] = 1
+  end
+end
+return finish(reply)

@@ -1,0 +1,51 @@
+-- accounts: what lies beside the tasks of a token queue's shard. Put between shard.lua and every script of this folder.
+--   accounts         hash account -> row (see tokens/rows.py; only its head is read here)
+--   account_intents  hash account -> grant 4, generation 4, started_ms 6, until_ms 6, fingerprint 8, lease 8, holder
+--   account_spares   hash account -> a row whose grant or generation no longer fitted when it came
+--   account_troubles hash account -> what refreshing it met with since its last success (msgpack, Python's alone)
+--   account_failing  zset account by next try     account_dead  zset account by time of death
+--   account_meta     hash floor -> the highest grant of any account deleted here: no number is ever given twice
+-- A token's task has the account's name, no payload, due = the row's due_ms, deadline = its expires_at_ms.
+local ACCOUNTS, INTENTS, SPARES, TROUBLES = key('accounts'), key('account_intents'), key('account_spares'), key('account_troubles')
+local FAILING, DEAD, META = key('account_failing'), key('account_dead'), key('account_meta')
+local HEAD = 44 -- bytes of a row's head
+local NORMAL, WANTED = 50, 40 -- priorities: a token somebody waits for goes before those merely due
+local LEASE_MAX, COUNT_MAX = 9007199254740991, 4294967295
+
+local function row_head(raw)
+  local version, _, grant, generation, stored, expires, due, origin, current = struct.unpack('>BBI4I4I6I6I6c8c8', raw)
+  if version ~= 1 then refuse('INTERNAL an account of ' .. P .. ' has row version ' .. text(version) .. '; this version reads 1: upgrade this node') end
+  return {grant = grant, generation = generation, stored = stored, expires = expires, due = due, origin = origin, current = current}
+end
+
+local function checked_row(i)
+  local raw = ARGV[i]
+  if not raw or #raw < HEAD or string.byte(raw) ~= 1 then refuse('BADARG argument ' .. i .. ' is no row') end
+  return raw
+end
+
+local function token_task(due, deadline, priority)
+  return {priority = priority or NORMAL, due = due, deadline = deadline, lease_ms = 0, attempts_max = 0, backoff_ms = 0, own = true, payload = ''}
+end
+
+local function drop_task(account)
+  local t = task_get(account)
+  if not t then return end
+  local r = tries_get(account)
+  index_remove(account, t, r, locate(account, t, r))
+  if r then tries_drop(account) end
+  redis.call('HDEL', key('tasks'), account)
+end
+
+-- All is well with this account from now on.
+local function clear_troubles(account)
+  redis.call('HDEL', TROUBLES, account)
+  redis.call('ZREM', FAILING, account)
+  redis.call('ZREM', DEAD, account)
+end
+
+-- An intent with that lease is over; another's stays.
+local function close_intent(account, lease)
+  local raw = redis.call('HGET', INTENTS, account)
+  if raw and select(6, struct.unpack('>I4I4I6I6c8I8', raw)) == lease then redis.call('HDEL', INTENTS, account) end
+end

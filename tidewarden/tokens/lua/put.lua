@@ -1,0 +1,31 @@
+-- put: store new grants, each only if the account is still as it was read; whoever refreshes it now finds the grant moved.
+-- KEYS    1 the shard  2 the view
+-- ARGV    3… per account: account, grant and generation as read (the shard's floor and 0: no such account), row, due ms, deadline ms
+-- RETURNS per account: 1 stored, 0 the account is no longer as it was read
+open()
+growing = true
+local items = {}
+for i = 3, #ARGV, 6 do
+  items[#items + 1] = {ARGV[i], int(i + 1, 'grant', 0, COUNT_MAX), int(i + 2, 'generation', 0, COUNT_MAX), checked_row(i + 3),
+                       int(i + 4, 'due ms', 0, NEVER), int(i + 5, 'deadline ms', 0, NEVER)}
+end
+local floor = tonumber(redis.call('HGET', META, 'floor')) or 0
+local reply = {}
+for i = 1, #items do
+  local account, grant, generation, row, due, deadline = unpack(items[i])
+  local old = redis.call('HGET', ACCOUNTS, account)
+  local head = old and row_head(old) or {grant = floor, generation = 0}
+  if head.grant == grant and head.generation == generation then
+    redis.call('HSET', ACCOUNTS, account, row)
+    if old then
+      clear_troubles(account)
+      redis.call('HDEL', INTENTS, account)
+    end
+    place(account, token_task(due, deadline))
+    count('accounts put')
+    reply[i] = 1
+  else
+    reply[i] = 0
+  end
+end
+return finish(reply)

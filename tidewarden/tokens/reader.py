@@ -1,0 +1,149 @@
+"""
+Reading a token: one that lives is served at once; for another, its refresh is made urgent and waited for, by all of a
+node's readers of that account together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass, field
+
+from tidewarden import errors
+from tidewarden.clock import Clock
+from tidewarden.config import Provider
+
+from . import policy
+from .ledger import Ledger, Reading
+from .policy import State
+from .rows import Row
+from .vault import Place, Vault
+
+log = logging.getLogger("tidewarden.tokens")
+
+WATCH_S = (0.02, 0.5)  # How often another node's refresh is looked for: at first, and at most.
+NEWEST_MS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """An access token as it is handed out."""
+
+    access_token: str = field(repr=False)
+    token_type: str
+    expires_at_ms: int
+    generation: int
+    state: State
+    scope: str = ""
+
+
+class Reader:
+    """The readers of one node's tokens."""
+
+    def __init__(self, ledger: Ledger, vault: Vault, clock: Clock) -> None:
+        self._ledger = ledger
+        self._vault = vault
+        self._clock = clock
+        self._watchers: dict[str, asyncio.Task[None]] = {}
+        self._settled: dict[str, asyncio.Event] = {}
+
+    async def get(self, provider: Provider, queue: str, name: str, min_ttl_ms: int, wait_ms: int) -> Token:
+        """A token with that much life, or the best there is when the wait is over; see ``Tokens.get``."""
+        until = self._clock.monotonic() + wait_ms / 1000
+        reading = await self._read(provider, queue, name)
+        if not lives(reading, min_ttl_ms) and not _dead(reading):
+            before = _mark(reading.row)
+            await self._ledger.refresh(queue, name, force=False)
+            while _mark(reading.row) == before and not _dead(reading):
+                left_s = until - self._clock.monotonic()
+                if left_s <= 0:
+                    break
+                await self._join(provider, queue, name, before, left_s)
+                reading = await self._read(provider, queue, name)
+        return await self._token(provider, name, reading)
+
+    def settled(self, account: str) -> None:
+        """A refresh of ``provider/name`` has ended on this node, well or not, or a grant was put."""
+        event = self._settled.get(account)
+        if event is not None:
+            event.set()
+
+    def stop(self) -> None:
+        """End every wait; whoever waits is answered with what there is."""
+        for watcher in list(self._watchers.values()):
+            watcher.cancel()
+
+    async def _read(self, provider: Provider, queue: str, name: str) -> Reading:
+        reading = await self._ledger.get(queue, name)
+        if reading.row is None:
+            raise errors.NotFound(f"there is no account {provider.name}/{name}")
+        return reading
+
+    async def _token(self, provider: Provider, name: str, reading: Reading) -> Token:
+        row, troubles = reading.row, reading.troubles
+        assert row is not None
+        account = f"{provider.name}/{name}"
+        if row.expires_at_ms <= reading.now_ms:
+            if troubles is not None and troubles.dead:
+                raise errors.NotFound(
+                    f"{account} is dead ({troubles.outcome}) and its last token expired; put a new grant"
+                )
+            why = f"; its refresh fails: {troubles.outcome} {troubles.message}" if troubles is not None else ""
+            raise errors.Timeout(f"{account} has no living access token yet{why}")
+        place = Place(provider.name, name, "access", row.grant, row.generation)
+        access_token = (await self._vault.unseal(row.access, place)).decode()
+        state = policy.state(row, troubles, reading.now_ms)
+        return Token(access_token, row.token_type, row.expires_at_ms, row.generation, state, row.scope)
+
+    async def _join(self, provider: Provider, queue: str, name: str, before: tuple[int, int], wait_s: float) -> None:
+        """Wait until the account's generation moved or a try of it ended; one watcher for all who wait on this node."""
+        account = f"{provider.name}/{name}"
+        watcher = self._watchers.get(account)
+        if watcher is None:
+            watching = self._watch(account, queue, name, before, provider.timeout_s + 10)
+            watcher = self._watchers[account] = asyncio.create_task(watching, name=f"wait for {account}")
+            watcher.add_done_callback(lambda _: self._watchers.pop(account, None))
+        await asyncio.wait([watcher], timeout=wait_s)
+
+    async def _watch(self, account: str, queue: str, name: str, before: tuple[int, int], limit_s: float) -> None:
+        # This node's own refresher wakes it at once; another node's shows in the row alone.
+        event = self._settled[account] = asyncio.Event()
+        pause_s, most_s = WATCH_S
+        try:
+            async with asyncio.timeout(limit_s):
+                while not event.is_set():
+                    try:
+                        async with asyncio.timeout(pause_s):
+                            await event.wait()
+                    except TimeoutError:
+                        pause_s = min(pause_s * 1.5, most_s)
+                        reading = await self._ledger.get(queue, name)
+                        if _mark(reading.row) != before or _dead(reading):
+                            return
+        except TimeoutError:
+            return  # Whoever still waits begins another watch.
+        except errors.Error as error:
+            log.debug("waiting for %s: %s", account, error)  # Each reader asks the store again, and hears it there.
+        finally:
+            del self._settled[account]
+
+
+def lives(reading: Reading, min_ttl_ms: int) -> bool:
+    """Whether the token that was read will do for a reader who wants ``min_ttl_ms`` of it."""
+    row = reading.row
+    assert row is not None
+    left_ms = row.expires_at_ms - reading.now_ms
+    if left_ms <= 0:
+        return False
+    # One that is as good as new is all there is to have: a reader who wants more than the provider gives gets that.
+    age_ms = reading.now_ms - row.stored_ms
+    as_new = row.refreshed and age_ms < min(NEWEST_MS, (left_ms + age_ms) // 10)
+    return left_ms >= min_ttl_ms or as_new
+
+
+def _mark(row: Row | None) -> tuple[int, int]:
+    return (row.grant, row.generation) if row is not None else (0, 0)
+
+
+def _dead(reading: Reading) -> bool:
+    return reading.troubles is not None and reading.troubles.dead

@@ -1,0 +1,165 @@
+"""
+The records of an account in the store, between bytes and names. ``tokens/lua/prelude.lua`` reads their heads.
+
+A row holds the sealed pair and what is needed to find its next refresh; what refreshing it met with lies apart, in its
+troubles, so that a note about a failure can never overwrite a pair. Row, version 1, big-endian::
+
+    version 1 | flags 1 | grant 4 | generation 4 | stored_ms 6 | expires_at_ms 6 | due_ms 6 | origin 8 | current 8
+    | length 1, token type | length 2, scope | length 4, sealed access token | sealed refresh token
+
+``origin`` and ``current`` are fingerprints: of the refresh token that began the grant, and of the one in the row.
+Flag 1: the pair came from a refresh of ours, not from whoever put the grant.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field, replace
+
+import msgspec
+
+from tidewarden import errors
+
+ROW_VERSION = 1
+FLAG_REFRESHED = 1
+_HEAD = struct.Struct(">BBII6s6s6s8s8s")
+_INTENT = struct.Struct(">II6s6s8sQ")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One account as it is stored; tokens are sealed."""
+
+    grant: int
+    generation: int
+    stored_ms: int
+    """When the pair was stored, unix milliseconds of the store's clock."""
+    expires_at_ms: int
+    """When the access token expires; 0: there is none yet."""
+    due_ms: int
+    origin: bytes = field(repr=False)
+    current: bytes = field(repr=False)
+    token_type: str = "Bearer"
+    scope: str = ""
+    access: bytes = field(default=b"", repr=False)
+    """Sealed; empty when there is none yet."""
+    refresh: bytes = field(default=b"", repr=False)
+    refreshed: bool = False
+
+    def pack(self) -> bytes:
+        """The stored form."""
+        kind, scope = self.token_type.encode(), self.scope.encode()
+        return b"".join(
+            (
+                _HEAD.pack(
+                    ROW_VERSION,
+                    FLAG_REFRESHED if self.refreshed else 0,
+                    self.grant,
+                    self.generation,
+                    self.stored_ms.to_bytes(6, "big"),
+                    self.expires_at_ms.to_bytes(6, "big"),
+                    self.due_ms.to_bytes(6, "big"),
+                    self.origin,
+                    self.current,
+                ),
+                struct.pack(">B", len(kind)),
+                kind,
+                struct.pack(">H", len(scope)),
+                scope,
+                struct.pack(">I", len(self.access)),
+                self.access,
+                self.refresh,
+            )
+        )
+
+
+class Troubles(msgspec.Struct, array_like=True):
+    """What refreshing an account met with since it last succeeded; there is none while all is well."""
+
+    tries: int = 0
+    """Refreshes without success, of any class; the backoff grows with it."""
+    refusals: int = 0
+    """Times the provider refused the refresh token in the row."""
+    doubts: int = 0
+    """Requests of this generation of which nobody knows what became of them."""
+    doubt_ms: int = 0
+    """When the first of those began, unix milliseconds."""
+    spare_refused: bool = False
+    dead: bool = False
+    outcome: str = ""
+    """Class of the last failure (see :mod:`tidewarden.tokens.policy`)."""
+    message: str = ""
+    first_ms: int = 0
+    last_ms: int = 0
+    next_ms: int = 0
+    """When it is tried next, unix milliseconds; 0: not by itself."""
+
+    def pack(self) -> bytes:
+        """The stored form."""
+        return msgspec.msgpack.encode(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """Somebody is about to refresh this account, or was when it died."""
+
+    grant: int
+    generation: int
+    started_ms: int
+    until_ms: int
+    fingerprint: bytes = field(repr=False)
+    lease: int
+    holder: str
+
+
+def parse_row(raw: bytes) -> Row:
+    """The row of its stored form, or of its head alone. Raises Internal on a version that is not ours."""
+    if len(raw) < _HEAD.size or raw[0] != ROW_VERSION:
+        raise errors.Internal(
+            f"an account's row has version {raw[:1].hex() or 'none'}; this program reads {ROW_VERSION}"
+        )
+    _, flags, grant, generation, stored, expires, due, origin, current = _HEAD.unpack_from(raw)
+    row = Row(grant, generation, _number(stored), _number(expires), _number(due), origin, current)
+    row = replace(row, refreshed=True) if flags & FLAG_REFRESHED else row
+    if len(raw) == _HEAD.size:
+        return row
+    at = _HEAD.size
+    kind = raw[at + 1 : at + 1 + raw[at]]
+    at += 1 + raw[at]
+    length = int.from_bytes(raw[at : at + 2], "big")
+    scope = raw[at + 2 : at + 2 + length]
+    at += 2 + length
+    length = int.from_bytes(raw[at : at + 4], "big")
+    at += 4
+    return replace(
+        row,
+        token_type=kind.decode(),
+        scope=scope.decode(),
+        access=raw[at : at + length],
+        refresh=raw[at + length :],
+    )
+
+
+def parse_troubles(raw: bytes | None) -> Troubles | None:
+    """The troubles of their stored form; None when there are none."""
+    return msgspec.msgpack.decode(raw, type=Troubles) if raw else None
+
+
+def parse_intent(raw: bytes | None) -> Intent | None:
+    """The intent of its stored form; None when there is none."""
+    if not raw:
+        return None
+    grant, generation, started, until, fingerprint, lease = _INTENT.unpack_from(raw)
+    return Intent(
+        grant,
+        generation,
+        _number(started),
+        _number(until),
+        fingerprint,
+        lease,
+        raw[_INTENT.size :].decode(),
+    )
+
+
+def _number(raw: bytes) -> int:
+    return int.from_bytes(raw, "big")

@@ -1,0 +1,261 @@
+"""
+The tokens of one node: put a grant, get a token that lives long enough, and the refreshers that keep them so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
+from pathlib import Path
+from random import Random
+from typing import Any, TypeVar
+
+from tidewarden import errors
+from tidewarden.clock import Clock, sleep
+from tidewarden.config import Config, Provider
+from tidewarden.queue import Queues
+
+from . import accounts, importing, policy
+from .exchange import Exchange
+from .grants import Grants
+from .journal import Journal
+from .ledger import Ledger, RunScript
+from .listing import PAGE_MAX, SHARDS, Listing
+from .pool import Pool
+from .reader import Reader, Token
+from .refresher import Counts, Tools
+from .vault import AddKey, LoadKeys, Vault, open_vault
+
+log = logging.getLogger("tidewarden.tokens")
+
+Part = TypeVar("Part")
+
+REPLAY_S = 2.0
+REPLAY_MAX = 500
+
+
+class Tokens:
+    """
+    The tokens' verbs and this node's refreshers. :meth:`start` before any verb; :meth:`run` beside them; :meth:`stop` last.
+
+    ``account`` is always ``provider/name``. Every verb raises BadArg on a name that is not allowed, NotFound on a
+    provider that is not configured, and what the store raises.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        queues: Queues,
+        clock: Clock,
+        load_keys: LoadKeys,
+        add_key: AddKey,
+        *,
+        exchange: Exchange | None = None,
+        dice: Random | None = None,
+        environ: Mapping[str, str] | None = None,
+        confirm_s: float = policy.CONFIRM_S,
+        script: RunScript | None = None,
+    ) -> None:
+        """
+        Args:
+            load_keys, add_key: reach the cluster's wrapped data keys; see :mod:`tidewarden.tokens.vault`.
+            script: runs a token script and returns when its write is as durable as the store can make it;
+                ``queues.script`` when absent.
+        """
+        self._config = config
+        self._queues = queues
+        self._clock = clock
+        self._keys = (load_keys, add_key)
+        self._environ = os.environ if environ is None else environ
+        self._dice = dice or Random()
+        self._confirm_s = confirm_s
+        self._queue_of = {name: accounts.queue_of(name, p.client_id) for name, p in config.providers.items()}
+        self._ledger = Ledger(script or queues.script, queues.shard_of)
+        self._listing = Listing(self._ledger, self._queue_of)
+        self._journal = Journal(Path(config.node.data_dir) / "tokens.journal")
+        self._exchange = exchange or Exchange()
+        self._vault: Vault | None = None
+        self._pools: dict[str, Pool] = {}
+        self._reader: Reader | None = None
+        self._grants: Grants | None = None
+        self._running: asyncio.Task[None] | None = None
+        self._storing: set[tuple[str, str]] = set()
+        self.counts = Counts()
+
+    # --- life
+
+    async def start(self) -> None:
+        """
+        Open vault and journal and the providers' queues.
+
+        Raises: ConfigError: the vault's key is absent or another one. Internal, OSError: the journal cannot be used.
+        """
+        vault = self._config.vault
+        path = Path(vault.key_file) if vault.key_file else Path(self._config.node.data_dir) / "secrets" / "vault.key"
+        self._vault = await open_vault(path, vault.key_env, self._environ, *self._keys, self._clock)
+        self._grants = Grants(self._ledger, self._vault, self._dice, self._on_settled)
+        self._reader = Reader(self._ledger, self._vault, self._clock)
+        self._journal.open()
+        for key_id, wrapped in self._journal.keys().items():
+            await self._vault.restore(key_id, wrapped)
+        tools = Tools(
+            self._queues, self._ledger, self._vault, self._journal, self._exchange, self._clock, self._dice,
+            self.counts, self._on_settled, self._storing, self._confirm_s,
+        )  # fmt: skip
+        for name, provider in self._config.providers.items():
+            await self._queues.settings(self._queue_of[name])  # reads it, or makes it
+            self._pools[name] = Pool(provider, self._queue_of[name], tools)
+        await self._replay()
+
+    async def run(self) -> None:
+        """Refresh what falls due on this node until cancelled or stopped; what is under way is finished, 5 s at most."""
+        self._running = asyncio.current_task()
+        try:
+            async with asyncio.TaskGroup() as group:
+                for pool in self._pools.values():
+                    group.create_task(pool.run())
+                group.create_task(self._replay_forever())
+        finally:
+            self._running = None
+
+    async def stop(self) -> None:
+        """End :meth:`run`, finishing what is under way (5 s at most); close the journal and every connection."""
+        running = self._running
+        if running is not None and running is not asyncio.current_task():
+            running.cancel()
+            await asyncio.wait([running])
+        if self._reader is not None:
+            self._reader.stop()
+        await self._journal.close()
+        await self._exchange.close()
+
+    async def _replay_forever(self) -> None:
+        while True:
+            await sleep(self._clock, REPLAY_S)
+            await self._replay()
+            await self._journal.flush()
+
+    async def _replay(self) -> None:
+        """Offer the store what it has not confirmed; it knows by itself what it has."""
+        pools = {pool.queue: pool for pool in self._pools.values()}
+        waiting = [  # Not those whose provider is not configured now (it may be again), nor those on their way.
+            answer
+            for answer in self._journal.pending()
+            if answer.queue in pools and (answer.queue, answer.account) not in self._storing
+        ]
+        for at in range(0, len(waiting), REPLAY_MAX):
+            some = waiting[at : at + REPLAY_MAX]
+            results = await asyncio.gather(
+                *(pools[answer.queue].store(answer) for answer in some), return_exceptions=True
+            )
+            self.counts.replayed += results.count(None)
+            for answer, result in zip(some, results, strict=True):
+                if isinstance(result, errors.Error):
+                    log.warning("an answer of %s waits in the journal: %s", answer.account, result)
+                elif isinstance(result, BaseException):
+                    raise result
+
+    # --- verbs
+
+    async def put(self, account: str, fields: Mapping[str, Any]) -> int:
+        """
+        Store a grant: a new consent's tokens, as the names of RFC 6749 and ``expires_at_ms``; the generation now.
+
+        A refresh token that the account's grant began with, or holds now, changes nothing: a repeated put is safe.
+
+        Raises: BadArg: which field, what was found, what is allowed. Full: the store has no room.
+        """
+        provider, name = self._known(account)
+        return (await self._opened(self._grants).put(provider, self._queue_of[provider.name], name, fields))[0]
+
+    async def get(self, account: str, min_ttl_ms: int = 0, wait_ms: int = 0) -> Token:
+        """
+        A token with at least ``min_ttl_ms`` to live. If the stored one has less, its refresh is made urgent and, for
+        at most ``wait_ms``, waited for, together with every other reader of that account; then the stored one is
+        served if it lives at all, for the refresh may be failing.
+
+        Raises: NotFound: no such account, or it is dead and its last token expired. Timeout: no living token in time.
+        """
+        provider, name = self._known(account)
+        return await self._opened(self._reader).get(provider, self._queue_of[provider.name], name, min_ttl_ms, wait_ms)
+
+    async def refresh(self, account: str) -> str:
+        """Have the account refreshed now, failing or dead ones too; ``queued``, or ``leased`` when somebody is at it."""
+        provider, name = self._known(account)
+        word = await self._ledger.refresh(self._queue_of[provider.name], name, force=True)
+        if word == "GONE":
+            raise errors.NotFound(f"there is no account {account}")
+        return word.lower()
+
+    async def delete(self, account: str) -> bool:
+        """Forget an account and its tokens; False: there was none."""
+        provider, name = self._known(account)
+        return await self._ledger.delete(self._queue_of[provider.name], name)
+
+    async def list(
+        self, provider: str = "", state: str = "", count: int = 100, after: str = ""
+    ) -> tuple[list[dict[str, Any]], str]:
+        """
+        At most ``count`` accounts, in no order, without tokens; and the cursor to go on from, ``""`` at the end.
+
+        An account that stays is met at least once. With a ``state`` a page may be short, or empty, before the end.
+        """
+        if state and state not in policy.STATES:
+            raise errors.BadArg(f"STATE is {state[:60]!r}; allowed are {', '.join(policy.STATES)}")
+        if not 1 <= count <= PAGE_MAX:
+            raise errors.BadArg(f"COUNT is {count}; allowed is 1 to {PAGE_MAX}")
+        names = [self._provider(provider).name] if provider else sorted(self._queue_of)
+        return await self._listing.page(names, state, count, after)
+
+    async def stats(self) -> dict[str, dict[str, int]]:
+        """Accounts by state, per provider; the cost does not grow with their number."""
+        return {name: await self._ledger.stats(queue, SHARDS) for name, queue in sorted(self._queue_of.items())}
+
+    def metrics(self) -> dict[str, Any]:
+        """This node's counters: ``refreshes`` by (provider, class), ``in_flight`` and ``late`` by provider, and others."""
+        counts = self.counts
+        return {
+            "refreshes": dict(counts.refreshes),
+            "in_flight": {name: pool.in_flight for name, pool in self._pools.items()},
+            "late": dict(counts.late),
+            "spares": counts.spares,
+            "lost_rotations": counts.lost_rotations,
+            "replayed": counts.replayed,
+            "journal_pending": len(self._journal.pending()),
+        }
+
+    def import_rows(
+        self, provider: str, rows: Iterable[Mapping[str, Any]] | AsyncIterable[Mapping[str, Any]]
+    ) -> AsyncIterator[importing.Imported]:
+        """Put many accounts of one provider; see :func:`tidewarden.tokens.importing.import_rows`."""
+        chosen, grants = self._provider(provider), self._opened(self._grants)
+
+        async def put_one(_provider: str, name: str, fields: Mapping[str, Any]) -> bool:
+            accounts.check_name(name)
+            return (await grants.put(chosen, self._queue_of[provider], name, fields))[1]
+
+        return importing.import_rows(put_one, provider, rows)
+
+    # --- within
+
+    def _provider(self, name: str) -> Provider:
+        found = self._config.providers.get(name)
+        if found is None:
+            known = ", ".join(sorted(self._config.providers)) or "none"
+            raise errors.NotFound(f"there is no provider {name[:60]!r}; configured: {known}")
+        return found
+
+    def _known(self, account: str) -> tuple[Provider, str]:
+        provider, name = accounts.split(account)
+        return self._provider(provider), name
+
+    def _opened(self, part: Part | None) -> Part:
+        if part is None:
+            raise errors.Draining("the tokens of this node are not started")
+        return part
+
+    def _on_settled(self, account: str, _generation: int) -> None:
+        if self._reader is not None:
+            self._reader.settled(account)
