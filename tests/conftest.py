@@ -235,6 +235,10 @@ class Desk:
         """A field of the shard's record."""
         return (self.client.hget(f"{self.prefix}:shard", name) or b"").decode()
 
+    def audit(self) -> None:
+        """See :func:`audit_shard`."""
+        audit_shard(self.client, self.prefix)
+
     def digest(self) -> dict[bytes, bytes | None]:
         """Everything in the store, to see that nothing changed."""
         return {key: self.client.dump(key) for key in sorted(self.client.scan_iter(count=1000))}
@@ -292,6 +296,18 @@ def audit_store(server: StoreServer) -> int:
 def audit() -> Callable[[StoreServer], int]:
     """``audit(server)`` checks every shard; the queue's fixtures call it after each test."""
     return audit_store
+
+
+@pytest.fixture
+def serve_store() -> Callable[..., tuple[subprocess.Popen[bytes], StoreServer]]:
+    """``serve_store(binary, folder, *options)``: see :func:`serve`; the test stops what it started."""
+    return serve
+
+
+@pytest.fixture(name="queue_scripts")
+def queue_scripts_fixture() -> Scripts:
+    """See :func:`queue_scripts`."""
+    return queue_scripts()
 
 
 @pytest.fixture(params=["embedded", "own"])

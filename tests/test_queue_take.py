@@ -38,6 +38,7 @@ async def test_woken_by_a_put_on_the_same_node(node: Any, eventually: Any) -> No
 async def test_woken_by_a_put_on_another_node(node: Any, eventually: Any, shards: int) -> None:
     n0, n1 = await node("n0"), await node("n1")
     await n0.queues.configure("q", {"shards": shards})
+    await eventually(lambda: len(n1.queues._shards.get("q", ())) == shards)
     _, take = await wait_in(eventually, n1)
     await n0.queues.put("q", NewTask(id="a"))
     assert [task.id for task in await take] == ["a"]
@@ -161,6 +162,7 @@ async def test_woken_when_a_node_dies(node: Any, eventually: Any) -> None:
 async def test_nothing_is_polled(node: Any, eventually: Any) -> None:
     n0, n1 = await node("n0"), await node("n1")
     await n0.queues.configure("q", {"shards": 4})
+    await eventually(lambda: len(n1.queues._shards.get("q", ())) == 4)
     await n0.queues.put("q", NewTask(id="far", delay_ms=10**6))
     takes = [n1.queues.take(n1.queues.open_session(), ["q"], wait_ms=LONG_MS) for _ in range(50)]
     await parked(eventually, n1.queues, 50)
@@ -191,7 +193,7 @@ async def test_a_wake_up_between_the_answer_and_the_parking_is_not_lost(node: An
 async def test_a_message_that_comes_while_the_take_is_asked_is_not_lost(node: Any, eventually: Any) -> None:
     n0, n1 = await node("n0"), await node("n1")
     await n0.queues.configure("q", {"shards": 3})
-    await n1.queues.shards("q")
+    await eventually(lambda: len(n1.queues._shards.get("q", ())) == 3)
     for n in range(30):
         take = n1.queues.take(n1.queues.open_session(), ["q"], wait_ms=LONG_MS)
         for _ in range(n % 6):

@@ -382,6 +382,13 @@ class Cluster:
             names = sorted(store.scan_iter(f"{{{CLUSTER}:{queue}:{shard}}}:*", count=1000))
             return {name.decode(): store.dump(name) or b"" for name in names}
 
+    def defects(self) -> list[str]:
+        """What no node may ever log: a trace, an exception that nobody looked at."""
+        lines = [line for node in self.nodes.values() for line in node.log().splitlines()]
+        return [
+            shown(line) for line in lines if '"trace"' in line or "never retrieved" in line or "never awaited" in line
+        ]
+
     def close(self, show: bool) -> None:
         """End every process; ``show``: print the ends of their logs, a test has failed."""
         for node in self.nodes.values():
@@ -444,6 +451,8 @@ def cluster(request: pytest.FixtureRequest, folder: Path, **options: Any) -> Ite
         made.heal()
         served = True
         yield made
+        defects = made.defects()
+        assert not defects, "\n".join(defects)
     finally:
         made.close(show=not served or request.session.testsfailed > failed)
 

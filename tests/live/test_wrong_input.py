@@ -50,8 +50,7 @@ def nodes(started: Cluster) -> Iterator[Cluster]:
         assert (node.pid, node.status()["epoch"]) == before[node.name]
         assert node.say("PING") is True
     assert started.audit("precious") == {"delayed": TASKS}
-    traces = [line for node in started.nodes.values() for line in node.log().splitlines() if '"trace"' in line]
-    assert not traces, traces[0]
+    assert not started.defects()
 
 
 def exchange(port: int, *sent: bytes, limit_s: float = 5.0, half_close: bool = False) -> tuple[bytes, bool]:

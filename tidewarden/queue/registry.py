@@ -70,22 +70,30 @@ class Registry:
                 await asyncio.gather(*(shard.run("queue.configure", settings.shard_fields()) for shard in shards))
         return shards
 
-    def _build(self, queue: str, settings: QueueSettings) -> list[Shard]:
+    def _cut(self, queue: str, settings: QueueSettings) -> list[Shard]:
+        """The shards of a queue with these settings: those in use, or new ones, which are not in use yet."""
         shards = self._shards.get(queue)
-        if shards is None or len(shards) != settings.shards:
-            for old in shards or ():
-                old.retire()
-            shards = [
-                Shard(
-                    self._link,
-                    self._scripts,
-                    (prefix_of(self.cluster, queue, i), *self._view_keys),
-                    lambda: self.holder,
-                    self._next,
-                )
-                for i in range(settings.shards)
-            ]
+        if shards is not None and len(shards) == settings.shards:
+            return shards
+        return [
+            Shard(
+                self._link,
+                self._scripts,
+                (prefix_of(self.cluster, queue, i), *self._view_keys),
+                lambda: self.holder,
+                self._next,
+            )
+            for i in range(settings.shards)
+        ]
+
+    def _build(self, queue: str, settings: QueueSettings) -> list[Shard]:
+        """These settings are what is stored. Call it in the turn in which the store's answer came, so that a newer one wins."""
+        shards = self._cut(queue, settings)
+        former = self._shards.get(queue)
+        if former is not shards:
             self._shards[queue] = shards
+            for old in former or ():
+                old.retire()
         self._settings[queue] = settings
         return shards
 

@@ -10,7 +10,7 @@ import msgspec
 
 from tidewarden.errors import BadArg, NotFound, NotHeld
 from tidewarden.queue.registry import Registry
-from tidewarden.queue.settings import changed
+from tidewarden.queue.settings import QueueSettings, changed
 from tidewarden.queue.task import COUNT_MAX, STATES, TIME_MAX_MS, Changes, check_id, check_name, check_range, described
 from tidewarden.store.link import Arg
 
@@ -141,17 +141,20 @@ class Upkeep(Registry):
         Raises: BadArg: an unknown name, a value that is not allowed, or ``shards`` or ``order`` of a queue that holds tasks.
         """
         await self._open(check_name(queue))
+        raw = await self._link.call("HGET", self._registry_key, queue)  # another node may have changed it a moment ago
+        self._build(queue, msgspec.json.decode(raw, type=QueueSettings))
         old = self._settings[queue]
         new = changed(old, values, fsync_always=self._config.store.fsync == "always")
         if new.shards != old.shards:
             stats = await self.stats(queue)
             if stats["total"] or stats["schedules"]:
                 raise BadArg(f"shards of {queue} can be changed only while it is empty and has no schedules")
-        shards = self._build(queue, new)
+        shards = self._cut(queue, new)
         replies = await asyncio.gather(*(shard.run("queue.configure", new.shard_fields()) for shard in shards))
         if b"NOTEMPTY" in replies:
-            self._build(queue, old)
+            await asyncio.gather(*(shard.run("queue.configure", old.shard_fields()) for shard in shards))
             raise BadArg(f"order of {queue} can be changed only while it is empty")
         await self._link.call("HSET", self._registry_key, queue, msgspec.json.encode(new))
+        self._build(queue, new)
         await self._link.call("PUBLISH", self._registry_key, queue)
         return msgspec.structs.asdict(new)

@@ -26,6 +26,7 @@ BODY_BYTES_MAX = 65_536
 KEEPALIVE_S = 15.0  # Shorter than the idle time-outs of servers, so that they rarely close under a request.
 TOLD = ("content-type", "date", "retry-after")  # The headers that anything is decided by.
 CONNECT_SHARE = 0.4  # Of the provider's time-out: what takes longer to connect was surely not sent.
+UNREAD_S = 0.25  # What a request that has timed out gets to read the answer that may be there.
 
 # httpx logs the URL of every request at INFO; some providers want secrets there.
 for _name in ("httpx", "httpcore"):
@@ -45,8 +46,12 @@ class Exchange:
         """Trade a refresh token for a new pair. Never raises for what the network or the provider does."""
         client = self._client(provider)
         try:
-            async with asyncio.timeout(provider.timeout_s):
-                return await self._post(client, provider, refresh_token)
+            async with asyncio.timeout(None) as limit:
+                timer = _two_steps(limit, provider.timeout_s)
+                try:
+                    return await self._post(client, provider, refresh_token)
+                finally:
+                    timer.cancel()
         except TimeoutError:
             return Unheard(f"no whole answer within {provider.timeout_s:g} s")
         except (httpx.UnsupportedProtocol, httpx.InvalidURL) as error:
@@ -85,6 +90,17 @@ class Exchange:
         return client
 
 
+def _two_steps(limit: asyncio.Timeout, timeout_s: float) -> asyncio.TimerHandle:
+    """
+    End a request ``timeout_s`` from now, but look into the socket once more before.
+
+    A process that was paused past the time (SIGSTOP, a host that slept) finds the timer gone off and the answer unread
+    at once; and an answer that holds the only refresh token must not be thrown away.
+    """
+    loop = asyncio.get_running_loop()
+    return loop.call_later(timeout_s, lambda: limit.reschedule(loop.time() + UNREAD_S))
+
+
 def credentials(provider: Provider) -> tuple[dict[str, str], dict[str, str]]:
     """The headers and the form fields by which our client proves itself; an empty secret is never sent."""
     headers = {"Accept": "application/json", "Accept-Encoding": "identity"}
@@ -111,7 +127,7 @@ def _new_client(provider: Provider, tls: ssl.SSLContext | None) -> httpx.AsyncCl
     connect_s = provider.timeout_s * CONNECT_SHARE
     return httpx.AsyncClient(
         transport=AiohttpTransport(verify=context, client=session),
-        timeout=httpx.Timeout(provider.timeout_s, connect=connect_s, pool=connect_s),
+        timeout=httpx.Timeout(None, connect=connect_s, pool=connect_s),  # the whole of it is timed by refresh()
         # httpx keeps a jar of its own, and would carry one account's cookie to the next.
         cookies=CookieJar(policy=DefaultCookiePolicy(allowed_domains=[])),
         follow_redirects=False,

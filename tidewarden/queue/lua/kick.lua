@@ -27,4 +27,4 @@ for i = 1, #ids do
   local r = prefix ~= '' and tries_get(ids[i])
   if not r or string.sub(r.reason, 1, #prefix) == prefix then kick(ids[i]) else kept = kept + 1 end
 end
-return finish({moved, #ids == 1000 and moved < most and from + kept or -1})
+return finish({moved, #ids == 1000 and from + kept or -1})

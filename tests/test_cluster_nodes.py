@@ -1,0 +1,159 @@
+"""Registrations: boots that grow, signs of life, who is dead (DESIGN §5, Node death)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from tidewarden.clock import ManualClock
+from tidewarden.cluster import nodes as module
+from tidewarden.cluster.nodes import DEAD_MS, Nodes, Registration, dead_nodes
+from tidewarden.errors import Stale, StoreDown
+
+MakeNodes = Callable[..., Awaitable[tuple[Nodes, list[str]]]]
+
+
+@pytest.fixture
+async def nodes(node: Any) -> MakeNodes:
+    """``await nodes("n0")`` gives a node's registration and the holders it announced."""
+
+    async def make(name: str = "n0") -> tuple[Nodes, list[str]]:
+        n = await node(name)
+        holders: list[str] = []
+        return Nodes("tw", name, n.link, n.scripts, ManualClock(), holders.append), holders
+
+    return make
+
+
+async def test_a_boot_is_greater_than_any_before(nodes: MakeNodes) -> None:
+    n0, holders = await nodes()
+    await n0.register()
+    first = n0.boot
+    assert first > 1_700_000_000_000
+    assert holders == [n0.holder] == [f"n0.{first}"]
+    again, _ = await nodes()
+    await again.register()
+    assert again.boot > first
+    await again.register()
+    assert again.boot > first + 1
+
+
+async def test_a_boot_grows_although_the_stores_clock_stepped_back(nodes: MakeNodes, valkey: Any) -> None:
+    n0, _ = await nodes()
+    far = 4_000_000_000_000
+    await n0._link.call("HSET", "{tw}:nodes", "n0", f"{far} {far}")
+    await n0.register()
+    assert n0.boot == far + 1
+    await n0._link.call("DEL", "{tw}:nodes")  # and although the store forgot it
+    await n0.register()
+    assert n0.boot == far + 2
+
+
+async def test_beats_show_the_others_and_how_old_they_are(nodes: MakeNodes) -> None:
+    n0, _ = await nodes("n0")
+    n1, holders = await nodes("n1")
+    await n0.register()
+    await n1.register()
+    await n0.beat()
+    assert {seen.node: seen.boot for seen in n0.seen} == {"n0": n0.boot, "n1": n1.boot}
+    assert all(0 <= seen.age_ms < 5000 for seen in n0.seen)
+    assert holders == [n1.holder]
+    run = n0._scripts.run(n0._link, "cluster.beat", ["{tw}:nodes"], [n0.boot + 10**6, "n0", n0.boot, 1])
+    _, now_ms, flat = await run
+    ages = dict(zip(flat[::3], flat[2::3], strict=True))
+    assert now_ms == n0.boot + 10**6
+    assert ages[b"n0"] == 0
+    assert 10**6 - 5000 < ages[b"n1"] <= 10**6
+
+
+async def test_one_that_was_buried_or_replaced_is_stale_and_registers_again(nodes: MakeNodes) -> None:
+    n0, holders = await nodes()
+    await n0.register()
+    other, _ = await nodes()
+    await other.register()
+    with pytest.raises(Stale, match=rf"n0\.{n0.boot} is not registered any more; stored is {other.boot}"):
+        await n0.beat()
+    await n0.register()
+    assert n0.boot > other.boot
+    assert holders == [f"n0.{n0.boot}" for n0.boot in (holders and [int(h.split(".")[1]) for h in holders])]
+    await n0.bury(Registration("n0", n0.boot, 0))
+    with pytest.raises(Stale, match="stored is 0"):
+        await n0.beat()
+
+
+async def test_burying_spares_a_newer_boot(nodes: MakeNodes) -> None:
+    n0, _ = await nodes("n0")
+    n1, _ = await nodes("n1")
+    await n0.register()
+    old = n0.boot
+    await n0.register()
+    await n1.bury(Registration("n0", old, 5000))
+    await n0.beat()
+    await n1.bury(Registration("none", 1, 5000))
+
+
+def test_dead_are_those_old_at_the_store_and_not_heard_by_raft() -> None:
+    old, young = DEAD_MS, DEAD_MS - 1
+    seen = [Registration("n0", 1, old), Registration("n1", 1, old), Registration("n2", 1, old), Registration("n3", 1, young)]  # fmt: skip
+    heard = {"n0": 9e9, "n1": 9e9, "n2": 0.1, "n3": 9e9}
+    assert dead_nodes(seen, "n0", heard.__getitem__) == [seen[1]], "not itself, not one that either still hears"
+
+
+async def test_the_loop_beats_and_registers_again_when_it_was_buried(
+    nodes: MakeNodes, eventually: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    n0, holders = await nodes()
+    clock: ManualClock = n0._clock  # type: ignore[assignment]
+    await n0.register()
+    task = asyncio.create_task(n0.run())
+
+    async def round_of_the_clock() -> None:
+        calls = n0._link.calls
+        await clock.advance(module.BEAT_S)
+        await eventually(lambda: n0._link.calls > calls and not n0._link._waiting)
+
+    for _ in range(3):
+        await round_of_the_clock()
+    assert holders == [f"n0.{n0.boot}"]
+    await n0.bury(Registration("n0", n0.boot, 0))
+    await round_of_the_clock()
+    await eventually(lambda: len(holders) == 2)
+    assert holders[1] == n0.holder
+    assert "registering again, what this node held is lost" in caplog.text
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_registering_that_failed_is_made_up_for_and_announced(
+    nodes: MakeNodes, eventually: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between STALE and registering again the store goes away: the node must not go on under a holder nobody was told of."""
+    n0, holders = await nodes()
+    await n0.register()
+    real, down = n0._scripts.run, [True]
+
+    def run(link: Any, name: str, keys: Any, args: Any) -> Any:
+        if down[0] and args[2] == 0:
+            future = asyncio.get_running_loop().create_future()
+            future.set_exception(StoreDown("away"))
+            return future
+        return real(link, name, keys, args)
+
+    monkeypatch.setattr(n0, "_scripts", type("Away", (), {"run": staticmethod(run)}))
+    await n0._link.call("DEL", "{tw}:nodes")
+    clock: ManualClock = n0._clock  # type: ignore[assignment]
+    task = asyncio.create_task(n0.run())
+    for _ in range(5):
+        await clock.advance(module.BEAT_S)
+        await n0._link.call("PING")
+    assert len(holders) == 1
+    down[0] = False
+    for _ in range(5):
+        await clock.advance(module.BEAT_S)
+        await n0._link.call("PING")
+    assert holders[1:] == [n0.holder]
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

@@ -1,0 +1,117 @@
+"""The leader ends what dead nodes and former boots held, in every shard, again and again until it is done."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tidewarden.clock import ManualClock
+from tidewarden.cluster import reaper as module
+from tidewarden.cluster.nodes import BEAT_S, DEAD_MS, Nodes, Registration
+from tidewarden.cluster.reaper import Reaper
+from tidewarden.errors import Stale
+from tidewarden.queue import NewTask
+
+
+class Scene:
+    """A leader n0 with its reaper on a clock moved by hand, and n1, which holds leases."""
+
+    def __init__(self, n0: Any, n1: Any) -> None:
+        self.clock = ManualClock()
+        self.queues, self.other = n0.queues, n1.queues
+        self.nodes = Nodes("tw", "n0", n0.link, n0.scripts, self.clock, lambda holder: None)
+        self.heard_s = 9e9
+        self.reaper = Reaper("n0", self.nodes, self.queues, self.clock, lambda name: self.heard_s)
+        self.link = n0.link
+        self.tasks: list[asyncio.Task[None]] = []
+
+    def start(self, epoch: int = 1) -> asyncio.Task[None]:
+        self.tasks.append(asyncio.create_task(self.reaper.run(epoch)))
+        return self.tasks[-1]
+
+
+@pytest.fixture
+async def scene(node: Any) -> Any:
+    made = Scene(await node("n0"), await node("n1", boot=5))
+    await made.other.configure("wide", {"shards": 4})
+    for queue in ("q", "wide"):
+        await asyncio.gather(*(made.other.put(queue, NewTask()) for _ in range(20)))
+    session = made.other.open_session()
+    await made.other.take(session, ["q"], count=15)
+    await made.other.take(session, ["wide"], count=15)
+    yield made
+    for task in made.tasks:
+        task.cancel()
+    await asyncio.gather(*made.tasks, return_exceptions=True)
+
+
+async def leased(scene: Scene) -> int:
+    return sum([(await scene.queues.stats(queue))["leased"] for queue in ("q", "wide")])
+
+
+async def rounds(scene: Scene, done: Any, limit: int = 200) -> None:
+    for _ in range(limit):
+        await asyncio.gather(scene.link.call("PING"), return_exceptions=True)
+        await scene.clock.advance(BEAT_S)
+        if done():
+            return
+    raise AssertionError("not within so many rounds")
+
+
+async def test_a_dead_nodes_leases_end_and_it_is_forgotten(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "BATCH", 4)
+    await scene.link.call("HSET", "{tw}:nodes", "n1", "5 1")
+    scene.nodes.seen = [Registration("n1", 5, DEAD_MS)]
+    scene.start()
+    await rounds(scene, lambda: not scene.nodes.seen)
+    assert await leased(scene) == 0
+    assert scene.reaper.reaped == 30
+    assert await scene.link.call("HGET", "{tw}:nodes", "n1") is None
+    assert "node n1 is buried; 30 of its leases ended" in caplog.text
+    for queue in ("q", "wide"):
+        with pytest.raises(Stale):
+            await scene.other.take(scene.other.open_session(), [queue])
+
+
+async def test_one_that_raft_still_hears_is_spared(scene: Scene) -> None:
+    scene.heard_s = 0.2
+    scene.nodes.seen = [Registration("n1", 5, 10 * DEAD_MS)]
+    scene.start()
+    for _ in range(10):
+        await scene.link.call("PING")
+        await scene.clock.advance(BEAT_S)
+    assert await leased(scene) == 30
+    assert scene.nodes.seen
+
+
+async def test_what_a_former_boot_held_ends_when_the_node_is_back(scene: Scene) -> None:
+    scene.nodes.seen = [Registration("n1", 6, 0)]
+    scene.start()
+    await rounds(scene, lambda: scene.reaper.reaped == 30)
+    assert await leased(scene) == 0
+    scene.other.holder = "n1.6"
+    assert len(await scene.other.take(scene.other.open_session(), ["q"], count=5)) == 5
+
+
+async def test_it_ends_when_another_leads(scene: Scene) -> None:
+    await scene.queues.script("queue.sweep", "q", 0, [9, 10])
+    scene.nodes.seen = [Registration("n1", 5, DEAD_MS)]
+    scene.queues.holder = "n0.2"
+    task = scene.start(epoch=8)
+    await rounds(scene, task.done)
+    with pytest.raises(Stale):
+        await task
+    assert scene.nodes.seen, "not forgotten before its leases have ended"
+
+
+async def test_a_store_that_is_away_is_waited_for(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+    scene.nodes.seen = [Registration("n1", 5, DEAD_MS)]
+    await scene.link.call("HSET", "{tw}:nodes", "n1", "5 1")
+    scene.link._transport.abort()  # type: ignore[union-attr]
+    scene.start()
+    await rounds(scene, lambda: not scene.nodes.seen)
+    assert await leased(scene) == 0

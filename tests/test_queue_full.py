@@ -1,0 +1,121 @@
+"""A full store refuses what grows and lets everything through that drains it (DESIGN §4, Full store)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tidewarden.errors import Full
+from tidewarden.queue import NewTask
+
+
+@pytest.fixture
+def full(desk: Any) -> Iterator[Any]:
+    """The desk; ``full.fill()`` makes its store full."""
+
+    def fill() -> None:
+        desk.client.config_set("maxmemory", "1")
+
+    desk.fill = fill
+    desk.client.config_set("maxmemory-policy", "noeviction")
+    yield desk
+    desk.client.config_set("maxmemory", "0")
+
+
+def test_a_put_is_refused_and_changes_nothing(full: Any) -> None:
+    full.put("a")
+    full.put("later", delay_ms=5000)
+    full.fill()
+    before = full.digest()
+    for fields in ({}, {"delay_ms": 5}, {"priority": 1}):
+        with pytest.raises(Full):
+            full.put("b", b"x", **fields)
+    with pytest.raises(Full):
+        full.put_all(("c", b"", {}), ("d", b"", {"delay_ms": 1}))
+    assert full.put("a", b"kept") == 0, "what puts nothing needs no room"
+    assert full.put("a", if_exists="fail") == b"EXISTS"
+    assert full.digest() == before
+
+
+def test_a_full_queue_is_drained(full: Any) -> None:
+    full.put_all(*((f"t{n:02}", b"x" * 100, {"delay_ms": 10 * (n % 2)}) for n in range(40)))
+    full.fill()
+    full.now += 10
+    seen = set()
+    while rows := full.take(3):
+        seen |= {row.id for row in rows}
+        assert full.ack(*rows) == [1] * len(rows)
+    assert len(seen) == 40
+    assert full.take(wait=True, holder="n1.1") == [], "waiting is noted too"
+    assert full.record("waiting") == "n1.1"
+    with pytest.raises(Full):
+        full.put("new")
+    full.client.config_set("maxmemory", "0")
+    assert full.put("new") == 1
+
+
+def test_every_other_verb_gets_through(full: Any) -> None:
+    full.put_all(*((f"t{n}", b"", {"backoff_ms": 1000}) for n in range(10)))
+    full.put("later", delay_ms=100)
+    full.fill()
+    rows = full.take(8, lease_ms=1000)
+    assert full.touch(rows[0], 5000) == full.now + 5000
+    assert full.touch(rows[0]) == full.now + 5000
+    assert full.end(rows[1], "release") == full.end(rows[2], "fail") == full.end(rows[3], "loss") == 1
+    assert full.end(rows[4], "bury", reason="full") == full.end(rows[5], "release", delay_ms=7) == 1
+    assert full.run("queue.kick", 1, "", "full", 0) == [1, -1]
+    assert full.run("queue.delete", rows[6].id, rows[6].lease, 0) == 1
+    assert full.take(task_id="later") != []
+    assert full.run("queue.sweep", 1, 100, holder="n9.1") == [0, -1]
+    full.now += 1000
+    moved, _ = full.run("queue.sweep", 1, 100, holder="n9.1")
+    assert moved >= 2
+    assert full.run("queue.reap", 1, "n0", 1, 100, holder="n9.1")[1] == 0
+    assert full.run("queue.pause", 5000) == full.run("queue.pause", 0) == 1
+    assert full.configure(lease_ms=700) == 1
+    assert full.state("t9") == "ready"
+    assert full.run("queue.stats")[1] > 0
+
+
+@pytest.mark.parametrize("state", ["ready", "delayed", "leased", "buried"])
+def test_an_update_gets_through_in_every_state(full: Any, state: str) -> None:
+    full.put("a", b"12345", delay_ms=1000 if state == "delayed" else 0)
+    lease = 0
+    if state in ("leased", "buried"):
+        row = full.take_one()
+        lease = row.lease if state == "leased" else 0
+        if state == "buried":
+            full.end(row, "bury")
+    full.fill()
+    assert full.run("queue.update", "a", 1, b"1", 0, 0, 0, 0, -1, lease) == 1
+    assert (full.state(row_id := "a"), full.peek(row_id)["payload"]) == (state, b"1")
+
+
+def test_a_node_lives_on_and_a_leader_claims(full: Any) -> None:
+    full.fill()
+    beat, claim = full.scripts["cluster.beat"], full.scripts["cluster.claim"]
+    boot = full.client.eval(beat.source, 1, "{tw}:nodes", full.now, "n0", 0, 1)[0]
+    assert full.client.eval(beat.source, 1, "{tw}:nodes", full.now, "n0", boot, 1)[0] == boot
+    assert full.client.eval(claim.source, 1, "{tw}:fence", 3, "n0.1") == 1
+
+
+async def test_a_node_says_full(node: Any) -> None:
+    queues = (await node()).queues
+    session = queues.open_session()
+    await queues.put("q", NewTask(id="a"))
+    link = queues._link
+    await link.call("CONFIG", "SET", "maxmemory", "1")
+    try:
+        with pytest.raises(Full, match="take and acknowledge tasks"):
+            await queues.put("q", NewTask())
+        with pytest.raises(Full):
+            await queues.put("never-used", NewTask())
+        (task,) = await queues.take(session, ["q"], wait_ms=1000)
+        await queues.close_session(session)
+        (task,) = await queues.take(session, ["q"])
+        assert await queues.ack(session, "q", [("a", task.lease)]) == [1]
+    finally:
+        await link.call("CONFIG", "SET", "maxmemory", "0")
+    await queues.put("q", NewTask(id="b"))

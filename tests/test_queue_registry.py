@@ -1,0 +1,99 @@
+"""Queues as one node knows them: made when first used, read once, read again when another node changed them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import zlib
+from typing import Any
+
+import pytest
+
+from tidewarden.errors import BadArg
+from tidewarden.queue import NewTask
+
+
+async def test_a_queue_is_made_when_it_is_first_used(node: Any) -> None:
+    n0 = await node()
+    assert await n0.queues.names() == []
+    await n0.queues.put("b", NewTask())
+    await n0.queues.put("a", NewTask())
+    assert await n0.queues.names() == ["a", "b"]
+    assert (await n0.queues.settings("a"))["shards"] == 1
+    raw = json.loads(await n0.link.call("HGET", "{tw}:queues", "a"))
+    assert raw["lease_ms"] == 30_000
+
+
+async def test_many_that_use_a_new_queue_at_once_make_it_once(node: Any) -> None:
+    n0, n1 = await node("n0"), await node("n1")
+    await asyncio.gather(*(n.queues.put("q", NewTask(id=f"t{i}")) for i in range(20) for n in (n0, n1)))
+    assert (await n0.queues.stats("q"))["ready"] == 20
+
+
+async def test_settings_are_read_by_a_node_that_comes_later(node: Any) -> None:
+    n0 = await node("n0")
+    await n0.queues.configure("q", {"shards": 4, "lease_ms": 500})
+    n1 = await node("n1")
+    assert await n1.queues.shards("q") == 4
+    assert (await n1.queues.settings("q"))["lease_ms"] == 500
+
+
+async def test_another_nodes_change_is_heard(node: Any, eventually: Any) -> None:
+    n0, n1 = await node("n0"), await node("n1")
+    assert await n1.queues.shards("q") == 1
+    await n0.queues.configure("q", {"shards": 3, "urgent_ms": 7})
+    await eventually(lambda: len(n1.queues._shards["q"]) == 3)
+    assert (await n1.queues.settings("q"))["urgent_ms"] == 7
+
+
+async def test_unknown_settings_of_a_newer_node_are_passed_over(node: Any) -> None:
+    n0 = await node()
+    await n0.link.call("HSET", "{tw}:queues", "q", b'{"shards": 2, "lane_limit": 5}')
+    assert (await n0.queues.settings("q"))["shards"] == 2
+
+
+async def test_the_shard_of_an_id_never_changes(node: Any) -> None:
+    n0 = await node()
+    await n0.queues.configure("q", {"shards": 16})
+    for task_id in ("a", "ä", "provider/user"):
+        assert n0.queues.shard_of("q", task_id) == zlib.crc32(task_id.encode()) % 16
+        await n0.queues.put("q", NewTask(id=task_id))
+        keys = await n0.link.call("KEYS", "*:tasks")
+        assert f"{{tw:q:{n0.queues.shard_of('q', task_id)}}}:tasks".encode() in keys
+
+
+async def test_any_rooms_script_runs_on_a_shard(node: Any) -> None:
+    n0 = await node()
+    assert await n0.queues.script("queue.put", "q", 0, ["a", "", b"x"], now_ms=5_000) == [1]
+    assert (await n0.queues.peek("q", "a"))["due_ms"] == 5_000
+    with pytest.raises(BadArg, match="epoch is not an integer"):
+        await n0.queues.script("queue.sweep", "q", 0, ["x", 1])
+    with pytest.raises(KeyError):
+        await n0.queues.script("queue.none", "q", 0, [])
+
+
+async def test_a_script_on_another_connection_wakes_those_who_wait_here(node: Any, eventually: Any) -> None:
+    """The sweep's own connection: what it makes ready, this node's takes have to learn of."""
+    n0, n1 = await node("n0"), await node("n1")
+    await n0.queues.put("q", NewTask(id="a"))
+    await n1.queues.script("queue.take", "q", 0, [200, 1, 0, 0, ""])
+    take = n0.queues.take(n0.queues.open_session(), ["q"], wait_ms=60_000)
+    await eventually(lambda: n0.queues._shards["q"][0].parked)
+    now_ms, next_ms, items = await n0.queues.script_on(n1.link, "queue.reap", "q", 0, [1, "n1", 1, 10])
+    assert items == [1, 0]
+    assert next_ms <= now_ms + 30_000
+    assert [task.id for task in await take] == ["a"]
+
+
+async def test_settings_that_cannot_be_read_anew_stay(node: Any, caplog: pytest.LogCaptureFixture) -> None:
+    n0 = await node()
+    await n0.queues.configure("q", {"lease_ms": 123})
+    await n0.link.stop()
+    n0.link._fail_backlog("closed")
+    n0.queues.forget("q")
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    n0.link._fail_backlog("closed")
+    await asyncio.gather(*n0.queues._tasks)
+    assert "could not be read anew" in caplog.text
+    assert (await n0.queues.settings("q"))["lease_ms"] == 123

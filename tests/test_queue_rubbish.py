@@ -1,0 +1,121 @@
+"""Rubbish in any argument of any script: an error or an answer, and whenever it is refused nothing has changed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from tidewarden.errors import BadArg, Error, Stale, TooBig
+
+RUBBISH = st.one_of(
+    st.sampled_from(
+        ["", "-1", "0", "1", "1001", "-", "abc", "1.5", "1e3", "0x10", " 1", "1 ", "+1", "--1", "nan", "inf", "-inf", "4398046511104",
+         "9007199254740991", "9007199254740992", "9" * 400, "%d", "a b", "a\nb", "{}", "edf", "keep", "ready", "n0.1", "release"]
+    ),
+    st.integers(min_value=-(2**70), max_value=2**70).map(str),
+    st.binary(max_size=20),
+)  # fmt: skip
+GOOD: dict[str, list[list[str]]] = {
+    "put": [["new", "", "x"], ["new", "1 5 0 0 50 0 0 0 0 keep", "x"], ["ready1", "0 0 0 0 50 0 0 0 0 replace", "y"]],
+    "take": [["200", "1", "0", "0", ""], ["200", "1", "0", "1", "ready1"], ["1", "5", "100", "0", "", "1", "0", "1", ""]],
+    "ack": [["ready1", "5"], ["leased1", "LEASE"]],
+    "end": [["leased1", "LEASE", "fail", "-1", "why"], ["leased1", "LEASE", "bury", "-1", ""]],
+    "touch": [["leased1", "LEASE", "0"]],
+    "kick": [["1", "", "", "0"], ["1", "buried1", "", "0"]],
+    "update": [["ready1", "1", "p", "0", "0", "0", "0", "-1", "0"], ["leased1", "0", "", "1", "5", "2", "5", "3", "LEASE"]],
+    "delete": [["ready1", "0", "0"], ["leased1", "LEASE", "0"]],
+    "pause": [["1000"], ["-1"], ["0"]],
+    "configure": [["lease_ms", "5"], ["order", "bands", "urgent_ms", "7"]],
+    "peek": [["id", "ready1", ""], ["ready", "10", ""], ["leased", "1", "leased:n0.1 5 a"]],
+    "stats": [[]],
+    "sweep": [["1", "10"]],
+    "reap": [["1", "n1", "5", "10"]],
+}  # fmt: skip
+
+
+class Shop:
+    """A shard with a task in every state, put back as it was after each example that changed it."""
+
+    def __init__(self, desk: Any) -> None:
+        self.desk = desk
+        self.fill()
+        self.start = desk.digest()
+
+    def fill(self) -> None:
+        desk = self.desk
+        desk.client.flushdb()
+        if desk.views:
+            desk.set_view(1)
+        for name in ("ready1", "ready2"):
+            desk.put(name, priority=20)
+        desk.put("delayed1", delay_ms=60_000)
+        for name in ("leased1", "buried1"):
+            desk.put(name, priority=10)
+            row = desk.take_one(task_id=name)
+            if name == "leased1":
+                self.lease = str(row.lease)
+            else:
+                desk.end(row, "bury", reason="bad")
+
+    def play(self, verb: str, args: list[Any]) -> None:
+        args = [self.lease if arg == "LEASE" else arg for arg in args]
+        refused = self.refusal(verb, args)
+        if refused is None:
+            self.desk.audit()
+            self.fill()
+            return
+        assert self.desk.digest() == self.start, f"{verb} {args} was refused ({refused}) and changed something"
+        assert type(refused) in (Error, BadArg, Stale, TooBig), f"{verb} {args}: {refused!r}"
+
+    def refusal(self, verb: str, args: list[Any]) -> Error | None:
+        try:
+            self.desk.run(f"queue.{verb}", *args)
+        except Error as error:
+            return error
+        return None
+
+
+@pytest.mark.parametrize("verb", sorted(GOOD))
+def test_rubbish_changes_nothing(desk: Any, verb: str) -> None:
+    shop = Shop(desk)
+
+    @settings(
+        max_examples=25, deadline=None, derandomize=True, database=None, phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )  # fmt: skip
+    @given(st.data())
+    def play(data: st.DataObject) -> None:
+        args: list[Any] = list(data.draw(st.sampled_from(GOOD[verb])))
+        how = data.draw(st.sampled_from(["replace", "drop", "add"] if args else ["add"]))
+        at = data.draw(st.integers(0, max(0, len(args) - 1)))
+        if how == "replace":
+            args[at] = data.draw(RUBBISH)
+        elif how == "drop":
+            del args[at]
+        else:
+            args.insert(at, data.draw(RUBBISH))
+        if verb == "put" and "" in args[1::3]:
+            args[0] = "made-by-us"  # without options the id is ours and new, which nobody looks up
+        shop.play(verb, args)
+
+    play()
+
+
+@pytest.mark.parametrize("verb", sorted(GOOD))
+def test_what_they_are_made_for_is_no_rubbish(desk: Any, verb: str) -> None:
+    for args in GOOD[verb]:
+        shop = Shop(desk)
+        desk.run(f"queue.{verb}", *[shop.lease if arg == "LEASE" else arg for arg in args])
+        desk.audit()
+
+
+@pytest.mark.parametrize("now", ["", "x", "1 2"])
+def test_a_time_that_is_none(desk: Any, now: str) -> None:
+    desk.put("a")
+    before, desk.now = desk.digest(), now
+    with pytest.raises(Error):
+        desk.run("queue.take", 200, 1, 0, 0, "")
+    assert desk.digest() == before

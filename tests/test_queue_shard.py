@@ -1,0 +1,343 @@
+"""One shard's batches, timers and wake-ups, and who is told what through the store."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tidewarden.errors import BadArg, Internal, StoreDown
+from tidewarden.queue import NewTask
+from tidewarden.queue.shard import ITEMS_MAX, WAKE_MAX, Shard, prefix_of, split_prefix
+
+
+@pytest.mark.parametrize("queue", ["q", "a:b", "a/b.c-d_e", "_tokens:p:c", "x" * 200])
+def test_a_prefix_and_its_parts(queue: str) -> None:
+    assert prefix_of("tw", "q", 3) == "{tw:q:3}"
+    assert split_prefix(prefix_of("tw", queue, 12)) == ("tw", queue, 12)
+
+
+class Bell:
+    """A Parked double: what it finds is given beforehand."""
+
+    def __init__(self, found: list[bool], *, named: bool = False, busy: bool = False) -> None:
+        self.found = found
+        self.named = named
+        self.busy = busy
+        self.tried = 0
+        self.stopped = False
+
+    def try_shard(self, shard: Shard) -> asyncio.Future[bool] | None:
+        self.tried += 1
+        if self.busy:
+            return None
+        future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        future.set_result(self.found.pop(0) if self.found else False)
+        return future
+
+    def stop_waiting(self) -> None:
+        self.stopped = True
+
+
+class Told:
+    """Scripts and link double: each call is kept and answered by hand."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, tuple[Any, ...], asyncio.Future[Any]]] = []
+
+    def run(self, link: Any, name: str, keys: Any, args: Any) -> asyncio.Future[Any]:
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.calls.append((name, tuple(args), future))
+        return future
+
+
+@pytest.fixture
+async def told() -> Told:
+    return Told()
+
+
+@pytest.fixture
+async def shard(told: Told) -> Shard:
+    def on_next(shard: Shard, delay_ms: int) -> None:
+        shard.nexts.append(delay_ms)  # type: ignore[attr-defined]
+
+    made = Shard(None, told, ("{tw:q:0}",), lambda: "n0.1", on_next)  # type: ignore[arg-type]
+    made.nexts = []  # type: ignore[attr-defined]
+    return made
+
+
+async def turn(times: int = 3) -> None:
+    for _ in range(times):
+        await asyncio.sleep(0)
+
+
+async def test_items_of_one_turn_go_out_by_verb(shard: Shard, told: Told) -> None:
+    futures = [shard.put("a", "", b"1"), shard.take(2, 0, True), shard.put("b", "", b"2"), shard.ack("c", 5)]
+    assert not told.calls
+    await turn()
+    assert [(name, args) for name, args, _ in told.calls] == [
+        ("queue.put", (0, "n0.1", "a", "", b"1", "b", "", b"2")),
+        ("queue.take", (0, "n0.1", 200, 2, 0, 1, "")),
+        ("queue.ack", (0, "n0.1", "c", 5)),
+    ]
+    told.calls[0][2].set_result([7, -1, 0, [1, 0]])
+    assert [await futures[0], await futures[2]] == [1, 0]
+    assert shard.now_ms == 7
+    assert not futures[1].done()
+
+
+async def test_a_full_batch_does_not_wait(shard: Shard, told: Told) -> None:
+    for n in range(ITEMS_MAX + 1):
+        shard.ack(f"t{n}", n)
+    assert len(told.calls) == 1
+    await turn()
+    assert [len(args) for _, args, _ in told.calls] == [2 + 2 * ITEMS_MAX, 4]
+
+
+async def test_a_script_by_itself_goes_after_what_was_batched(shard: Shard, told: Told) -> None:
+    shard.put("a", "", b"")
+    future = shard.run("queue.stats", (), 5)
+    assert [(name, args[0]) for name, args, _ in told.calls] == [("queue.put", 0), ("queue.stats", 5)]
+    told.calls[1][2].set_result([1, -1, 0, "items"])
+    assert await future == "items"
+
+
+async def test_an_error_is_everybodys(shard: Shard, told: Told) -> None:
+    futures = [shard.ack("a", 1), shard.ack("b", 2)]
+    futures[0].cancel()
+    await turn()
+    told.calls[0][2].set_exception(StoreDown("gone"))
+    with pytest.raises(StoreDown):
+        await futures[1]
+
+
+async def test_an_answer_of_the_wrong_length_is_our_defect(shard: Shard, told: Told) -> None:
+    future = shard.ack("a", 1)
+    await turn()
+    told.calls[0][2].set_result([1, -1, 0, [1, 1]])
+    with pytest.raises(Internal, match="2 items for 1"):
+        await future
+
+
+async def test_the_next_event_is_passed_on_and_never_before_now(shard: Shard, told: Told) -> None:
+    for next_ms in (1500, 900, -1):
+        shard.run("queue.stats", ())
+        told.calls[-1][2].set_result([1000, next_ms, 0, []])
+    await turn()
+    assert shard.nexts == [500, 0]  # type: ignore[attr-defined]
+
+
+async def test_waiters_are_tried_oldest_first_so_many_at_a_time(shard: Shard) -> None:
+    bells = [Bell([]) for _ in range(2 * WAKE_MAX)]
+    for bell in bells:
+        shard.park(bell)
+    shard.wake()
+    await turn()
+    assert [bell.tried for bell in bells] == [1] * WAKE_MAX + [0] * WAKE_MAX
+
+
+async def test_the_next_are_tried_when_all_of_the_first_found_something(shard: Shard) -> None:
+    class Gone(Bell):
+        def try_shard(self, shard: Shard) -> asyncio.Future[bool] | None:
+            shard.unpark(self)
+            return super().try_shard(shard)
+
+    bells = [Gone([True]) for _ in range(WAKE_MAX)] + [Gone([False])] + [Bell([]) for _ in range(WAKE_MAX)]
+    for bell in bells:
+        shard.park(bell)
+    shard.wake()
+    await turn(8)
+    assert [bell.tried for bell in bells] == [1] * (2 * WAKE_MAX) + [0]
+
+
+async def test_a_wake_up_while_they_are_tried_is_not_lost(shard: Shard) -> None:
+    bell = Bell([])
+    shard.park(bell)
+    shard.wake()
+    shard.wake()
+    assert bell.tried == 1
+    await turn()
+    assert bell.tried == 2
+
+
+async def test_busy_ones_and_those_who_want_one_task_do_not_count(shard: Shard) -> None:
+    named = [Bell([], named=True) for _ in range(2 * WAKE_MAX)]
+    busy = Bell([], busy=True)
+    last = Bell([])
+    for bell in (*named, busy, last):
+        shard.park(bell)
+    shard.wake()
+    await turn(8)
+    assert {bell.tried for bell in named} == {1}
+    assert (busy.tried, last.tried) == (1, 1)
+    shard.unpark(last)
+    shard.unpark(busy)
+    shard.wake()
+    await turn(8)
+    assert {bell.tried for bell in named} == {2}, "tried once a wake-up, although none found anything"
+
+
+async def test_a_timer_runs_only_while_somebody_waits(shard: Shard, eventually: Any) -> None:
+    bell = Bell([])
+    shard.expect(10)
+    assert shard._timer is None
+    shard.park(bell)
+    assert shard._timer is not None
+    shard.expect(10**6)
+    await eventually(lambda: bell.tried == 1)  # the earlier one still fires
+    shard.park(bell)
+    shard.unpark(bell)
+    assert shard._timer is None
+    shard.park(bell)
+    shard.expect(5)
+    await eventually(lambda: bell.tried == 2)
+    shard.unpark(bell)
+
+
+async def test_nobody_parks_at_a_shard_of_a_queue_that_was_cut_anew(shard: Shard) -> None:
+    before, after = Bell([]), Bell([])
+    shard.park(before)
+    shard.retire()
+    shard.park(after)
+    assert before.stopped
+    assert after.stopped
+    assert after not in shard.parked
+
+
+# --- who is told what through the store
+
+
+class Listener:
+    """Hears what is published to nodes."""
+
+    def __init__(self, desk: Any) -> None:
+        self.ear = desk.client.pubsub(ignore_subscribe_messages=True)
+        self.ear.psubscribe("*")
+        self.ear.get_message(timeout=5)
+        self.desk = desk
+
+    def heard(self) -> list[tuple[str, str]]:
+        """Everything since the last time, in order: (channel without the cluster's name, message)."""
+        self.desk.client.publish("end", "")
+        found = []
+        while True:
+            message = self.ear.get_message(timeout=5)
+            assert message is not None
+            if message["channel"] == b"end":
+                return found
+            found.append((message["channel"].decode().removeprefix("{tw}:"), message["data"].decode()))
+
+
+@pytest.fixture
+def listener(desk: Any) -> Any:
+    made = Listener(desk)
+    yield made
+    made.ear.close()
+
+
+def test_nodes_that_wait_are_told_once_that_something_is_ready(desk: Any, listener: Listener) -> None:
+    for holder in ("n1.1", "n2.1", "n1.1"):
+        assert desk.take(wait=True, holder=holder) == []
+    assert desk.record("waiting") == "n1.1 n2.1"
+    desk.put("a")
+    assert sorted(listener.heard()) == [("wake:n1.1", "q 0 ready"), ("wake:n2.1", "q 0 ready")]
+    desk.put("b")
+    assert listener.heard() == []
+    assert desk.record("waiting") == ""
+
+
+def test_who_asks_is_not_told(desk: Any, listener: Listener) -> None:
+    desk.take(wait=True)
+    desk.put("a")
+    assert (listener.heard(), desk.woke) == ([], True)
+    assert desk.record("waiting") == ""
+
+
+def test_a_take_that_does_not_wait_or_finds_something_registers_nobody(desk: Any, listener: Listener) -> None:
+    desk.take(holder="n1.1")
+    desk.put("a")
+    desk.take(wait=True, holder="n2.1")
+    desk.put("b")
+    assert listener.heard() == []
+
+
+def test_nodes_that_wait_and_the_sweeper_hear_of_something_earlier(desk: Any, listener: Listener) -> None:
+    desk.run("queue.sweep", 1, 10, holder="n9.1")
+    desk.take(wait=True, holder="n1.1")
+    desk.put("a", delay_ms=5000)
+    assert sorted(listener.heard()) == [("wake:n1.1", "q 0 5000"), ("wake:n9.1", "q 0 5000")]
+    desk.put("b", delay_ms=6000)
+    assert listener.heard() == [], "not the earliest"
+    desk.put("c", delay_ms=10)
+    assert sorted(listener.heard()) == [("wake:n1.1", "q 0 10"), ("wake:n9.1", "q 0 10")]
+    assert desk.record("waiting") == "n1.1", "it still waits"
+
+
+def test_a_sweeper_that_waits_too_hears_both(desk: Any, listener: Listener) -> None:
+    """A ready task wakes its consumers; the delayed one beside it is the sweep's."""
+    desk.run("queue.sweep", 1, 10, holder="n9.1")
+    desk.take(wait=True, holder="n9.1")
+    desk.put_all(("a", b"", {}), ("b", b"", {"delay_ms": 700}))
+    assert listener.heard() == [("wake:n9.1", "q 0 ready"), ("wake:n9.1", "q 0 700")]
+
+
+def test_a_lease_is_something_that_happens(desk: Any, listener: Listener) -> None:
+    desk.run("queue.sweep", 1, 10, holder="n9.1")
+    desk.put("a")
+    row = desk.take_one(lease_ms=800)
+    assert listener.heard() == [("wake:n9.1", "q 0 800")]
+    desk.ack(row)
+    desk.put("b")
+    desk.take_one(lease_ms=900)
+    assert listener.heard() == [], "the old alarm is earlier; it is reset when it comes"
+    desk.now += 800
+    desk.run("queue.sweep", 1, 10, holder="n9.1")
+    assert desk.next_ms == desk.now + 100
+
+
+def test_nobody_is_told_in_a_paused_shard_until_it_resumes(desk: Any, listener: Listener) -> None:
+    desk.run("queue.pause", -1)
+    desk.take(wait=True, holder="n1.1")
+    desk.put("a")
+    assert (listener.heard(), desk.woke) == ([], False)
+    desk.run("queue.pause", 0)
+    assert listener.heard() == [("wake:n1.1", "q 0 ready")]
+
+
+async def test_what_is_heard_of_other_nodes(node: Any, eventually: Any) -> None:
+    """Queues.heard: wake-ups for shards, the next event for the sweep, a queue that is new or changed."""
+    n0 = await node()
+    nexts: list[tuple[str, int, int]] = []
+    n0.queues.on_next = lambda *found: nexts.append(found)
+    await n0.queues.configure("q", {"shards": 2})
+    shards = n0.queues._shards["q"]
+    await eventually(lambda: ("q", 1, 0) in nexts)
+    nexts.clear()
+    wakes = [shard.wakes for shard in shards]
+    n0.queues.heard(b"{tw}:wake:n0.1", b"q 1 ready")
+    n0.queues.heard(b"{tw}:wake:n0.1", b"q 0 500")
+    n0.queues.heard(b"{tw}:wake:n0.1", b"q 0 -3")
+    n0.queues.heard(b"{tw}:wake:n0.1", b"q 7 ready")
+    n0.queues.heard(b"{tw}:wake:n0.1", b"unknown 0 ready")
+    n0.queues.heard(b"{tw}:wake:n0.1", b"unknown 3 40")
+    assert [shard.wakes for shard in shards] == [wakes[0], wakes[1] + 1]
+    assert nexts == [("q", 0, 500), ("q", 0, 0), ("unknown", 3, 40)]
+
+
+async def test_a_new_queue_is_made_known_with_all_its_shards(node: Any, eventually: Any) -> None:
+    """The leader learns of every shard, also of those that nothing has happened in yet."""
+    n0, n1 = await node("n0"), await node("n1")
+    nexts: list[tuple[str, int, int]] = []
+    n0.queues.on_next = lambda *found: nexts.append(found)
+    await n1.queues.put("fresh", NewTask())
+    await eventually(lambda: ("fresh", 0, 0) in nexts)
+    await n1.queues.configure("wide", {"shards": 16})
+    await eventually(lambda: {("wide", n, 0) for n in range(16)} <= set(nexts))
+
+
+async def test_a_holder_that_is_none_takes_nothing(node: Any) -> None:
+    n0 = await node()
+    n0.queues.holder = "-"
+    with pytest.raises(BadArg):
+        await n0.queues.take(n0.queues.open_session(), ["q"])

@@ -1,0 +1,309 @@
+"""The leader's sweep: at the moment something is due, never by polling; another leader's shards are left alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from tidewarden.clock import ManualClock, SystemClock
+from tidewarden.errors import NotFound, Stale, StoreDown
+from tidewarden.queue import NewTask
+from tidewarden.scheduler import sweep as module
+from tidewarden.scheduler.sweep import ALL_S, AWAY_S, Sweep
+
+
+class Shards:
+    """The shards as a sweep sees them: ``at[(queue, shard)]`` is when something happens there (seconds of the clock)."""
+
+    def __init__(self, clock: ManualClock, **shards: int) -> None:
+        self.clock = clock
+        self.sizes = shards
+        self.at: dict[tuple[str, int], float] = {}
+        self.ticks: dict[tuple[str, int], float] = {}
+        self.swept: list[tuple[float, str, int]] = []
+        self.fired: list[tuple[float, str, int]] = []
+        self.trouble: dict[tuple[str, int], list[Exception]] = {}
+        self.lists = 0
+        self.list_trouble: list[Exception] = []
+        self.start = clock.monotonic()
+
+    def ms(self, seconds: float) -> int:
+        return round(seconds * 1000)
+
+    def elapsed(self) -> float:
+        return round(self.clock.monotonic() - self.start, 3)
+
+    async def names(self) -> list[str]:
+        self.lists += 1
+        if self.list_trouble:
+            raise self.list_trouble.pop(0)
+        return list(self.sizes)
+
+    async def shards(self, queue: str) -> int:
+        return self.sizes[queue]
+
+    async def sweep(self, queue: str, shard: int, args: list[int]) -> tuple[int, int, list[int]]:
+        self.swept.append((self.elapsed(), queue, shard))
+        if self.trouble.get((queue, shard)):
+            raise self.trouble[queue, shard].pop(0)
+        now, place = self.clock.monotonic(), (queue, shard)
+        moved = 0
+        if self.at.get(place, 1e18) <= now:
+            del self.at[place]
+            moved = 1
+        tick, following = self.ticks.get(place), self.at.get(place)
+        return (
+            self.ms(now), -1 if following is None else self.ms(following), [moved, -1 if tick is None else self.ms(tick)]
+        )  # fmt: skip
+
+    async def fire(self, queue: str, shard: int, now_ms: int, epoch: int, holder: str) -> int:
+        self.fired.append((self.elapsed(), queue, shard))
+        self.ticks[queue, shard] = self.clock.monotonic() + 10
+        return self.ms(self.ticks[queue, shard])
+
+
+class Stage:
+    def __init__(self, **shards: int) -> None:
+        self.clock = ManualClock()
+        self.shards = Shards(self.clock, **shards)
+        self.sweep = Sweep(self.shards, self.clock, self.shards.fire, self.shards.sweep)  # type: ignore[arg-type]
+        self.task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        self.task = asyncio.create_task(self.sweep.run(3, "n0.1"))
+        await self.clock.advance(0)
+        for _ in range(10):
+            await asyncio.sleep(0)
+
+    async def advance(self, seconds: float) -> None:
+        """In small steps, so that what one moment causes is done before the next."""
+        end = self.clock.monotonic() + seconds
+        while self.clock.monotonic() < end:
+            await self.clock.advance(min(0.05, end - self.clock.monotonic()))
+            for _ in range(10):
+                await asyncio.sleep(0)
+
+
+@pytest.fixture
+async def stage() -> Any:
+    made: list[Stage] = []
+
+    def make(**shards: int) -> Stage:
+        made.append(Stage(**shards))
+        return made[-1]
+
+    yield make
+    for one in made:
+        if one.task is not None:
+            one.task.cancel()
+            await asyncio.gather(one.task, return_exceptions=True)
+
+
+MakeStage = Callable[..., Stage]
+
+
+async def test_it_begins_with_every_shard_and_then_sleeps(stage: MakeStage) -> None:
+    s = stage(a=1, b=3)
+    await s.start()
+    assert sorted(s.shards.swept) == [(0, "a", 0), (0, "b", 0), (0, "b", 1), (0, "b", 2)]
+    await s.advance(ALL_S - 1)
+    assert len(s.shards.swept) == 4, "nothing is polled"
+    assert s.sweep.rounds == 4
+    await s.advance(2)
+    assert len(s.shards.swept) == 8, "once a minute all are looked at, in case a message was lost"
+
+
+async def test_it_comes_back_at_the_moment_a_shard_said(stage: MakeStage) -> None:
+    s = stage(a=1, b=1)
+    s.shards.at["a", 0] = s.clock.monotonic() + 5
+    await s.start()
+    await s.advance(4.9)
+    assert len(s.shards.swept) == 2
+    await s.advance(0.2)
+    assert s.shards.swept[2:] == [(5, "a", 0)]
+    assert s.sweep.moved == 1
+    await s.advance(20)
+    assert len(s.shards.swept) == 3
+
+
+async def test_an_earlier_moment_shortens_its_sleep_and_a_later_one_does_not_lengthen_it(stage: MakeStage) -> None:
+    s = stage(a=1)
+    s.shards.at["a", 0] = s.clock.monotonic() + 30
+    await s.start()
+    s.sweep.expect("a", 0, 40_000)
+    s.shards.at["a", 0] = s.clock.monotonic() + 2
+    s.sweep.expect("a", 0, 2_000)
+    s.sweep.expect("a", 0, 2_000)
+    await s.advance(40)
+    assert [at for at, _, _ in s.shards.swept] == [0, 2]
+
+
+async def test_a_queue_it_has_not_heard_of(stage: MakeStage) -> None:
+    s = stage()
+    await s.start()
+    s.sweep.expect("new", 7, 100)
+    await s.advance(0.2)
+    assert s.shards.swept == [(0.1, "new", 7)]
+
+
+async def test_nothing_is_expected_of_one_that_does_not_lead(stage: MakeStage) -> None:
+    s = stage(a=1)
+    s.sweep.expect("a", 0, 5)
+    assert not s.sweep._heap
+    await s.start()
+    assert s.sweep.running
+    s.task.cancel()  # type: ignore[union-attr]
+    await asyncio.gather(s.task, return_exceptions=True)  # type: ignore[arg-type]
+    assert not s.sweep.running
+
+
+async def test_schedules_are_fired_at_their_ticks(stage: MakeStage) -> None:
+    s = stage(a=1)
+    s.shards.ticks["a", 0] = s.clock.monotonic() + 3
+    await s.start()
+    await s.advance(25)
+    assert [at for at, _, _ in s.shards.fired] == [3, 13, 23]
+    assert [at for at, _, _ in s.shards.swept] == [0, 3, 13, 23]
+
+
+async def test_a_store_that_is_away_is_tried_again_shard_by_shard(
+    stage: MakeStage, caplog: pytest.LogCaptureFixture
+) -> None:
+    s = stage(a=1, b=1)
+    s.shards.trouble["a", 0] = [StoreDown("away"), StoreDown("away")]
+    await s.start()
+    await s.advance(5)
+    assert [at for at, queue, _ in s.shards.swept if queue == "a"] == [0, AWAY_S, 2 * AWAY_S]
+    assert [at for at, queue, _ in s.shards.swept if queue == "b"] == [0]
+    assert "the sweep of a waits: away" in caplog.text
+
+
+async def test_a_store_that_is_away_when_the_term_begins(stage: MakeStage) -> None:
+    """All shards are looked at as soon as it is back, not a minute later."""
+    s = stage(a=1)
+    s.shards.list_trouble = [StoreDown("away"), StoreDown("away")]
+    await s.start()
+    assert s.shards.swept == []
+    await s.advance(3 * AWAY_S)
+    assert [at for at, _, _ in s.shards.swept] == [2 * AWAY_S]
+
+
+async def test_it_ends_when_another_leads(stage: MakeStage) -> None:
+    s = stage(a=1, b=1)
+    s.shards.trouble["b", 0] = [Stale("the fence is at epoch 4")]
+    await s.start()
+    assert s.task is not None
+    with pytest.raises(Stale, match="epoch 4"):
+        await s.task
+    assert not s.sweep.running
+
+
+async def test_a_queue_that_is_gone_is_passed_by(stage: MakeStage) -> None:
+    s = stage(a=1, b=1)
+    s.shards.trouble["a", 0] = [NotFound("gone")]
+    await s.start()
+    await s.advance(10)
+    assert len(s.shards.swept) == 2
+
+
+async def test_a_new_term_begins_anew(stage: MakeStage) -> None:
+    s = stage(a=1)
+    s.shards.at["a", 0] = s.clock.monotonic() + 5
+    await s.start()
+    s.task.cancel()  # type: ignore[union-attr]
+    await asyncio.gather(s.task, return_exceptions=True)  # type: ignore[arg-type]
+    await s.advance(10)
+    assert len(s.shards.swept) == 1
+    await s.start()
+    assert [at for at, _, _ in s.shards.swept] == [0, 10]
+    assert s.sweep.moved == 1
+
+
+async def test_more_than_fit_in_a_round(stage: MakeStage) -> None:
+    s = stage(a=200)
+    await s.start()
+    for _ in range(30):
+        await asyncio.sleep(0)
+    assert len(s.shards.swept) == 200
+
+
+# --- on a real store
+
+
+@pytest.fixture
+async def leader(node: Any) -> Any:
+    """A node that sweeps, as the daemon wires it."""
+    n0 = await node("n0")
+    fired: list[tuple[Any, ...]] = []
+
+    async def fire(*args: Any) -> int:
+        fired.append(args)
+        return -1
+
+    def run(queue: str, shard: int, args: list[int]) -> Awaitable[Any]:
+        return n0.queues.script_on(n0.link, "queue.sweep", queue, shard, args)
+
+    n0.sweep = Sweep(n0.queues, SystemClock(), fire, run)
+    n0.queues.on_next = n0.sweep.expect
+    n0.task = asyncio.create_task(n0.sweep.run(1, n0.queues.holder))
+    yield n0
+    n0.task.cancel()
+    await asyncio.gather(n0.task, return_exceptions=True)
+
+
+@pytest.mark.parametrize("shards", [1, 8])
+async def test_what_another_node_puts_is_made_ready_in_time(
+    leader: Any, node: Any, eventually: Any, shards: int
+) -> None:
+    n1 = await node("n1")
+    await n1.queues.configure("q", {"shards": shards})
+    await asyncio.gather(*(n1.queues.put("q", NewTask(id=f"t{n}", delay_ms=20 + n)) for n in range(20)))
+    await eventually(lambda: leader.sweep.moved == 20)
+    stats = await n1.queues.stats("q")
+    assert (stats["ready"], stats["delayed"]) == (20, 0)
+
+
+async def test_leases_end_and_attempts_are_counted_without_any_consumer(
+    leader: Any, node: Any, eventually: Any
+) -> None:
+    n1 = await node("n1")
+    await n1.queues.put("q", NewTask(id="a", attempts=1))
+    await n1.queues.take(n1.queues.open_session(), ["q"], lease_ms=20)
+    await eventually(lambda: leader.sweep.moved == 1)
+    assert (await n1.queues.peek("q", "a"))["state"] == "buried"
+
+
+async def test_what_it_makes_ready_wakes_those_who_wait_at_the_leader(leader: Any, node: Any, eventually: Any) -> None:
+    n1 = await node("n1")
+    await n1.queues.put("q", NewTask(id="a", delay_ms=50))
+    take = leader.queues.take(leader.queues.open_session(), ["q"], wait_ms=60_000)
+    assert [task.id for task in await take] == ["a"]
+
+
+async def test_a_newer_leader_ends_it(leader: Any, node: Any, eventually: Any) -> None:
+    n1 = await node("n1")
+    await n1.queues.put("q", NewTask(id="a", delay_ms=80))
+    await eventually(lambda: leader.sweep.rounds)
+    await n1.queues.script("queue.sweep", "q", 0, [2, 10])
+    leader.sweep.expect("q", 0, 0)
+    with pytest.raises(Stale, match=r"epoch 2 held by n1\.1"):
+        await leader.task
+
+
+async def test_idle_costs_nothing(leader: Any, node: Any, eventually: Any) -> None:
+    n1 = await node("n1")
+    await n1.queues.configure("q", {"shards": 4})
+    await n1.queues.put("q", NewTask(delay_ms=10**6))
+    await eventually(lambda: leader.sweep.rounds >= 4 and not leader.sweep._at.get(("q", 0), 1e18) < 0)
+    await eventually(lambda: not leader.link._waiting)
+    loop = asyncio.get_running_loop()
+    quiet = loop.time() + 0.05
+    await eventually(lambda: loop.time() > quiet)
+    calls, rounds = leader.link.calls, leader.sweep.rounds
+    end = loop.time() + 0.15
+    await eventually(lambda: loop.time() > end)
+    assert (leader.link.calls, leader.sweep.rounds) == (calls, rounds)
+    assert module.MOVED_MAX == 500
