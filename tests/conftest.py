@@ -207,7 +207,7 @@ class Desk:
         return [row.id for row in self.take(count)]
 
     def ack(self, *rows: tuple[str, int]) -> list[int]:
-        return list(self.run("queue.ack", *(value for row in rows for value in row[:2])))
+        return list(self.run("queue.ack", *(value for row in rows for value in (*row[:2], b""))))
 
     def end(self, row: tuple[Any, ...], how: str, delay_ms: int = -1, reason: str = "") -> int:
         return int(self.run("queue.end", row[0], row[1], how, delay_ms, reason)[0])
@@ -264,6 +264,9 @@ def audit_shard(client: redis.Redis, prefix: str) -> None:
     assert places.keys() == tasks.keys(), f"{prefix}: bodies and index entries differ"
     assert all(len(found) == 1 for found in places.values()), f"{prefix}: a task lies in two places: {places}"
     assert tries.keys() <= tasks.keys(), f"{prefix}: tries of no task"
+    waits = client.hgetall(f"{prefix}:waits")
+    assert waits.keys() <= tasks.keys(), f"{prefix}: somebody waits for the end of no task"
+    assert len(waits) == int(record.get(b"awaited", 0))
     for task_id, (place,) in places.items():
         lease_holder = b""
         if task_id in tries:

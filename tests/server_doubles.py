@@ -92,8 +92,15 @@ class RecordingQueues:
         session.held[queue, task_id] = (self.lease, 2**41)
         return Taken(queue, task_id, self.lease, payload, 1, 2**41, 2**41)
 
-    async def ack(self, session: RecordingSession, queue: str, pairs: list[tuple[str, int]]) -> list[int]:
-        self.calls.append(("ack", queue, tuple(pairs)))
+    async def wait(self, queue: str, task_id: str, wait_ms: int) -> tuple[str, bytes]:
+        self.calls.append(("wait", queue, task_id, wait_ms))
+        await self._gate()
+        return "done", b"\xff"
+
+    async def ack(
+        self, session: RecordingSession, queue: str, pairs: list[tuple[str, int]], result: bytes = b""
+    ) -> list[int]:
+        self.calls.append(("ack", queue, tuple(pairs), *([result] if result else [])))
         await self._gate()
         answers = []
         for task_id, lease in pairs:

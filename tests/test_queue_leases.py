@@ -297,7 +297,7 @@ def test_holders_do_not_see_to_whom_a_lease_belongs(desk: Any) -> None:
     desk.put("a")
     row = desk.take_one(holder="n1.7")
     assert desk.run("queue.touch", row.id, row.lease, 0, holder="n2.9")[0] > 0
-    assert desk.run("queue.ack", row.id, row.lease, holder="n2.9") == [1]
+    assert desk.run("queue.ack", row.id, row.lease, "", holder="n2.9") == [1]
 
 
 # --- sticky leases: an open intent to refresh

@@ -21,7 +21,9 @@ RUBBISH = st.one_of(
 GOOD: dict[str, list[list[str]]] = {
     "put": [["new", "", "x"], ["new", "1 5 0 0 50 0 0 0 0 keep", "x"], ["ready1", "0 0 0 0 50 0 0 0 0 replace", "y"]],
     "take": [["200", "1", "0", "0", ""], ["200", "1", "0", "1", "ready1"], ["1", "5", "100", "0", "", "1", "0", "1", ""]],
-    "ack": [["ready1", "5"], ["leased1", "LEASE"]],
+    "ack": [["ready1", "5", ""], ["leased1", "LEASE", "fine"]],
+    "wait": [["ready1", "1"], ["leased1", "0", "none", "1"], ["buried1", "1"]],
+    "unwait": [["ready1"]],
     "end": [["leased1", "LEASE", "fail", "-1", "why"], ["leased1", "LEASE", "bury", "-1", ""]],
     "touch": [["leased1", "LEASE", "0"]],
     "kick": [["1", "", "", "0"], ["1", "buried1", "", "0"]],

@@ -79,7 +79,7 @@ async def test_items_of_one_turn_go_out_by_verb(shard: Shard, told: Told) -> Non
     assert [(name, args) for name, args, _ in told.calls] == [
         ("queue.put", (0, "n0.1", "a", "", b"1", "b", "", b"2")),
         ("queue.take", (0, "n0.1", 200, 2, 0, 1, "")),
-        ("queue.ack", (0, "n0.1", "c", 5)),
+        ("queue.ack", (0, "n0.1", "c", 5, b"")),
     ]
     told.calls[0][2].set_result([7, -1, 0, [1, 0]])
     assert [await futures[0], await futures[2]] == [1, 0]
@@ -92,7 +92,7 @@ async def test_a_full_batch_does_not_wait(shard: Shard, told: Told) -> None:
         shard.ack(f"t{n}", n)
     assert len(told.calls) == 1
     await turn()
-    assert [len(args) for _, args, _ in told.calls] == [2 + 2 * ITEMS_MAX, 4]
+    assert [len(args) for _, args, _ in told.calls] == [2 + 3 * ITEMS_MAX, 5]
 
 
 async def test_a_script_by_itself_goes_after_what_was_batched(shard: Shard, told: Told) -> None:

@@ -41,6 +41,8 @@ async def ask(door: Any, *requests: str | tuple[str | bytes, ...]) -> list[Any]:
         ("Q.TAKE COUNT 3 LEASE 4 ID x FROM a", ("take", ("a",), 3, 0, 4, "x")),
         ("Q.TAKE FROM from", ("take", ("from",), 1, 0, 0, "")),
         ("Q.ACK mail a 5", ("ack", "mail", (("a", 5),))),
+        ("Q.ACK mail a 5 RESULT fine", ("ack", "mail", (("a", 5),), b"fine")),
+        ("Q.WAIT mail a 5", ("wait", "mail", "a", 5)),
         ("Q.RELEASE mail a 5 REASON why DELAY 6", ("release", "mail", "a", 5, 6, "why")),
         ("Q.FAIL mail a 5", ("fail", "mail", "a", 5, None, "")),
         ("Q.FAIL mail a 5 DELAY 0", ("fail", "mail", "a", 5, 0, "")),
@@ -79,7 +81,8 @@ async def test_what_reaches_the_queue(request_: str, call: tuple[Any, ...]) -> N
         ("Q.TAKE COUNT 1 FROM", "Q.TAKE needs the name of a queue after FROM"),
         ("Q.ACK mail a 5 b", "an id and a lease for each task"),
         ("Q.ACK mail a x", "A lease must be an integer"),
-        ("Q.ACK mail a 5 RESULT ok", "RESULT is not supported by this version"),
+        ("Q.ACK mail a 5 b 6 RESULT ok", "Q.ACK takes a RESULT with one task only"),
+        ("Q.WAIT mail a soon", "The time to wait must be an integer"),
         ("Q.KICK mail REASON x", "Q.KICK needs COUNT n or ID id"),
         ("Q.KICK mail COUNT 1 ID a", "ID excludes COUNT"),
         ("Q.UPDATE mail a LEASE 5", "Q.UPDATE needs something to change"),
@@ -87,7 +90,7 @@ async def test_what_reaches_the_queue(request_: str, call: tuple[Any, ...]) -> N
         ("Q.PEEK mail COUNT 5", "Q.PEEK needs an id, or STATE"),
         ("Q.CONFIG mail SHARDS 5", "SET and a value for each name"),
         ("Q.CONFIG mail SET shards 5 shards 6", "shards is given twice"),
-        ("Q.WAIT mail a 5", "Q.WAIT (a queue verb) is not supported by this version"),
+        ("Q.PURGE mail", "Q.PURGE (a queue verb) is not supported by this version"),
     ],
 )
 async def test_a_badarg_says_which_and_what_is_allowed(request_: str, said: str) -> None:
@@ -101,7 +104,7 @@ async def test_a_badarg_says_which_and_what_is_allowed(request_: str, said: str)
 @pytest.mark.parametrize(
     "request_",
     ["Q.PUT _x a", "Q.TAKE FROM a _x", "Q.ACK _x a 1", "Q.DELETE _x a FORCE", "Q.PEEK _x a", "Q.STATS _x", "Q.CONFIG _x",
-     "Q.PAUSE _x", "Q.KICK _x ID a"],
+     "Q.PAUSE _x", "Q.KICK _x ID a", "Q.WAIT _x a 5"],
 )  # fmt: skip
 async def test_the_systems_queues_are_denied(request_: str) -> None:
     async with doubles.Door() as door:
@@ -144,6 +147,7 @@ async def test_replies_of_the_others() -> None:
         replies = await ask(
             door, "Q.RELEASE mail a 1", "Q.RELEASE mail a 2", "Q.TOUCH mail a 2", "Q.KICK mail COUNT 5", "Q.DELETE mail a",
             "Q.PEEK mail a", "Q.PEEK mail STATE ready", "Q.STATS mail", "Q.STATS", "Q.LIST", "Q.CONFIG mail", "Q.CONFIG mail SET shards 2",
+            "Q.WAIT mail a 0",
         )  # fmt: skip
         assert str(replies[0]) == "NOTHELD this lease has ended +OK"
         assert replies[1:5] == [b"OK", 2**41, 3, 1]
@@ -152,4 +156,4 @@ async def test_replies_of_the_others() -> None:
         assert replies[7] == [b"ready", 0, b"puts_total", 7]
         assert replies[8] == [b"mail", replies[7]]
         assert replies[9] == [b"mail"]
-        assert replies[10:] == [[b"shards", 1, b"order", b"bands"], b"OK"]
+        assert replies[10:] == [[b"shards", 1, b"order", b"bands"], b"OK", [b"done", b"\xff"]]

@@ -69,12 +69,13 @@ TESTED_IN = {
     "cluster_term": "test_stale_leader",
     "scheduler_sweep": "test_stale_leader",
     "store_link": "test_store_restart",
+    "server_upkeep_verbs": "test_server_queue_verbs",
 }
 FILE_LINES_MAX = 320
 FUNCTION_LINES_MAX = 70
 # Files that may be longer, and why.
 LONGER = {
-    "tidewarden/queue/lua/shard.lua": 420,  # alone knows the key layout; sent before every verb's file
+    "tidewarden/queue/lua/shard.lua": 480,  # alone knows the key layout; sent before every verb's file
     "tidewarden/raft/pysync.py": 420,  # all that touches PySyncObj's private names, in one place on purpose
 }
 LUA_FUNCTION = re.compile(r"^(?:local )?function ([\w.:]+).*?^end$", re.MULTILINE | re.DOTALL)

@@ -9,6 +9,7 @@ from typing import Any
 from tidewarden.clock import Clock, sleep
 from tidewarden.config import Config
 from tidewarden.errors import BadArg, Exists, Full, NotHeld, StoreDown
+from tidewarden.queue.endings import Endings
 from tidewarden.queue.session import Session
 from tidewarden.queue.shard import Shard
 from tidewarden.queue.take import Take
@@ -23,15 +24,15 @@ from tidewarden.queue.task import (
     Taken,
     check_id,
     check_name,
+    check_payload,
     check_range,
 )
-from tidewarden.queue.upkeep import Upkeep
 from tidewarden.store import Link, Scripts
 
 LOST_RETRY_S = 0.5
 
 
-class Queues(Upkeep):
+class Queues(Endings):
     """Every verb of the queues. Results come as futures or coroutines; all raise :mod:`tidewarden.errors`."""
 
     def __init__(self, config: Config, link: Link, scripts: Scripts, clock: Clock, *, views: bool) -> None:
@@ -184,9 +185,11 @@ class Queues(Upkeep):
             return []
         return await self.take(session, queues, count=count, wait_ms=wait_ms, lease_ms=lease_ms, task_id=task_id)
 
-    def ack(self, session: Session, queue: str, pairs: Iterable[tuple[str, int]]) -> asyncio.Future[list[int]]:
+    def ack(
+        self, session: Session, queue: str, pairs: Iterable[tuple[str, int]], result: bytes = b""
+    ) -> asyncio.Future[list[int]]:
         """
-        Tasks are done; a future of 1 or 0 (the lease is not current) for each.
+        Tasks are done; a future of 1 or 0 (the lease is not current) for each. :meth:`wait` finds the ``result``.
 
         The same ack of an id of the caller's is 1 again while the queue remembers it (``dedup_ms``).
         """
@@ -194,6 +197,7 @@ class Queues(Upkeep):
         check_range(len(pairs), "the number of tasks", 1, self._config.limits.batch_max)
         for _, lease in pairs:  # here, for in the script it would fail those of others that came along
             check_range(lease, "the lease number", 0, LEASE_NUMBER_MAX)
+        check_payload(result, "the result", self._config.limits.payload_bytes)
 
         def act(shards: list[Shard]) -> asyncio.Future[Any]:
             dropped = {}
@@ -203,12 +207,14 @@ class Queues(Upkeep):
                     dropped[queue, task_id] = entry
             if len(pairs) == 1:
                 task_id, lease = pairs[0]
-                result = _listed(self._lane(shards, task_id).ack(task_id, lease))
+                answer = _listed(self._lane(shards, task_id).ack(task_id, lease, result))
             else:
-                result = asyncio.gather(*(self._lane(shards, task_id).ack(task_id, lease) for task_id, lease in pairs))
+                answer = asyncio.gather(
+                    *(self._lane(shards, task_id).ack(task_id, lease, result) for task_id, lease in pairs)
+                )
             if dropped:
-                result.add_done_callback(lambda done: self._acked(session, dropped, done))
-            return result
+                answer.add_done_callback(lambda done: self._acked(session, dropped, done))
+            return answer
 
         return self._then(check_name(queue) if queue not in self._shards else queue, act)
 
@@ -266,38 +272,14 @@ class Queues(Upkeep):
             session.held[queue, task_id] = (lease, end_ms)
         return end_ms
 
-    # --- wake-ups from other nodes
-
-    def heard(self, channel: bytes, message: bytes) -> None:
-        """A message of the store's: on this holder's wake channel, or that a queue's settings changed."""
-        text = message.decode("utf-8", "replace")
-        if channel == self._registry_key.encode():
-            self.forget(text)
-            return
-        queue, index, what = text.rsplit(" ", 2)
-        shards = self._shards.get(queue)
-        if shards is not None and int(index) < len(shards):
-            if what == "ready":
-                shards[int(index)].wake()
-            else:
-                shards[int(index)].expect(max(0, int(what)))
-        if what != "ready":
-            self.on_next(queue, int(index), max(0, int(what)))
-
-    def wake_all(self) -> None:
-        """Messages may have been missed: every waiting take is tried again."""
-        for shards in self._shards.values():
-            for shard in shards:
-                if shard.parked:
-                    shard.wake()
-
     def waiting(self) -> int:
         """Takes under way or waiting on this node."""
         return len(self._takes)
 
     def end_waits(self) -> None:
-        """Answer every waiting take with nothing: the node goes down."""
+        """Answer every waiting take with nothing, every other wait with a time-out: the node goes down."""
         self.draining = True
+        self._end_endings()
         for take in list(self._takes):
             take.stop_waiting()
 

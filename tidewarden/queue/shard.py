@@ -86,8 +86,11 @@ class Shard:
         args = (count, lease_ms, int(wait), task_id)
         return self._add("queue.take", args, head=(PROMOTED_MAX,), size=count * TASK_BYTES)
 
-    def ack(self, task_id: str, lease: int) -> asyncio.Future[Any]:
-        return self._add("queue.ack", (task_id, lease))
+    def ack(self, task_id: str, lease: int, result: bytes = b"") -> asyncio.Future[Any]:
+        return self._add("queue.ack", (task_id, lease, result), size=len(result))
+
+    def wait(self, task_id: str, note: bool) -> asyncio.Future[Any]:
+        return self._add("queue.wait", (task_id, int(note)))
 
     def end(self, task_id: str, lease: int, how: str, delay_ms: int = -1, reason: str = "") -> asyncio.Future[Any]:
         return self._add("queue.end", (task_id, lease, how, delay_ms, reason))

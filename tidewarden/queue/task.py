@@ -78,6 +78,17 @@ def check_range(value: int, what: str, low: int, high: int) -> int:
     return value
 
 
+def check_payload(data: bytes, what: str, bytes_max: int) -> bytes:
+    """
+    The bytes, if they are not too many.
+
+    Raises: TooBig.
+    """
+    if len(data) > bytes_max:
+        raise TooBig(f"{what} has {len(data)} bytes; allowed are {bytes_max}")
+    return data
+
+
 @dataclass(slots=True)
 class NewTask:
     """
@@ -101,8 +112,7 @@ class NewTask:
 
     def check(self, payload_max: int) -> None:
         """Raises: BadArg, TooBig: the first field that is not allowed, with what is."""
-        if len(self.payload) > payload_max:
-            raise TooBig(f"the payload has {len(self.payload)} bytes; allowed are {payload_max}")
+        check_payload(self.payload, "the payload", payload_max)
         if self.id:
             check_id(self.id)
         if self.delay_ms is not None:

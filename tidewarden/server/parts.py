@@ -33,7 +33,10 @@ class Queues(Protocol):
         lease_ms: int = 0,
         task_id: str = "",
     ) -> Awaitable[list[Taken]]: ...
-    def ack(self, session: Any, queue: str, pairs: Sequence[tuple[str, int]]) -> Awaitable[list[int]]: ...
+    def ack(
+        self, session: Any, queue: str, pairs: Sequence[tuple[str, int]], result: bytes = b""
+    ) -> Awaitable[list[int]]: ...  # fmt: skip
+    def wait(self, queue: str, task_id: str, wait_ms: int) -> Awaitable[tuple[str, bytes]]: ...
     def release(
         self, session: Any, queue: str, task_id: str, lease: int, delay_ms: int = 0, reason: str = ""
     ) -> Awaitable[None]: ...  # fmt: skip

@@ -1,15 +1,14 @@
-"""``Q.*``: from arguments to one call of the queue, and from its result to a reply."""
+"""``Q.*`` of the hot path: from arguments to one call of the queue, and from its result to a reply."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tidewarden.errors import BadArg, Denied, Draining, Full, NotHeld
-from tidewarden.queue.task import Changes, NewTask, Taken
+from tidewarden.queue.task import NewTask, Taken
 
 from . import replies
-from .options import Option, Options, data, lowered, number, shown, text, unsupported
+from .options import Option, Options, lowered, number, shown, text, unsupported
 from .verbs import ANY, Command, Pending, Request
 
 if TYPE_CHECKING:
@@ -46,34 +45,6 @@ RELEASE = Options("Q.RELEASE", REASONED)
 FAIL = Options("Q.FAIL", REASONED)
 BURY = Options("Q.BURY", {"REASON": Option("reason", text)})
 TOUCH = Options("Q.TOUCH", {"LEASE": Option("lease_ms", number)})
-KICK = Options(
-    "Q.KICK",
-    {
-        "COUNT": Option("count", number, rival="task_id"),
-        "ID": Option("task_id", text, rival="count"),
-        "REASON": Option("reason_prefix", text, rival="task_id"),
-    },
-)
-UPDATE = Options(
-    "Q.UPDATE",
-    {
-        "PAYLOAD": Option("payload", data),
-        "DELAY": TASK_OPTIONS["DELAY"],
-        "AT": TASK_OPTIONS["AT"],
-        "DEADLINE": TASK_OPTIONS["DEADLINE"],
-        "WITHIN": TASK_OPTIONS["WITHIN"],
-        "PRIORITY": TASK_OPTIONS["PRIORITY"],
-        "LEASE": Option("lease", number),
-    },
-)
-DELETE = Options(
-    "Q.DELETE", {"LEASE": Option("lease", number, rival="force"), "FORCE": Option("force", None, rival="lease")}
-)
-PAGE = Options(
-    "Q.PEEK", {"STATE": Option("state", lowered), "COUNT": Option("count", number), "AFTER": Option("after", text)}
-)
-PAUSE = Options("Q.PAUSE", {"MS": Option("ms", number)})
-PAGE_COUNT = 100
 
 
 def queue_name(argument: bytes) -> str:
@@ -107,8 +78,11 @@ def take(connection: Connection, request: Request) -> Pending:
 
 def ack(connection: Connection, request: Request) -> Pending:
     """Q.ACK"""
-    if len(request) == 6 and request[4].upper() == b"RESULT":
-        unsupported("RESULT", request[5])
+    result = b""
+    if len(request) >= 6 and len(request) % 2 == 0 and request[-2].upper() == b"RESULT":
+        if len(request) > 6:
+            raise BadArg("Q.ACK takes a RESULT with one task only.")
+        request, result = request[:4], request[5]
     if len(request) % 2:
         raise BadArg(
             f"Q.ACK has {len(request) - 2} arguments after the queue: it takes an id and a lease for each task."
@@ -117,7 +91,7 @@ def ack(connection: Connection, request: Request) -> Pending:
     queues, session = connection.server.queues, connection.session or server_session(connection)
     if len(request) == 4:
         pair = (text("An id", request[2]), number("A lease", request[3]))
-        return Pending(queues.ack(session, queue, (pair,)), _acked)
+        return Pending(queues.ack(session, queue, (pair,), result), _acked)
     pairs = [(text("An id", request[i]), number("A lease", request[i + 1])) for i in range(2, len(request), 2)]
     return Pending(queues.ack(session, queue, pairs), _list)
 
@@ -126,115 +100,28 @@ def release(connection: Connection, request: Request) -> Pending:
     """Q.RELEASE"""
     queue, task_id, lease = _leased(request)
     fields = RELEASE.parse(request, 4)
-    return Pending(connection.server.queues.release(server_session(connection), queue, task_id, lease, **fields), _ok)
+    return Pending(connection.server.queues.release(server_session(connection), queue, task_id, lease, **fields), ok)
 
 
 def fail(connection: Connection, request: Request) -> Pending:
     """Q.FAIL"""
     queue, task_id, lease = _leased(request)
     fields = {"delay_ms": None, **FAIL.parse(request, 4)}
-    return Pending(connection.server.queues.fail(server_session(connection), queue, task_id, lease, **fields), _ok)
+    return Pending(connection.server.queues.fail(server_session(connection), queue, task_id, lease, **fields), ok)
 
 
 def bury(connection: Connection, request: Request) -> Pending:
     """Q.BURY"""
     queue, task_id, lease = _leased(request)
     reason = BURY.parse(request, 4).get("reason", "")
-    return Pending(connection.server.queues.bury(server_session(connection), queue, task_id, lease, reason), _ok)
+    return Pending(connection.server.queues.bury(server_session(connection), queue, task_id, lease, reason), ok)
 
 
 def touch(connection: Connection, request: Request) -> Pending:
     """Q.TOUCH"""
     queue, task_id, lease = _leased(request)
     lease_ms = TOUCH.parse(request, 4).get("lease_ms", 0)
-    return Pending(
-        connection.server.queues.touch(server_session(connection), queue, task_id, lease, lease_ms), _integer
-    )
-
-
-def kick(connection: Connection, request: Request) -> Pending:
-    """Q.KICK"""
-    fields = KICK.parse(request, 2)
-    if "count" not in fields and "task_id" not in fields:
-        raise BadArg("Q.KICK needs COUNT n or ID id.")
-    return Pending(connection.server.queues.kick(queue_name(request[1]), **fields), _integer)
-
-
-def update(connection: Connection, request: Request) -> Pending:
-    """Q.UPDATE"""
-    queue, task_id = queue_name(request[1]), text("An id", request[2])
-    fields = UPDATE.parse(request, 3)
-    if not fields.keys() - {"lease"}:
-        raise BadArg("Q.UPDATE needs something to change: PAYLOAD, DELAY, AT, DEADLINE, WITHIN or PRIORITY.")
-    return Pending(connection.server.queues.update(queue, task_id, Changes(**fields)), _ok)
-
-
-def delete(connection: Connection, request: Request) -> Pending:
-    """Q.DELETE"""
-    queue, task_id = queue_name(request[1]), text("An id", request[2])
-    return Pending(connection.server.queues.delete(queue, task_id, **DELETE.parse(request, 3)), _integer)
-
-
-def peek(connection: Connection, request: Request) -> Pending:
-    """Q.PEEK of one task, or of a page of those in one state"""
-    queue = queue_name(request[1])
-    queues = connection.server.queues
-    if len(request) == 3:
-        return Pending(queues.peek(queue, text("An id", request[2])), replies.encode)
-    fields = PAGE.parse(request, 2)
-    if "state" not in fields:
-        raise BadArg("Q.PEEK needs an id, or STATE and one of delayed, ready, leased, buried.")
-    page = queues.page(queue, fields["state"], fields.get("count", PAGE_COUNT), fields.get("after", ""))
-    return Pending(page, replies.encode)
-
-
-def pause(connection: Connection, request: Request) -> Pending:
-    """Q.PAUSE"""
-    ms = PAUSE.parse(request, 2).get("ms")
-    return Pending(connection.server.queues.pause(queue_name(request[1]), ms), _ok)
-
-
-def resume(connection: Connection, request: Request) -> Pending:
-    """Q.RESUME"""
-    return Pending(connection.server.queues.resume(queue_name(request[1])), _ok)
-
-
-def stats(connection: Connection, request: Request) -> Pending:
-    """Q.STATS of one queue, or of all"""
-    queues = connection.server.queues
-    if len(request) == 2:
-        return Pending(queues.stats(queue_name(request[1])), replies.encode)
-
-    async def every() -> dict[str, Mapping[str, Any]]:
-        return {name: await queues.stats(name) for name in await queues.names() if name[:1] != "_"}
-
-    return Pending(every(), replies.encode)
-
-
-def names(connection: Connection, request: Request) -> Pending:
-    """Q.LIST"""
-    return Pending(_users_queues(connection.server.queues.names()), replies.encode)
-
-
-async def _users_queues(found: Awaitable[list[str]]) -> list[str]:
-    return [name for name in await found if name[:1] != "_"]
-
-
-def config(connection: Connection, request: Request) -> Pending:
-    """Q.CONFIG, reading or setting"""
-    queue = queue_name(request[1])
-    queues = connection.server.queues
-    if len(request) == 2:
-        return Pending(queues.settings(queue), replies.encode)
-    if request[2].upper() != b"SET" or len(request) < 5 or len(request) % 2 == 0:
-        raise BadArg("Q.CONFIG takes a queue, and then nothing or SET and a value for each name.")
-    values: dict[str, Any] = {}
-    for position in range(3, len(request), 2):
-        name = text("A setting's name", request[position]).lower()
-        if name in values:
-            raise BadArg(f"{name} is given twice.")
-        values[name] = text(name, request[position + 1])
-    return Pending(queues.configure(queue, values), _ok)
+    return Pending(connection.server.queues.touch(server_session(connection), queue, task_id, lease, lease_ms), integer)
 
 
 def server_session(connection: Connection) -> Any:
@@ -250,11 +137,11 @@ def _id(task_id: str, resp: int) -> bytes:
     return replies.bulk(task_id)
 
 
-def _ok(result: object, resp: int) -> bytes:
+def ok(result: object, resp: int) -> bytes:
     return replies.OK
 
 
-def _integer(result: int, resp: int) -> bytes:
+def integer(result: int, resp: int) -> bytes:
     return replies.integer(result)
 
 
@@ -288,19 +175,9 @@ COMMANDS = (
     Command("Q.PUT", put, 3, ANY, "queue payload [ID id] [DELAY ms | AT unix_ms] [DEADLINE unix_ms | WITHIN ms] "
             "[PRIORITY n] [LEASE ms] [ATTEMPTS n] [BACKOFF ms] [IFEXISTS keep|fail|replace]", group="queue"),
     Command("Q.TAKE", take, 3, ANY, "[COUNT n] [WAIT ms] [LEASE ms] [ID id] FROM queue [queue …]", group="queue"),
-    Command("Q.ACK", ack, 4, ANY, f"{LEASED} [id lease …]", group="queue"),
+    Command("Q.ACK", ack, 4, ANY, f"{LEASED} [id lease …] [RESULT bytes]", group="queue"),
     Command("Q.RELEASE", release, 4, 8, f"{LEASED} [DELAY ms] [REASON text]", group="queue"),
     Command("Q.FAIL", fail, 4, 8, f"{LEASED} [DELAY ms] [REASON text]", group="queue"),
     Command("Q.TOUCH", touch, 4, 6, f"{LEASED} [LEASE ms]", group="queue"),
     Command("Q.BURY", bury, 4, 6, f"{LEASED} [REASON text]", group="queue"),
-    Command("Q.KICK", kick, 4, 6, "queue COUNT n [REASON prefix] | queue ID id", group="queue"),
-    Command("Q.UPDATE", update, 4, ANY, "queue id [PAYLOAD bytes] [AT unix_ms | DELAY ms] [DEADLINE unix_ms | WITHIN ms] "
-            "[PRIORITY n] [LEASE n]", group="queue"),
-    Command("Q.DELETE", delete, 3, 5, "queue id [LEASE n | FORCE]", group="queue"),
-    Command("Q.PEEK", peek, 3, 8, "queue id | queue STATE s [COUNT n] [AFTER cursor]", group="queue"),
-    Command("Q.PAUSE", pause, 2, 4, "queue [MS ms]", group="queue"),
-    Command("Q.RESUME", resume, 2, 2, "queue", group="queue"),
-    Command("Q.STATS", stats, 1, 2, "[queue]", group="queue"),
-    Command("Q.LIST", names, 1, 1, group="queue"),
-    Command("Q.CONFIG", config, 2, ANY, "queue [SET name value …]", group="queue"),
 )  # fmt: skip

@@ -1,32 +1,37 @@
 -- ack: tasks are done. The same ack said again is answered the same while the task's tombstone lasts.
 -- KEYS    1 the shard  2 the view
--- ARGV    3… per task: id, lease
+-- ARGV    3… per task: id, lease, result ("": none)
 -- RETURNS per task: 1, or 0 when the lease is not current
+-- A tombstone is `lease ack`, and a blank and the result when there is one. A task of an id we made leaves one only with a result.
 open()
-local ids, leases = {}, {}
-for i = 3, #ARGV, 2 do
+local ids, leases, results = {}, {}, {}
+for i = 3, #ARGV, 3 do
+  if not ARGV[i + 2] then refuse('BADARG an ack has three arguments a task: id, lease, result') end
   ids[#ids + 1] = ARGV[i]
   leases[#leases + 1] = int(i + 1, 'lease', 0, 9007199254740991)
+  results[#results + 1] = ARGV[i + 2]
 end
 if #ids == 0 or #ids > 1000 then refuse('BADARG an ack names 1 to 1000 tasks') end
 local records = redis.call('HMGET', key('tries'), unpack(ids))
-local reply, gone, ended, by = {}, {}, {}, {}
+local reply, gone, acked, by = {}, {}, {}, {}
 for i = 1, #ids do
   local id, lease = ids[i], leases[i]
   local r = records[i] and tries_decode(records[i])
   if r and r.holder ~= '' and r.lease == lease then
     reply[i] = 1
-    if not ended[id] then
-      ended[id] = true
+    if not acked[id] then
+      acked[id] = true
       gone[#gone + 1] = id
       by[r.holder] = by[r.holder] or {}
       table.insert(by[r.holder], id)
-      if r.own then leases[i] = nil end
+      if r.own and results[i] == '' then leases[i] = nil end
+      over(id)
     else
       leases[i] = nil
     end
   else
-    reply[i] = redis.call('GET', key('done:' .. id)) == text(lease) .. ' ack' and 1 or 0
+    local done = redis.call('GET', key('done:' .. id))
+    reply[i] = done and string.match(done, '^(%d+) ack') == text(lease) and 1 or 0
     leases[i] = nil
   end
 end
@@ -37,7 +42,11 @@ if #gone > 0 then
   count('acked', #gone)
   if S.dedup_ms > 0 then
     for i = 1, #ids do
-      if leases[i] then redis.call('SET', key('done:' .. ids[i]), text(leases[i]) .. ' ack', 'PX', text(S.dedup_ms)) end
+      if leases[i] then
+        local word = text(leases[i]) .. ' ack'
+        if results[i] ~= '' then word = word .. ' ' .. results[i] end
+        redis.call('SET', key('done:' .. ids[i]), word, 'PX', text(S.dedup_ms))
+      end
     end
   end
 end

@@ -12,6 +12,7 @@ local S -- the shard record, numbers as numbers
 local changed = {} -- fields of the record to write back
 local counts = {} -- counters to raise
 local alarm_lowered, woke, counted = false, false, false
+local ended = {} -- ids of tasks whose end somebody waits for
 local growing = false -- put-like scripts set it: on a full store they are refused, all others must get through
 
 local function text(n) return string.format('%.0f', n) end
@@ -65,7 +66,7 @@ local function open()
   S.format, S.epoch, S.view, S.n, S.seq, S.taken = S.format or 0, S.epoch or 0, S.view or 0, S.n or 0, S.seq or 0, S.taken or 0
   S.pris = S.pris and tostring(S.pris) or '' -- a list of one priority looks like a number
   S.sweeper, S.holders, S.waiting, S.dead = S.sweeper or '', S.holders or '', S.waiting or '', S.dead or ''
-  S.paused, S.alarm, S.tick = S.paused or 0, S.alarm or NEVER, S.tick or NEVER
+  S.paused, S.alarm, S.tick, S.awaited = S.paused or 0, S.alarm or NEVER, S.tick or NEVER, S.awaited or 0
   S.urgent_ms, S.lease_ms, S.late_share, S.early_share = S.urgent_ms or 60000, S.lease_ms or 30000, S.late_share or 8, S.early_share or 16
   S.order, S.dedup_ms, S.losses_max, S.backoff_cap_ms = S.order or 'bands', S.dedup_ms or 60000, S.losses_max or 10, S.backoff_cap_ms or 3600000
   if S.format > 1 then
@@ -241,11 +242,29 @@ local function held(id, lease)
   return nil
 end
 
+-- A task is done, deleted or buried: the nodes in `waits` (hash id → holders) are told. The record counts its ids, so that nobody looks for none.
+local function over(id)
+  if S.awaited > 0 then ended[#ended + 1] = id end
+end
+
+local function tell_ends(channel, place)
+  for from = 1, #ended, 1000 do
+    local ids = {unpack(ended, from, math.min(from + 999, #ended))}
+    local waits = redis.call('HMGET', key('waits'), unpack(ids))
+    redis.call('HDEL', key('waits'), unpack(ids))
+    for i = 1, #ids do
+      for holder in string.gmatch(waits[i] or '', '%S+') do redis.call('PUBLISH', channel .. holder, place .. ' end:' .. ids[i]) end
+    end
+  end
+  set('awaited', redis.call('HLEN', key('waits')))
+end
+
 local function bury(id, r, reason)
   r.holder, r.sticky, r.reason = '', false, reason
   tries_put(id, r)
   redis.call('ZADD', key('buried'), text(now), id)
   count('buried')
+  over(id)
 end
 
 -- Doubling from BACKOFF to the queue's cap, plus up to a quarter so that a crowd spreads.
@@ -364,9 +383,10 @@ end
 
 local function wake()
   local cluster, queue, shard = string.match(P, '^{([^:]+):(.*):(%d+)}$')
+  local channel, place = '{' .. cluster .. '}:wake:', queue .. ' ' .. shard
   local function tell(holder, message)
     if holder ~= CALLER and holder ~= '' then
-      redis.call('PUBLISH', '{' .. cluster .. '}:wake:' .. holder, queue .. ' ' .. shard .. ' ' .. message)
+      redis.call('PUBLISH', channel .. holder, place .. ' ' .. message)
     end
   end
   if woke and S.waiting ~= '' then
@@ -380,11 +400,12 @@ local function wake()
     end
     tell(S.sweeper, nearest)
   end
+  if #ended > 0 then tell_ends(channel, place) end
 end
 
 local function finish(items)
   if S.paused > now then woke = false end -- nobody can take; the pause's end is an alarm, or a resume
-  if woke or alarm_lowered then wake() end
+  if woke or alarm_lowered or #ended > 0 then wake() end
   if next(changed) ~= nil or counted then
     if not growing then redis.call('HDEL', key('shard'), '') end -- a removal first: a full store lets the script go on
     set('seq', S.seq + 1)

@@ -1,0 +1,159 @@
+"""``Q.*`` that look at tasks and queues and steer them: from arguments to one call, and from its result to a reply."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from tidewarden.errors import BadArg, Full
+from tidewarden.queue.task import Changes
+
+from . import replies
+from .options import Option, Options, data, lowered, number, text
+from .queue_verbs import TASK_OPTIONS, integer, ok, queue_name
+from .verbs import ANY, Command, Pending, Request
+
+if TYPE_CHECKING:
+    from .connection import Connection
+
+KICK = Options(
+    "Q.KICK",
+    {
+        "COUNT": Option("count", number, rival="task_id"),
+        "ID": Option("task_id", text, rival="count"),
+        "REASON": Option("reason_prefix", text, rival="task_id"),
+    },
+)
+UPDATE = Options(
+    "Q.UPDATE",
+    {
+        "PAYLOAD": Option("payload", data),
+        "DELAY": TASK_OPTIONS["DELAY"],
+        "AT": TASK_OPTIONS["AT"],
+        "DEADLINE": TASK_OPTIONS["DEADLINE"],
+        "WITHIN": TASK_OPTIONS["WITHIN"],
+        "PRIORITY": TASK_OPTIONS["PRIORITY"],
+        "LEASE": Option("lease", number),
+    },
+)
+DELETE = Options(
+    "Q.DELETE", {"LEASE": Option("lease", number, rival="force"), "FORCE": Option("force", None, rival="lease")}
+)
+PAGE = Options(
+    "Q.PEEK", {"STATE": Option("state", lowered), "COUNT": Option("count", number), "AFTER": Option("after", text)}
+)
+PAUSE = Options("Q.PAUSE", {"MS": Option("ms", number)})
+PAGE_COUNT = 100
+
+
+def kick(connection: Connection, request: Request) -> Pending:
+    """Q.KICK"""
+    fields = KICK.parse(request, 2)
+    if "count" not in fields and "task_id" not in fields:
+        raise BadArg("Q.KICK needs COUNT n or ID id.")
+    return Pending(connection.server.queues.kick(queue_name(request[1]), **fields), integer)
+
+
+def update(connection: Connection, request: Request) -> Pending:
+    """Q.UPDATE"""
+    queue, task_id = queue_name(request[1]), text("An id", request[2])
+    fields = UPDATE.parse(request, 3)
+    if not fields.keys() - {"lease"}:
+        raise BadArg("Q.UPDATE needs something to change: PAYLOAD, DELAY, AT, DEADLINE, WITHIN or PRIORITY.")
+    return Pending(connection.server.queues.update(queue, task_id, Changes(**fields)), ok)
+
+
+def delete(connection: Connection, request: Request) -> Pending:
+    """Q.DELETE"""
+    queue, task_id = queue_name(request[1]), text("An id", request[2])
+    return Pending(connection.server.queues.delete(queue, task_id, **DELETE.parse(request, 3)), integer)
+
+
+def peek(connection: Connection, request: Request) -> Pending:
+    """Q.PEEK of one task, or of a page of those in one state"""
+    queue = queue_name(request[1])
+    queues = connection.server.queues
+    if len(request) == 3:
+        return Pending(queues.peek(queue, text("An id", request[2])), replies.encode)
+    fields = PAGE.parse(request, 2)
+    if "state" not in fields:
+        raise BadArg("Q.PEEK needs an id, or STATE and one of delayed, ready, leased, buried.")
+    page = queues.page(queue, fields["state"], fields.get("count", PAGE_COUNT), fields.get("after", ""))
+    return Pending(page, replies.encode)
+
+
+def wait(connection: Connection, request: Request) -> Pending:
+    """Q.WAIT"""
+    server = connection.server
+    queue, task_id, wait_ms = queue_name(request[1]), text("An id", request[2]), number("The time to wait", request[3])
+    if wait_ms and server.waiting >= server.waiting_max:
+        raise Full(f"{server.waiting_max} requests wait at this node already. Ask with 0 ms, or try another node.")
+    return Pending(server.queues.wait(queue, task_id, wait_ms), _ending, wait_ms > 0)
+
+
+def pause(connection: Connection, request: Request) -> Pending:
+    """Q.PAUSE"""
+    ms = PAUSE.parse(request, 2).get("ms")
+    return Pending(connection.server.queues.pause(queue_name(request[1]), ms), ok)
+
+
+def resume(connection: Connection, request: Request) -> Pending:
+    """Q.RESUME"""
+    return Pending(connection.server.queues.resume(queue_name(request[1])), ok)
+
+
+def stats(connection: Connection, request: Request) -> Pending:
+    """Q.STATS of one queue, or of all"""
+    queues = connection.server.queues
+    if len(request) == 2:
+        return Pending(queues.stats(queue_name(request[1])), replies.encode)
+
+    async def every() -> dict[str, Mapping[str, Any]]:
+        return {name: await queues.stats(name) for name in await queues.names() if name[:1] != "_"}
+
+    return Pending(every(), replies.encode)
+
+
+def names(connection: Connection, request: Request) -> Pending:
+    """Q.LIST"""
+    return Pending(_users_queues(connection.server.queues.names()), replies.encode)
+
+
+async def _users_queues(found: Awaitable[list[str]]) -> list[str]:
+    return [name for name in await found if name[:1] != "_"]
+
+
+def config(connection: Connection, request: Request) -> Pending:
+    """Q.CONFIG, reading or setting"""
+    queue = queue_name(request[1])
+    queues = connection.server.queues
+    if len(request) == 2:
+        return Pending(queues.settings(queue), replies.encode)
+    if request[2].upper() != b"SET" or len(request) < 5 or len(request) % 2 == 0:
+        raise BadArg("Q.CONFIG takes a queue, and then nothing or SET and a value for each name.")
+    values: dict[str, Any] = {}
+    for position in range(3, len(request), 2):
+        name = text("A setting's name", request[position]).lower()
+        if name in values:
+            raise BadArg(f"{name} is given twice.")
+        values[name] = text(name, request[position + 1])
+    return Pending(queues.configure(queue, values), ok)
+
+
+def _ending(result: tuple[str, bytes], resp: int) -> bytes:
+    return replies.encode(list(result), resp)
+
+
+COMMANDS = (
+    Command("Q.KICK", kick, 4, 6, "queue COUNT n [REASON prefix] | queue ID id", group="queue"),
+    Command("Q.UPDATE", update, 4, ANY, "queue id [PAYLOAD bytes] [AT unix_ms | DELAY ms] [DEADLINE unix_ms | WITHIN ms] "
+            "[PRIORITY n] [LEASE n]", group="queue"),
+    Command("Q.DELETE", delete, 3, 5, "queue id [LEASE n | FORCE]", group="queue"),
+    Command("Q.PEEK", peek, 3, 8, "queue id | queue STATE s [COUNT n] [AFTER cursor]", group="queue"),
+    Command("Q.WAIT", wait, 4, 4, "queue id ms", group="queue"),
+    Command("Q.PAUSE", pause, 2, 4, "queue [MS ms]", group="queue"),
+    Command("Q.RESUME", resume, 2, 2, "queue", group="queue"),
+    Command("Q.STATS", stats, 1, 2, "[queue]", group="queue"),
+    Command("Q.LIST", names, 1, 1, group="queue"),
+    Command("Q.CONFIG", config, 2, ANY, "queue [SET name value …]", group="queue"),
+)  # fmt: skip
