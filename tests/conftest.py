@@ -250,7 +250,8 @@ def audit_shard(client: redis.Redis, prefix: str) -> None:
     tries = client.hgetall(f"{prefix}:tries")
     record = client.hgetall(f"{prefix}:shard")
     places: dict[bytes, list[str]] = {}
-    earliest = NEVER_MS
+    expiring = dict(client.zrange(f"{prefix}:expiring", 0, -1, withscores=True))
+    earliest = int(min(expiring.values(), default=NEVER_MS))
     for name in ("delayed", "buried", *_suffixes(client, prefix, "ready:"), *_suffixes(client, prefix, "leased:")):
         index = client.zrange(f"{prefix}:{name}", 0, -1, withscores=True)
         for task_id, score in index:
@@ -276,10 +277,20 @@ def audit_shard(client: redis.Redis, prefix: str) -> None:
         held_in = place[7:].encode() if place.startswith("leased:") else b""
         assert held_in == lease_holder, f"{task_id!r} lies in {place}, its record says {lease_holder!r}"
         assert place != "buried" or task_id in tries
+        expires_ms = expires_of(tasks[task_id]) if place == "delayed" or place.startswith("ready:") else 0
+        assert int(expiring.get(task_id, 0)) == expires_ms, f"{task_id!r} in {place} expires at {expires_ms}"
         if place.startswith("ready:"):
             assert int(place[6:]) == tasks[task_id][1], f"{task_id!r} is in {place} with another priority"
+    assert expiring.keys() <= tasks.keys(), f"{prefix}: an entry that expires and is no task"
     # Nobody sleeps past what happens next.
     assert earliest >= int(record.get(b"alarm", NEVER_MS)), f"{prefix}: the alarm is later than what comes next"
+
+
+def expires_of(record: bytes) -> int:
+    """When the task with this static record expires; 0: never."""
+    flags = record[0]
+    at = 8 + sum(size for bit, size in ((1, 6), (2, 6), (4, 2), (8, 6)) if flags & bit)
+    return int.from_bytes(record[at : at + 6], "big") if flags & 32 else 0
 
 
 def _suffixes(client: redis.Redis, prefix: str, kind: str) -> list[str]:

@@ -273,6 +273,7 @@ def test_a_task_as_it_lies(desk: Any) -> None:
         "lease_ms": 7,
         "attempts_max": 3,
         "backoff_ms": 2,
+        "expires_ms": 0,
     }
     row = desk.take_one(task_id="a")
     shown = desk.peek("a")

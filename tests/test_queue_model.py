@@ -32,6 +32,7 @@ class Task:
     lease: int = 0
     holder: str = ""
     at: int = 0  # due, or the lease's end
+    expires: int = 0  # by its TTL
 
 
 class Life(RuleBasedStateMachine):
@@ -78,7 +79,9 @@ class Life(RuleBasedStateMachine):
     def time_passes(self) -> None:
         """What a take or a sweep does first."""
         for name, task in list(self.tasks.items()):
-            if task.state == "delayed" and task.at <= self.desk.now:
+            if task.state in ("ready", "delayed") and 0 < task.expires <= self.desk.now:
+                self.move(name, "expire")
+            elif task.state == "delayed" and task.at <= self.desk.now:
                 self.move(name, "due")
             elif task.state == "leased" and task.at <= self.desk.now:
                 self.lose_attempt(name, "lease end", None)
@@ -89,12 +92,15 @@ class Life(RuleBasedStateMachine):
         attempts=st.sampled_from([0, 1, 2]),
         backoff_ms=st.sampled_from([0, 100]),
         mode=st.sampled_from(["keep", "fail", "replace"]),
-        priority=st.integers(0, 2),
+        options=st.tuples(st.integers(0, 2), st.sampled_from([0, 0, 401, 1500])),
     )
-    def put(self, name: str, delay_ms: int, attempts: int, backoff_ms: int, mode: str, priority: int) -> None:
+    def put(
+        self, name: str, delay_ms: int, attempts: int, backoff_ms: int, mode: str, options: tuple[int, int]
+    ) -> None:
+        priority, ttl_ms = options
         reply = self.desk.put(
-            name, delay_ms=delay_ms, attempts=attempts, backoff_ms=backoff_ms, if_exists=mode, priority=priority
-        )
+            name, delay_ms=delay_ms, attempts=attempts, backoff_ms=backoff_ms, if_exists=mode, priority=priority, ttl_ms=ttl_ms,
+        )  # fmt: skip
         old = self.tasks.get(name)
         if old is not None and mode != "replace":
             assert reply == (0 if mode == "keep" else b"EXISTS")
@@ -103,7 +109,10 @@ class Life(RuleBasedStateMachine):
         else:
             assert reply == 1
             at = self.desk.now + delay_ms
-            self.tasks[name] = Task("delayed" if delay_ms else "ready", 0, 0, attempts, backoff_ms, at=at)
+            expires = self.desk.now + ttl_ms if ttl_ms else 0
+            self.tasks[name] = Task(
+                "delayed" if delay_ms else "ready", 0, 0, attempts, backoff_ms, at=at, expires=expires
+            )
 
     def taken(self, row: Any, holder: str, lease_ms: int) -> None:
         task = self.tasks[row.id]
@@ -216,7 +225,7 @@ class Life(RuleBasedStateMachine):
 
     def kicked(self, name: str) -> None:
         self.move(name, "kick")
-        self.tasks[name].attempts = self.tasks[name].losses = 0
+        self.tasks[name].attempts = self.tasks[name].losses = self.tasks[name].expires = 0
 
     @rule(name=ids, force=st.booleans())
     def delete(self, name: str, force: bool) -> None:

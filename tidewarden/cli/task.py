@@ -37,6 +37,9 @@ def put(
     backoff_ms: Annotated[
         int | None, typer.Option("--backoff-ms", min=0, help="Wait after a failure, doubling.")
     ] = None,
+    ttl_ms: Annotated[
+        int | None, typer.Option("--ttl-ms", min=1, help="Buried when nobody took it within so long.")
+    ] = None,
     if_exists: Annotated[str, typer.Option("--if-exists", help="keep, fail or replace a task of that --id.")] = "",
     url: Url = "",
     data_dir: DataDir = Path(DATA_DIR),
@@ -61,6 +64,7 @@ def put(
         "LEASE": lease_ms,
         "ATTEMPTS": attempts,
         "BACKOFF": backoff_ms,
+        "TTL": ttl_ms,
         "IFEXISTS": if_exists or None,
     }
     with connected(url, data_dir) as node:

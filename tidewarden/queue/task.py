@@ -21,8 +21,8 @@ STATES = ("delayed", "ready", "leased", "buried")
 
 # DESIGN's table of a task's life, as the documentation shows it and the tests play it against the scripts.
 TRANSITIONS: dict[str, dict[str, str]] = {
-    "delayed": {"due": "ready", "take": "leased", "delete": "done"},
-    "ready": {"take": "leased", "delete": "done"},
+    "delayed": {"due": "ready", "take": "leased", "expire": "buried", "delete": "done"},
+    "ready": {"take": "leased", "expire": "buried", "delete": "done"},
     "leased": {
         "ack": "done",
         "touch": "leased",
@@ -95,7 +95,8 @@ class NewTask:
     A task to put. At most one of ``delay_ms`` and ``at_ms``, and of ``deadline_ms`` and ``within_ms``.
 
     Times are the store's: ``delay_ms`` and ``within_ms`` count from the put; 0 means "the queue's" for ``lease_ms``
-    and "no limit", "no backoff" for ``attempts`` and ``backoff_ms``. Without an id we make one, which sorts by time.
+    and "no limit", "no backoff", "for ever" for ``attempts``, ``backoff_ms`` and ``ttl_ms`` (how long after the put it may
+    still be taken; then it is buried). Without an id we make one, which sorts by time.
     """
 
     payload: bytes = b""
@@ -109,6 +110,7 @@ class NewTask:
     attempts: int = 0
     backoff_ms: int = 0
     if_exists: Mode = "keep"
+    ttl_ms: int = 0
 
     def check(self, payload_max: int) -> None:
         """Raises: BadArg, TooBig: the first field that is not allowed, with what is."""
@@ -131,6 +133,11 @@ class NewTask:
         check_range(self.lease_ms, "LEASE", 0, LEASE_MAX_MS)
         check_range(self.attempts, "ATTEMPTS", 0, 65_535)
         check_range(self.backoff_ms, "BACKOFF", 0, LEASE_MAX_MS)
+        check_range(self.ttl_ms, "TTL", 0, TIME_MAX_MS // 2)
+        if 0 < self.ttl_ms <= (self.delay_ms or 0):
+            raise BadArg(
+                f"TTL is {self.ttl_ms} and DELAY {self.delay_ms}; both count from the put, so nobody could take it"
+            )
         if self.if_exists not in ("keep", "fail", "replace"):
             raise BadArg(f"IFEXISTS is {self.if_exists!r}; allowed are keep, fail, replace")
 
@@ -143,7 +150,7 @@ class NewTask:
             and self.deadline_ms is None
             and self.within_ms is None
             and self.priority == 50
-            and not (self.lease_ms or self.attempts or self.backoff_ms)
+            and not (self.lease_ms or self.attempts or self.backoff_ms or self.ttl_ms)
         ):
             return ""
         due = (1, self.delay_ms) if self.delay_ms is not None else (2, self.at_ms) if self.at_ms is not None else (0, 0)
@@ -156,7 +163,7 @@ class NewTask:
         )
         return (
             f"{due[0]} {due[1]} {limit[0]} {limit[1]} {self.priority} {self.lease_ms} {self.attempts} {self.backoff_ms} "
-            f"{int(own)} {self.if_exists}"
+            f"{int(own)} {self.if_exists}{f' {self.ttl_ms}' if self.ttl_ms else ''}"
         )
 
 
@@ -223,7 +230,7 @@ class Changes:
 
 FIELDS = (
     "id", "state", "payload", "priority", "due_ms", "deadline_ms", "attempts", "losses", "lease", "at_ms", "holder", "reason",
-    "lease_ms", "attempts_max", "backoff_ms",
+    "lease_ms", "attempts_max", "backoff_ms", "expires_ms",
 )  # fmt: skip
 
 

@@ -48,6 +48,7 @@ class _Task(msgspec.Struct, frozen=True, kw_only=True):
     lease_ms: int = 0
     attempts: int = 0
     backoff_ms: int = 0
+    ttl_ms: int = 0
 
 
 class Schedules:
@@ -243,6 +244,7 @@ def _task(task: NewTask, payload_max: int) -> _Task:
         lease_ms=task.lease_ms,
         attempts=task.attempts,
         backoff_ms=task.backoff_ms,
+        ttl_ms=task.ttl_ms,
     )
 
 

@@ -1,4 +1,4 @@
--- kick: buried tasks become ready again, with their attempts and losses forgotten.
+-- kick: buried tasks become ready again, with their attempts, losses and TTL forgotten.
 -- KEYS    1 the shard  2 the view
 -- ARGV    3 tasks at most  4 id ("": any)  5 prefix of the reason ("": any)  6 rank to go on from
 -- RETURNS {moved, rank to go on from | -1}
@@ -13,6 +13,10 @@ local function kick(name)
   end
   redis.call('ZREM', key('buried'), name)
   if r then tries_drop(name) end
+  if t.expires > 0 then
+    t.expires = 0
+    task_put(name, t)
+  end
   make_ready(name, t)
   count('kicked')
   moved = moved + 1

@@ -1,7 +1,7 @@
 -- peek: look at tasks by id, or at a page of those in one state; changes nothing.
 -- KEYS    1 the shard  2 the view
 -- ARGV    3 'id' | state (delayed, ready, leased, buried)  4 id | tasks at most  5 cursor ("": from the start)
--- RETURNS {tasks, cursor ("": no more)}; a task is {id, state, payload, priority, due, deadline, attempts, losses, lease, lease_end | at, holder, reason, lease_ms, attempts_max, backoff_ms}
+-- RETURNS {tasks, cursor ("": no more)}; a task is {id, state, payload, priority, due, deadline, attempts, losses, lease, lease_end | at, holder, reason, lease_ms, attempts_max, backoff_ms, expires (0: never)}
 open()
 local tasks = {}
 local function show(id, state, score)
@@ -13,7 +13,7 @@ local function show(id, state, score)
     score = redis.call('ZSCORE', key(index), id)
   end
   tasks[#tasks + 1] = {id, state, t.payload, t.priority, t.due, t.deadline, r.attempts, r.losses, r.holder ~= '' and r.lease or 0,
-                       tonumber(score or 0), r.holder, r.reason, t.lease_ms, t.attempts_max, t.backoff_ms}
+                       tonumber(score or 0), r.holder, r.reason, t.lease_ms, t.attempts_max, t.backoff_ms, t.expires}
 end
 if ARGV[3] == 'id' then
   show(ARGV[4])

@@ -2,7 +2,7 @@
 -- KEYS    1 the shard  2 the view
 -- ARGV    3… per task: id, options ("" for all defaults, else nine integers: due mode (0 now, 1 delay, 2 at), due ms,
 --         deadline mode (0 none, 1 at, 2 within), deadline ms, priority, lease ms, attempts, backoff ms, own 0|1, then the mode
---         keep|fail|replace), payload
+--         keep|fail|replace, then the TTL ms where there is one), payload
 -- RETURNS per task: 1 put, 0 kept (the id was there), or an error word (EXISTS, NOTHELD)
 -- A task whose options are "" carries an id that we made: it is new, and leaves no tombstone.
 open()
@@ -10,17 +10,20 @@ growing = true
 local items, order, seen = {}, {}, {}
 for i = 3, #ARGV, 3 do
   local id, options, payload = ARGV[i], ARGV[i + 1], ARGV[i + 2]
-  local t = {priority = 50, due = now, deadline = now, lease_ms = 0, attempts_max = 0, backoff_ms = 0, own = true, payload = payload}
+  local t = {priority = 50, due = now, deadline = now, lease_ms = 0, attempts_max = 0, backoff_ms = 0, own = true, expires = 0, payload = payload}
   local mode = 'keep'
   if not payload or id == '' then refuse('BADARG a put has three arguments a task: id, options, payload') end
   if options ~= '' then
-    local dm, due, lm, limit, priority, lease_ms, attempts, backoff_ms, own, word =
-      string.match(options, '^([012]) (%d+) ([012]) (%d+) (%d+) (%d+) (%d+) (%d+) ([01]) (%l+)$')
+    local dm, due, lm, limit, priority, lease_ms, attempts, backoff_ms, own, word, ttl =
+      string.match(options, '^([012]) (%d+) ([012]) (%d+) (%d+) (%d+) (%d+) (%d+) ([01]) (%l+) ?(%d*)$')
     if not dm or not MODES[word] then refuse('BADARG the options of ' .. id .. ' do not parse: ' .. options) end
     if dm == '1' then t.due = now + tonumber(due) elseif dm == '2' then t.due = tonumber(due) end
     t.deadline = t.due
     if lm == '1' then t.deadline = tonumber(limit) elseif lm == '2' then t.deadline = now + tonumber(limit) end
-    if t.due >= NEVER or t.deadline >= NEVER then refuse('BADARG the due time or deadline of ' .. id .. ' is not below 2^42 ms') end
+    if ttl ~= '' then t.expires = now + tonumber(ttl) end
+    if t.due >= NEVER or t.deadline >= NEVER or t.expires >= NEVER then
+      refuse('BADARG the due time, deadline or TTL of ' .. id .. ' is not below 2^42 ms')
+    end
     t.priority, t.lease_ms, t.attempts_max = tonumber(priority), tonumber(lease_ms), tonumber(attempts)
     t.backoff_ms, t.own, mode = tonumber(backoff_ms), own == '1', word
     if t.priority > 99 or t.attempts_max > 65535 or t.lease_ms >= NEVER or t.backoff_ms >= NEVER then
@@ -54,6 +57,11 @@ for i = 1, #items do
       add('ready:' .. t.priority, t.deadline, id)
       use_priority(t.priority)
       woke = true
+    end
+    if t.expires > 0 then
+      add('expiring', t.expires, id)
+      if S.ttls == 0 then set('ttls', 1) end
+      note(t.expires)
     end
     reply[i] = 1
     count('put')

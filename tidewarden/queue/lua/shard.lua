@@ -67,6 +67,7 @@ local function open()
   S.pris = S.pris and tostring(S.pris) or '' -- a list of one priority looks like a number
   S.sweeper, S.holders, S.waiting, S.dead = S.sweeper or '', S.holders or '', S.waiting or '', S.dead or ''
   S.paused, S.alarm, S.tick, S.awaited = S.paused or 0, S.alarm or NEVER, S.tick or NEVER, S.awaited or 0
+  S.ttls = S.ttls or 0
   S.urgent_ms, S.lease_ms, S.late_share, S.early_share = S.urgent_ms or 60000, S.lease_ms or 30000, S.late_share or 8, S.early_share or 16
   S.order, S.dedup_ms, S.losses_max, S.backoff_cap_ms = S.order or 'bands', S.dedup_ms or 60000, S.losses_max or 10, S.backoff_cap_ms or 3600000
   if S.format > 1 then
@@ -141,12 +142,14 @@ local function encode(t)
   if t.attempts_max ~= 0 then flags, rest = flags + 4, rest .. pack('>I2', t.attempts_max) end
   if t.backoff_ms ~= 0 then flags, rest = flags + 8, rest .. pack('>I6', t.backoff_ms) end
   if t.own then flags = flags + 16 end
+  if (t.expires or 0) > 0 then flags, rest = flags + 32, rest .. pack('>I6', t.expires) end
   return pack('>BBI6', flags, t.priority, t.due) .. rest .. t.payload
 end
 
 local function decode(raw)
   local flags, priority, due, at = unpack_struct('>BBI6', raw)
-  local t = {priority = priority, due = due, deadline = due, lease_ms = 0, attempts_max = 0, backoff_ms = 0, own = flags >= 16}
+  local t = {priority = priority, due = due, deadline = due, lease_ms = 0, attempts_max = 0, backoff_ms = 0, own = flags % 32 >= 16,
+             expires = 0}
   local rest = flags % 16
   if rest ~= 0 then
     if rest % 2 >= 1 then t.deadline, at = unpack_struct('>I6', raw, at) end
@@ -154,6 +157,7 @@ local function decode(raw)
     if rest % 8 >= 4 then t.attempts_max, at = unpack_struct('>I2', raw, at) end
     if rest >= 8 then t.backoff_ms, at = unpack_struct('>I6', raw, at) end
   end
+  if flags % 64 >= 32 then t.expires, at = unpack_struct('>I6', raw, at) end
   t.payload = string.sub(raw, at)
   return t
 end
@@ -197,6 +201,15 @@ local function index_remove(id, t, r, where)
   if where == 'leased' then redis.call('ZREM', key('leased:' .. r.holder), id)
   elseif where == 'ready' then redis.call('ZREM', key('ready:' .. t.priority), id)
   elseif where ~= 'lost' then redis.call('ZREM', key(where), id) end
+  if t.expires > 0 then redis.call('ZREM', key('expiring'), id) end
+end
+
+-- A task with a TTL stands in `expiring` too, as long as it is ready or delayed; the record says when there may be any.
+local function may_expire(id, t)
+  if (t.expires or 0) == 0 then return end
+  redis.call('ZADD', key('expiring'), text(t.expires), id)
+  if S.ttls == 0 then set('ttls', 1) end
+  note(t.expires)
 end
 
 local function use_priority(priority)
@@ -213,12 +226,18 @@ local function make_ready(id, t)
   redis.call('ZADD', key('ready:' .. t.priority), text(t.deadline), id)
   use_priority(t.priority)
   woke = true
+  may_expire(id, t)
+end
+
+local function make_delayed(id, t, at)
+  redis.call('ZADD', key('delayed'), text(at), id)
+  note(at)
+  may_expire(id, t)
 end
 
 local function index_add(id, t)
   if t.due > now then
-    redis.call('ZADD', key('delayed'), text(t.due), id)
-    note(t.due)
+    make_delayed(id, t, t.due)
   else
     make_ready(id, t)
   end
@@ -291,8 +310,7 @@ local function end_lease(id, t, r, how, delay_ms, reason)
   r.holder, r.sticky, r.lease_ms = '', false, 0
   if r.attempts == 0 and r.losses == 0 then tries_drop(id) else tries_put(id, r) end
   if delay_ms > 0 then
-    redis.call('ZADD', key('delayed'), text(now + delay_ms), id)
-    note(now + delay_ms)
+    make_delayed(id, t, now + delay_ms)
   else
     make_ready(id, t)
   end
@@ -328,6 +346,10 @@ local function next_event()
     if head[2] then at = math.min(at, tonumber(head[2]))
     elseif holder ~= CALLER then set('holders', without(S.holders, holder)) end
   end
+  if S.ttls == 1 then
+    head = redis.call('ZRANGE', key('expiring'), 0, 0, 'WITHSCORES')
+    if head[2] then at = math.min(at, tonumber(head[2])) else set('ttls', 0) end
+  end
   if S.paused > now then at = math.min(at, S.paused) end
   return at
 end
@@ -356,9 +378,33 @@ local function promote_due(most)
   return #ids
 end
 
+-- A task that nobody took within its TTL is buried.
+local function outlived(id, t, r)
+  count('outlived')
+  bury(id, r or fresh_tries(), 'expired')
+end
+
+local function bury_expired(most)
+  if S.ttls == 0 then return 0 end
+  local ids = redis.call('ZRANGEBYSCORE', key('expiring'), '-inf', text(now), 'LIMIT', 0, most)
+  for i = 1, #ids do
+    local t, r = task_get(ids[i]), tries_get(ids[i])
+    local where = t and locate(ids[i], t, r)
+    if where == 'ready' or where == 'delayed' then
+      index_remove(ids[i], t, r, where)
+      outlived(ids[i], t, r)
+    else
+      redis.call('ZREM', key('expiring'), ids[i])
+      count('strays')
+    end
+  end
+  return #ids
+end
+
 -- Move what is due to ready and end what leases have run out, at most `most` of each holder's; then set the alarm anew.
 local function promote(most)
-  local moved = promote_due(most)
+  local moved = bury_expired(most)
+  moved = moved + promote_due(most)
   for holder in string.gmatch(S.holders, '%S+') do
     local ids = redis.call('ZRANGEBYSCORE', key('leased:' .. holder), '-inf', text(now), 'LIMIT', 0, most)
     for i = 1, #ids do

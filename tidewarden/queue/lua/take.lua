@@ -68,6 +68,10 @@ local records = {} -- id, tries …
 local function lease(id, raw, tried, lease_ms)
   local t = decode(raw)
   local r = tried and tries_decode(tried) or fresh_tries()
+  if t.expires > 0 then
+    redis.call('ZREM', key('expiring'), id)
+    if t.expires <= now then return outlived(id, t, r) end -- more than one script buries have outlived theirs
+  end
   if lease_ms == 0 then lease_ms = t.lease_ms end
   if lease_ms == 0 then lease_ms = S.lease_ms end
   r.lease, r.attempts, r.sticky, r.own, r.lease_ms, r.holder = new_lease(), math.min(r.attempts + 1, 65535), false, t.own, lease_ms, CALLER
