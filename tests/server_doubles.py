@@ -153,6 +153,18 @@ class RecordingQueues:
     async def resume(self, queue: str) -> None:
         self.calls.append(("resume", queue))
 
+    async def purge(self, queue: str, state: str) -> int:
+        self.calls.append(("purge", queue, state))
+        return 4
+
+    async def release_all(self, queue: str) -> int:
+        self.calls.append(("release_all", queue))
+        return 5
+
+    async def move(self, queue: str, target: str, *, count: int) -> int:
+        self.calls.append(("move", queue, target, count))
+        return 6
+
     async def stats(self, queue: str) -> dict[str, Any]:
         return {"ready": len(self.ready.get(queue, ())), "puts_total": 7}
 

@@ -40,7 +40,7 @@ STATUS = {
 }
 VERBS = (
     "up node status sandbox version",
-    "queue list stats put take peek kick delete pause resume config",
+    "queue list stats put take peek kick delete purge release-all move pause resume config",
     "token import get list refresh delete stats",
     "schedule put list delete",
 )
@@ -227,6 +227,10 @@ def test_take_reports_what_it_lost_before_its_ack(run: Run, node: Any) -> None:
         ("queue peek q t", "Q.PEEK q t", {"id": "t", "reason": None}, "id      t\nreason  -\n"),
         ("queue kick q --count 3 --reason no", "Q.KICK q COUNT 3 REASON no", 2, "2\n"),
         ("queue kick q --id t", "Q.KICK q ID t", 1, "1\n"),
+        ("queue purge q --yes", "Q.PURGE q", 3, "3\n"),
+        ("queue purge q --state ready --yes", "Q.PURGE q STATE ready", 4, "4\n"),
+        ("queue release-all q", "Q.RELEASEALL q", 5, "5\n"),
+        ("queue move dead q --count 9", "Q.MOVE dead COUNT 9 TO q", 6, "6\n"),
         ("queue delete q t --force", "Q.DELETE q t FORCE", 1, ""),
         ("queue pause q --ms 5", "Q.PAUSE q MS 5", "OK", "OK\n"),
         ("queue resume q", "Q.RESUME q", "OK", "OK\n"),

@@ -60,6 +60,10 @@ async def ask(door: Any, *requests: str | tuple[str | bytes, ...]) -> list[Any]:
         ("Q.PAUSE mail", ("pause", "mail", None)),
         ("Q.PAUSE mail MS 5", ("pause", "mail", 5)),
         ("Q.RESUME mail", ("resume", "mail")),
+        ("Q.PURGE mail", ("purge", "mail", "")),
+        ("Q.PURGE mail STATE Buried", ("purge", "mail", "buried")),
+        ("Q.RELEASEALL mail", ("release_all", "mail")),
+        ("Q.MOVE dead COUNT 5 TO mail", ("move", "dead", "mail", 5)),
         ("Q.CONFIG mail SET shards 4 order edf", ("configure", "mail", {"shards": "4", "order": "edf"})),
     ],
 )
@@ -90,7 +94,9 @@ async def test_what_reaches_the_queue(request_: str, call: tuple[Any, ...]) -> N
         ("Q.PEEK mail COUNT 5", "Q.PEEK needs an id, or STATE"),
         ("Q.CONFIG mail SHARDS 5", "SET and a value for each name"),
         ("Q.CONFIG mail SET shards 5 shards 6", "shards is given twice"),
-        ("Q.PURGE mail", "Q.PURGE (a queue verb) is not supported by this version"),
+        ("Q.LINK mail a", "Q.LINK (a queue verb) is not supported by this version"),
+        ("Q.MOVE dead COUNT 5 COUNT 6", "COUNT is given twice"),
+        ("Q.MOVE dead TO mail", "Q.MOVE has 3 arguments here; its form is: Q.MOVE queue COUNT n TO queue"),
     ],
 )
 async def test_a_badarg_says_which_and_what_is_allowed(request_: str, said: str) -> None:
@@ -104,7 +110,8 @@ async def test_a_badarg_says_which_and_what_is_allowed(request_: str, said: str)
 @pytest.mark.parametrize(
     "request_",
     ["Q.PUT _x a", "Q.TAKE FROM a _x", "Q.ACK _x a 1", "Q.DELETE _x a FORCE", "Q.PEEK _x a", "Q.STATS _x", "Q.CONFIG _x",
-     "Q.PAUSE _x", "Q.KICK _x ID a", "Q.WAIT _x a 5"],
+     "Q.PAUSE _x", "Q.KICK _x ID a", "Q.WAIT _x a 5",
+     "Q.PURGE _x", "Q.RELEASEALL _x", "Q.MOVE _x COUNT 1 TO a", "Q.MOVE a COUNT 1 TO _x"],
 )  # fmt: skip
 async def test_the_systems_queues_are_denied(request_: str) -> None:
     async with doubles.Door() as door:
@@ -147,7 +154,7 @@ async def test_replies_of_the_others() -> None:
         replies = await ask(
             door, "Q.RELEASE mail a 1", "Q.RELEASE mail a 2", "Q.TOUCH mail a 2", "Q.KICK mail COUNT 5", "Q.DELETE mail a",
             "Q.PEEK mail a", "Q.PEEK mail STATE ready", "Q.STATS mail", "Q.STATS", "Q.LIST", "Q.CONFIG mail", "Q.CONFIG mail SET shards 2",
-            "Q.WAIT mail a 0",
+            "Q.WAIT mail a 0", "Q.PURGE mail", "Q.RELEASEALL mail", "Q.MOVE a COUNT 1 TO b",
         )  # fmt: skip
         assert str(replies[0]) == "NOTHELD this lease has ended +OK"
         assert replies[1:5] == [b"OK", 2**41, 3, 1]
@@ -156,4 +163,4 @@ async def test_replies_of_the_others() -> None:
         assert replies[7] == [b"ready", 0, b"puts_total", 7]
         assert replies[8] == [b"mail", replies[7]]
         assert replies[9] == [b"mail"]
-        assert replies[10:] == [[b"shards", 1, b"order", b"bands"], b"OK", [b"done", b"\xff"]]
+        assert replies[10:] == [[b"shards", 1, b"order", b"bands"], b"OK", [b"done", b"\xff"], 4, 5, 6]

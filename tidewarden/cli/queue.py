@@ -18,6 +18,9 @@ app.command("take")(task.take)
 app.command("peek")(task.peek)
 app.command("kick")(task.kick)
 app.command("delete")(task.delete)
+app.command("purge")(task.purge)
+app.command("release-all")(task.release_all)
+app.command("move")(task.move)
 
 
 @app.command("list")

@@ -201,6 +201,61 @@ def delete(
         raise stop(f"there is no task {task_id!r}", NOTHING)
 
 
+def purge(
+    queue: Queue,
+    state: Annotated[
+        str, typer.Option("--state", help="Only those delayed, ready, leased or buried.", show_default=False)
+    ] = "",
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    url: Url = "",
+    data_dir: DataDir = Path(DATA_DIR),
+    as_json: AsJson = False,
+) -> None:
+    """
+    Delete every task of a queue, or those in one state; prints how many.
+
+    Example: tidewarden queue purge mails --state buried --yes
+    """
+    if not yes and not typer.confirm(f"Delete {f'all {state}' if state else 'all'} tasks of {queue}?", err=True):
+        raise stop("nothing was deleted", NOTHING)
+    with connected(url, data_dir) as node:
+        _number("purged", node.call("Q.PURGE", queue, *(["STATE", state] if state else [])), as_json)
+
+
+def release_all(queue: Queue, url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = False) -> None:
+    """
+    End every lease of a queue: its tasks are ready again; prints how many.
+
+    Example: tidewarden queue release-all mails
+    """
+    with connected(url, data_dir) as node:
+        _number("released", node.call("Q.RELEASEALL", queue), as_json)
+
+
+def move(
+    queue: Queue,
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="The queue they go to.")],
+    count: Annotated[int, typer.Option("--count", min=1, help="At most so many.")],
+    url: Url = "",
+    data_dir: DataDir = Path(DATA_DIR),
+    as_json: AsJson = False,
+) -> None:
+    """
+    Move buried tasks to another queue, where they are new; prints how many.
+
+    Example: tidewarden queue move mails-dead mails --count 100
+    """
+    with connected(url, data_dir) as node:
+        _number("moved", node.call("Q.MOVE", queue, "COUNT", count, "TO", target), as_json)
+
+
+def _number(name: str, answer: Any, as_json: bool) -> None:
+    if as_json:
+        print_json({name: answer})
+    else:
+        typer.echo(answer)
+
+
 def payload_bytes(text: str) -> bytes:
     """A payload argument; ``-`` stands for all of standard input."""
     return sys.stdin.buffer.read() if text == "-" else text.encode("utf-8", "surrogateescape")

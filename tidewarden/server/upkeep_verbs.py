@@ -43,6 +43,10 @@ PAGE = Options(
     "Q.PEEK", {"STATE": Option("state", lowered), "COUNT": Option("count", number), "AFTER": Option("after", text)}
 )
 PAUSE = Options("Q.PAUSE", {"MS": Option("ms", number)})
+PURGE = Options("Q.PURGE", {"STATE": Option("state", lowered)})
+MOVE = Options(
+    "Q.MOVE", {"COUNT": Option("count", number), "TO": Option("target", lambda word, value: queue_name(value))}
+)
 PAGE_COUNT = 100
 
 
@@ -102,6 +106,26 @@ def resume(connection: Connection, request: Request) -> Pending:
     return Pending(connection.server.queues.resume(queue_name(request[1])), ok)
 
 
+def purge(connection: Connection, request: Request) -> Pending:
+    """Q.PURGE"""
+    queue = queue_name(request[1])
+    return Pending(connection.server.queues.purge(queue, PURGE.parse(request, 2).get("state", "")), integer)
+
+
+def release_all(connection: Connection, request: Request) -> Pending:
+    """Q.RELEASEALL"""
+    return Pending(connection.server.queues.release_all(queue_name(request[1])), integer)
+
+
+def move(connection: Connection, request: Request) -> Pending:
+    """Q.MOVE"""
+    fields = MOVE.parse(request, 2)
+    if len(fields) < 2:
+        raise BadArg("Q.MOVE needs COUNT n and TO queue.")
+    queues = connection.server.queues
+    return Pending(queues.move(queue_name(request[1]), fields["target"], count=fields["count"]), integer)
+
+
 def stats(connection: Connection, request: Request) -> Pending:
     """Q.STATS of one queue, or of all"""
     queues = connection.server.queues
@@ -156,4 +180,7 @@ COMMANDS = (
     Command("Q.STATS", stats, 1, 2, "[queue]", group="queue"),
     Command("Q.LIST", names, 1, 1, group="queue"),
     Command("Q.CONFIG", config, 2, ANY, "queue [SET name value …]", group="queue"),
+    Command("Q.PURGE", purge, 2, 4, "queue [STATE s]", group="queue"),
+    Command("Q.RELEASEALL", release_all, 2, 2, "queue", group="queue"),
+    Command("Q.MOVE", move, 6, 6, "queue COUNT n TO queue", group="queue"),
 )  # fmt: skip

@@ -2,7 +2,7 @@
 -- KEYS    1 the shard  2 the view
 -- ARGV    3… per task: id, lease, result ("": none)
 -- RETURNS per task: 1, or 0 when the lease is not current
--- A tombstone is `lease ack`, and a blank and the result when there is one. A task of an id we made leaves one only with a result.
+-- A tombstone is `lease ack`, and a blank and the result when there is one. A task of an id we made leaves one only with a result, or where somebody waits.
 open()
 local ids, leases, results = {}, {}, {}
 for i = 3, #ARGV, 3 do
@@ -13,7 +13,7 @@ for i = 3, #ARGV, 3 do
 end
 if #ids == 0 or #ids > 1000 then refuse('BADARG an ack names 1 to 1000 tasks') end
 local records = redis.call('HMGET', key('tries'), unpack(ids))
-local reply, gone, acked, by = {}, {}, {}, {}
+local reply, gone, acked, by, memory = {}, {}, {}, {}, {}
 for i = 1, #ids do
   local id, lease = ids[i], leases[i]
   local r = records[i] and tries_decode(records[i])
@@ -24,15 +24,12 @@ for i = 1, #ids do
       gone[#gone + 1] = id
       by[r.holder] = by[r.holder] or {}
       table.insert(by[r.holder], id)
-      if r.own and results[i] == '' then leases[i] = nil end
+      memory[i] = memory_ms(id, not r.own or results[i] ~= '')
       over(id)
-    else
-      leases[i] = nil
     end
   else
     local done = redis.call('GET', key('done:' .. id))
     reply[i] = done and string.match(done, '^(%d+) ack') == text(lease) and 1 or 0
-    leases[i] = nil
   end
 end
 if #gone > 0 then
@@ -40,13 +37,11 @@ if #gone > 0 then
   redis.call('HDEL', key('tries'), unpack(gone))
   redis.call('HDEL', key('tasks'), unpack(gone))
   count('acked', #gone)
-  if S.dedup_ms > 0 then
-    for i = 1, #ids do
-      if leases[i] then
-        local word = text(leases[i]) .. ' ack'
-        if results[i] ~= '' then word = word .. ' ' .. results[i] end
-        redis.call('SET', key('done:' .. ids[i]), word, 'PX', text(S.dedup_ms))
-      end
+  for i = 1, #ids do
+    if (memory[i] or 0) > 0 then
+      local word = text(leases[i]) .. ' ack'
+      if results[i] ~= '' then word = word .. ' ' .. results[i] end
+      redis.call('SET', key('done:' .. ids[i]), word, 'PX', text(memory[i]))
     end
   end
 end

@@ -13,7 +13,5 @@ index_remove(id, t, r, where)
 redis.call('HDEL', key('tasks'), id)
 if r then tries_drop(id) end
 count('deleted')
-over(id)
--- What Q.WAIT answers for a while; a put of the id is not held up by it.
-if not t.own and S.dedup_ms > 0 then redis.call('SET', key('gone:' .. id), '1', 'PX', text(S.dedup_ms)) end
+removed(id, not t.own)
 return finish(1)

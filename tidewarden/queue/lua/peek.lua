@@ -49,11 +49,7 @@ local function before(a, b)
 end
 
 local state, most, cursor = ARGV[3], int(4, 'count', 1, 1000), ARGV[5]
-local indexes = {}
-if state == 'delayed' or state == 'buried' then indexes[1] = state
-elseif state == 'ready' then for word in string.gmatch(S.pris, '%S+') do indexes[#indexes + 1] = 'ready:' .. word end
-elseif state == 'leased' then for word in string.gmatch(S.holders, '%S+') do indexes[#indexes + 1] = 'leased:' .. word end
-else refuse('BADARG the state is ' .. state .. '; allowed are delayed, ready, leased, buried') end
+local indexes = indexes_of(state)
 table.sort(indexes, before)
 -- A cursor is `index score id`: it goes on behind the place where that task stood, also when the task or the whole index has gone.
 local at_index, at_score, at_id = string.match(cursor, '^(%S+) (%d+) (.+)$')

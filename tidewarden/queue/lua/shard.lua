@@ -212,6 +212,16 @@ local function may_expire(id, t)
   note(t.expires)
 end
 
+-- The names of the indexes in which the tasks of a state lie.
+local function indexes_of(state)
+  if state == 'delayed' or state == 'buried' then return {state} end
+  local names, list, prefix = {}, S.pris, 'ready:'
+  if state == 'leased' then list, prefix = S.holders, 'leased:'
+  elseif state ~= 'ready' then refuse('BADARG the state is ' .. state .. '; allowed are delayed, ready, leased, buried') end
+  for word in string.gmatch(list, '%S+') do names[#names + 1] = prefix .. word end
+  return names
+end
+
 local function use_priority(priority)
   local name = tostring(priority)
   if not has(S.pris, name) then
@@ -264,6 +274,19 @@ end
 -- A task is done, deleted or buried: the nodes in `waits` (hash id → holders) are told. The record counts its ids, so that nobody looks for none.
 local function over(id)
   if S.awaited > 0 then ended[#ended + 1] = id end
+end
+
+-- How long the end of a task is remembered: with `known` for dedup_ms, else only where somebody waits to hear of it. 0: not.
+local function memory_ms(id, known)
+  if known and S.dedup_ms > 0 then return S.dedup_ms end
+  return S.awaited > 0 and redis.call('HEXISTS', key('waits'), id) == 1 and 10000 or 0
+end
+
+-- A task is removed undone: what Q.WAIT answers for a while; a put of the id is not held up by it.
+local function removed(id, known)
+  local ms = memory_ms(id, known)
+  if ms > 0 then redis.call('SET', key('gone:' .. id), '1', 'PX', text(ms)) end
+  over(id)
 end
 
 local function tell_ends(channel, place)

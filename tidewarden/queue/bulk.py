@@ -1,0 +1,105 @@
+"""The verbs on many tasks at once, in bounded pieces: purge, release all, move."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from tidewarden.errors import BadArg, Full
+from tidewarden.queue.shard import Shard
+from tidewarden.queue.task import COUNT_MAX, STATES, NewTask, check_name, check_range
+from tidewarden.queue.upkeep import Upkeep
+
+PIECE = 500  # tasks that one script removes or releases
+PICK_MAX = 100  # tasks read at a time
+PICK_BYTES = 1_000_000  # or so many bytes of theirs
+
+
+class Bulk(Upkeep):
+    """What was there when a verb began is dealt with; what comes meanwhile may be."""
+
+    async def purge(self, queue: str, state: str = "") -> int:
+        """Remove every task in that state, or in any, the leased ones too; how many. Raises: BadArg."""
+        if state and state not in STATES:
+            raise BadArg(f"STATE is {state[:60]!r}; allowed are {', '.join(STATES)}")
+        total = 0
+        # Against the way that tasks take, so that none slips past.
+        for name in (state,) if state else ("buried", "leased", "ready", "delayed"):
+            pieces = (
+                self._pieces(shard, name, "queue.purge", (name,)) for shard in await self._open(check_name(queue))
+            )
+            total += sum(await asyncio.gather(*pieces))
+        return total
+
+    async def release_all(self, queue: str) -> int:
+        """End every lease as a release, whoever holds it; how many."""
+        pieces = (self._pieces(shard, "leased", "queue.free", ()) for shard in await self._open(check_name(queue)))
+        return sum(await asyncio.gather(*pieces))
+
+    async def _pieces(self, shard: Shard, state: str, name: str, args: tuple[str, ...]) -> int:
+        """Run a script until it has dealt with as many tasks as are in ``state`` now, or finds none."""
+        left = int((await shard.run("queue.stats", ()))[STATES.index(state)])
+        total = 0
+        while left > 0:
+            done = int(await shard.run(name, (*args, min(left, PIECE))))
+            if done == 0:
+                break
+            total += done
+            left -= done
+        return total
+
+    async def move(self, queue: str, target: str, *, count: int) -> int:
+        """
+        Put at most ``count`` buried tasks into another queue under their ids, as new ones; how many.
+
+        Each is put there first and removed here then: a crash in between leaves it in both, and the same call again finishes.
+        One whose id another task has there stays.
+        Raises: BadArg; Full: the target has no room for more; StoreDown.
+        """
+        check_range(count, "COUNT", 1, 2**31)
+        if check_name(queue) == check_name(target):
+            raise BadArg(f"a move goes to another queue; both are {queue}")
+        targets = await self._open(target)
+        moved = 0
+        for shard in await self._open(queue):
+            rank = 0
+            while moved < count:
+                rows = await shard.run("queue.pick", (min(count - moved, PICK_MAX), PICK_BYTES, rank))
+                if not rows:
+                    break
+                copies = await asyncio.gather(*(self._copy(targets, row) for row in rows), return_exceptions=True)
+                there = [row[0] for row, copied in zip(rows, copies, strict=True) if copied is True]
+                if there:
+                    moved += int(await shard.run("queue.purge", ("buried", min(len(there), COUNT_MAX), *there)))
+                for error in copies:
+                    if isinstance(error, BaseException):
+                        raise error
+                rank += len(rows) - len(there)
+        return moved
+
+    async def _copy(self, targets: list[Shard], row: list[Any]) -> bool:
+        """Put a picked task; whether it is there now. Raises: Full, StoreDown."""
+        if len(row) == 1:
+            return False  # no body: nothing to move
+        task_id = row[0].decode("utf-8", "surrogateescape")
+        priority, due_ms, deadline_ms, lease_ms, attempts, backoff_ms, payload = row[1:]
+        task = NewTask(
+            id=task_id,
+            at_ms=due_ms,
+            deadline_ms=None if deadline_ms == due_ms else deadline_ms,
+            priority=priority,
+            lease_ms=lease_ms,
+            attempts=attempts,
+            backoff_ms=backoff_ms,
+        )
+        shard = self._lane(targets, task_id)
+        reply = await shard.put(task_id, task.options(own=False), payload)
+        if reply == 0:
+            rows, _ = await shard.run("queue.peek", ("id", task_id, ""))
+            if rows:
+                return bool(rows[0][2] == payload)  # a move that broke off has put it
+            task.if_exists = "replace"  # the id was done there a moment ago: this is another life of it
+            reply = await shard.put(task_id, task.options(own=False), payload)
+        if reply == b"FULL":
+            raise Full("the queue it moves to is at its capacity")
+        return bool(reply == 1)
