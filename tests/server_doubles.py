@@ -165,6 +165,10 @@ class RecordingQueues:
         self.calls.append(("move", queue, target, count))
         return 6
 
+    async def check(self, queue: str, *, repair: bool) -> dict[str, Any]:
+        self.calls.append(("check", queue, repair))
+        return {"queue": queue, "problems": 0}
+
     async def stats(self, queue: str) -> dict[str, Any]:
         return {"ready": len(self.ready.get(queue, ())), "puts_total": 7}
 

@@ -39,7 +39,7 @@ STATUS = {
     "pid": 1,
 }
 VERBS = (
-    "up node status sandbox version",
+    "up node status doctor sandbox version",
     "queue list stats put take peek kick delete purge release-all move pause resume config",
     "token import get list refresh delete stats",
     "schedule put list delete",
@@ -285,6 +285,25 @@ def test_wrong_usage_is_exit_code_2_and_asks_nothing(run: Run, node: Any, words:
     assert result.exit_code == 2
     assert result.stderr
     assert not node.asked
+
+
+def test_doctor(run: Run, node: Any) -> None:
+    """What it found, queue by queue, and whether anything is left."""
+    whole = {"queue": "mail", "shards": 1, "tasks": 5, "problems": 0, "repaired": 0, "found": {}, "examples": []}
+    kind = "task in two places"
+    hurt = whole | {"queue": "a\x1b", "problems": 2, "found": {kind: 2}, "examples": [[kind, "x", "delayed buried"]]}
+    node.answers = {"Q.CHECK": [whole]}
+    assert (run("doctor").exit_code, node.asked) == (0, [["Q.CHECK", "*"]])
+    node.answers = {"Q.CHECK": [whole, hurt]}
+    result = run("doctor")
+    assert result.exit_code == 1
+    assert "task in two places: x delayed buried" in result.stdout
+    assert "\x1b" not in result.stdout
+    assert "2 problems are left; --repair" in result.stderr
+    assert json.loads(run("doctor", "--json").stdout)["left"] == 2
+    node.answers = {"Q.CHECK": hurt | {"repaired": 2}}
+    assert run("doctor", "--repair", "--queue", "q").exit_code == 0
+    assert node.asked[-1] == ["Q.CHECK", "q", "REPAIR"]
 
 
 @pytest.mark.parametrize("words", ["queue delete q t", "schedule delete s", "token delete p/a"])

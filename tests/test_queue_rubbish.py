@@ -27,6 +27,7 @@ GOOD: dict[str, list[list[str]]] = {
     "unwait": [["ready1"]],
     "purge": [["ready", "10"], ["buried", "1", "buried1"], ["leased", "5"]],
     "free": [["10"]],
+    "check": [["record", "0", "10", "1"], ["tasks", "0", "100", "1"], ["ready:20", "0", "5", "0"]],
     "pick": [["10", "100", "0"]],
     "end": [["leased1", "LEASE", "fail", "-1", "why"], ["leased1", "LEASE", "bury", "-1", ""]],
     "touch": [["leased1", "LEASE", "0"]],

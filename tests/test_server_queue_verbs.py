@@ -60,6 +60,9 @@ async def ask(door: Any, *requests: str | tuple[str | bytes, ...]) -> list[Any]:
         ("Q.PAUSE mail", ("pause", "mail", None)),
         ("Q.PAUSE mail MS 5", ("pause", "mail", 5)),
         ("Q.RESUME mail", ("resume", "mail")),
+        ("Q.CHECK mail", ("check", "mail", False)),
+        ("Q.CHECK mail REPAIR", ("check", "mail", True)),
+        ("Q.CHECK _tokens:p", ("check", "_tokens:p", False)),
         ("Q.PURGE mail", ("purge", "mail", "")),
         ("Q.PURGE mail STATE Buried", ("purge", "mail", "buried")),
         ("Q.RELEASEALL mail", ("release_all", "mail")),
@@ -155,12 +158,24 @@ async def test_replies_of_the_others() -> None:
             door, "Q.RELEASE mail a 1", "Q.RELEASE mail a 2", "Q.TOUCH mail a 2", "Q.KICK mail COUNT 5", "Q.DELETE mail a",
             "Q.PEEK mail a", "Q.PEEK mail STATE ready", "Q.STATS mail", "Q.STATS", "Q.LIST", "Q.CONFIG mail", "Q.CONFIG mail SET shards 2",
             "Q.WAIT mail a 0", "Q.PURGE mail", "Q.RELEASEALL mail", "Q.MOVE a COUNT 1 TO b",
+            "Q.CHECK mail", "Q.CHECK", "Q.CHECK * REPAIR",
         )  # fmt: skip
         assert str(replies[0]) == "NOTHELD this lease has ended +OK"
+        checked, system = [b"queue", b"mail", b"problems", 0], [b"queue", b"_tokens:x", b"problems", 0]
         assert replies[1:5] == [b"OK", 2**41, 3, 1]
         assert replies[5] == [b"id", b"a", b"state", b"ready", b"payload", b"\x00\xff", b"reason", None]
         assert replies[6] == [[[b"id", b"a"]], b"next"]
         assert replies[7] == [b"ready", 0, b"puts_total", 7]
         assert replies[8] == [b"mail", replies[7]]
         assert replies[9] == [b"mail"]
-        assert replies[10:] == [[b"shards", 1, b"order", b"bands"], b"OK", [b"done", b"\xff"], 4, 5, 6]
+        assert replies[10:] == [
+            [b"shards", 1, b"order", b"bands"],
+            b"OK",
+            [b"done", b"\xff"],
+            4,
+            5,
+            6,
+            checked,
+            [checked, system],
+            [checked, system],
+        ]

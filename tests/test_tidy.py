@@ -55,6 +55,7 @@ TESTED_IN = {
     "cli_sandbox": "test_cli",
     "cli_version": "test_cli",
     "cli_status": "test_cli",
+    "cli_doctor": "test_cli",
     "cli_queue": "test_cli",
     "cli_task": "test_cli",
     "cli_schedule": "test_cli",

@@ -6,7 +6,7 @@ import importlib
 
 import typer
 
-from . import node, queue, sandbox, schedule, status, token, version
+from . import doctor, node, queue, sandbox, schedule, status, token, version
 from .connection import EXIT_CODES
 
 app = typer.Typer(
@@ -34,6 +34,7 @@ def _up() -> None:
 _up()
 app.command("node")(node.node)
 app.command("status")(status.status)
+app.command("doctor")(doctor.doctor)
 app.add_typer(queue.app, name="queue")
 app.add_typer(token.app, name="token")
 app.add_typer(schedule.app, name="schedule")

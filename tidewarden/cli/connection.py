@@ -24,7 +24,7 @@ DEFAULT_PORT = 7420
 CONNECT_S = 5.0
 
 EXIT_CODES = (
-    "Exit codes: 0 done, 1 the node refused (or lines of a file were bad), 2 wrong usage, 3 no node can be reached, "
+    "Exit codes: 0 done, 1 the node refused (or lines of a file were bad, or damage is left), 2 wrong usage, 3 no node can be reached, "
     "4 the configuration cannot be used, 5 there was nothing to show, 130 interrupted."
 )
 

@@ -6,14 +6,14 @@ import asyncio
 from typing import Any
 
 from tidewarden.errors import Full, Stale, StoreDown
-from tidewarden.queue.bulk import Bulk
+from tidewarden.queue.check import Check
 from tidewarden.queue.task import check_id, check_name, check_range
 
 AWAY_S = 0.5  # after the store was away
 AGAIN_S = 60.0  # so often is asked anew, in case a message was lost without a reconnect
 
 
-class Endings(Bulk):
+class Endings(Check):
     """Waiting for a task's end, and what is heard on this holder's wake channel."""
 
     def __init__(self, *args: Any, **options: Any) -> None:

@@ -47,6 +47,7 @@ PURGE = Options("Q.PURGE", {"STATE": Option("state", lowered)})
 MOVE = Options(
     "Q.MOVE", {"COUNT": Option("count", number), "TO": Option("target", lambda word, value: queue_name(value))}
 )
+CHECK = Options("Q.CHECK", {"REPAIR": Option("repair", None)})
 PAGE_COUNT = 100
 
 
@@ -126,6 +127,21 @@ def move(connection: Connection, request: Request) -> Pending:
     return Pending(queues.move(queue_name(request[1]), fields["target"], count=fields["count"]), integer)
 
 
+def check(connection: Connection, request: Request) -> Pending:
+    """Q.CHECK of one queue, or of all, the system's too: it shows no task's content"""
+    queues = connection.server.queues
+    if len(request) == 1:
+        request = [request[0], b"*"]
+    repair = "repair" in CHECK.parse(request, 2)
+    if request[1] != b"*":
+        return Pending(queues.check(text("A queue's name", request[1]), repair=repair), replies.encode)
+
+    async def every() -> list[Mapping[str, Any]]:
+        return [await queues.check(name, repair=repair) for name in await queues.names()]
+
+    return Pending(every(), replies.encode)
+
+
 def stats(connection: Connection, request: Request) -> Pending:
     """Q.STATS of one queue, or of all"""
     queues = connection.server.queues
@@ -183,4 +199,5 @@ COMMANDS = (
     Command("Q.PURGE", purge, 2, 4, "queue [STATE s]", group="queue"),
     Command("Q.RELEASEALL", release_all, 2, 2, "queue", group="queue"),
     Command("Q.MOVE", move, 6, 6, "queue COUNT n TO queue", group="queue"),
+    Command("Q.CHECK", check, 1, 3, "queue|* [REPAIR]", group="queue"),
 )  # fmt: skip

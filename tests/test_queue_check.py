@@ -1,0 +1,118 @@
+"""The doctor: every kind of damage done to the keys by hand is found, and mended when asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tidewarden.errors import BadArg
+from tidewarden.queue import NewTask
+
+P = "{tw:q:0}"
+Damage = Callable[[Any], Any]
+
+
+async def full_house(n: Any) -> Any:
+    """A task in every state, with a TTL where it waits."""
+    queues = n.queues
+    session = queues.open_session()
+    for name in ("leased", "buried", "spare"):
+        await queues.put("q", NewTask(id=name))
+        (task,) = await queues.take(session, ["q"])
+        if name != "leased":
+            await queues.bury(session, "q", name, task.lease, "bad")
+    await queues.put("q", NewTask(id="ready", priority=7, ttl_ms=600_000))
+    await queues.put("q", NewTask(id="delayed", delay_ms=60_000, ttl_ms=600_000))
+    return session
+
+
+DAMAGES: dict[str, tuple[str, Damage, str]] = {
+    "a ready one lost": ("task without an index entry", lambda call: call("ZREM", f"{P}:ready:7", "ready"), "ready"),
+    "a delayed one lost": ("task without an index entry", lambda call: call("ZREM", f"{P}:delayed", "delayed"), "delayed"),
+    "a leased one lost": ("task without an index entry", lambda call: call("ZREM", f"{P}:leased:n0.1", "leased"), "ready"),
+    "a buried one lost": ("task without an index entry", lambda call: call("ZREM", f"{P}:buried", "buried"), "ready"),
+    "ready and delayed": ("task in two places", lambda call: call("ZADD", f"{P}:delayed", 5, "ready"), "ready"),
+    "ready and leased": ("task in two places", lambda call: call("ZADD", f"{P}:leased:n0.1", 5, "ready"), "ready"),
+    "leased and buried": ("task in two places", lambda call: call("ZADD", f"{P}:buried", 5, "leased"), "ready"),
+    "leased by nobody": ("task in the wrong place", lambda call: call("HDEL", f"{P}:tries", "leased"), "ready"),
+    "a stray in delayed": ("index entry without a task", lambda call: call("ZADD", f"{P}:delayed", 5, "x"), ""),
+    "a stray in ready": ("index entry without a task", lambda call: call("ZADD", f"{P}:ready:7", 5, "x"), ""),
+    "a stray in leased": ("index entry without a task", lambda call: call("ZADD", f"{P}:leased:n0.1", 5, "x"), ""),
+    "a stray in buried": ("index entry without a task", lambda call: call("ZADD", f"{P}:buried", 5, "x"), ""),
+    "a stray that expires": ("index entry without a task", lambda call: call("ZADD", f"{P}:expiring", 5, "x"), ""),
+    "a body lost": ("index entry without a task", lambda call: call("HDEL", f"{P}:tasks", "spare"), ""),
+    "tries of no task": ("tries without a task", lambda call: call("HSET", f"{P}:tries", "x", "y"), ""),
+    "tries of rubbish": ("unreadable record of tries", lambda call: call("HSET", f"{P}:tries", "ready", "y"), "ready"),
+    "no TTL entry": ("TTL index", lambda call: call("ZREM", f"{P}:expiring", "ready"), "ready"),
+    "a wrong TTL entry": ("TTL index", lambda call: call("ZADD", f"{P}:expiring", 5, "buried"), "buried"),
+    "buried without a record": ("buried without a record", lambda call: call("HDEL", f"{P}:tries", "buried"), "buried"),
+    "a priority forgotten": ("priority not in the record", lambda call: call("HSET", f"{P}:shard", "pris", ""), "ready"),
+    "a holder forgotten": ("holder not in the record", lambda call: call("HSET", f"{P}:shard", "holders", ""), "leased"),
+    "TTLs forgotten": ("TTLs not in the record", lambda call: call("HSET", f"{P}:shard", "ttls", "0"), "ready"),
+    "the alarm too late": ("late alarm", lambda call: call("HDEL", f"{P}:shard", "alarm"), "delayed"),
+    "waits miscounted": ("count of waits", lambda call: call("HSET", f"{P}:shard", "awaited", "3"), "ready"),
+    "a wait for no task": ("wait without a task", lambda call: call("HSET", f"{P}:waits", "x", "n0.1"), ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", sorted(DAMAGES))
+async def test_damage_is_found_and_mended(node: Any, audit: Any, valkey: Any, damage: str) -> None:
+    n0 = await node("n0")
+    await full_house(n0)
+    kind, hurt, state = DAMAGES[damage]
+    name = damage.split()[1] if damage.split()[1] in ("ready", "delayed", "leased", "buried") else damage.split()[0]
+    await hurt(n0.link.call)
+    report = await n0.queues.check("q")
+    assert kind in report["found"]
+    assert (report["repaired"], report["examples"] != []) == (0, True)
+    assert await n0.queues.check("q") == report, "a look changes nothing"
+    mended = await n0.queues.check("q", repair=True)
+    assert mended["repaired"] == mended["problems"] >= 1
+    after = await n0.queues.check("q")
+    assert after["problems"] == 0, after
+    audit(valkey)
+    if state and name in ("ready", "delayed", "leased", "buried"):
+        assert (await n0.queues.peek("q", name))["state"] == state
+
+
+async def test_a_healthy_queue_of_many_pieces(node: Any) -> None:
+    n0 = await node("n0")
+    await n0.queues.configure("q", {"shards": 2})
+    for n in range(1500):
+        n0.queues.put("q", NewTask(id=f"t{n}", delay_ms=n % 2 * 60_000, ttl_ms=90_000 * (n % 3)))
+    await n0.queues.take(n0.queues.open_session(), ["q"], count=100)
+    report = await n0.queues.check("q", repair=True)
+    assert (report["tasks"], report["problems"], report["shards"]) == (1500, 0, 2)
+
+
+async def test_a_task_that_nobody_can_read_is_left_alone(node: Any) -> None:
+    n0 = await node("n0")
+    await full_house(n0)
+    await n0.link.call("HSET", f"{P}:tasks", "x", "y")
+    report = await n0.queues.check("q", repair=True)
+    assert (report["problems"], report["repaired"], report["found"]) == (1, 0, {"unreadable task": 1})
+    await n0.link.call("HDEL", f"{P}:tasks", "x")
+
+
+async def test_much_damage_is_counted_and_some_of_it_shown(node: Any) -> None:
+    n0 = await node("n0")
+    await n0.queues.shards("q")
+    await n0.link.call("ZADD", f"{P}:buried", *(word for n in range(500) for word in (n, f"x{n}")))
+    report = await n0.queues.check("q", repair=True)
+    assert (report["problems"], report["repaired"], len(report["examples"])) == (500, 500, 100)
+    with pytest.raises(BadArg):
+        await n0.queues.check("no such name")
+
+
+def test_a_repair_gets_through_a_full_store(desk: Any) -> None:
+    desk.put("a")
+    desk.client.zrem(f"{desk.prefix}:ready:50", "a")
+    desk.client.config_set("maxmemory", "1")
+    try:
+        _, _, found, _ = desk.run("queue.check", "tasks", 0, 100, 1)
+    finally:
+        desk.client.config_set("maxmemory", "0")
+    assert [row[0] for row in found] == [b"task without an index entry"]
+    assert desk.ids() == ["a"]

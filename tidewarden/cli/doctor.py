@@ -1,0 +1,46 @@
+"""``tidewarden doctor``"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from .connection import DATA_DIR, REFUSED, AsJson, DataDir, Url, connected, stop
+from .output import cell, print_json, print_table
+
+
+def doctor(
+    repair: Annotated[bool, typer.Option("--repair", help="Put right what is wrong.")] = False,
+    queue: Annotated[str, typer.Option("--queue", help="Only this one.", show_default=False)] = "",
+    url: Url = "",
+    data_dir: DataDir = Path(DATA_DIR),
+    as_json: AsJson = False,
+) -> None:
+    """
+    Look for tasks and index entries that do not belong together, in every queue. Exit code 1 when some are left.
+
+    It changes nothing without --repair. With it, a task that lies nowhere or in two places is ready again, and an entry without
+    a task is dropped.
+
+    Examples:
+
+    tidewarden doctor
+
+    tidewarden doctor --repair --json
+    """
+    with connected(url, data_dir) as node:
+        answer = node.call("Q.CHECK", queue or "*", *(["REPAIR"] if repair else []))
+    checked: list[dict[str, Any]] = [answer] if queue else answer
+    left = sum(one["problems"] - one["repaired"] for one in checked)
+    if as_json:
+        print_json({"queues": checked, "left": left})
+    else:
+        columns = ["queue", "tasks", "problems", "repaired"]
+        print_table(columns, [[one[column] for column in columns] for one in checked])
+        for one in checked:
+            for kind, task_id, detail in one["examples"]:
+                typer.echo(f"{cell(one['queue'])}: {cell(kind)}: {cell(task_id)} {cell(detail)}".rstrip())
+    if left:
+        raise stop(f"{left} problems are left{'' if repair else '; --repair puts right what it can'}", REFUSED)

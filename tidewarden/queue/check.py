@@ -1,0 +1,61 @@
+"""The doctor's look at a queue: tasks and index entries that do not belong together, found and mended piece by piece."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from tidewarden.queue.bulk import Bulk
+from tidewarden.queue.shard import Shard
+from tidewarden.queue.task import check_name
+
+PIECE = 200  # entries that one script looks at
+EXAMPLES_MAX = 100
+
+
+class Check(Bulk):
+    """Runs beside everything else: each piece is one script, which sees its tasks at rest."""
+
+    async def check(self, queue: str, *, repair: bool = False) -> dict[str, Any]:
+        """
+        Look at every task and every index entry of a queue; with ``repair`` put right what is wrong.
+
+        Returns: ``tasks`` seen, ``problems``, ``repaired``, ``found`` (how many of each kind), and ``examples``: at most 100 of
+        ``[kind, id, detail]``.
+        """
+        shards = await self._open(check_name(queue))
+        tasks = repaired = 0
+        found: Counter[str] = Counter()
+        examples: list[list[str]] = []
+        for shard in shards:
+            parts = ["record", "tasks", "tries", "waits"]
+            while parts:
+                part = parts.pop(0)
+                seen, problems, indexes = await self._part(shard, part, repair)
+                parts += indexes
+                tasks += seen if part == "tasks" else 0
+                for kind, task_id, detail, mended in problems:
+                    found[kind.decode()] += 1
+                    repaired += mended
+                    if len(examples) < EXAMPLES_MAX:
+                        examples.append([text.decode("utf-8", "surrogateescape") for text in (kind, task_id, detail)])
+        return {
+            "queue": queue,
+            "shards": len(shards),
+            "tasks": tasks,
+            "problems": found.total(),
+            "repaired": repaired,
+            "found": dict(sorted(found.items())),
+            "examples": examples,
+        }
+
+    async def _part(self, shard: Shard, part: str, repair: bool) -> tuple[int, list[Any], list[str]]:
+        """One part of a shard, in as many scripts as it needs: entries seen, problems, names of the shard's indexes."""
+        seen, problems, names, cursor = 0, [], [], b"0"
+        while True:
+            cursor, more, wrong, indexes = await shard.run("queue.check", (part, cursor, PIECE, int(repair)))
+            seen += more
+            problems += wrong
+            names += [name.decode() for name in indexes]
+            if cursor == b"0":
+                return seen, problems, names
