@@ -59,6 +59,10 @@ class RecordingQueues:
         self.arrived.set()
         return task_id
 
+    async def put_waiting(self, queue: str, task: NewTask, wait_ms: int) -> str:
+        self.calls.append(("put_waiting", queue, task, wait_ms))
+        return task.id or "made"
+
     async def take(
         self,
         session: RecordingSession,

@@ -20,7 +20,7 @@ RUBBISH = st.one_of(
 )  # fmt: skip
 GOOD: dict[str, list[list[str]]] = {
     "put": [["new", "", "x"], ["new", "1 5 0 0 50 0 0 0 0 keep", "x"], ["ready1", "0 0 0 0 50 0 0 0 0 replace", "y"],
-            ["new", "0 0 0 0 50 0 0 0 0 keep 500", "x"]],
+            ["new", "0 0 0 0 50 0 0 0 0 keep 500w", "x"]],
     "take": [["200", "1", "0", "0", ""], ["200", "1", "0", "1", "ready1"], ["1", "5", "100", "0", "", "1", "0", "1", ""]],
     "ack": [["ready1", "5", ""], ["leased1", "LEASE", "fine"]],
     "wait": [["ready1", "1"], ["leased1", "0", "none", "1"], ["buried1", "1"]],

@@ -96,6 +96,8 @@ def test_a_task_of_defaults_needs_no_options() -> None:
     assert NewTask(delay_ms=0).options(own=True) == "1 0 0 0 50 0 0 0 1 keep"
     full = NewTask(at_ms=5, within_ms=7, priority=1, lease_ms=2, attempts=3, backoff_ms=4, if_exists="fail")
     assert full.options(own=False) == "2 5 2 7 1 2 3 4 0 fail"
+    assert NewTask().options(own=True, waits=True) == "0 0 0 0 50 0 0 0 1 keep w"
+    assert NewTask(ttl_ms=9).options(own=True, waits=True) == "0 0 0 0 50 0 0 0 1 keep 9w"
     assert NewTask(ttl_ms=9).options(own=True) == "0 0 0 0 50 0 0 0 1 keep 9"
     assert NewTask(delay_ms=6, deadline_ms=8).options(own=False) == "1 6 1 8 50 0 0 0 0 keep"
 

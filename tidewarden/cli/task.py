@@ -40,6 +40,9 @@ def put(
     ttl_ms: Annotated[
         int | None, typer.Option("--ttl-ms", min=1, help="Buried when nobody took it within so long.")
     ] = None,
+    wait_ms: Annotated[
+        int | None, typer.Option("--wait-ms", min=1, help="Wait so long for room in a queue with a capacity.")
+    ] = None,
     if_exists: Annotated[str, typer.Option("--if-exists", help="keep, fail or replace a task of that --id.")] = "",
     url: Url = "",
     data_dir: DataDir = Path(DATA_DIR),
@@ -66,6 +69,7 @@ def put(
         "BACKOFF": backoff_ms,
         "TTL": ttl_ms,
         "IFEXISTS": if_exists or None,
+        "WAIT": wait_ms,
     }
     with connected(url, data_dir) as node:
         answer = node.call("Q.PUT", queue, payload_bytes(payload), *_words(options))

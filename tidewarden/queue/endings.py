@@ -77,6 +77,9 @@ class Endings(Check):
         for nudge in self._awaited.get(place, ()):
             nudge.set()
 
+    def _room(self, queue: str, shard: int) -> None:
+        """A shard that was at its capacity may have room."""
+
     def _end_endings(self) -> None:
         """Nobody waits any longer: the node goes down."""
         self._no_endings = True
@@ -92,6 +95,9 @@ class Endings(Check):
         queue, index, what = text.rsplit(" ", 2)
         if what.startswith("end:"):
             self._nudge((queue, what[4:]))
+            return
+        if what == "room":
+            self._room(queue, int(index))
             return
         shards = self._shards.get(queue)
         if shards is not None and int(index) < len(shards):

@@ -8,8 +8,8 @@ from typing import Any
 
 from tidewarden.clock import Clock, sleep
 from tidewarden.config import Config
-from tidewarden.errors import BadArg, Exists, Full, NotHeld, StoreDown
-from tidewarden.queue.endings import Endings
+from tidewarden.errors import BadArg, Full, NotHeld, StoreDown
+from tidewarden.queue.room import Room, put_error
 from tidewarden.queue.session import Session
 from tidewarden.queue.shard import Shard
 from tidewarden.queue.take import Take
@@ -19,7 +19,6 @@ from tidewarden.queue.task import (
     LEASE_NUMBER_MAX,
     REASON_MAX,
     TIME_MAX_MS,
-    IdMaker,
     NewTask,
     Taken,
     check_id,
@@ -32,15 +31,13 @@ from tidewarden.store import Link, Scripts
 LOST_RETRY_S = 0.5
 
 
-class Queues(Endings):
+class Queues(Room):
     """Every verb of the queues. Results come as futures or coroutines; all raise :mod:`tidewarden.errors`."""
 
     def __init__(self, config: Config, link: Link, scripts: Scripts, clock: Clock, *, views: bool) -> None:
         super().__init__(config, link, scripts, clock, views=views)
         self._turn: dict[str, int] = {}
-        self._ids = IdMaker()
         self._takes: set[Take] = set()
-        self.draining = False
 
     # --- sessions
 
@@ -107,10 +104,8 @@ class Queues(Endings):
                 future.set_exception(error)
                 return
             reply = done.result()
-            if reply == b"EXISTS":
-                future.set_exception(Exists(f"the task {task_id} is there already"))
-            elif reply == b"NOTHELD":
-                future.set_exception(NotHeld(f"the task {task_id} is leased; it cannot be replaced now"))
+            if type(reply) is bytes:
+                future.set_exception(put_error(reply, queue, task_id))
             else:
                 future.set_result(task_id)
 
@@ -280,6 +275,7 @@ class Queues(Endings):
         """Answer every waiting take with nothing, every other wait with a time-out: the node goes down."""
         self.draining = True
         self._end_endings()
+        self._end_lines()
         for take in list(self._takes):
             take.stop_waiting()
 

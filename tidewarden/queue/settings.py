@@ -18,7 +18,8 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
     ``urgent_ms``: how near a deadline makes a task urgent. ``late_share``, ``early_share``: every n-th task comes from
     that band, 0 = off. ``order``: ``bands``, or ``edf`` (earliest deadline alone). ``losses_max``: leases lost to
     disconnects before a task is buried, 0 = no limit. ``dedup_ms``: how long a finished id of the caller's is
-    remembered, 0 = not at all. ``shards`` is fixed while the queue holds tasks.
+    remembered, 0 = not at all. ``capacity``: tasks in any state that the queue holds at most, cut evenly over its
+    shards, 0 = no limit. ``shards`` is fixed while the queue holds tasks.
     """
 
     shards: int = 1
@@ -31,12 +32,13 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
     dedup_ms: int = 60_000
     losses_max: int = 10
     backoff_cap_ms: int = 3_600_000
+    capacity: int = 0
 
     def shard_fields(self) -> list[str | int]:
         """What configure.lua writes into each shard's record, as name, value, …"""
         fields: list[str | int] = []
         for name in SHARD_FIELDS:
-            fields += (name, getattr(self, name))
+            fields += (name, -(-self.capacity // self.shards) if name == "capacity" else getattr(self, name))
         return fields
 
 
@@ -58,6 +60,7 @@ SHARD_FIELDS = (
     "dedup_ms",
     "losses_max",
     "backoff_cap_ms",
+    "capacity",
 )
 LIMITS: dict[str, tuple[int, int]] = {
     "shards": (1, SHARDS_MAX),
@@ -68,6 +71,7 @@ LIMITS: dict[str, tuple[int, int]] = {
     "dedup_ms": (0, 30 * 86_400_000),
     "losses_max": (0, 65_535),
     "backoff_cap_ms": (1, 366 * 86_400_000),
+    "capacity": (0, 10**12),
 }
 CHOICES: dict[str, tuple[str, ...]] = {"durability": ("one", "fsync"), "order": ("bands", "edf")}
 

@@ -141,10 +141,11 @@ class NewTask:
         if self.if_exists not in ("keep", "fail", "replace"):
             raise BadArg(f"IFEXISTS is {self.if_exists!r}; allowed are keep, fail, replace")
 
-    def options(self, own: bool) -> str:
-        """What put.lua reads: "" for a task of defaults under an id of ours."""
+    def options(self, own: bool, waits: bool = False) -> str:
+        """What put.lua reads: "" for a task of defaults under an id of ours. ``waits``: for room."""
         if (
             own
+            and not waits
             and self.delay_ms is None
             and self.at_ms is None
             and self.deadline_ms is None
@@ -163,7 +164,7 @@ class NewTask:
         )
         return (
             f"{due[0]} {due[1]} {limit[0]} {limit[1]} {self.priority} {self.lease_ms} {self.attempts} {self.backoff_ms} "
-            f"{int(own)} {self.if_exists}{f' {self.ttl_ms}' if self.ttl_ms else ''}"
+            f"{int(own)} {self.if_exists}{f' {self.ttl_ms}' if self.ttl_ms else ''}{' ' * (waits and not self.ttl_ms)}{'w' * waits}"
         )
 
 

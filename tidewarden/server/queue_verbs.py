@@ -29,7 +29,7 @@ TASK_OPTIONS = {
     "LANE": Option("lane", unsupported),
     "WAIT": Option("wait_ms", unsupported),
 }
-PUT = Options("Q.PUT", TASK_OPTIONS)
+PUT = Options("Q.PUT", {**TASK_OPTIONS, "WAIT": Option("wait_ms", number)})
 TAKE = Options(
     "Q.TAKE",
     {
@@ -58,7 +58,15 @@ def put(connection: Connection, request: Request) -> Pending:
     """Q.PUT"""
     queue = queue_name(request[1])
     fields = PUT.parse(request, 3) if len(request) > 3 else {}
-    return Pending(connection.server.queues.put(queue, NewTask(request[2], **fields)), _id)
+    server = connection.server
+    wait_ms = fields.pop("wait_ms", 0)
+    if wait_ms:
+        if server.waiting >= server.waiting_max:
+            raise Full(
+                f"{server.waiting_max} requests wait at this node already. Put without WAIT, or try another node."
+            )
+        return Pending(server.queues.put_waiting(queue, NewTask(request[2], **fields), wait_ms), _id, True)
+    return Pending(server.queues.put(queue, NewTask(request[2], **fields)), _id)
 
 
 def take(connection: Connection, request: Request) -> Pending:
@@ -173,7 +181,7 @@ def _taken(tasks: list[Taken], resp: int) -> bytes:
 LEASED = "queue id lease"
 COMMANDS = (
     Command("Q.PUT", put, 3, ANY, "queue payload [ID id] [DELAY ms | AT unix_ms] [DEADLINE unix_ms | WITHIN ms] "
-            "[PRIORITY n] [LEASE ms] [ATTEMPTS n] [BACKOFF ms] [TTL ms] [IFEXISTS keep|fail|replace]", group="queue"),
+            "[PRIORITY n] [LEASE ms] [ATTEMPTS n] [BACKOFF ms] [TTL ms] [IFEXISTS keep|fail|replace] [WAIT ms]", group="queue"),
     Command("Q.TAKE", take, 3, ANY, "[COUNT n] [WAIT ms] [LEASE ms] [ID id] FROM queue [queue …]", group="queue"),
     Command("Q.ACK", ack, 4, ANY, f"{LEASED} [id lease …] [RESULT bytes]", group="queue"),
     Command("Q.RELEASE", release, 4, 8, f"{LEASED} [DELAY ms] [REASON text]", group="queue"),

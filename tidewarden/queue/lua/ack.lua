@@ -37,6 +37,7 @@ if #gone > 0 then
   redis.call('HDEL', key('tries'), unpack(gone))
   redis.call('HDEL', key('tasks'), unpack(gone))
   count('acked', #gone)
+  freed = true
   for i = 1, #ids do
     if (memory[i] or 0) > 0 then
       local word = text(leases[i]) .. ' ack'

@@ -13,5 +13,6 @@ index_remove(id, t, r, where)
 redis.call('HDEL', key('tasks'), id)
 if r then tries_drop(id) end
 count('deleted')
+freed = true
 removed(id, not t.own)
 return finish(1)

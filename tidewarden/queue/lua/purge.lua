@@ -32,4 +32,5 @@ for i = 1, #indexes do
   end
 end
 if gone > 0 then count('purged', gone) end
+freed = gone > 0
 return finish(gone)

@@ -2,8 +2,8 @@
 -- KEYS    1 the shard  2 the view
 -- ARGV    3… per task: id, options ("" for all defaults, else nine integers: due mode (0 now, 1 delay, 2 at), due ms,
 --         deadline mode (0 none, 1 at, 2 within), deadline ms, priority, lease ms, attempts, backoff ms, own 0|1, then the mode
---         keep|fail|replace, then the TTL ms where there is one), payload
--- RETURNS per task: 1 put, 0 kept (the id was there), or an error word (EXISTS, NOTHELD)
+--         keep|fail|replace, then the TTL ms where there is one, and `w` when the caller waits for room), payload
+-- RETURNS per task: 1 put, 0 kept (the id was there), or an error word (EXISTS, NOTHELD, FULL: the shard is at its capacity)
 -- A task whose options are "" carries an id that we made: it is new, and leaves no tombstone.
 open()
 growing = true
@@ -14,12 +14,13 @@ for i = 3, #ARGV, 3 do
   local mode = 'keep'
   if not payload or id == '' then refuse('BADARG a put has three arguments a task: id, options, payload') end
   if options ~= '' then
-    local dm, due, lm, limit, priority, lease_ms, attempts, backoff_ms, own, word, ttl =
-      string.match(options, '^([012]) (%d+) ([012]) (%d+) (%d+) (%d+) (%d+) (%d+) ([01]) (%l+) ?(%d*)$')
+    local dm, due, lm, limit, priority, lease_ms, attempts, backoff_ms, own, word, ttl, waits =
+      string.match(options, '^([012]) (%d+) ([012]) (%d+) (%d+) (%d+) (%d+) (%d+) ([01]) (%l+) ?(%d*)(w?)$')
     if not dm or not MODES[word] then refuse('BADARG the options of ' .. id .. ' do not parse: ' .. options) end
     if dm == '1' then t.due = now + tonumber(due) elseif dm == '2' then t.due = tonumber(due) end
     t.deadline = t.due
     if lm == '1' then t.deadline = tonumber(limit) elseif lm == '2' then t.deadline = now + tonumber(limit) end
+    t.waits = waits == 'w'
     if ttl ~= '' then t.expires = now + tonumber(ttl) end
     if t.due >= NEVER or t.deadline >= NEVER or t.expires >= NEVER then
       refuse('BADARG the due time, deadline or TTL of ' .. id .. ' is not below 2^42 ms')
@@ -34,6 +35,7 @@ for i = 3, #ARGV, 3 do
 end
 
 local reply, bodies, lists = {}, {}, {}
+local room = S.capacity > 0 and S.capacity - redis.call('HLEN', key('tasks')) or NEVER
 local function add(name, score, id)
   local list = lists[name] or {}
   lists[name] = list
@@ -47,7 +49,11 @@ for i = 1, #items do
     old = redis.call('HEXISTS', key('tasks'), id) == 1
     done = not old and mode ~= 'replace' and redis.call('EXISTS', key('done:' .. id)) == 1
   end
-  if not old and not done then
+  if not old and not done and room <= 0 then
+    reply[i] = 'FULL'
+    if t.waits and not has(S.roomless, CALLER) then set('roomless', with(S.roomless, CALLER)) end
+  elseif not old and not done then
+    room = room - 1
     seen[id] = true
     bodies[#bodies + 1], bodies[#bodies + 2] = id, encode(t)
     if t.due > now then

@@ -12,6 +12,7 @@ local S -- the shard record, numbers as numbers
 local changed = {} -- fields of the record to write back
 local counts = {} -- counters to raise
 local alarm_lowered, woke, counted = false, false, false
+local freed = false -- a task is gone: a queue with a capacity has room again
 local ended = {} -- ids of tasks whose end somebody waits for
 local growing = false -- put-like scripts set it: on a full store they are refused, all others must get through
 
@@ -67,7 +68,7 @@ local function open()
   S.pris = S.pris and tostring(S.pris) or '' -- a list of one priority looks like a number
   S.sweeper, S.holders, S.waiting, S.dead = S.sweeper or '', S.holders or '', S.waiting or '', S.dead or ''
   S.paused, S.alarm, S.tick, S.awaited = S.paused or 0, S.alarm or NEVER, S.tick or NEVER, S.awaited or 0
-  S.ttls = S.ttls or 0
+  S.ttls, S.capacity, S.roomless = S.ttls or 0, S.capacity or 0, S.roomless or ''
   S.urgent_ms, S.lease_ms, S.late_share, S.early_share = S.urgent_ms or 60000, S.lease_ms or 30000, S.late_share or 8, S.early_share or 16
   S.order, S.dedup_ms, S.losses_max, S.backoff_cap_ms = S.order or 'bands', S.dedup_ms or 60000, S.losses_max or 10, S.backoff_cap_ms or 3600000
   if S.format > 1 then
@@ -470,11 +471,15 @@ local function wake()
     tell(S.sweeper, nearest)
   end
   if #ended > 0 then tell_ends(channel, place) end
+  if freed and S.roomless ~= '' then -- nodes where puts wait for room: each tries, and registers again when there is none
+    for holder in string.gmatch(S.roomless, '%S+') do redis.call('PUBLISH', channel .. holder, place .. ' room') end
+    set('roomless', '')
+  end
 end
 
 local function finish(items)
   if S.paused > now then woke = false end -- nobody can take; the pause's end is an alarm, or a resume
-  if woke or alarm_lowered or #ended > 0 then wake() end
+  if woke or alarm_lowered or #ended > 0 or (freed and S.roomless ~= '') then wake() end
   if next(changed) ~= nil or counted then
     if not growing then redis.call('HDEL', key('shard'), '') end -- a removal first: a full store lets the script go on
     set('seq', S.seq + 1)
