@@ -15,19 +15,25 @@ from tidewarden.store import Scripts
 
 VERBS = [
     "ack",
+    "check",
     "configure",
     "delete",
     "end",
+    "free",
     "kick",
     "pause",
     "peek",
+    "pick",
+    "purge",
     "put",
     "reap",
     "stats",
     "sweep",
     "take",
     "touch",
+    "unwait",
     "update",
+    "wait",
 ]
 
 
