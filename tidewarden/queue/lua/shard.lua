@@ -3,6 +3,7 @@
 -- ARGV    1 now_ms (unix; "0": the store's TIME)  2 the caller's holder `node.boot` ("-": none)  3… the verb's own
 -- REPLY   finish(items) = {now_ms, next_ms | -1, woke 0|1, items}; refusals are errors `CODE message`
 -- This file alone knows the layout (format 1). A task is in exactly one of delayed, ready:<priority>, leased:<holder>, buried.
+-- Beside them: expiring (zset, waiting tasks with a TTL), waits (hash id → holders), done:<id> and gone:<id> (how a task ended, for a while).
 local P = KEYS[1]
 local CALLER = ARGV[2]
 local NEVER = 4398046511104 -- 2^42: later than any time on the wire
