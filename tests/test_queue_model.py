@@ -83,7 +83,14 @@ class Life(RuleBasedStateMachine):
             elif task.state == "leased" and task.at <= self.desk.now:
                 self.lose_attempt(name, "lease end", None)
 
-    @rule(name=ids, delay_ms=delays, attempts=st.sampled_from([0, 1, 2]), backoff_ms=st.sampled_from([0, 100]), mode=st.sampled_from(["keep", "fail", "replace"]), priority=st.integers(0, 2))  # fmt: skip
+    @rule(
+        name=ids,
+        delay_ms=delays,
+        attempts=st.sampled_from([0, 1, 2]),
+        backoff_ms=st.sampled_from([0, 100]),
+        mode=st.sampled_from(["keep", "fail", "replace"]),
+        priority=st.integers(0, 2),
+    )
     def put(self, name: str, delay_ms: int, attempts: int, backoff_ms: int, mode: str, priority: int) -> None:
         reply = self.desk.put(
             name, delay_ms=delay_ms, attempts=attempts, backoff_ms=backoff_ms, if_exists=mode, priority=priority
@@ -151,7 +158,12 @@ class Life(RuleBasedStateMachine):
             self.move(name, "touch")
             self.tasks[name].at = end
 
-    @rule(name=ids, current=st.sampled_from([True, True, False]), how=st.sampled_from(["release", "fail", "loss", "bury"]), delay_ms=st.sampled_from([-1, 0, 60]))  # fmt: skip
+    @rule(
+        name=ids,
+        current=st.sampled_from([True, True, False]),
+        how=st.sampled_from(["release", "fail", "loss", "bury"]),
+        delay_ms=st.sampled_from([-1, 0, 60]),
+    )
     def end(self, name: str, current: bool, how: str, delay_ms: int) -> None:
         lease, is_held = self.lease(name, current)
         assert self.desk.end((name, lease), how, delay_ms) == int(is_held)

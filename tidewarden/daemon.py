@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import resource
 import signal
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
@@ -26,6 +25,7 @@ from tidewarden.cluster_secret import cluster_secret
 from tidewarden.config import Config, is_loopback
 from tidewarden.errors import ConfigError, StoreDown
 from tidewarden.health import Health
+from tidewarden.process import calm_collector, raise_file_limit
 from tidewarden.queue import Queues
 from tidewarden.queue.registry import SCRIPT_ROOMS, SHARED
 from tidewarden.raft import Raft
@@ -44,16 +44,7 @@ log = logging.getLogger("tidewarden.daemon")
 
 STORE_WAIT_S = 30.0  # a store that is just starting, or loading its log, gets so long
 DRAIN_S = 5.0
-FILES_WANTED = 65_536
 FIRM_SCRIPTS = ("tokens.put", "tokens.intent", "tokens.stored")
-
-
-def raise_file_limit() -> None:
-    """Let this process open as many files as the host allows it: each connection is one."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = FILES_WANTED if hard == resource.RLIM_INFINITY else min(FILES_WANTED, hard)
-    if soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 class Daemon:
@@ -252,6 +243,7 @@ class Daemon:
         await resp.start()
         stack.push_async_callback(resp.stop, DRAIN_S)
         health.ready = True
+        calm_collector()
         log.info("READY %s: RESP %d, HTTP %d", config.node.name, resp.port, http.port)
         await self._until_stopped()
         log.info("going down")

@@ -154,6 +154,13 @@ class Node:
         self.output = folder / "output.log"
         self._secret = secret
         self._process: subprocess.Popen[bytes] | None = None
+        # One client, for to make one reads every certificate there is; and nothing kept alive that a kill would cut.
+        self._http = httpx.Client(
+            trust_env=False,
+            timeout=10,
+            headers={"Authorization": f"Bearer {ADMIN}:{secret}"},
+            limits=httpx.Limits(max_keepalive_connections=0),
+        )
         self.stopped = False
         folder.mkdir(parents=True)
         self.config.write_text(text)
@@ -181,11 +188,10 @@ class Node:
             self._process.wait(10)
             self.stopped = False
 
-    def terminate(self) -> int:
-        """SIGTERM; its exit code."""
-        assert self._process is not None
-        self._process.terminate()
-        return self._process.wait(20)
+    def close(self) -> None:
+        """End the process, for good."""
+        self.kill()
+        self._http.close()
 
     def freeze(self) -> None:
         """SIGSTOP."""
@@ -246,10 +252,8 @@ class Node:
         return dict(zip(flat[::2], flat[1::2], strict=True)) if isinstance(flat, list) else flat
 
     def http(self, path: str, **options: Any) -> httpx.Response:
-        """GET ``path`` as the admin."""
-        headers = {"Authorization": f"Bearer {ADMIN}:{self._secret}"}
-        with httpx.Client(trust_env=False, timeout=10) as client:
-            return client.get(f"http://127.0.0.1:{self.base_port + 1}{path}", headers=headers, **options)
+        """GET ``path`` as the admin, on a connection of its own."""
+        return self._http.get(f"http://127.0.0.1:{self.base_port + 1}{path}", **options)
 
     def metric(self, name: str, kind: str = "") -> float:
         """A number of /metrics; 0 when it is not there."""
@@ -398,7 +402,7 @@ class Cluster:
                     node.output.read_text("utf-8", "replace").splitlines()[-60:] if node.output.exists() else ()
                 ):
                     print(shown(line))
-            node.kill()
+            node.close()
         self.valkey.kill()
         for proxy in self.proxies.values():
             proxy.close()
