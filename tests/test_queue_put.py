@@ -1,4 +1,4 @@
-"""put.lua: ids, modes, tombstones, times, and duplicates inside one batch (DESIGN §4 Ids, §5)."""
+"""put.lua: ids, modes, tombstones, times, and duplicates inside one batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Waiting takes: woken by whatever makes a task ready, at no cost while nothing happens (DESIGN §5, Waiting)."""
+"""Waiting takes: woken by whatever makes a task ready, at no cost while nothing happens."""
 
 from __future__ import annotations
 

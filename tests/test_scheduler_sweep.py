@@ -69,7 +69,7 @@ class Stage:
     def __init__(self, **shards: int) -> None:
         self.clock = ManualClock()
         self.shards = Shards(self.clock, **shards)
-        self.sweep = Sweep(self.shards, self.clock, self.shards.fire, self.shards.sweep)  # type: ignore[arg-type]
+        self.sweep = Sweep(self.shards, self.clock, self.shards.fire, self.shards.sweep)
         self.task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -155,8 +155,8 @@ async def test_nothing_is_expected_of_one_that_does_not_lead(stage: MakeStage) -
     assert not s.sweep._heap
     await s.start()
     assert s.sweep.running
-    s.task.cancel()  # type: ignore[union-attr]
-    await asyncio.gather(s.task, return_exceptions=True)  # type: ignore[arg-type]
+    s.task.cancel()
+    await asyncio.gather(s.task, return_exceptions=True)
     assert not s.sweep.running
 
 
@@ -213,8 +213,8 @@ async def test_a_new_term_begins_anew(stage: MakeStage) -> None:
     s = stage(a=1)
     s.shards.at["a", 0] = s.clock.monotonic() + 5
     await s.start()
-    s.task.cancel()  # type: ignore[union-attr]
-    await asyncio.gather(s.task, return_exceptions=True)  # type: ignore[arg-type]
+    s.task.cancel()
+    await asyncio.gather(s.task, return_exceptions=True)
     await s.advance(10)
     assert len(s.shards.swept) == 1
     await s.start()

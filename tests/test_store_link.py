@@ -1,4 +1,4 @@
-"""The connection to the store: pipelined, reconnected, honest about what may have happened (DESIGN §4, Connections)."""
+"""The connection to the store: pipelined, reconnected, honest about what may have happened."""
 
 from __future__ import annotations
 

@@ -39,6 +39,8 @@ from tidewarden.config import hash_generated
 CLUSTER = "tidewarden"
 ADMIN = "admin"
 START_S = 40.0
+CALM = "[raft]\npace = 3.0\n"
+"""For clusters whose leader is to stay, on a starved machine too."""
 TROUBLE = (redis.RedisError, OSError, asyncio.TimeoutError)
 """What a client meets when its node or the store goes."""
 
