@@ -23,7 +23,7 @@ from tidewarden.clock import Clock, SystemClock
 from tidewarden.cluster import Nodes, Reaper, Term
 from tidewarden.cluster_secret import cluster_secret
 from tidewarden.config import Config, is_loopback
-from tidewarden.errors import ConfigError, StoreDown
+from tidewarden.errors import ConfigError, Error, StoreDown
 from tidewarden.health import Health
 from tidewarden.process import calm_collector, raise_file_limit
 from tidewarden.queue import Queues
@@ -44,6 +44,7 @@ log = logging.getLogger("tidewarden.daemon")
 
 STORE_WAIT_S = 30.0  # a store that is just starting, or loading its log, gets so long
 DRAIN_S = 5.0
+HAND_OVER_S = 1.0
 FIRM_SCRIPTS = ("tokens.put", "tokens.intent", "tokens.stored")
 
 
@@ -261,11 +262,20 @@ class Daemon:
             for job in jobs:
                 if job.done():
                     job.result()
+            await self._hand_over()
         finally:
             self.queues.draining = self.health.stopping = True
             for future in everything:
                 future.cancel()
             await asyncio.gather(*everything, return_exceptions=True)
+
+    async def _hand_over(self) -> None:
+        """Let another lead before anything here is drained: nobody would sweep for as long as that takes."""
+        try:
+            async with asyncio.timeout(HAND_OVER_S):
+                await self.raft.transfer(None)
+        except (Error, TimeoutError) as error:
+            log.debug("nobody was there to hand leadership to: %s", error)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         """A task that should run for ever has ended."""

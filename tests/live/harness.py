@@ -190,6 +190,12 @@ class Node:
             self._process.wait(10)
             self.stopped = False
 
+    def terminate(self) -> int:
+        """SIGTERM; its exit code."""
+        assert self._process is not None
+        self._process.terminate()
+        return self._process.wait(20)
+
     def close(self) -> None:
         """End the process, for good."""
         self.kill()

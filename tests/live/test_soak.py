@@ -9,7 +9,6 @@ from collections.abc import Iterator
 
 import pytest
 from live.harness import Cluster, background, cluster, until, until_async
-from live.test_failover import drained
 from live.traffic import Traffic
 
 pytestmark = [pytest.mark.live, pytest.mark.soak, pytest.mark.timeout(1800)]
@@ -62,7 +61,7 @@ async def test_nothing_is_lost_or_done_twice(nodes: Cluster) -> None:
             )
             epochs.append(int(nodes.leader().status()["epoch"]))
             print(f"round {number}: {fault}; epoch {epochs[-1]}; {traffic}")
-        await drained(traffic, nodes)
+        await traffic.drained(nodes)
     assert epochs == sorted(epochs), "epochs only grow"
     traffic.check()
     stats = nodes.alive()[0].say("Q.STATS", traffic.queue)

@@ -6,8 +6,9 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from live.harness import CLUSTER, Cluster, Node, cluster, until
+from live.harness import CLUSTER, Cluster, Node, background, cluster, until, until_async
 from live.proxy import Trap
+from live.traffic import Traffic
 
 from tidewarden.queue.registry import SCRIPT_ROOMS, SHARED
 from tidewarden.store.scripts import Script, Scripts
@@ -119,3 +120,18 @@ def test_a_leader_that_raft_believes_in_is_refused_too(nodes: Cluster) -> None:
     until(lambda: fence(nodes, "claims")[0] >= greater, 10, what="the shard follows")
     until(lambda: nodes.audit("claims") == {"ready": 2}, 10, what="the sweep goes on")
     assert found.status()["leader"] == found.name
+
+
+async def test_links_to_the_store_are_cut(nodes: Cluster) -> None:
+    """Every connection between nodes and store is reset, again and again, under load: all comes back, nothing is lost."""
+    traffic = Traffic("cut", list(nodes.nodes.values()))
+    # What a take had got when its answer was lost is with nobody: such leases end by their time.
+    traffic.nodes[0].say("Q.CONFIG", traffic.queue, "SET", "lease_ms", 3000)
+    jobs = [traffic.produce(node) for node in traffic.nodes] + [traffic.consume(node) for node in traffic.nodes]
+    async with background(*jobs):
+        for _ in range(4):
+            count = len(traffic.put)
+            await until_async(lambda count=count: len(traffic.put) > count + 40, what="tasks flow")
+            assert all(proxy.cut() for proxy in nodes.proxies.values())
+        await traffic.drained(nodes)
+    traffic.settled(nodes)
