@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import signal
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -146,7 +147,8 @@ class Daemon:
     def _build_leader(self) -> None:
         config, clock = self.config, self.clock
         self.schedules = Schedules(self.queues, config.limits.payload_bytes)
-        self.sweep = Sweep(self.queues, clock, self.schedules.fire_due, self._sweep_script)
+        sweep_shard = functools.partial(self.queues.script_on, self.sweeping, "queue.sweep")
+        self.sweep = Sweep(self.queues, clock, self.schedules.fire_due, sweep_shard)
         self.queues.on_next = self.sweep.expect
         self.raft = Raft(config, self._secret, clock, lambda: self.term.raft_changed())
         self.reaper = Reaper(config.node.name, self.nodes, self.queues, clock, self.raft.peer_heard_s)
@@ -163,8 +165,13 @@ class Daemon:
         """This node registered: its takes go by a new holder, whose wake-ups it has to hear."""
         self.queues.holder = holder
         if hasattr(self, "ears") and self.ears.up:
-            self.ears.call("SUBSCRIBE", *self._channels()).add_done_callback(_heard_error)
+            self.ears.call("SUBSCRIBE", *self._channels()).add_done_callback(self._hears)
         log.info("registered as %s", holder)
+
+    def _hears(self, done: asyncio.Future[Any]) -> None:
+        """The new holder's wake-ups are heard from now on; what was sent before may have been missed."""
+        _heard_error(done)
+        self.queues.wake_all()
 
     def _heard(self, message: list[bytes]) -> None:
         if message[0] == b"message":
@@ -182,9 +189,6 @@ class Daemon:
         """The store may have been started anew: then it has a new view."""
         if not done.cancelled() and done.exception() is None:
             self.health.view = int(done.result() or 0)
-
-    async def _sweep_script(self, queue: str, shard: int, args: list[int]) -> tuple[int, int, list[int]]:
-        return await self.queues.script_on(self.sweeping, "queue.sweep", queue, shard, args)
 
     async def _token_script(self, name: str, queue: str, shard: int, args: Sequence[str | bytes | int]) -> Any:
         """A token's script; what must not be lost is on disk before it counts: a new grant, an intent, a new pair."""
