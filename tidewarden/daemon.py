@@ -113,33 +113,19 @@ class Daemon:
             await embedded.stop()
 
     @contextlib.asynccontextmanager
-    async def _link(self, url: str, purpose: str) -> AsyncIterator[Link]:
-        link = Link(url, self._link_name(purpose), self.clock, on_up=self._scripts.load_commands)
+    async def _link(self, url: str, purpose: str, **hooks: Any) -> AsyncIterator[Link]:
+        hooks = hooks or {"on_up": self._scripts.load_commands}
+        link = Link(url, f"tidewarden-{self.config.node.name}-{purpose}", self.clock, **hooks)
         try:
             await link.start(wait_s=STORE_WAIT_S)
             yield link
         finally:
             await link.stop()
 
-    @contextlib.asynccontextmanager
-    async def _ears(self, url: str) -> AsyncIterator[Link]:
+    def _ears(self, url: str) -> contextlib.AbstractAsyncContextManager[Link]:
         """The connection that hears wake-ups. After every connect, what may have been missed is looked at."""
-        link = Link(
-            url,
-            self._link_name("ears"),
-            self.clock,
-            on_up=lambda _: [("SUBSCRIBE", *self._channels())],
-            on_ready=self._missed,
-            on_message=self._heard,
-        )
-        try:
-            await link.start(wait_s=STORE_WAIT_S)
-            yield link
-        finally:
-            await link.stop()
-
-    def _link_name(self, purpose: str) -> str:
-        return f"tidewarden-{self.config.node.name}-{purpose}"
+        subscribe = lambda _: [("SUBSCRIBE", *self._channels())]  # noqa: E731
+        return self._link(url, "ears", on_up=subscribe, on_ready=self._missed, on_message=self._heard)
 
     def _channels(self) -> list[str]:
         return [f"{{{self._name}}}:queues", f"{{{self._name}}}:wake:{self.queues.holder}"]
