@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.ready
+PYTEST := $(BIN)/python -m pytest -q -n 2 --dist loadfile
 DATA   ?= tidewarden-data
 
 .PHONY: help setup run test check bench soak clean
@@ -24,13 +25,13 @@ run: setup
 	@exec $(BIN)/tidewarden up --nodes 3 --sandbox 2000 --data-dir $(DATA)
 
 test: setup
-	@$(BIN)/python -m pytest -q -m "not soak"
+	@$(PYTEST) -m "not soak"
 
 check: setup
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
-	@$(BIN)/python -m pytest -q -m "not live and not soak"
+	@$(PYTEST) -m "not live and not soak"
 
 bench: setup
 	@$(BIN)/python -m benchmarks.cycle

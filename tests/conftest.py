@@ -8,6 +8,7 @@ import os
 import shutil
 import struct
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -38,11 +39,34 @@ class StoreServer:
     url: str
 
 
+BECOME = """
+import ctypes, os, sys
+ctypes.CDLL(None).prctl(1, 9, 0, 0, 0)
+if os.getppid() == int(sys.argv[1]):
+    os.execvp(sys.argv[2], sys.argv[2:])
+"""
+
+
 def serve(binary: str, folder: Path, *options: str) -> tuple[subprocess.Popen[bytes], StoreServer]:
     """Start a store in ``folder`` on a Unix socket there, and wait until it answers."""
     path = folder / "s"
-    process = subprocess.Popen(
-        [binary, "--port", "0", "--unixsocket", str(path), "--save", "", "--dir", str(folder), *options],
+    process = subprocess.Popen(  # it dies with us, also when we are killed
+        [
+            sys.executable,
+            "-ISc",
+            BECOME,
+            str(os.getpid()),
+            binary,
+            "--port",
+            "0",
+            "--unixsocket",
+            str(path),
+            "--save",
+            "",
+            "--dir",
+            str(folder),
+            *options,
+        ],
         stdout=subprocess.DEVNULL,
     )
     until = time.monotonic() + 20

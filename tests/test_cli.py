@@ -21,6 +21,8 @@ from tidewarden.cli.connection import addresses, shown
 from tidewarden.cli.output import cell
 from tidewarden.config import check_secret
 
+pytestmark = pytest.mark.live
+
 _spec = importlib.util.spec_from_file_location("recording_node", Path(__file__).parent / "recording_node.py")
 assert _spec is not None
 assert _spec.loader is not None

@@ -16,6 +16,8 @@ from tidewarden.clock import SystemClock
 from tidewarden.config import load
 from tidewarden.errors import ConfigError
 
+pytestmark = pytest.mark.live
+
 NODE = """
 import http.server, signal, sys
 class Ready(http.server.BaseHTTPRequestHandler):

@@ -1,4 +1,4 @@
-"""Registrations: boots that grow, signs of life, who is dead (DESIGN §5, Node death)."""
+"""Registrations: boots that grow, signs of life, who is dead."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ async def test_the_loop_beats_and_registers_again_when_it_was_buried(
     nodes: MakeNodes, eventually: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     n0, holders = await nodes()
-    clock: ManualClock = n0._clock  # type: ignore[assignment]
+    clock: ManualClock = n0._clock
     await n0.register()
     task = asyncio.create_task(n0.run())
 
@@ -144,7 +144,7 @@ async def test_registering_that_failed_is_made_up_for_and_announced(
 
     monkeypatch.setattr(n0, "_scripts", type("Away", (), {"run": staticmethod(run)}))
     await n0._link.call("DEL", "{tw}:nodes")
-    clock: ManualClock = n0._clock  # type: ignore[assignment]
+    clock: ManualClock = n0._clock
     task = asyncio.create_task(n0.run())
     for _ in range(5):
         await clock.advance(module.BEAT_S)

@@ -111,7 +111,7 @@ async def test_it_ends_when_another_leads(scene: Scene) -> None:
 async def test_a_store_that_is_away_is_waited_for(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
     scene.nodes.seen = [Registration("n1", 5, DEAD_MS)]
     await scene.link.call("HSET", "{tw}:nodes", "n1", "5 1")
-    scene.link._transport.abort()  # type: ignore[union-attr]
+    scene.link._transport.abort()
     scene.start()
     await rounds(scene, lambda: not scene.nodes.seen)
     assert await leased(scene) == 0

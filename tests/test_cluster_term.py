@@ -1,4 +1,4 @@
-"""A term of leadership: claimed, fenced at the store, over when Raft or the store says so (DESIGN §6)."""
+"""A term of leadership: claimed, fenced at the store, over when Raft or the store says so."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Scene:
         self.holder = "n0.7"
         self.link = n0.link
         self.term = Term(
-            "tw", self.raft, n0.link, n0.scripts, self.clock, lambda: self.holder, self.duty.run  # type: ignore[arg-type]
+            "tw", self.raft, n0.link, n0.scripts, self.clock, lambda: self.holder, self.duty.run
         )  # fmt: skip
         self.task = asyncio.create_task(self.term.run())
 
@@ -150,7 +150,7 @@ async def test_a_fence_that_moved_while_it_was_claimed(scene: Scene) -> None:
             await scene.link.call("HSET", "{tw}:fence", "epoch", 5, "holder", "n2.1")
         return epoch
 
-    scene.raft.claim = claim  # type: ignore[method-assign]
+    scene.raft.claim = claim
     scene.lead()
     await scene.rounds(lambda: scene.duty.log)
     assert scene.duty.log == [("start", 6, "n0.7")], "refused under 1, claimed again above what is stored"

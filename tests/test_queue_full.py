@@ -1,4 +1,4 @@
-"""A full store refuses what grows and lets everything through that drains it (DESIGN §4, Full store)."""
+"""A full store refuses what grows and lets everything through that drains it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Leases: their numbers, how they end, attempts, backoff, losses, touching, sticky ones (DESIGN §5)."""
+"""Leases: their numbers, how they end, attempts, backoff, losses, touching."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tidewarden.errors import BadArg, Stale, TooBig
+from tidewarden.errors import TooBig
 
 
 def test_a_taken_task_is_all_there(desk: Any) -> None:
@@ -45,10 +45,9 @@ def test_lease_numbers_only_grow(desk: Any) -> None:
         assert leases[-1] > 2 * 2**36 > leases[61]
 
 
+@pytest.mark.parametrize("desk", ["embedded"], indirect=True)
 def test_numbers_of_a_new_view_are_greater_than_all_before(desk: Any) -> None:
     """What a crash took from the counters cannot come back: a new view starts above whatever was given."""
-    if not desk.views:
-        pytest.skip("only an embedded store has views")
     desk.put("a")
     before = desk.take_one()
     desk.client.flushall()  # everything was lost
@@ -57,9 +56,8 @@ def test_numbers_of_a_new_view_are_greater_than_all_before(desk: Any) -> None:
     assert desk.take_one().lease > before.lease
 
 
+@pytest.mark.parametrize("desk", ["own"], indirect=True)
 def test_numbers_on_ones_own_redis_follow_its_clock(desk: Any) -> None:
-    if desk.views:
-        pytest.skip("an embedded store counts")
     desk.put("a")
     desk.put("b")
     assert [row.lease for row in desk.take(2)] == [desk.now * 1000, desk.now * 1000 + 1]
@@ -298,114 +296,3 @@ def test_holders_do_not_see_to_whom_a_lease_belongs(desk: Any) -> None:
     row = desk.take_one(holder="n1.7")
     assert desk.run("queue.touch", row.id, row.lease, 0, holder="n2.9")[0] > 0
     assert desk.run("queue.ack", row.id, row.lease, "", holder="n2.9") == [1]
-
-
-# --- sticky leases: an open intent to refresh
-
-
-def intend(desk: Any, row: Any) -> None:
-    """Make a lease sticky as intent.lua does, by the record's flag."""
-    raw = bytearray(desk.client.hget(f"{desk.prefix}:tries", row.id))
-    raw[12] |= 1
-    desk.client.hset(f"{desk.prefix}:tries", row.id, bytes(raw))
-
-
-def test_a_sticky_lease_ends_only_by_its_time(desk: Any) -> None:
-    desk.put("a")
-    row = desk.take_one(lease_ms=1000)
-    intend(desk, row)
-    assert desk.end(row, "loss") == 0
-    assert desk.run("queue.reap", 1, "n0", 1, 100) == [0, 0]
-    assert desk.state("a") == "leased"
-    desk.now += 1000
-    assert desk.run("queue.sweep", 1, 100, holder="n0.1") == [1, -1]
-    assert (desk.state("a"), desk.peek("a")["attempts"]) == ("ready", 1)
-    assert desk.end(desk.take_one(holder="n1.1"), "loss") == 1  # the next lease is not sticky
-
-
-def test_a_sticky_lease_is_released_failed_and_acked_by_its_number(desk: Any) -> None:
-    for how in ("release", "fail"):
-        desk.put("a")
-        row = desk.take_one()
-        intend(desk, row)
-        assert desk.end(row, how) == 1
-    row = desk.take_one()
-    intend(desk, row)
-    assert desk.touch(row, 5000) == desk.now + 5000
-    assert desk.end(row, "loss") == 0, "touched, and still sticky"
-    assert desk.ack(row) == [1]
-
-
-# --- the fence and the dead
-
-
-def test_an_older_leader_is_refused_and_changes_nothing(desk: Any) -> None:
-    desk.put("a", delay_ms=1)
-    desk.run("queue.sweep", 5, 10, holder="n1.1")
-    desk.now += 5
-    before = desk.digest()
-    for epoch, holder in ((4, "n1.1"), (5, "n2.1"), (1, "n0.1")):
-        with pytest.raises(Stale, match=r"epoch 5 held by n1\.1"):
-            desk.run("queue.sweep", epoch, 10, holder=holder)
-        with pytest.raises(Stale):
-            desk.run("queue.reap", epoch, "n0", 1, 10, holder=holder)
-    assert desk.digest() == before
-    assert desk.run("queue.sweep", 5, 10, holder="n1.1") == [1, -1]
-
-
-def test_a_newer_leader_is_adopted(desk: Any) -> None:
-    desk.run("queue.sweep", 5, 10, holder="n1.1")
-    desk.run("queue.reap", 6, "n9", 1, 10, holder="n2.1")
-    assert (desk.record("epoch"), desk.record("sweeper")) == ("6", "n2.1")
-    with pytest.raises(Stale):
-        desk.run("queue.sweep", 5, 10, holder="n1.1")
-
-
-def test_a_dead_boot_loses_its_leases_and_takes_no_more(desk: Any) -> None:
-    desk.put_all(*((f"t{n}", b"", {}) for n in range(7)))
-    desk.take(5, holder="n1.3")
-    other = desk.take_one(holder="n2.3")
-    assert desk.run("queue.reap", 1, "n1", 3, 3) == [3, 1]
-    assert desk.run("queue.reap", 1, "n1", 3, 3) == [2, 0]
-    assert desk.woke
-    assert desk.run("queue.reap", 1, "n1", 3, 3) == [0, 0]
-    assert desk.counts() == {"delayed": 0, "ready": 6, "leased": 1, "buried": 0}
-    assert desk.peek("t0")["reason"] == b"node n1.3 died"
-    assert desk.peek("t0")["losses"] == 1
-    for boot in (1, 3):
-        with pytest.raises(Stale, match="has to register again"):
-            desk.take(holder=f"n1.{boot}")
-    assert len(desk.take(holder="n1.4")) == 1
-    assert desk.ack(other) == [1]
-
-
-def test_an_older_death_does_not_undo_a_newer(desk: Any) -> None:
-    desk.run("queue.reap", 1, "n1", 5, 10)
-    desk.run("queue.reap", 1, "n1", 3, 10)
-    desk.run("queue.reap", 1, "n2", 1, 10)
-    assert sorted(desk.record("dead").split()) == ["n1.5", "n2.1"]
-    with pytest.raises(Stale):
-        desk.take(holder="n1.4")
-
-
-def test_names_that_begin_alike_are_not_confused(desk: Any) -> None:
-    desk.put_all(*((f"t{n}", b"", {}) for n in range(3)))
-    for holder in ("n1.1", "n11.1", "n1.11"):
-        desk.take_one(holder=holder)
-    assert desk.run("queue.reap", 1, "n1", 1, 10) == [1, 0]
-    assert desk.counts()["leased"] == 2
-
-
-def test_holders_that_hold_nothing_leave_the_record(desk: Any) -> None:
-    for boot in range(5):
-        desk.put("a")
-        desk.ack(desk.take_one(lease_ms=10, holder=f"n1.{boot + 1}"))
-        desk.client.delete(f"{desk.prefix}:done:a")
-    desk.now += 10
-    desk.run("queue.sweep", 1, 10)
-    assert desk.record("holders") == ""
-
-
-def test_a_holder_that_is_none(desk: Any) -> None:
-    with pytest.raises(BadArg, match=r"is not node\.boot"):
-        desk.take(holder="-")

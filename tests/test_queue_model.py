@@ -285,10 +285,10 @@ def test_the_scripts_live_by_the_table(desk: Any) -> None:
         Life.desk = desk
         return Life()
 
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=25,
+            max_examples=35,
             stateful_step_count=30,
             deadline=None,
             derandomize=True,

@@ -1,10 +1,12 @@
-"""put.lua: ids, modes, tombstones, times, and duplicates inside one batch (DESIGN §4 Ids, §5)."""
+"""put.lua: ids, modes, tombstones, times, and duplicates inside one batch."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
+
+from tidewarden.errors import BadArg, TooBig
 
 
 def test_an_id_that_is_there_is_kept(desk: Any) -> None:
@@ -172,3 +174,13 @@ def test_next_ms_is_the_earliest_that_happens(desk: Any) -> None:
     assert desk.next_ms == desk.now + 3000
     desk.take_one(lease_ms=2000)
     assert desk.next_ms == desk.now + 2000
+
+
+def test_a_refusal_says_what_is_wrong_and_nothing_of_the_server(desk: Any) -> None:
+    """Servers word a script's errors each in its own way; what a caller reads does not depend on it."""
+    with pytest.raises(BadArg) as caught:
+        desk.run("queue.put", "a", "rubbish", "x")
+    assert str(caught.value) == "the options of a do not parse: rubbish"
+    with pytest.raises(TooBig) as big:
+        desk.run("queue.take", 200, *(1000, 0, 0, "") * 5)
+    assert str(big.value) == "one script takes at most 4000 tasks"

@@ -97,3 +97,16 @@ async def test_settings_that_cannot_be_read_anew_stay(node: Any, caplog: pytest.
     await asyncio.gather(*n0.queues._tasks)
     assert "could not be read anew" in caplog.text
     assert (await n0.queues.settings("q"))["lease_ms"] == 123
+
+
+async def test_a_queue_is_cut_as_configured_from_the_first_put_on(node: Any) -> None:
+    """The node hears of its own changes too, late, and must not go back to what was before them."""
+    n0 = await node()
+    for n in range(15):
+        queue = f"q{n}"
+        await n0.queues.configure(queue, {"shards": 16})
+        for task in range(20):
+            await n0.queues.put(queue, NewTask(id=f"t{task}"))
+            assert len(n0.queues._shards[queue]) == 16
+        for task in range(20):
+            assert (await n0.queues.peek(queue, f"t{task}"))["state"] == "ready"

@@ -60,10 +60,10 @@ async def told() -> Told:
 @pytest.fixture
 async def shard(told: Told) -> Shard:
     def on_next(shard: Shard, delay_ms: int) -> None:
-        shard.nexts.append(delay_ms)  # type: ignore[attr-defined]
+        shard.nexts.append(delay_ms)
 
-    made = Shard(None, told, ("{tw:q:0}",), lambda: "n0.1", on_next)  # type: ignore[arg-type]
-    made.nexts = []  # type: ignore[attr-defined]
+    made = Shard(None, told, ("{tw:q:0}",), lambda: "n0.1", on_next)
+    made.nexts = []
     return made
 
 
@@ -125,7 +125,7 @@ async def test_the_next_event_is_passed_on_and_never_before_now(shard: Shard, to
         shard.run("queue.stats", ())
         told.calls[-1][2].set_result([1000, next_ms, 0, []])
     await turn()
-    assert shard.nexts == [500, 0]  # type: ignore[attr-defined]
+    assert shard.nexts == [500, 0]
 
 
 async def test_waiters_are_tried_oldest_first_so_many_at_a_time(shard: Shard) -> None:

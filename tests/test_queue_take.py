@@ -1,4 +1,4 @@
-"""Waiting takes: woken by whatever makes a task ready, at no cost while nothing happens (DESIGN §5, Waiting)."""
+"""Waiting takes: woken by whatever makes a task ready, at no cost while nothing happens."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tidewarden.errors import Error
 from tidewarden.queue import Changes, NewTask
 
 LONG_MS = 60_000
@@ -351,3 +352,16 @@ async def test_a_queue_cut_anew_sends_its_waiters_back(node: Any, eventually: An
     _, take = await wait_in(eventually, n1)
     await n0.queues.put("q", NewTask(id="a"))
     assert [task.id for task in await take] == ["a"]
+
+
+async def test_what_one_shard_gave_is_not_kept_back_for_anothers_trouble(node: Any, eventually: Any) -> None:
+    n0 = await node()
+    await n0.queues.put("good", NewTask(id="a"))
+    await n0.queues.shards("bad")
+    await n0.link.call("SET", "{tw:bad:0}:shard", "no hash")
+    session = n0.queues.open_session()
+    (task,) = await n0.queues.take(session, ["good", "bad"], count=2, wait_ms=LONG_MS)
+    assert task.id == "a"
+    with pytest.raises(Error, match="WRONGTYPE"):
+        await n0.queues.take(session, ["good", "bad"], wait_ms=LONG_MS)
+    await n0.link.call("DEL", "{tw:bad:0}:shard")

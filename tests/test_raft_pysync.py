@@ -26,6 +26,8 @@ from tidewarden.config import Raft as RaftSection
 from tidewarden.raft import Raft, pysync
 from tidewarden.raft.member import link_password
 
+pytestmark = pytest.mark.live
+
 SECRET = "a cluster secret of the tests"
 
 

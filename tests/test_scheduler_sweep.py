@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tidewarden.clock import ManualClock, SystemClock
-from tidewarden.errors import NotFound, Stale, StoreDown
+from tidewarden.errors import Internal, NotFound, Stale, StoreDown
 from tidewarden.queue import NewTask
 from tidewarden.scheduler import sweep as module
 from tidewarden.scheduler.sweep import ALL_S, AWAY_S, Sweep
@@ -69,7 +69,7 @@ class Stage:
     def __init__(self, **shards: int) -> None:
         self.clock = ManualClock()
         self.shards = Shards(self.clock, **shards)
-        self.sweep = Sweep(self.shards, self.clock, self.shards.fire, self.shards.sweep)  # type: ignore[arg-type]
+        self.sweep = Sweep(self.shards, self.clock, self.shards.fire, self.shards.sweep)
         self.task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -155,8 +155,8 @@ async def test_nothing_is_expected_of_one_that_does_not_lead(stage: MakeStage) -
     assert not s.sweep._heap
     await s.start()
     assert s.sweep.running
-    s.task.cancel()  # type: ignore[union-attr]
-    await asyncio.gather(s.task, return_exceptions=True)  # type: ignore[arg-type]
+    s.task.cancel()
+    await asyncio.gather(s.task, return_exceptions=True)
     assert not s.sweep.running
 
 
@@ -209,12 +209,23 @@ async def test_a_queue_that_is_gone_is_passed_by(stage: MakeStage) -> None:
     assert len(s.shards.swept) == 2
 
 
+async def test_one_broken_shard_does_not_stop_the_others(stage: MakeStage, caplog: pytest.LogCaptureFixture) -> None:
+    s = stage(a=1, b=1)
+    s.shards.trouble["a", 0] = [Internal("format 2"), Internal("format 2")]
+    s.shards.at["b", 0] = s.clock.monotonic() + 5
+    await s.start()
+    await s.advance(ALL_S + 5)
+    assert [at for at, queue, _ in s.shards.swept if queue == "b"] == [0, 5, ALL_S]
+    assert 2 <= len([at for at, queue, _ in s.shards.swept if queue == "a"]) <= 3
+    assert "the sweep of a, shard 0, failed" in caplog.text
+
+
 async def test_a_new_term_begins_anew(stage: MakeStage) -> None:
     s = stage(a=1)
     s.shards.at["a", 0] = s.clock.monotonic() + 5
     await s.start()
-    s.task.cancel()  # type: ignore[union-attr]
-    await asyncio.gather(s.task, return_exceptions=True)  # type: ignore[arg-type]
+    s.task.cancel()
+    await asyncio.gather(s.task, return_exceptions=True)
     await s.advance(10)
     assert len(s.shards.swept) == 1
     await s.start()

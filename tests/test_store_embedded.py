@@ -23,6 +23,8 @@ from tidewarden.errors import ConfigError, StoreDown
 from tidewarden.store import embedded
 from tidewarden.store.embedded import EmbeddedStore, store_password
 
+pytestmark = pytest.mark.live
+
 ONCE = Retry(NoBackoff(), 0)
 PASSWORD = store_password("a cluster secret")
 

@@ -1,4 +1,4 @@
-"""The connection to the store: pipelined, reconnected, honest about what may have happened (DESIGN §4, Connections)."""
+"""The connection to the store: pipelined, reconnected, honest about what may have happened."""
 
 from __future__ import annotations
 
@@ -326,3 +326,16 @@ async def test_stopped_in_whatever_state(
     await busy.stop()
     gc.collect()
     assert "never retrieved" not in caplog.text
+
+
+@pytest.mark.parametrize("turns", range(12))
+async def test_stopped_while_it_connects_again(double: Any, tmp_path: Path, make: MakeLink, turns: int) -> None:
+    """redis-py may swallow a cancellation that comes while it connects."""
+    await double()
+    link = make(tmp_path / "d")
+    await link.start()
+    link._transport.abort()
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    async with asyncio.timeout(10):
+        await link.stop()

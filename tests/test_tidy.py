@@ -37,6 +37,7 @@ ROOM_OF = {
     "sources": "config",
     "secret": "config",
     "health": "daemon",
+    "process": "daemon",
     "cluster_secret": "config",
     "sandbox_grants": "sandbox",
     "__main__": "cli",

@@ -15,6 +15,8 @@ from tidewarden.errors import StoreDown
 from tidewarden.tokens import journal as journal_module
 from tidewarden.tokens import pool as pool_module
 
+pytestmark = pytest.mark.live
+
 _spec = importlib.util.spec_from_file_location("tokens_harness", Path(__file__).with_name("tokens_harness.py"))
 harness = sys.modules.setdefault("tokens_harness", importlib.util.module_from_spec(_spec))
 _spec.loader.exec_module(harness)

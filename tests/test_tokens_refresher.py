@@ -14,6 +14,8 @@ import pytest
 from tidewarden.tokens import pool as pool_module
 from tidewarden.tokens import refresher as refresher_module
 
+pytestmark = pytest.mark.live
+
 _spec = importlib.util.spec_from_file_location("tokens_harness", Path(__file__).with_name("tokens_harness.py"))
 harness = sys.modules.setdefault("tokens_harness", importlib.util.module_from_spec(_spec))
 _spec.loader.exec_module(harness)

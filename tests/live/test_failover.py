@@ -100,30 +100,6 @@ def again(traffic: Traffic, held: list[Delivery]) -> dict[str, Delivery]:
     return {d.task_id: d for d in traffic.deliveries if d.task_id in ids and d.lease not in leases}
 
 
-async def drained(traffic: Traffic, nodes: Cluster) -> None:
-    """Stop putting; wait until nothing is left."""
-    traffic.producing = False
-    node = nodes.alive()[0]
-
-    def empty() -> bool:
-        stats = node.say("Q.STATS", traffic.queue)
-        return bool(traffic.put.keys() <= traffic.delivered()) and stats["total"] == 0
-
-    await until_async(empty, 60, 0.2, what=f"the queue is drained: {traffic}")
-
-
-def settled(traffic: Traffic, nodes: Cluster) -> None:
-    """Every account that there is agrees: the clients', the counters', the keys'."""
-    traffic.check()
-    stats = nodes.alive()[0].say("Q.STATS", traffic.queue)
-    print(traffic)
-    print({name: value for name, value in stats.items() if name.startswith("count_")})
-    assert stats["count_put"] == len(traffic.put), "a retried put with the same id made no second task"
-    assert stats["count_acked"] == len(traffic.put)
-    assert len(traffic.acked) + traffic.unknown >= len(traffic.put)
-    assert not nodes.audit(traffic.queue)
-
-
 async def test_the_leader_is_stopped_and_goes_on(healed: Cluster) -> None:
     """
     SIGSTOP, then SIGCONT once it was declared dead: one leader three seconds later, nothing lost, and the node is back
@@ -168,9 +144,9 @@ async def test_the_leader_is_stopped_and_goes_on(healed: Cluster) -> None:
         rows = await asyncio.wait_for(waiting, 10)
         assert [row[1] for row in rows] == ["late"], "the take that waited through it all got a task"
         await parked.execute_command("Q.ACK", "elsewhere", rows[0][1], rows[0][2])
-        await drained(traffic, healed)
+        await traffic.drained(healed)
         await asyncio.gather(holder.aclose(), parked.aclose())
-    settled(traffic, healed)
+    traffic.settled(healed)
 
 
 def check_ticks(node: Node) -> None:
@@ -212,9 +188,9 @@ async def test_the_leader_is_killed(healed: Cluster) -> None:
         assert {delivery.attempt for delivery in back.values()} == {1}, "a node's death is no attempt"
         count = len(traffic.put)
         await until_async(lambda: len(traffic.put) > count + 100, what="tasks flow on")
-        await drained(traffic, healed)
+        await traffic.drained(healed)
         await holder.aclose()
-    settled(traffic, healed)
+    traffic.settled(healed)
     check_ticks(healed.alive()[0])
     assert any("is dead" in line for node in healed.alive() for line in node.messages())
 
@@ -222,6 +198,26 @@ async def test_the_leader_is_killed(healed: Cluster) -> None:
     until(old.ready, 40, what="it is back")
     assert healed.leader() is not None
     until(lambda: int(old.status()["epoch"]) >= now, 10, what="it has learned of the new epoch")
+
+
+async def test_the_leader_is_asked_to_stop(healed: Cluster) -> None:
+    """SIGTERM while tasks flow: another sweeps before it drains, it ends with 0, and nobody gets anything twice."""
+    old = healed.leader()
+    epoch = int(old.status()["epoch"])
+    traffic = Traffic("planned", list(healed.nodes.values()))
+    everywhere = traffic.nodes
+    async with background(*(traffic.produce(n) for n in everywhere), *(traffic.consume(n) for n in everywhere)):
+        await until_async(lambda: len(traffic.put) > 100, what="tasks flow")
+        asked = time.monotonic()
+        ended = asyncio.ensure_future(asyncio.to_thread(old.terminate))
+        new, now = await asyncio.to_thread(until, lambda: healed.sweeper(epoch), 20, 0.01, what="a new sweep")
+        print(f"epoch {now} sweeps on {new.name} {time.monotonic() - asked:.2f} s after SIGTERM to {old.name}")
+        assert await ended == 0
+        print(f"it ended after {time.monotonic() - asked:.2f} s")
+        count = len(traffic.put)
+        await until_async(lambda: len(traffic.put) > count + 50, what="tasks flow on")
+        await traffic.drained(healed)
+    traffic.settled(healed)
 
 
 async def test_the_last_node_serves_without_a_quorum(healed: Cluster) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 import httpx
 import pytest
 import redis
-from live.harness import Cluster, cluster, free_base_port, spawn
+from live.harness import CALM, Cluster, cluster, free_base_port, spawn
 from typer.testing import CliRunner
 
 from tidewarden.cli import app
@@ -32,7 +32,7 @@ TASKS = 5
 
 @pytest.fixture(scope="module")
 def started(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with cluster(request, tmp_path_factory.mktemp("wrong")) as made:
+    with cluster(request, tmp_path_factory.mktemp("wrong"), extra=CALM) as made:
         node = made.leader()
         for number in range(TASKS):
             node.say("Q.PUT", "precious", number, "ID", f"p{number}", "DELAY", 3_600_000)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import redis.asyncio
-from live.harness import TROUBLE, Node
+from live.harness import TROUBLE, Cluster, Node, until_async
 
 
 @dataclass
@@ -40,7 +40,7 @@ class Traffic:
     refused: int = 0
     """Acks that were answered NOTHELD."""
     unknown: int = 0
-    """Acks that were not answered."""
+    """Acks of which nobody knows what became."""
     troubles: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
     """What clients met with, by its first word."""
     producing: bool = True
@@ -120,6 +120,7 @@ class Traffic:
             await client.execute_command("Q.ACK", self.queue, delivery.task_id, delivery.lease)
         except redis.ResponseError as error:
             if not str(error).startswith("NOTHELD"):
+                self.unknown += 1  # STOREDOWN: done or not, and not said again
                 raise
             self.refused += 1
         except BaseException:
@@ -141,6 +142,27 @@ class Traffic:
         assert not twice, f"acknowledged twice: {twice}"
         leases = [delivery.lease for delivery in self.deliveries]
         assert len(leases) == len(set(leases)), "one lease number for two deliveries"
+
+    async def drained(self, nodes: Cluster) -> None:
+        """Stop putting; wait until nothing is left."""
+        self.producing = False
+        node = nodes.alive()[0]
+
+        def empty() -> bool:
+            return self.put.keys() <= self.delivered() and node.say("Q.STATS", self.queue)["total"] == 0
+
+        await until_async(empty, 60, 0.2, what=f"the queue is drained: {self}")
+
+    def settled(self, nodes: Cluster) -> None:
+        """Every account that there is agrees: the clients', the counters', the keys'."""
+        self.check()
+        stats = nodes.alive()[0].say("Q.STATS", self.queue)
+        print(self)
+        print({name: value for name, value in stats.items() if name.startswith("count_")})
+        assert stats["count_put"] == len(self.put), "a retried put with the same id made no second task"
+        assert stats["count_acked"] == len(self.put)
+        assert len(self.acked) + self.unknown >= len(self.put)
+        assert not nodes.audit(self.queue)
 
     def __str__(self) -> str:
         again = len(self.deliveries) - len(self.delivered())

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from tidewarden.clock import Clock, sleep
 from tidewarden.cluster.nodes import BEAT_S, Nodes, Registration, dead_nodes
-from tidewarden.errors import StoreDown
+from tidewarden.errors import Error, Stale, StoreDown
 from tidewarden.queue import Queues
 
 log = logging.getLogger("tidewarden.cluster")
@@ -57,11 +57,21 @@ class Reaper:
         ended = 0
         for queue in await self._queues.names():
             for shard in range(await self._queues.shards(queue)):
-                more = 1
-                while more:
-                    n, more = await self._queues.script("queue.reap", queue, shard, [epoch, node, boot, BATCH])
-                    ended += n
+                try:
+                    ended += await self._reap_shard(queue, shard, epoch, node, boot)
+                except (Stale, StoreDown):
+                    raise
+                except Error:
+                    # A shard of a newer format, say: there the leases end by their time, and the others need not wait.
+                    log.exception("the leases of %s in %s, shard %d, could not be ended", node, queue, shard)
         self.reaped += ended
+        return ended
+
+    async def _reap_shard(self, queue: str, shard: int, epoch: int, node: str, boot: int) -> int:
+        ended, more = 0, 1
+        while more:
+            n, more = await self._queues.script("queue.reap", queue, shard, [epoch, node, boot, BATCH])
+            ended += n
         return ended
 
 

@@ -25,7 +25,7 @@ class Take:
 
     __slots__ = (
         "_again", "_busy", "_count", "_ended", "_from", "_got", "_lease_ms", "_loop", "_on_end", "_parked", "_seen",
-        "_session", "_shards", "_task_id", "_timer", "_trouble", "_waits", "future",
+        "_session", "_shards", "_task_id", "_timer", "_trouble", "_until", "_waits", "future",
     )  # fmt: skip
 
     def __init__(
@@ -56,7 +56,8 @@ class Take:
         self._parked = False
         self._trouble: BaseException | None = None
         self._ended = False
-        self._timer = self._loop.call_later(wait_s, self._time_over) if self._waits else None
+        self._until = self._loop.time() + wait_s
+        self._timer: asyncio.TimerHandle | None = None
         self.future.add_done_callback(self._released)
 
     @property
@@ -108,7 +109,13 @@ class Take:
             for shard in self._shards:
                 shard.unpark(self)
         self._again.clear()
+        self._arm()
         self._loop.call_later(RETRY_S, self.start)
+
+    def _arm(self) -> None:
+        """It has to wait: only now a timer is needed, which a take that finds a task at once never is."""
+        if self._timer is None:
+            self._timer = self._loop.call_at(self._until, self._time_over)
 
     def _asked_all(self) -> None:
         if self.future.done():
@@ -116,6 +123,7 @@ class Take:
         if self._got or not self._waits or self._ended:
             self._end()
             return
+        self._arm()
         # A wake-up that came between a shard's answer and now is not lost: ask again where there was one.
         missed = [i for i, shard in enumerate(self._shards) if shard.wakes != self._seen[i]]
         if missed:

@@ -19,7 +19,7 @@ ID_MAX = 200
 REASON_MAX = 240
 STATES = ("delayed", "ready", "leased", "buried")
 
-# DESIGN's table of a task's life, as the documentation shows it and the tests play it against the scripts.
+# The table of a task's life, as the documentation shows it and the tests play it against the scripts.
 TRANSITIONS: dict[str, dict[str, str]] = {
     "delayed": {"due": "ready", "take": "leased", "expire": "buried", "delete": "done"},
     "ready": {"take": "leased", "expire": "buried", "delete": "done"},

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from tidewarden.clock import Clock
-from tidewarden.errors import NotFound, StoreDown
+from tidewarden.errors import Error, NotFound, Stale, StoreDown
 from tidewarden.queue import Queues
 
 log = logging.getLogger("tidewarden.scheduler")
@@ -137,3 +137,9 @@ class Sweep:
             self.expect(queue, shard, round(AWAY_S * 1000))
         except NotFound:
             log.debug("the queue %s is gone", queue)
+        except Stale:
+            raise
+        except Error:
+            # One shard that cannot be swept (a newer format, say) must not stop the others.
+            log.exception("the sweep of %s, shard %d, failed; it is tried again in %g s", queue, shard, ALL_S)
+            self.expect(queue, shard, round(ALL_S * 1000))

@@ -24,7 +24,7 @@ Kind = Literal["cron", "every", "at"]
 Catchup = Literal["none", "one", "all"]
 
 CATCHUPS: tuple[Catchup, ...] = ("none", "one", "all")
-TIME_MS_MAX = 2**42 - 1  # DESIGN: every time on the wire is below 2^42
+TIME_MS_MAX = 2**42 - 1  # every time on the wire is below 2^42
 EVERY_MS_MIN = 10  # each tick is a script call of the sweep's
 EVERY_MS_MAX = 366 * 86_400_000
 # A tick is *missed* when it is this late. A sweep is always a little late, and a new leader needs a moment; without

@@ -9,6 +9,7 @@ local CALLER = ARGV[2]
 local NEVER = 4398046511104 -- 2^42: later than any time on the wire
 local MODES = {keep = true, fail = true, replace = true}
 local now, now_us
+local view -- the store's, read at the first lease
 local S -- the shard record, numbers as numbers
 local changed = {} -- fields of the record to write back
 local counts = {} -- counters to raise
@@ -349,10 +350,12 @@ end
 -- The next lease number: view · 2^36 + n on an embedded store, the clock's microseconds (never back) elsewhere.
 local function new_lease()
   if KEYS[2] then
-    local view = tonumber(redis.call('GET', KEYS[2])) or 0
-    if view ~= S.view then
-      set('view', view)
-      set('n', 0)
+    if not view then
+      view = tonumber(redis.call('GET', KEYS[2])) or 0
+      if view ~= S.view then
+        set('view', view)
+        set('n', 0)
+      end
     end
     set('n', S.n + 1)
     return view * 68719476736 + S.n

