@@ -15,6 +15,8 @@ from tidewarden import errors
 from tidewarden.cli import app
 from tidewarden.cli.account_file import LINE_BYTES_MAX, NotAccounts, rows
 
+pytestmark = pytest.mark.live
+
 _spec = importlib.util.spec_from_file_location("recording_node", Path(__file__).parent / "recording_node.py")
 assert _spec is not None
 assert _spec.loader is not None

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
+import struct
+import threading
+from collections import Counter
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
+import uvloop
 
 from tidewarden.errors import BadArg, StoreDown
 from tidewarden.store.connect import open_transport, options_of, redact
@@ -20,6 +27,16 @@ class Collected(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.data += data
+
+
+class Told(asyncio.Protocol):
+    """A protocol that hears when its connection is lost."""
+
+    def __init__(self) -> None:
+        self.lost = asyncio.Event()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lost.set()
 
 
 @pytest.mark.parametrize(
@@ -92,3 +109,49 @@ async def test_a_refused_password_is_said_without_it(valkey: Any) -> None:
         await open_transport(f"unix://u:hunter2@{valkey.path}", "x", Collected())
     assert "hunter2" not in str(caught.value)
     assert "does not answer" in str(caught.value)
+
+
+def test_a_connection_that_is_lost_at_any_moment_of_its_beginning_is_told_of() -> None:
+    """Under uvloop, as the daemon runs: it refuses late writes in words of its own."""
+    dice = Random(1)
+    server = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        while True:
+            try:
+                peer, _ = server.accept()
+            except OSError:
+                return
+            with peer, contextlib.suppress(OSError):
+                peer.settimeout(0.02)
+                for _ in range(dice.randrange(5)):
+                    peer.recv(4096)
+                    peer.sendall(b"+OK\r\n" * dice.randrange(1, 4))
+                if dice.random() < 0.7:
+                    peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+    async def connect(outcomes: Counter[str]) -> None:
+        url = f"redis://:x@127.0.0.1:{server.getsockname()[1]}/0"
+        for _ in range(300):
+            peer = Told()
+            try:
+                transport, _kept = await open_transport(url, "n", peer)
+            except StoreDown:
+                outcomes["refused"] += 1
+                continue
+            async with asyncio.timeout(5):
+                await peer.lost.wait()
+            outcomes["lost"] += 1
+            transport.abort()
+
+    outcomes: Counter[str] = Counter()
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        uvloop.run(connect(outcomes))
+    finally:
+        server.shutdown(socket.SHUT_RDWR)
+        server.close()
+        thread.join()
+    assert outcomes["refused"] > 20
+    assert outcomes.total() == 300

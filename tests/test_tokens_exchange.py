@@ -17,6 +17,8 @@ from tidewarden.config import Provider, Secret
 from tidewarden.tokens.answers import Answer, Outcome, Unheard, Unsent
 from tidewarden.tokens.exchange import Exchange, credentials
 
+pytestmark = pytest.mark.live
+
 OK = b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 20\r\n\r\n{"access_token":"a"}'
 Talk = Callable[[bytes, asyncio.StreamWriter], Awaitable[None]]
 

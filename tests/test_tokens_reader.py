@@ -12,6 +12,8 @@ import pytest
 
 from tidewarden.errors import NotFound, Timeout
 
+pytestmark = pytest.mark.live
+
 _spec = importlib.util.spec_from_file_location("tokens_harness", Path(__file__).with_name("tokens_harness.py"))
 harness = sys.modules.setdefault("tokens_harness", importlib.util.module_from_spec(_spec))
 _spec.loader.exec_module(harness)

@@ -8,6 +8,7 @@ allows one request at a time on a connection. Only our code, which knows ids and
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 from typing import Any
 
@@ -70,8 +71,10 @@ async def open_transport(url: str, name: str, protocol: asyncio.Protocol) -> tup
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT_S):  # not wait_for: on Python 3.11 that can swallow a cancellation
             await connection.connect()
-    except (RedisError, OSError, TimeoutError) as error:
-        await connection.disconnect(nowait=True)
+    except (RedisError, OSError, TimeoutError, RuntimeError) as error:
+        # RuntimeError is how uvloop refuses to write to a connection that was lost a moment ago.
+        with contextlib.suppress(RedisError, OSError, RuntimeError):
+            await connection.disconnect(nowait=True)
         raise StoreDown(f"the store at {redact(url)} does not answer: {str(error) or type(error).__name__}") from None
     except asyncio.CancelledError:
         await connection.disconnect(nowait=True)
@@ -80,6 +83,10 @@ async def open_transport(url: str, name: str, protocol: asyncio.Protocol) -> tup
     kept = (connection._reader, connection._writer)
     connection._reader = connection._writer = None
     transport: asyncio.Transport = kept[1].transport
+    if kept[0].at_eof() or kept[0].exception() is not None or transport.is_closing():
+        # Lost before ``protocol`` was there to be told of it: it would wait for ever.
+        transport.abort()
+        raise StoreDown(f"the store at {redact(url)} closed the connection at once")
     transport.set_protocol(protocol)
     transport.resume_reading()
     return transport, kept

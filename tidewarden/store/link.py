@@ -224,9 +224,11 @@ class Link(asyncio.Protocol):
                 self._lost.clear()
                 self._reader = hiredis.Reader()
                 transport, self._kept = await open_transport(self.url, self._name, self)
-            except StoreDown as error:
+            except Exception as error:
                 self._why = str(error)
-                if not said:
+                if not isinstance(error, StoreDown):  # a link that ends here in silence would be down for ever
+                    log.exception("connecting to the store failed for a reason of ours; trying again")
+                elif not said:
                     log.warning("%s; trying again", error)
                     said = True
                 await sleep(self._clock, pause_s)
