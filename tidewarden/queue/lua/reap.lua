@@ -17,20 +17,7 @@ local ended, more = 0, 0
 for holder in string.gmatch(S.holders, '%S+') do
   local name, number = string.match(holder, '^(.*)%.(%d+)$')
   if name == node and tonumber(number) <= boot then
-    local index, from = key('leased:' .. holder), 0
-    while ended < most do
-      local ids = redis.call('ZRANGE', index, from, from + math.min(100, most - ended) - 1)
-      if #ids == 0 then break end
-      for i = 1, #ids do
-        local t, r = task_get(ids[i]), tries_get(ids[i])
-        if t and r and not r.sticky then
-          end_lease(ids[i], t, r, 'loss', nil, 'node ' .. holder .. ' died')
-          ended = ended + 1
-        else
-          from = from + 1
-        end
-      end
-    end
+    ended = ended + end_leases(holder, most - ended, 'loss', 'node ' .. holder .. ' died')
     if ended >= most then more = 1 end
   end
 end

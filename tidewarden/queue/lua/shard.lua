@@ -342,6 +342,25 @@ local function end_lease(id, t, r, how, delay_ms, reason)
   end
 end
 
+-- End at most `most` leases of one holder; sticky ones stay. How many ended.
+local function end_leases(holder, most, how, reason)
+  local index, ended_here, from = key('leased:' .. holder), 0, 0
+  while ended_here < most do
+    local ids = redis.call('ZRANGE', index, from, from + math.min(100, most - ended_here) - 1)
+    if #ids == 0 then break end
+    for i = 1, #ids do
+      local t, r = task_get(ids[i]), tries_get(ids[i])
+      if t and r and r.holder == holder and not r.sticky then
+        end_lease(ids[i], t, r, how, nil, reason)
+        ended_here = ended_here + 1
+      else
+        from = from + 1
+      end
+    end
+  end
+  return ended_here
+end
+
 local function set_sticky(id, r, on)
   r.sticky = on
   tries_put(id, r)
