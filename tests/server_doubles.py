@@ -1,4 +1,4 @@
-"""Recording doubles of the rooms behind the doors. Test files load this by path; it imports nothing of pytest."""
+"""Recording doubles of the rooms behind the doors; nothing of pytest."""
 
 from __future__ import annotations
 

@@ -288,7 +288,7 @@ def test_the_scripts_live_by_the_table(desk: Any) -> None:
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=35,
+            max_examples=settings().max_examples // 3,
             stateful_step_count=30,
             deadline=None,
             derandomize=True,
