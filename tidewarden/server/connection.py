@@ -286,6 +286,8 @@ class Connection(asyncio.Protocol):
         future = result if asyncio.isfuture(result) else asyncio.ensure_future(result, loop=self.server.loop)
         slot.future = future
         future.add_done_callback(slot.done)
+        if pending.waits and self._closing:
+            self.close()  # half closed: we would not see it go, and a task could be handed to a peer that is gone
 
     def _unknown(self, request: Request) -> bytes:
         shown = request[0][:40].decode("utf-8", "backslashreplace")
