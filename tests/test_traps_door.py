@@ -141,39 +141,53 @@ async def test_trap_waiters_stranded_by_a_lost_wake_up(doors: Pair, seed: int) -
     dice = random.Random(seed)
     await configured(doors, losses_max=0)
     putter = await doors[0].dial()
-    waiting: dict[asyncio.Task[Any], tuple[Any, int]] = {}
+    waiting: dict[asyncio.Task[Any], Any] = {}
 
     async def wait_one(number: int) -> None:
         line = await doors[number].dial()
         line.send(f"Q.TAKE WAIT {HOUR_MS} LEASE {HOUR_MS} FROM q")
-        waiting[asyncio.ensure_future(line.reply())] = (line, number)
+        waiting[asyncio.ensure_future(line.reply())] = line
 
-    for n in range(6):
+    for n in range(3):
         await wait_one(n % 2)
     for n in range(50):
-        await reach(lambda: doors[0].server.waiting + doors[1].server.waiting == 6)
+        await reach(lambda: doors[0].server.waiting + doors[1].server.waiting == 3)
         putter.send(f"Q.PUT q x ID t{n}")
         await turns(dice.randrange(10))
         if dice.random() < 0.2:
             doors[dice.randrange(2)].ears._transport.abort()
         victim = dice.choice(list(waiting))
-        line, number = waiting.pop(victim)
+        line = waiting.pop(victim)
         line.drop()
         await asyncio.gather(victim, return_exceptions=True)
-        await wait_one(number)
         assert await putter.reply() == b"t%d" % n
         done, _ = await asyncio.wait(waiting, timeout=20, return_when=asyncio.FIRST_COMPLETED)
         assert done, f"t{n} is stranded: {await doors[0].queues.peek('q', f't{n}')}"
         (found,) = done
         ((_, task_id, lease, *_),) = found.result()
-        line, number = waiting.pop(found)
+        line = waiting.pop(found)
         assert task_id == b"t%d" % n
         assert await line.call("Q.ACK", "q", task_id, lease) == b"OK"
         await line.close()
-        await wait_one(number)
-    for task, (line, _) in waiting.items():
+        for _ in range(2):
+            await wait_one(dice.randrange(2))
+    for task, line in waiting.items():
         line.drop()
         await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_trap_waiters_stranded_beside_a_take_of_the_same_turn(doors: Pair) -> None:
+    """Puts and a take that go out as one script: what the take leaves is for those who wait at the other node."""
+    waiters = [await doors[1].dial() for _ in range(2)]
+    for line in waiters:
+        line.send(f"Q.TAKE WAIT {HOUR_MS} FROM q")
+    await reach(lambda: doors[1].server.waiting == 2)
+    putter, taker = await doors[0].dial(), await doors[0].dial()
+    await taker.call("Q.TAKE", "FROM", "q")
+    putter.send(*(f"Q.PUT q x ID t{n}" for n in range(3)))
+    taker.send("Q.TAKE FROM q")
+    tasks = [await line.reply() for line in (*waiters, taker)]
+    assert sorted(task_id for rows in tasks for _, task_id, *_ in rows) == [b"t0", b"t1", b"t2"]
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -237,6 +251,19 @@ async def test_trap_closing_one_connection_frees_what_another_holds(doors: Pair)
     assert await lines[1].call("Q.TAKE", "FROM", "q") == []
     for n in (1, 2, 5):
         assert await lines[n].call("Q.ACK", "q", held[n][1], held[n][2]) == b"OK"
+
+
+async def test_trap_closing_one_connection_frees_what_it_held_before(doors: Pair) -> None:
+    """As above: its task was handed on meanwhile, by its number and another connection."""
+    first, other, second = [await doors[n % 2].dial() for n in range(3)]
+    await first.call("Q.PUT", "q", "x", "ID", "a")
+    ((_, _, lease, *_),) = await first.call("Q.TAKE", "LEASE", HOUR_MS, "FROM", "q")
+    assert await other.call("Q.RELEASE", "q", "a", lease) == b"OK"
+    ((_, _, lease, *_),) = await second.call("Q.TAKE", "LEASE", HOUR_MS, "FROM", "q")
+    first.drop()
+    await reach(lambda: len(doors[0].server.connections) == 1)
+    assert await other.call("Q.TAKE", "WAIT", 50, "FROM", "q") == []
+    assert await second.call("Q.ACK", "q", "a", lease) == b"OK"
 
 
 async def test_trap_ack_from_another_connection(doors: Pair) -> None:

@@ -99,11 +99,8 @@ class Connection(asyncio.Protocol):
                 self._crowded()
 
     def eof_received(self) -> bool:
-        if (
-            not (self._begun_count or self._requests)
-            or self._held_up
-            or (self.session is not None and self.session.held)
-        ):
+        holds = self.session is not None and self.session.held
+        if holds or self._held_up or not (self._begun_count or self._requests):
             return False
         self._closing = True  # a script's last words, like `printf … | nc`: answer, then close
         return True
