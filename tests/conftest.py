@@ -217,9 +217,16 @@ class Desk:
         return list(self.run("queue.put", *args))
 
     def take(
-        self, count: int = 1, *, lease_ms: int = 0, wait: bool = False, task_id: str = "", holder: str = ""
+        self,
+        count: int = 1,
+        *,
+        lease_ms: int = 0,
+        wait: bool = False,
+        task_id: str = "",
+        holder: str = "",
+        session: str = "",
     ) -> list[Row]:
-        items = self.run("queue.take", 200, count, lease_ms, int(wait), task_id, holder=holder)
+        items = self.run("queue.take", 200, count, lease_ms, f"{int(wait)}{session}", task_id, holder=holder)
         return [Row(row[0].decode(), *row[1:]) for row in items[0]]
 
     def take_one(self, **options: Any) -> Row:
