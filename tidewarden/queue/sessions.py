@@ -116,13 +116,34 @@ class Sessions(Graces):
 
     async def _attach(self, session: Session, wanted: Shared, grace_ms: int, new: bool) -> None:
         holder = self.holder
-        number = await self._session_script("join", wanted.uuid, wanted.user, grace_ms, int(new))
+        try:
+            number = await self._session_script("join", wanted.uuid, wanted.user, grace_ms, int(new))
+        except StoreDown:
+            self._spawn(self._unjoin_later(wanted))
+            raise
         shared = self._shared.setdefault(wanted.uuid, wanted)
         shared.number, shared.holder = max(shared.number, number), holder
         shared.connections.add(session)
         session.shared = shared
         if holder != self.holder:  # this node registered anew meanwhile
             self._spawn(self._rejoin_later(shared))
+
+    async def _unjoin_later(self, wanted: Shared) -> None:
+        """Nobody knows whether this node is attached. Attach for certain, and leave unless a connection has joined meanwhile."""
+        while True:
+            await sleep(self._clock, LOST_RETRY_S)
+            holder = self.holder
+            try:
+                number = await self._session_script("join", wanted.uuid, wanted.user, -1, 0)
+            except StoreDown:
+                continue
+            except Error as error:
+                return log.debug("the session %s was not joined: %s", wanted.uuid, error)
+            there = self._shared.get(wanted.uuid, wanted)
+            there.number, there.holder = max(there.number, number), holder
+            if there is wanted:
+                self._spawn(self._detach_later(wanted))
+            return None
 
     async def _leave(
         self, session: Session, joining: asyncio.Lock, held: dict[tuple[str, str], tuple[int, int]]
