@@ -15,12 +15,15 @@ from tidewarden.store import Scripts
 
 VERBS = [
     "ack",
+    "change",
     "check",
     "configure",
     "delete",
     "end",
     "free",
     "kick",
+    "link",
+    "make",
     "pause",
     "peek",
     "pick",

@@ -9,6 +9,7 @@ from typing import Any
 from tidewarden.clock import Clock, sleep
 from tidewarden.config import Config
 from tidewarden.errors import BadArg, Full, NotHeld, StoreDown
+from tidewarden.queue.recut import Recut
 from tidewarden.queue.room import Room, put_error
 from tidewarden.queue.session import Session
 from tidewarden.queue.shard import Shard
@@ -74,7 +75,7 @@ class Queues(Room):
             for name, (future, lease, end_ms, shard) in ends.items():
                 try:
                     await future
-                except StoreDown:
+                except (StoreDown, Recut):
                     if end_ms > shard.now_ms:
                         held[name] = (lease, end_ms)
             if held:
@@ -84,16 +85,19 @@ class Queues(Room):
 
     def put(self, queue: str, task: NewTask) -> asyncio.Future[str]:
         """
-        Put a task; a future of its id.
+        Put a task into a queue, or into each queue of a topic; a future of its id.
 
-        Raises: BadArg, TooBig (at once); in the future: Exists, NotHeld (by ``if_exists``), Full, StoreDown (with the same
-        id a retry is safe).
+        Raises: BadArg, TooBig, and what a strategy does (at once); in the future: Exists, NotHeld (by ``if_exists``), Full,
+        StoreDown (with the same id a retry is safe).
         """
-        if queue not in self._shards:
-            check_name(queue)
         task.check(self._config.limits.payload_bytes)
+        shards = self._shards.get(queue)
+        if shards is None:
+            return self._loop.create_task(self._put_by_name(check_name(queue), task))
         own = not task.id
         task_id = task.id or self._ids.make(self._clock.unix_ms())
+        if queue in self._choosers:
+            task_id = self._choosers[queue](task_id, task.payload, own=own)
         future: asyncio.Future[str] = self._loop.create_future()
 
         def answered(done: asyncio.Future[Any]) -> None:
@@ -109,11 +113,15 @@ class Queues(Room):
             else:
                 future.set_result(task_id)
 
-        options = task.options(own)
-        self._then(
-            queue, lambda shards: self._lane(shards, task_id).put(task_id, options, task.payload)
-        ).add_done_callback(answered)
+        self._lane(shards, task_id).put(task_id, task.options(own), task.payload).add_done_callback(answered)
         return future
+
+    async def _put_by_name(self, name: str, task: NewTask) -> str:
+        """A put into a topic, or into a queue that this node does not know yet."""
+        links = await self._links_of(name)
+        if links is None:
+            return await self.put(name, task)
+        return await self._put_to_each(name, links, task, lambda queue, copy: self.put(queue, copy))
 
     def take(
         self,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from tidewarden.errors import BadArg, Error, Internal
+from tidewarden.queue.recut import Recut, recut_of, repeat
 from tidewarden.store import Link, Scripts
 from tidewarden.store.link import Arg
 
@@ -48,6 +49,8 @@ class Shard:
     The scripts of one shard, batched. Every method returns a future of the item's own reply (see ``lua/*.lua``).
 
     ``holder`` is asked anew for each call, for a node may register again; ``on_next(shard, delay_ms)`` hears the next event.
+    ``layout``: the number of the queue's cut; where the store knows a newer one, ``on_recut(shard, that)`` says where an id lies
+    now, and what can be repeated is.
     """
 
     def __init__(
@@ -57,8 +60,13 @@ class Shard:
         keys: tuple[str, ...],
         holder: Callable[[], str],
         on_next: Callable[[Shard, int], None],
+        *,
+        layout: int = 0,
+        on_recut: Callable[[Shard, int], asyncio.Future[Any]] | None = None,
     ) -> None:
         self.keys = keys
+        self._stamp = f"/{layout}" if layout else ""
+        self._on_recut = on_recut
         _, self.queue, index = split_prefix(keys[0])
         self.index = index
         self._link = link
@@ -132,10 +140,17 @@ class Shard:
             self._send(name, (*batch.head, *batch.args), batch.futures, single=False)
 
     def _send(
-        self, name: str, args: Sequence[Arg], futures: list[asyncio.Future[Any]], *, single: bool, now_ms: int = 0
+        self,
+        name: str,
+        args: Sequence[Arg],
+        futures: list[asyncio.Future[Any]],
+        *,
+        single: bool,
+        now_ms: int = 0,
+        final: bool = False,
     ) -> None:
         try:
-            reply = self._scripts.run(self._link, name, self.keys, (now_ms, self._holder(), *args))
+            reply = self._scripts.run(self._link, name, self.keys, (self.stamped(now_ms), self._holder(), *args))
         except (Error, UnicodeEncodeError) as error:
             refused = (
                 error if isinstance(error, Error) else BadArg(f"not every id or reason is UTF-8 text: {error.reason}")
@@ -143,13 +158,24 @@ class Shard:
             for future in futures:
                 future.set_exception(refused)
             return
-        reply.add_done_callback(lambda done: self._answer(done, futures, single))
+        items = () if single or name == "queue.take" else args  # what can be repeated elsewhere, item by item
+        reply.add_done_callback(lambda done: self._answer(done, futures, single, None if final else (name, items)))
 
-    def _answer(self, done: asyncio.Future[Any], futures: list[asyncio.Future[Any]], single: bool) -> None:
+    def _answer(
+        self,
+        done: asyncio.Future[Any],
+        futures: list[asyncio.Future[Any]],
+        single: bool,
+        sent: tuple[str, Sequence[Arg]] | None,
+    ) -> None:
         if done.cancelled():
             return
         error = done.exception()
         if error is not None:
+            error = recut_of(self.queue, error)
+            if isinstance(error, Recut) and sent is not None and self._on_recut is not None:
+                repeat(self._on_recut(self, error.layout), error, futures, *sent)
+                return
             for future in futures:
                 if not future.done():
                     future.set_exception(error)
@@ -167,6 +193,16 @@ class Shard:
                 if not future.done():
                     future.set_result(item)
         self.heard(now_ms, next_ms, bool(woke))
+
+    # --- a queue that was cut anew
+
+    def stamped(self, now_ms: int) -> Arg:
+        """The first argument of every script: the time (0: the store's), and which cut of the queue this is."""
+        return f"{now_ms}{self._stamp}" if self._stamp else now_ms
+
+    def repeat(self, name: str, item: Sequence[Arg], future: asyncio.Future[Any]) -> None:
+        """Run one item of a batch, refused elsewhere, for ``future``; a second refusal is final."""
+        self._send(name, item, [future], single=False, final=True)
 
     # --- waiting
 

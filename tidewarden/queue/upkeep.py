@@ -8,14 +8,15 @@ from typing import Any
 
 import msgspec
 
-from tidewarden.errors import BadArg, NotFound, NotHeld
-from tidewarden.queue.registry import Registry
+from tidewarden.errors import BadArg, NotFound, NotHeld, Stale
+from tidewarden.queue.placing import STRATEGIES
 from tidewarden.queue.settings import QueueSettings, changed
 from tidewarden.queue.task import COUNT_MAX, STATES, TIME_MAX_MS, Changes, check_id, check_name, check_range, described
+from tidewarden.queue.topics import Topics
 from tidewarden.store.link import Arg
 
 
-class Upkeep(Registry):
+class Upkeep(Topics):
     """Kick, update, delete, peek, pause, statistics and settings."""
 
     async def kick(self, queue: str, *, count: int = 0, task_id: str = "", reason_prefix: str = "") -> int:
@@ -138,23 +139,41 @@ class Upkeep(Registry):
         """
         Change settings of a queue, which is made when it is new; the settings now.
 
-        Raises: BadArg: an unknown name, a value that is not allowed, or ``shards`` or ``order`` of a queue that holds tasks.
+        Raises: BadArg: an unknown name, a value that is not allowed, or ``shards``, ``strategy`` or ``order`` of a queue that
+        holds tasks; Stale: somebody else changed them at the same time.
         """
         await self._open(check_name(queue))
         raw = await self._link.call("HGET", self._registry_key, queue)  # another node may have changed it a moment ago
         self._build(queue, msgspec.json.decode(raw, type=QueueSettings))
         old = self._settings[queue]
-        new = changed(old, values, fsync_always=self._config.store.fsync == "always")
-        if new.shards != old.shards:
-            stats = await self.stats(queue)
-            if stats["total"] or stats["schedules"]:
-                raise BadArg(f"shards of {queue} can be changed only while it is empty and has no schedules")
+        always = self._config.store.fsync == "always"
+        strategies = (*STRATEGIES, *self._strategies)
+        new = changed(old, values, fsync_always=always, strategies=strategies)
+        cut = [name for name in ("shards", "strategy") if getattr(new, name) != getattr(old, name)]
+        if cut:
+            new = msgspec.structs.replace(new, layout=old.layout + 1)
+            await self._close_cut(queue, raw, old, cut)
         shards = self._cut(queue, new)
         replies = await asyncio.gather(*(shard.run("queue.configure", new.shard_fields()) for shard in shards))
         if b"NOTEMPTY" in replies:
             await asyncio.gather(*(shard.run("queue.configure", old.shard_fields()) for shard in shards))
             raise BadArg(f"order of {queue} can be changed only while it is empty")
-        await self._link.call("HSET", self._registry_key, queue, msgspec.json.encode(new))
+        if not await self._by_name("queue.change", queue, raw, msgspec.json.encode(new)):
+            raise Stale(f"the settings of {queue} were changed by somebody else at the same time; repeat this")
         self._build(queue, new)
-        await self._link.call("PUBLISH", self._registry_key, queue)
-        return msgspec.structs.asdict(new)
+        return new.shown()
+
+    async def _close_cut(self, queue: str, raw: bytes, old: QueueSettings, cut: list[str]) -> None:
+        """
+        Close the shards of a queue to everybody who knows it only as it is cut now, if all of them are empty.
+
+        From then until the new settings are stored the queue answers nobody; where they never come, :meth:`_read_cut` ends it.
+        """
+        refused = BadArg(f"{' and '.join(cut)} of {queue} can be changed only while it is empty and has no schedules")
+        stats = await self.stats(queue)
+        if stats["total"] or stats["schedules"]:
+            raise refused
+        closed = await self._each(queue, "queue.configure", ("layout", old.layout + 1))
+        if b"NOTEMPTY" in closed:  # something was put meanwhile
+            await self._keep_cut(queue, raw, old, old.layout + 1)
+            raise refused

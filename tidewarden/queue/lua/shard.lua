@@ -1,6 +1,6 @@
 -- shard: what a shard of a queue is. Local functions only; the loader puts this file before every verb's.
 -- KEYS    1 the shard's prefix `{cluster:queue:shard}`  2 the store's view counter, on an embedded store only
--- ARGV    1 now_ms (unix; "0": the store's TIME)  2 the caller's holder `node.boot` ("-": none)  3… the verb's own
+-- ARGV    1 now_ms (unix; "0": the store's TIME), and `/layout` in a queue that was cut anew  2 the caller's holder `node.boot` ("-": none)  3… the verb's own
 -- REPLY   finish(items) = {now_ms, next_ms | -1, woke 0|1, items}; refusals are errors `CODE message`
 -- This file alone knows the layout (format 1). A task is in exactly one of delayed, ready:<priority>, leased:<holder>, buried.
 -- Beside them: expiring (zset, waiting tasks with a TTL), waits (hash id → holders), done:<id> and gone:<id> (how a task ended, for a while).
@@ -53,9 +53,20 @@ local function set(field, value)
   changed[field] = true
 end
 
+-- A queue that is cut anew counts its layouts, and callers say with the time which one they know: `now_ms/layout`. A newer one is adopted.
+local function agree(layout)
+  if layout < S.layout then refuse('RECUT ' .. text(S.layout) .. ' the queue of ' .. P .. ' was cut anew since the caller read its settings') end
+  set('layout', layout)
+end
+
 local function open()
   local time = redis.call('TIME')
+  local layout = 0
   now = tonumber(ARGV[1])
+  if not now then
+    local at, known = string.match(ARGV[1], '^(%d+)/(%d+)$')
+    now, layout = tonumber(at), tonumber(known)
+  end
   if now == 0 then
     now_us = time[1] * 1000000 + time[2]
     now = math.floor(now_us / 1000)
@@ -76,6 +87,8 @@ local function open()
   if S.format > 1 then
     refuse('INTERNAL the shard ' .. P .. ' has format ' .. text(S.format) .. '; this version reads 1: upgrade this node')
   end
+  S.layout = S.layout or 0
+  if S.layout ~= layout then agree(layout) end
 end
 
 -- Lists in the record: names separated by spaces, each at most once.
