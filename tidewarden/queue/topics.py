@@ -29,12 +29,14 @@ class Topics(Registry):
         """
         if check_name(topic, "topic") == check_name(queue):
             raise BadArg(f"a topic is linked to a queue, which has another name: found {topic} twice")
-        await self._open(queue)
+        nested = f"{queue} is a topic; only queues can be linked to one"
+        if await self._links_of(queue) is not None:
+            raise BadArg(nested)
         word, links = await self._by_name("queue.link", topic, queue, 1, LINKS_MAX)
         if word == b"QUEUE":
             raise BadArg(f"{topic} is a queue already; a topic has a name of its own")
         if word == b"TOPIC":
-            raise BadArg(f"{queue} is a topic; only queues can be linked to one")
+            raise BadArg(nested)
         if word == b"MANY":
             raise BadArg(f"the topic {topic} has {LINKS_MAX} queues, the most that are allowed")
         self._topics[topic] = tuple(links.decode().split())
