@@ -99,10 +99,17 @@ class Upkeep(Topics):
         shards = await self._open(check_name(queue))
         return list(await asyncio.gather(*(shard.run(name, args) for shard in shards)))
 
-    async def stats(self, queue: str) -> dict[str, Any]:
-        """Counts by state, counters since the queue was made, what happens next. Raises: NotFound: there is no such queue."""
+    async def stats(self, queue: str, *, by_shard: bool = False) -> dict[str, Any]:
+        """
+        Counts by state, counters since the queue was made, what happens next; of a topic its queues.
+
+        ``by_shard``: the counts of each shard, too. Raises: NotFound: there is no such queue.
+        """
         if check_name(queue) not in self._shards and await self._link.call("HEXISTS", self._registry_key, queue) == 0:
-            raise NotFound(f"there is no queue {queue}")
+            links = await self._link.call("HGET", self._topics_key, queue)
+            if links is None:
+                raise NotFound(f"there is no queue {queue}")
+            return {"topic": queue, "queues": sorted(links.decode().split())}
         names = ("delayed", "ready", "leased", "buried")
         total: dict[str, Any] = {
             "queue": queue,
@@ -116,9 +123,11 @@ class Upkeep(Topics):
         upcoming: list[int] = []
         counters: dict[str, int] = {}
         waiting_takes = 0
+        each: list[dict[str, int]] = []
         for row, shard in zip(await self._each(queue, "queue.stats", ()), self._shards[queue], strict=True):
             for name, value in zip(names, row[:4], strict=True):
                 total[name] += value
+            each.append({"shard": shard.index, **dict(zip(names, row, strict=False)), "total": sum(row[:4])})
             total["paused_until_ms"] = max(total["paused_until_ms"], row[4])
             total["waiting"] = max(total["waiting"], row[5])
             oldest += [row[6]] if row[6] >= 0 else []
@@ -133,6 +142,8 @@ class Upkeep(Topics):
         total["waiting_takes_here"] = waiting_takes
         total["oldest_ready_deadline_ms"] = min(oldest, default=-1)
         total["next_ms"] = min(upcoming, default=-1)
+        if by_shard:
+            total["by_shard"] = each
         return total | {f"count_{name}": value for name, value in sorted(counters.items())}
 
     async def configure(self, queue: str, values: dict[str, Any]) -> dict[str, Any]:
