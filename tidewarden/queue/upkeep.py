@@ -15,23 +15,35 @@ from tidewarden.queue.task import COUNT_MAX, STATES, TIME_MAX_MS, Changes, check
 from tidewarden.queue.topics import Topics
 from tidewarden.store.link import Arg
 
+ALL = 2**31  # a count that is no limit
+
 
 class Upkeep(Topics):
     """Kick, update, delete, peek, pause, statistics and settings."""
 
-    async def kick(self, queue: str, *, count: int = 0, task_id: str = "", reason_prefix: str = "") -> int:
-        """Buried tasks become ready: one by id, or at most ``count`` of those whose reason begins with the prefix; how many did."""
+    async def kick(
+        self, queue: str, *, count: int = 0, task_id: str = "", reason_prefix: str = "", age_ms: int = 0
+    ) -> int:
+        """
+        Buried tasks become ready; how many did.
+
+        One by id, or at most ``count`` of those whose reason begins with the prefix and that were buried ``age_ms`` ago or
+        earlier; in no case one that is buried while this runs, so that what fails at once is not kicked for ever.
+        """
         shards = await self._open(check_name(queue))
         if task_id:
             moved, _ = await self._lane(shards, check_id(task_id)).run("queue.kick", (1, task_id, "", 0))
             return int(moved)
-        check_range(count, "COUNT", 1, 2**31)
+        check_range(count, "COUNT", 1, ALL)
+        check_range(age_ms, "AGE", 0, TIME_MAX_MS // 2)
         total = 0
         for shard in shards:
-            rank = 0
+            rank = till_ms = 0
             while rank >= 0 and total < count:
-                moved, rank = await shard.run("queue.kick", (min(count - total, COUNT_MAX), "", reason_prefix, rank))
+                args = (min(count - total, COUNT_MAX), "", reason_prefix, rank, till_ms, age_ms)
+                moved, rank = await shard.run("queue.kick", args)
                 total += moved
+                till_ms = till_ms or max(1, shard.now_ms - age_ms)
         return total
 
     async def update(self, queue: str, task_id: str, changes: Changes) -> None:
