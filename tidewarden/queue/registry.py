@@ -120,6 +120,10 @@ class Registry:
         """The shard that an id lies in: ``crc32(id) % S``."""
         return zlib.crc32(task_id.encode()) % len(self._shards[queue])
 
+    async def shard(self, queue: str, task_id: str) -> Shard:
+        """The shard that an id lies in."""
+        return self._lane(await self._open(queue), task_id)
+
     async def shards(self, queue: str) -> int:
         """How many shards the queue has."""
         return len(await self._open(queue))
