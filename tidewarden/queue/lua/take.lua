@@ -61,6 +61,7 @@ if not paused and total > 0 then
     if #ids < needed then set('pris', without(S.pris, word)) end
     for i = 1, #ids do picked[#picked + 1] = ids[i] end
   end
+  if #picked < total then woke = false end -- what became ready in this call is taken: nobody need be told
 end
 
 local leased = {} -- score, id …
