@@ -6,6 +6,7 @@ import asyncio
 import secrets
 import struct
 from collections import OrderedDict
+from collections.abc import Coroutine
 from typing import Any, NamedTuple
 
 from tidewarden.errors import BadArg, Draining, Full, NotFound, NotHeld, Stale, StoreDown
@@ -34,12 +35,33 @@ class _Want(NamedTuple):
 
 
 class _Claim:
-    """An acquire under way, as its session sees it."""
+    """An acquire under way, as its session sees it: whoever ends :attr:`future` ends it."""
 
-    __slots__ = ("future",)
+    __slots__ = ("_session", "_task", "future")
 
-    def __init__(self, future: asyncio.Future[Any]) -> None:
-        self.future = future
+    def __init__(self, session: Session, work: Coroutine[Any, Any, int | None]) -> None:
+        loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[int | None] = loop.create_future()
+        self._session = session
+        self._task = loop.create_task(work)
+        self._task.add_done_callback(self._answered)
+        self.future.add_done_callback(self._ended)
+        session.takes.add(self)
+
+    def _answered(self, task: asyncio.Task[int | None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if self.future.done():
+            return  # what it got in that very moment is its session's, and ends with that
+        if task.cancelled():
+            self.future.cancel()
+        elif error is not None:
+            self.future.set_exception(error)
+        else:
+            self.future.set_result(task.result())
+
+    def _ended(self, _: asyncio.Future[int | None]) -> None:
+        self._session.takes.discard(self)
+        self._task.cancel()
 
 
 class Locks:
@@ -75,11 +97,7 @@ class Locks:
         # A key of our own makes our own second try safe, after the store was away.
         want = _Want(session, name, b"=" + key if key else b"-" + secrets.token_bytes(8), lease_ms)
         until = self._loop.time() + wait_ms / 1000
-        task = self._loop.create_task(self._wait(want, until) if wait_ms else self._try(want))
-        claim = _Claim(task)
-        session.takes.add(claim)
-        task.add_done_callback(lambda _: session.takes.discard(claim))
-        return task
+        return _Claim(session, self._wait(want, until) if wait_ms else self._try(want)).future
 
     async def _try(self, want: _Want) -> int | None:
         """At once or not at all; where others wait on this node, only what the key holds already."""
