@@ -545,7 +545,7 @@ async def test_one_at_a_time_under_many_contenders(node: Any, seed: int) -> None
     Whoever's release is answered OK was alone all the time; whoever was late is stopped by the resource, at the latest.
     """
     dice = random.Random(seed)
-    nodes = [await node(f"n{i}") for i in range(3)]
+    nodes = [await node(f"n{i}", views=seed % 2 == 1) for i in range(3)]
     locks = [locks_of(n) for n in nodes]
     ledgers = {"a": Ledger(), "b": Ledger()}
     inside: dict[str, set[int]] = {"a": set(), "b": set()}

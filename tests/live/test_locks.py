@@ -36,6 +36,7 @@ async def test_the_next_in_line_gets_the_lock_of_one_that_is_gone(healed: Cluste
     leader = healed.leader()
     holding, waiting, third = (*healed.others(leader), leader)
     holder, waiter = holding.aclient(), waiting.aclient()
+    boot = holding.status()["holder"]
     old = await holder.execute_command("L.ACQUIRE", how, LONG_MS, "KEY", "k1")
     assert await waiter.execute_command("L.ACQUIRE", how, LONG_MS) is None
     asked = asyncio.ensure_future(waiter.execute_command("L.ACQUIRE", how, LONG_MS, "WAIT", LONG_MS))
@@ -53,6 +54,7 @@ async def test_the_next_in_line_gets_the_lock_of_one_that_is_gone(healed: Cluste
     assert time.monotonic() - begun < (2 if how == "close" else 10), "not by the end of the lease"
     if how == "freeze":
         holding.thaw()
+        await until_async(lambda: holding.status()["holder"] != boot, what="it has registered anew")
         with pytest.raises(redis.ResponseError, match="NOTHELD"):
             await holder.execute_command("L.RENEW", how, old, LONG_MS)
     with pytest.raises(redis.ResponseError, match="NOTHELD"):
