@@ -20,8 +20,10 @@ LONG_MS = 60_000
 # --- script by script, at a time of the test's
 
 
-def acquire(desk: Any, name: str, key: str = "=k", ms: int = 1000, *, take: int = 1, holder: str = "") -> list[int]:
-    return list(desk.run("queue.lock_acquire", name, key, ms, take, 0, holder=holder)[0])
+def acquire(
+    desk: Any, name: str, key: str = "=k", ms: int = 1000, *, take: int = 1, holder: str = "", uuid: str = ""
+) -> list[int]:
+    return list(desk.run("queue.lock_acquire", name, key, ms, take, 0, uuid, holder=holder)[0])
 
 
 def release(desk: Any, name: str, fence: int) -> int:
@@ -121,8 +123,24 @@ def test_a_dead_nodes_locks_are_free_and_it_gets_none(desk: Any) -> None:
     assert acquire(desk, "b", "=x")[0] == 0
 
 
+def test_a_sessions_lock_outlives_its_node_and_ends_with_the_session(desk: Any) -> None:
+    uuid = "0123456789abcdef" * 2
+    fence, _, _ = acquire(desk, "a", "=k", holder="n0.1", uuid=uuid)
+    assert desk.run("queue.reap", 1, "n0", 1, 100) == [0, 0]
+    assert acquire(desk, "a", "=other", holder="n1.1") == [0, 0, desk.now + 1000]
+    assert acquire(desk, "a", "=k", holder="n1.1", uuid=uuid)[0] == fence
+    assert renew(desk, "a", fence)[0]
+    desk.audit()
+    assert acquire(desk, "a", "=k", holder="n1.1")[0] == fence, "by a bare connection that knows the key"
+    assert desk.run("queue.lose", uuid, 10) == [0, 0]
+    assert acquire(desk, "a", "=k", holder="n1.1", uuid=uuid)[0] == fence
+    assert desk.run("queue.lose", uuid, 10) == [1, 0]
+    assert acquire(desk, "a", "=k", holder="n1.1")[0] > fence
+    assert release(desk, "a", acquire(desk, "a", holder="n1.1", uuid=uuid)[0])
+
+
 def test_several_in_one_script(desk: Any) -> None:
-    args = ["a", "=1", 100, 1, 0, "a", "=2", 100, 1, 1, "b", "=1", 100, 1, 0, "a", "=1", 200, 1, 0]
+    args = ["a", "=1", 100, 1, 0, "", "a", "=2", 100, 1, 1, "", "b", "=1", 100, 1, 0, "", "a", "=1", 200, 1, 0, ""]
     first, second, other, again = desk.run("queue.lock_acquire", *args)
     assert second == [0, 0, desk.now + 100]
     assert again[0] == first[0] != other[0]
@@ -153,7 +171,7 @@ def test_on_a_full_store_locks_are_released_and_kept_but_not_taken(desk: Any) ->
         assert desk.digest() == before
         assert acquire(desk, "a", "=k")[0] == fence
         assert renew(desk, "a", fence)[0]
-        assert desk.run("queue.lock_acquire", "a", "=x", 10, 1, 1)[0][0] == 0, "and it is noted that somebody waits"
+        assert desk.run("queue.lock_acquire", "a", "=x", 10, 1, 1, "")[0][0] == 0, "and it is noted that somebody waits"
         assert desk.client.hlen(f"{desk.prefix}:waits") == 1
         assert release(desk, "a", fence)
     finally:
@@ -365,6 +383,49 @@ async def test_a_key_makes_a_retry_safe(node: Any) -> None:
     assert got > fence
 
 
+async def test_a_session_keeps_its_locks_for_its_grace(node: Any) -> None:
+    """The connection goes, another joins its session at another node: the lock is held still, and ends with the session."""
+    n0, n1 = await node("n0"), await node("n1")
+    one, two = locks_of(n0), locks_of(n1)
+    first, second = n0.queues.open_session("bob"), n1.queues.open_session("bob")
+    uuid = await n0.queues.join_session(first, "bob", "", 300)
+    fence = await one.acquire(first, "a", LONG_MS)
+    assert fence
+    waiting = two.acquire(n1.queues.open_session(), "a", LONG_MS, wait_ms=LONG_MS)
+    await waits_noted(n0, 1)
+    await n0.queues.close_session(first)
+    assert await n1.queues.join_session(second, "bob", uuid) == uuid
+    await asyncio.sleep(0.4)
+    await two.renew(second, "a", fence, LONG_MS)
+    assert (await one.peek("a"))["session"] == uuid
+    assert not waiting.done()
+    await n1.queues.close_session(second)
+    got = await waiting
+    assert got
+    assert got > fence
+    ended = n0.queues.open_session("bob")
+    with pytest.raises(NotFound):
+        await n0.queues.join_session(ended, "bob", uuid)
+
+
+async def test_a_session_that_has_ended_acquires_nothing(node: Any) -> None:
+    n0 = await node()
+    locks = locks_of(n0)
+    session = n0.queues.open_session("bob")
+    await n0.queues.join_session(session, "bob")
+    other = n0.queues.open_session()
+    fence = await locks.acquire(other, "a", LONG_MS)
+    waiting = locks.acquire(session, "a", LONG_MS, wait_ms=LONG_MS)
+    await waits_noted(n0, 1)
+    n0.queues._lost(session.shared)
+    with pytest.raises(NotFound, match="has ended"):
+        await waiting
+    await locks.release(other, "a", fence or 0)
+    with pytest.raises(NotFound, match="has ended"):
+        await locks.acquire(session, "a", LONG_MS)
+    await waits_noted(n0, 0)
+
+
 async def test_a_waiter_that_goes_takes_nothing(node: Any, eventually: Any) -> None:
     n0, n1 = await node("n0"), await node("n1")
     locks, others = locks_of(n0), locks_of(n1)
@@ -507,9 +568,9 @@ async def test_what_is_refused(node: Any) -> None:
         locks.acquire(session, "b", 10, wait_ms=1)
     waiting.cancel()
     with pytest.raises(Error):
-        await n0.queues.script("queue.lock_acquire", QUEUE, 0, ["a", "k", "x", 1, 0])
+        await n0.queues.script("queue.lock_acquire", QUEUE, 0, ["a", "k", "x", 1, 0, ""])
     for verb, args in (
-        ("acquire", ["", "k", 1, 1, 0]),
+        ("acquire", ["", "k", 1, 1, 0, ""]),
         ("acquire", ["a"]),
         ("acquire", []),
         ("renew", ["a", 1]),

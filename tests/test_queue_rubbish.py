@@ -33,7 +33,7 @@ GOOD: dict[str, list[list[str]]] = {
     "pick": [["10", "100", "0"]],
     "end": [["leased1", "LEASE", "fail", "-1", "why"], ["leased1", "LEASE", "bury", "-1", ""]],
     "touch": [["leased1", "LEASE", "0"]],
-    "lock_acquire": [["lock", "=k", "100", "1", "0"], ["lock", "=k", "100", "1", "1", "lock", "=x", "5", "0", "1"]],
+    "lock_acquire": [["lock", "=k", "100", "1", "0", ""], ["lock", "=k", "100", "1", "1", UUID, "lock", "=x", "5", "0", "1", ""]],
     "lock_renew": [["lock", "5", "100"], ["lock", "5", "1", "other", "6", "1"]],
     "lock_release": [["lock", "5"]],
     "kick": [["1", "", "", "0"], ["1", "buried1", "", "0"]],

@@ -156,7 +156,8 @@ class Locks:
     async def _ask(self, want: _Want, *, take: bool, note: bool = False) -> tuple[int, float]:
         """The fence, or 0 and the loop's time when to ask again if nothing was heard until then."""
         shard = await self._queues.shard(QUEUE, want.name)
-        reply = shard.batched("queue.lock_acquire", want.name, want.key, want.lease_ms, int(take), int(note))
+        owner = await self._queues.owner(want.session, shard)
+        reply = shard.batched("queue.lock_acquire", want.name, want.key, want.lease_ms, int(take), int(note), owner)
         try:
             fence, lease, end_ms = await asyncio.shield(reply)
         except asyncio.CancelledError:
@@ -224,13 +225,16 @@ def _not_held(name: str, fence: int) -> NotHeld:
 def _described(task: dict[str, Any]) -> dict[str, Any]:
     """A lock for people; its KEY is whoever's holds it."""
     payload = task["payload"]
-    return {
+    found = {
         "name": task["id"],
         "fence": int(struct.unpack(">d", payload[:FENCE_BYTES])[0]),
         "node": task["node"],
         "lease_end_ms": task.get("lease_end_ms", 0),
         "keyed": payload[FENCE_BYTES : FENCE_BYTES + 1] == b"=",
     }
+    if "session" in task:
+        found["session"] = task["session"]
+    return found
 
 
 async def _nudged(turn: asyncio.Event, at: float, until: float) -> None:

@@ -10,13 +10,13 @@ end
 local function renew(name, fence, lease_ms)
   local t, r = locked(name, fence)
   if not t then return {0, 0} end
-  local lease_end = now + lease_ms
-  redis.call('ZREM', key('leased:' .. r.holder), name)
+  local lease_end, index = now + lease_ms, key('leased:' .. index_of(r.holder))
+  redis.call('ZREM', index, name)
   if r.lease_ms ~= lease_ms then
     r.lease_ms = lease_ms
     tries_put(name, r)
   end
-  redis.call('ZADD', key('leased:' .. r.holder), text(lease_end), name)
+  redis.call('ZADD', index, text(lease_end), name)
   note(lease_end)
   return {r.lease, lease_end}
 end
