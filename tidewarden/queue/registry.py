@@ -185,6 +185,10 @@ class Registry:
         """The shard that an id lies in: the one it carries, else ``crc32(id) % S`` (:mod:`tidewarden.queue.placing`)."""
         return shard_of(task_id, len(self._shards[queue]))
 
+    async def shard(self, queue: str, task_id: str) -> Shard:
+        """The shard that an id lies in."""
+        return self._lane(await self._open(queue), task_id)
+
     async def shards(self, queue: str) -> int:
         """How many shards the queue has."""
         return len(await self._open(queue))

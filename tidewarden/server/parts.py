@@ -71,6 +71,18 @@ class Queues(Protocol):
     def configure(self, queue: str, values: dict[str, Any]) -> Awaitable[Any]: ...
 
 
+class Locks(Protocol):
+    """The locks of the queue room."""
+
+    def acquire(
+        self, session: Any, name: str, lease_ms: int, *, wait_ms: int = 0, key: bytes = b""
+    ) -> Awaitable[int | None]: ...  # fmt: skip
+    def renew(self, session: Any, name: str, fence: int, lease_ms: int) -> Awaitable[int]: ...
+    def release(self, session: Any, name: str, fence: int) -> Awaitable[None]: ...
+    def peek(self, name: str) -> Awaitable[dict[str, Any]]: ...
+    def page(self, count: int, after: str) -> Awaitable[tuple[list[dict[str, Any]], str]]: ...
+
+
 class Token(Protocol):
     """An access token as it is read."""
 
