@@ -35,6 +35,7 @@ class Board:
     rounds_max: int = 0
     """0: no limit; the round ends when it is told to."""
     open: int = 0
+    all: list[Connection] = field(default_factory=list)
     stopping: bool = False
     problem: str = ""
     reached: asyncio.Event = field(default_factory=asyncio.Event)
@@ -85,6 +86,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport  # type: ignore[assignment]
         self.board.open += 1
+        self.board.all.append(self)
         self.opened()
 
     def opened(self) -> None:
@@ -203,20 +205,19 @@ async def connected(
 
     Raises: Broken: what a connection met.
     """
-    made: list[Connection] = []
     try:
         for _ in range(count):
-            made.append(await connect(target, role, board))
-        yield made
+            await connect(target, role, board)
+        yield board.all
     finally:
         board.stopping = True
         if role.ends_by_itself and not board.problem:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(END_S):
                     await board.closed.wait()
-        for connection in made:
+        for connection in board.all:
             connection.transport.close()
-        if made and board.open:
+        if board.open:
             async with asyncio.timeout(END_S):
                 await board.closed.wait()
     if board.problem:

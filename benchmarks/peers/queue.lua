@@ -1,5 +1,5 @@
--- queue: a delay queue in Tarantool for the benchmarks, as one would write it: put, take (waits), ack, and what a lost
--- connection held is ready again. Settings come by the environment.
+-- queue: a delay queue in Tarantool for the benchmarks, as one would write it: put, take (waits; the task is the taker's for a
+-- time), ack; what a lost connection held, or held too long, is ready again. Settings come by the environment.
 local fiber = require('fiber')
 
 box.cfg{
@@ -7,32 +7,39 @@ box.cfg{
   memtx_memory = 4 * 1024 * 1024 * 1024, checkpoint_interval = 0, log_level = 3,
 }
 box.schema.user.grant('guest', 'super', nil, nil, {if_not_exists = true})
+local LEASE_US = 600 * 1000000
 
--- A task: id, state (r ready, d delayed, t taken), due (µs), payload.
+-- A task: id (16 characters), state (r ready, d delayed, t taken), at (µs: due, or when its lease ends), due (µs), payload.
 local tasks = box.schema.space.create('tasks')
-tasks:create_index('id', {parts = {{1, 'unsigned'}}})
-local order = tasks:create_index('order', {parts = {{2, 'string'}, {3, 'unsigned'}, {1, 'unsigned'}}})
+tasks:create_index('id', {parts = {{1, 'string'}}})
+local order = tasks:create_index('order', {parts = {{2, 'string'}, {3, 'unsigned'}, {1, 'string'}}})
 -- The same record without a queue, for its size.
 local records = box.schema.space.create('records')
-records:create_index('id', {parts = {{1, 'unsigned'}}})
+records:create_index('id', {parts = {{1, 'string'}}})
 
 local ready, earlier = fiber.cond(), fiber.cond()
 local held = {} -- session: set of ids
 local last = 0
+local idle = false -- whether the watching fiber has no time to look at
 
 local function first(state)
   local task = order:min({state})
   if task and task[2] == state then return task end
 end
 
+local function make_ready(task)
+  tasks:update(task[1], {{'=', 2, 'r'}, {'=', 3, task[4]}})
+  ready:signal()
+end
+
 function put(payload, delay_ms)
   last = last + 1
-  local id, due = last, fiber.time64() + delay_ms * 1000
+  local id, due = string.format('%016x', last), fiber.time64() + delay_ms * 1000
   if delay_ms == 0 then
-    tasks:insert({id, 'r', due, payload})
+    tasks:insert({id, 'r', due, due, payload})
     ready:signal()
   else
-    tasks:insert({id, 'd', due, payload})
+    tasks:insert({id, 'd', due, due, payload})
     local head = first('d')
     if head and head[1] == id then earlier:signal() end
   end
@@ -41,24 +48,23 @@ end
 
 function take(wait_s)
   local till, session = fiber.time() + wait_s, box.session.id()
-  while true do
+  while box.session.exists(session) do
     local task = first('r')
     if task then
       held[session] = held[session] or {}
       held[session][task[1]] = true
-      tasks:update(task[1], {{'=', 2, 't'}})
-      -- With a log the update yields; a session that has ended meanwhile was cleared already.
-      if not box.session.exists(session) then
-        tasks:update(task[1], {{'=', 2, 'r'}})
-        ready:signal()
-        return nil
-      end
-      return task[1], task[4]
+      tasks:update(task[1], {{'=', 2, 't'}, {'=', 3, fiber.time64() + LEASE_US}})
+      if idle then earlier:signal() end
+      -- With a log the update yields: the session may have ended, and what it held been cleared, before.
+      if box.session.exists(session) then return task[1], task[5] end
+      make_ready(task)
+      return nil
     end
     local left = till - fiber.time()
-    if left <= 0 or not box.session.exists(session) then return nil end
+    if left <= 0 then return nil end
     ready:wait(left)
   end
+  ready:signal() -- the wake-up was for somebody who is there
 end
 
 function ack(id)
@@ -73,22 +79,24 @@ box.session.on_disconnect(function()
   local session = box.session.id()
   local mine = held[session]
   held[session] = nil
-  for id in pairs(mine or {}) do
-    tasks:update(id, {{'=', 2, 'r'}})
-    ready:signal()
-  end
+  for id in pairs(mine or {}) do make_ready(tasks:get(id)) end
 end)
 
+-- What is due, and what was held too long.
 fiber.create(function()
   while true do
-    local task = first('d')
-    if not task then earlier:wait()
+    local soonest
+    for _, state in ipairs({'d', 't'}) do
+      local task = first(state)
+      if task and (not soonest or task[3] < soonest[3]) then soonest = task end
+    end
+    local left_us = soonest and tonumber(soonest[3]) - tonumber(fiber.time64())
+    idle = not soonest
+    if idle then earlier:wait()
+    elseif left_us > 0 then earlier:wait(left_us / 1e6)
     else
-      local left_us = tonumber(task[3] - fiber.time64())
-      if left_us <= 0 then
-        tasks:update(task[1], {{'=', 2, 'r'}})
-        ready:signal()
-      else earlier:wait(left_us / 1e6) end
+      for _, mine in pairs(held) do mine[soonest[1]] = nil end
+      make_ready(soonest)
     end
   end
 end)
@@ -97,7 +105,7 @@ end)
 function fill(count, size, delay_ms, plain)
   local payload = string.rep('x', size)
   for number = 1, count do
-    if plain then records:insert({number, payload}) else put(payload, delay_ms) end
+    if plain then records:insert({string.format('%016x', number), payload}) else put(payload, delay_ms) end
     if number % 1000 == 0 then fiber.yield() end
   end
 end
