@@ -3,7 +3,7 @@
 local fiber = require('fiber')
 
 box.cfg{
-  listen = os.getenv('BENCH_LISTEN'), work_dir = os.getenv('BENCH_FOLDER'), wal_mode = os.getenv('BENCH_WAL'),
+  work_dir = os.getenv('BENCH_FOLDER'), wal_mode = os.getenv('BENCH_WAL'),
   memtx_memory = 4 * 1024 * 1024 * 1024, checkpoint_interval = 0, log_level = 3,
 }
 box.schema.user.grant('guest', 'super', nil, nil, {if_not_exists = true})
@@ -118,3 +118,5 @@ function memory()
   end
   return box.slab.info().items_used, indexes
 end
+
+box.cfg{listen = os.getenv('BENCH_LISTEN')} -- last: who is let in finds everything
