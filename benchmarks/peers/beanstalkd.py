@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.connections import Board, Connection
+from benchmarks.connections import Board, Broken, Connection
 from benchmarks.targets import Target, binary_of, free_ports, resident_bytes, running
 
 LEASE_S = 600
+PIPELINED = 200
 
 
 class BeanstalkdConnection(Connection):
@@ -90,3 +92,20 @@ def started(folder: Path, *, fsync: bool = False) -> Iterator[Target]:
 def memory_bytes(target: Target) -> int:
     """Resident memory: it has no figure of its own."""
     return resident_bytes(target.pids["engine"])
+
+
+def fill(target: Target, count: int, payload: bytes, delay_s: int) -> None:
+    """
+    Put ``count`` tasks through one pipelined connection.
+
+    Raises: Broken.
+    """
+    request = BeanstalkdConnection.put_request(payload, delay_s * 1000)
+    with socket.create_connection((target.host, target.port)) as connection, connection.makefile("rb") as answers:
+        for begin in range(0, count, PIPELINED):
+            number = min(PIPELINED, count - begin)
+            connection.sendall(request * number)
+            for _ in range(number):
+                answer = answers.readline()
+                if not answer.startswith(b"INSERTED"):
+                    raise Broken(f"beanstalkd: {answer!r}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -114,9 +115,17 @@ def at(host: str, port: int, pids: dict[str, int], auth: tuple[str, ...] = ()) -
 
 
 def memory_bytes(target: Target) -> int:
-    """What the engine says it uses."""
+    """What the engine says it uses, once nothing is freed or rewritten behind its back any more."""
     with redis.Redis.from_url(target.engine) as store:
-        return int(store.info("memory")["used_memory"])
+        before = -1
+        while True:
+            info = store.info("everything")
+            used = int(info["used_memory"])
+            busy = info["lazyfree_pending_objects"] or info["aof_rewrite_in_progress"]
+            if not busy and abs(used - before) < 10_000:
+                return used
+            before = used
+            time.sleep(0.2)
 
 
 def purge(target: Target) -> None:
