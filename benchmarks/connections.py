@@ -59,6 +59,12 @@ class Connection(asyncio.Protocol):
         """Send a put; of the board's payload when none is given. ``was_put`` follows."""
         raise NotImplementedError
 
+    def put_due(self, payload: bytes, delay_ms: int) -> float:
+        """Send a put of a delayed task; when it is due, unix seconds (at the latest, as the delay counts from the arrival)."""
+        due_s = time.time() + delay_ms / 1000
+        self.put(payload, delay_ms)
+        return due_s
+
     def take(self) -> None:
         """Ask for a task and wait for it; ``was_taken`` follows."""
         raise NotImplementedError

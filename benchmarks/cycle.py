@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -28,7 +27,7 @@ from benchmarks import machine
 from benchmarks.connections import PAYLOAD, WARM_S, Broken, Cycle, Round, rate_of
 from benchmarks.machine import median
 from benchmarks.peers import beanstalkd, tarantool, tidewarden
-from benchmarks.targets import Missing, Target, parts_of
+from benchmarks.targets import Target, parts_of, start_peers
 
 LIMIT_CONNECTIONS = 50
 # Of a peer's rate, at 50 connections: in memory, and with every write on disk.
@@ -63,19 +62,6 @@ def node_at(url: str) -> Target:
     pid = int(status[b"pid"])
     local = host in ("127.0.0.1", "localhost", "::1") and Path(f"/proc/{pid}").exists()
     return tidewarden.at(host, port, parts_of(pid) if local else {}, auth)
-
-
-def start_peers(
-    stack: contextlib.ExitStack, *starts: Callable[[], contextlib.AbstractContextManager[Target]]
-) -> list[Target]:
-    """Those peers that are installed; a line for each that is not."""
-    found: list[Target] = []
-    for start in starts:
-        try:
-            found.append(stack.enter_context(start()))
-        except Missing as missing:
-            print(missing)
-    return found
 
 
 async def measure(targets: list[Target], counts: list[int], seconds: float) -> dict[int, dict[str, list[Round]]]:

@@ -176,7 +176,7 @@ def main(argv: list[str] | None = None) -> None:
                 try:
                     rows.append(measure(inside, options.tasks, body))
                 except Missing as missing:
-                    print(f"{measure.__name__.removeprefix('of_')} {missing}")
+                    print(missing)
         machine.print_machine(folder, *(row.version for row in rows))
     print(f"{options.tasks:,} tasks, body {options.body} bytes, id 16")
     report(rows)

@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -78,7 +78,7 @@ def binary_of(name: str, package: str) -> str:
     """
     found = shutil.which(name) or shutil.which(name, path="/usr/bin:/usr/sbin:/usr/local/bin")
     if found is None:
-        raise Missing(f"not installed: apt-get install {package}")
+        raise Missing(f"{name} is not installed: apt-get install {package}")
     return found
 
 
@@ -159,3 +159,16 @@ def engine_url(data: Path) -> str:
     """URL of the embedded store of a node (or a cluster of ``up``) with its data in that folder."""
     secret = (data / "secrets" / "cluster.key").read_text().strip()
     return EmbeddedStore(data / "store", Store(), "", store_password(secret), SystemClock()).url
+
+
+def start_peers(
+    stack: contextlib.ExitStack, *starts: Callable[[], contextlib.AbstractContextManager[Target]]
+) -> list[Target]:
+    """Those peers that are installed; a line for each that is not."""
+    found: list[Target] = []
+    for start in starts:
+        try:
+            found.append(stack.enter_context(start()))
+        except Missing as missing:
+            print(missing)
+    return found

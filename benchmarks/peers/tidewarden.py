@@ -48,6 +48,12 @@ class TidewardenConnection(Connection):
             words = (*self.PUT_HEAD, self.board.payload if payload is None else payload, "DELAY", str(delay_ms))
             self.transport.write(hiredis.pack_command(words if delay_ms else words[:3]))
 
+    def put_due(self, payload: bytes, delay_ms: int) -> float:
+        self.asked = PUT
+        at_ms = int(time.time() * 1000) + delay_ms
+        self.transport.write(hiredis.pack_command((*self.PUT_HEAD, payload, "AT", str(at_ms))))
+        return at_ms / 1000
+
     def take(self) -> None:
         self.asked = TAKE
         self.transport.write(self.TAKE_REQUEST)
