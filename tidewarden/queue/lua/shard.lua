@@ -1,24 +1,36 @@
--- shard: what a shard of a queue is. Local functions only; the loader puts this file before every verb's.
+-- shard: what a shard of a queue is. Local functions only; the loader puts this file, and the names KEYS and ARGV, before every verb's.
 -- KEYS    1 the shard's prefix `{cluster:queue:shard}`  2 the store's view counter, on an embedded store only
 -- ARGV    1 now_ms (unix; "0": the store's TIME)  2 the caller's holder `node.boot` ("-": none)  3… the verb's own
 -- REPLY   finish(items) = {now_ms, next_ms | -1, woke 0|1, items}; refusals are errors `CODE message`
 -- This file alone knows the layout (format 1). A task is in exactly one of delayed, ready:<priority>, leased:<holder>, buried.
 -- Beside them: expiring (zset, waiting tasks with a TTL), waits (hash id → holders), done:<id> and gone:<id> (how a task ended, for a while).
-local P = KEYS[1]
-local CALLER = ARGV[2]
-local NEVER = 4398046511104 -- 2^42: later than any time on the wire
-local MODES = {keep = true, fail = true, replace = true}
+local P, CALLER
 local now, now_us
 local view -- the store's, read at the first lease
 local S -- the shard record, numbers as numbers
-local changed = {} -- fields of the record to write back
-local counts = {} -- counters to raise
-local alarm_lowered, woke, counted = false, false, false
-local freed = false -- a task is gone: a queue with a capacity has room again
-local ended = {} -- ids of tasks whose end somebody waits for
-local growing = false -- put-like scripts set it: on a full store they are refused, all others must get through
+local changed -- fields of the record to write back
+local counts -- counters to raise
+local joined -- this verb is a part of a batch: another finishes for it
+local alarm_lowered, woke, counted
+local freed -- a task is gone: a queue with a capacity has room again
+local ended -- ids of tasks whose end somebody waits for
+local growing -- put-like scripts set it: on a full store they are refused, all others must get through
+local pack, unpack_struct
+local NEVER = 4398046511104 -- 2^42: later than any time on the wire
+local MODES = {keep = true, fail = true, replace = true}
 
-local function text(n) return string.format('%.0f', n) end
+-- Before every verb. As a library this file is read once, so whatever a verb changes begins here and not where it is named.
+local function begin(keys, arguments)
+  KEYS, ARGV = keys, arguments
+  P, CALLER = KEYS[1], ARGV[2]
+  now, now_us, view, S = nil, nil, nil, nil
+  changed, counts, ended = {}, {}, {}
+  joined, alarm_lowered, woke, counted, freed, growing = false, false, false, false, false, false
+  pack, unpack_struct = struct.pack, struct.unpack
+end
+
+-- Exact for every integer below 2^53 (`tostring` and `..` round). redis.call writes the numbers it is given exactly, too.
+local function text(n) return string.format('%d', n) end
 local function refuse(message) error({err = message}, 0) end
 
 -- Runs a verb. A refusal becomes an error reply of its message alone: Redis 6.2 cannot raise a table, later ones add the script's line.
@@ -43,9 +55,17 @@ local function int(i, name, low, high)
   return n
 end
 
+-- The counters of every put, take and ack stand in the record, which is written anyway; all others in a hash of their own.
+local IN_RECORD = {put = 'puts', taken = 'takes', acked = 'acks'}
 local function count(name, n)
-  counts[name] = (counts[name] or 0) + (n or 1)
-  counted = true
+  local field = IN_RECORD[name]
+  if field then
+    S[field] = (S[field] or 0) + (n or 1)
+    changed[field] = true
+  else
+    counts[name] = (counts[name] or 0) + (n or 1)
+    counted = true
+  end
 end
 
 local function set(field, value)
@@ -54,6 +74,7 @@ local function set(field, value)
 end
 
 local function open()
+  if S then return end -- a part of a batch
   local time = redis.call('TIME')
   now = tonumber(ARGV[1])
   if now == 0 then
@@ -136,8 +157,6 @@ local function note_tick(ms)
 end
 
 -- Static record, written at the put: flags, priority, due, then only what differs from the default.
-local pack, unpack_struct = struct.pack, struct.unpack
-
 local function encode(t)
   local flags, rest = 0, ''
   if t.deadline ~= t.due then flags, rest = flags + 1, rest .. pack('>I6', t.deadline) end
@@ -210,7 +229,7 @@ end
 -- A task with a TTL stands in `expiring` too, as long as it is ready or delayed; the record says when there may be any.
 local function may_expire(id, t)
   if (t.expires or 0) == 0 then return end
-  redis.call('ZADD', key('expiring'), text(t.expires), id)
+  redis.call('ZADD', key('expiring'), t.expires, id)
   if S.ttls == 0 then set('ttls', 1) end
   note(t.expires)
 end
@@ -236,14 +255,14 @@ local function use_priority(priority)
 end
 
 local function make_ready(id, t)
-  redis.call('ZADD', key('ready:' .. t.priority), text(t.deadline), id)
+  redis.call('ZADD', key('ready:' .. t.priority), t.deadline, id)
   use_priority(t.priority)
   woke = true
   may_expire(id, t)
 end
 
 local function make_delayed(id, t, at)
-  redis.call('ZADD', key('delayed'), text(at), id)
+  redis.call('ZADD', key('delayed'), at, id)
   note(at)
   may_expire(id, t)
 end
@@ -307,7 +326,7 @@ end
 local function bury(id, r, reason)
   r.holder, r.sticky, r.reason = '', false, reason
   tries_put(id, r)
-  redis.call('ZADD', key('buried'), text(now), id)
+  redis.call('ZADD', key('buried'), now, id)
   count('buried')
   over(id)
 end
@@ -412,7 +431,7 @@ local function promote_due(most)
       local t = decode(bodies[i])
       local list = by[t.priority] or {}
       by[t.priority] = list
-      list[#list + 1], list[#list + 2] = text(t.deadline), ids[i]
+      list[#list + 1], list[#list + 2] = t.deadline, ids[i]
     else
       count('strays')
     end
@@ -501,19 +520,23 @@ local function wake()
 end
 
 local function finish(items)
+  if joined then return items end
   if S.paused > now then woke = false end -- nobody can take; the pause's end is an alarm, or a resume
   if woke or alarm_lowered or #ended > 0 or (freed and S.roomless ~= '') then wake() end
   if next(changed) ~= nil or counted then
-    if not growing then redis.call('HDEL', key('shard'), '') end -- a removal first: a full store lets the script go on
     set('seq', S.seq + 1)
     if S.format == 0 then set('format', 1) end
     local fields = {}
     for field in pairs(changed) do
       local value = S[field]
-      fields[#fields + 1], fields[#fields + 2] = field, type(value) == 'number' and text(value) or value
+      fields[#fields + 1], fields[#fields + 2] = field, value
     end
-    redis.call('HSET', key('shard'), unpack(fields))
-    for name, n in pairs(counts) do redis.call('HINCRBY', key('counts'), name, text(n)) end
+    if growing then redis.call('HSET', key('shard'), unpack(fields))
+    elseif type(redis.pcall('HSET', key('shard'), unpack(fields))) == 'table' then -- the store is full, and nothing was removed yet
+      redis.call('HDEL', key('shard'), '') -- a removal first: a full store lets the script go on
+      redis.call('HSET', key('shard'), unpack(fields))
+    end
+    for name, n in pairs(counts) do redis.call('HINCRBY', key('counts'), name, n) end
   end
   return {now, S.alarm < NEVER and S.alarm or -1, woke and 1 or 0, items}
 end

@@ -16,11 +16,19 @@ end
 if total > 4000 then refuse('TOOBIG one script takes at most 4000 tasks') end
 if now >= S.alarm then promote(most) end
 
--- The bands of one priority, read as far as they are needed.
-local function bands(priority, needed)
-  local name, edge = key('ready:' .. priority), text(now + S.urgent_ms)
-  local ranges = {urgent = {'(' .. text(now), edge}, late = {'-inf', text(now)}, early = {'(' .. edge, '+inf'}}
-  local read, at = {}, {urgent = 0, late = 0, early = 0}
+-- The bands of one priority, read as far as they are needed. `heads` are its first `needed` entries with their scores: where
+-- they are all there is, or all late ones that are needed, the store is not asked again.
+local function bands(priority, needed, heads)
+  local name, edge = key('ready:' .. priority), now + S.urgent_ms
+  local ranges = {urgent = {'(' .. text(now), text(edge)}, early = {'(' .. text(edge), '+inf'}}
+  local read, at = {late = {}}, {urgent = 0, late = 0, early = 0}
+  local whole = #heads < 2 * needed
+  if whole then read.urgent, read.early = {}, {} end
+  for i = 1, #heads, 2 do
+    local score = tonumber(heads[i + 1])
+    local list = score <= now and read.late or whole and (score <= edge and read.urgent or read.early)
+    if list then list[#list + 1] = heads[i] end
+  end
   return function(band)
     if not read[band] then
       local range = ranges[band]
@@ -35,7 +43,9 @@ end
 -- Up to `needed` ids of one priority, in order; every late_share-th comes from late, every early_share-th from early.
 local function choose(priority, needed)
   if S.order == 'edf' then return redis.call('ZRANGE', key('ready:' .. priority), 0, needed - 1) end
-  local pull, ids = bands(priority, needed), {}
+  local heads = redis.call('ZRANGE', key('ready:' .. priority), 0, needed - 1, 'WITHSCORES')
+  if #heads == 0 then return {} end
+  local pull, ids = bands(priority, needed, heads), {}
   while #ids < needed do
     local turn, id = S.taken + #ids + 1, nil
     if S.early_share > 0 and turn % S.early_share == S.early_share - 1 then id = pull('early')
@@ -61,6 +71,7 @@ if not paused and total > 0 then
     if #ids < needed then set('pris', without(S.pris, word)) end
     for i = 1, #ids do picked[#picked + 1] = ids[i] end
   end
+  if #picked < total then woke = false end -- what became ready in this call is taken: nobody need be told
 end
 
 local leased = {} -- score, id …
@@ -76,7 +87,7 @@ local function lease(id, raw, tried, lease_ms)
   if lease_ms == 0 then lease_ms = S.lease_ms end
   r.lease, r.attempts, r.sticky, r.own, r.lease_ms, r.holder = new_lease(), math.min(r.attempts + 1, 65535), false, t.own, lease_ms, CALLER
   records[#records + 1], records[#records + 2] = id, tries_encode(r)
-  leased[#leased + 1], leased[#leased + 2] = text(now + lease_ms), id
+  leased[#leased + 1], leased[#leased + 2] = now + lease_ms, id
   note(now + lease_ms)
   count('taken')
   return {id, r.lease, t.payload, r.attempts, t.deadline, now + lease_ms}

@@ -18,7 +18,7 @@ for i = 1, #items do
       tries_put(id, r)
     end
     local lease_end = now + r.lease_ms
-    redis.call('ZADD', key('leased:' .. r.holder), text(lease_end), id)
+    redis.call('ZADD', key('leased:' .. r.holder), lease_end, id)
     note(lease_end)
     reply[i] = lease_end
   else
