@@ -36,7 +36,7 @@ from tidewarden.queue import NewTask
 LIMIT_WHOLE, LIMIT_ENGINE = 1.3, 2.5
 BATCH = 5000
 STEP = 100
-ROUNDS = 3
+ROUNDS = 4
 DAY_MS = 86_400_000
 BODY = b"x" * 136
 

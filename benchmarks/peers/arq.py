@@ -22,8 +22,8 @@ async def run(ctx: dict[str, Any], number: int, due_s: float, hold_s: float, pay
         await asyncio.sleep(hold_s)
 
 
-async def open() -> None:  # noqa: A001  # what inside.py calls
-    global pool  # noqa: PLW0603
+async def connect() -> None:
+    global pool
     pool = await create_pool(settings)
 
 

@@ -4,7 +4,7 @@ What runs inside a library's own virtual environment: its worker, or a producer 
     python -m benchmarks.peers.inside NAME worker|producer
 
 Each line to the producer is a JSON object: ``{"do": "enqueue", …}``, and each answer another. The library's file has ``put``
-(blocking, or a coroutine function: then 50 of them are under way), ``work``, and perhaps a coroutine function ``open``.
+(blocking, or a coroutine function: then 50 of them are under way), ``work``, and perhaps a coroutine function ``connect``.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class Producer:
         self.runs = Runs(Path(os.environ[PATH]))
         self.numbers = itertools.count(1)
         self.is_async = asyncio.iscoroutinefunction(library.put)
-        if hasattr(library, "open"):
-            self.wait(library.open())
+        if hasattr(library, "connect"):
+            self.wait(library.connect())
 
     def wait(self, work: Coroutine[Any, Any, Any]) -> Any:
         return self.loop.run_until_complete(work)

@@ -24,7 +24,7 @@ def ran(number: int, due_s: float, hold_s: float = 0.0) -> None:
 
 def note(number: int, due_s: float) -> None:
     """Task ``number``, due at that time of the monotonic clock (which is the whole machine's), runs in this process."""
-    global _file  # noqa: PLW0603  # one descriptor a process, also after a fork
+    global _file  # one descriptor a process, also after a fork
     if _file < 0:
         _file = os.open(os.environ[PATH], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     os.write(_file, RECORD.pack(number, due_s, time.monotonic(), os.getpid()))

@@ -20,7 +20,7 @@ async def run(ctx: dict[str, Any], *, number: int, due_s: float, hold_s: float, 
         await asyncio.sleep(hold_s)
 
 
-async def open() -> None:  # noqa: A001  # what inside.py calls
+async def connect() -> None:
     await queue.connect()
 
 

@@ -24,7 +24,7 @@ async def run(number: int, due_s: float, hold_s: float, payload: str) -> None:
         await asyncio.sleep(hold_s)
 
 
-async def open() -> None:  # noqa: A001  # what inside.py calls
+async def connect() -> None:
     await broker.startup()
     await source.startup()
 
