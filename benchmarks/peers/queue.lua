@@ -18,7 +18,7 @@ local records = box.schema.space.create('records')
 records:create_index('id', {parts = {{1, 'string'}}})
 
 local ready, earlier = fiber.cond(), fiber.cond()
-local held = {} -- session: set of ids
+local held, waiting, gone = {}, {}, {} -- by session: set of ids, waiting takes, whether it has ended
 local last = 0
 local idle = false -- whether the watching fiber has no time to look at
 
@@ -48,21 +48,20 @@ end
 
 function take(wait_s)
   local till, session = fiber.time() + wait_s, box.session.id()
-  while box.session.exists(session) do
+  while not gone[session] do
     local task = first('r')
     if task then
       held[session] = held[session] or {}
       held[session][task[1]] = true
       tasks:update(task[1], {{'=', 2, 't'}, {'=', 3, fiber.time64() + LEASE_US}})
       if idle then earlier:signal() end
-      -- With a log the update yields: the session may have ended, and what it held been cleared, before.
-      if box.session.exists(session) then return task[1], task[5] end
-      make_ready(task)
-      return nil
+      return task[1], task[5]
     end
     local left = till - fiber.time()
     if left <= 0 then return nil end
+    waiting[session] = (waiting[session] or 0) + 1
     ready:wait(left)
+    waiting[session] = waiting[session] > 1 and waiting[session] - 1 or nil
   end
   ready:signal() -- the wake-up was for somebody who is there
 end
@@ -79,6 +78,8 @@ box.session.on_disconnect(function()
   local session = box.session.id()
   local mine = held[session]
   held[session] = nil
+  gone[session] = true -- the session itself lives on while a take of it waits
+  if waiting[session] then ready:broadcast() end
   for id in pairs(mine or {}) do make_ready(tasks:get(id)) end
 end)
 
