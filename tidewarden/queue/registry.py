@@ -116,6 +116,10 @@ class Registry:
             for shard in self._build(queue, msgspec.json.decode(raw, type=QueueSettings)):
                 self._next(shard, 0)
 
+    def time(self) -> asyncio.Future[list[bytes]]:
+        """The store's clock: whole seconds since 1970, and microseconds. Raises (in the future): StoreDown."""
+        return self._link.call("TIME")
+
     def shard_of(self, queue: str, task_id: str) -> int:
         """The shard that an id lies in: ``crc32(id) % S``."""
         return zlib.crc32(task_id.encode()) % len(self._shards[queue])
