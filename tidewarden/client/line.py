@@ -94,6 +94,11 @@ class Line:
         self._holds = False
         self._lost = asyncio.Event()
 
+    @property
+    def up(self) -> bool:
+        """Whether it is connected."""
+        return self._connection is not None and self._connection.up
+
     async def run(
         self,
         commands: Sequence[tuple[Arg, ...]],
