@@ -9,7 +9,7 @@ local function show(id, state, score)
   if not t then return end
   if not state then
     state = locate(id, t, r)
-    local index = state == 'leased' and 'leased:' .. r.holder or state == 'ready' and 'ready:' .. t.priority or state
+    local index = state == 'leased' and 'leased:' .. index_of(r.holder) or state == 'ready' and 'ready:' .. t.priority or state
     score = redis.call('ZSCORE', key(index), id)
   end
   tasks[#tasks + 1] = {id, state, t.payload, t.priority, t.due, t.deadline, r.attempts, r.losses, r.holder ~= '' and r.lease or 0,
