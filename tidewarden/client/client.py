@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
 import socket
@@ -28,6 +29,7 @@ GRACE_MS = 5_000
 RETRY_S = 30.0
 ANSWER_S = 10.0
 WAIT_TURN_MS = 20_000  # longest wait asked of a node at a time: one that froze is left after this
+CLOSE_S = 3.0  # how long giving back may take when the client is closed
 LINES_KEPT = 8  # connections for waiting that are kept when nobody waits
 
 
@@ -94,13 +96,17 @@ class AsyncClient:
         self._closed = True
         held = self.toucher.held
         await self.toucher.close()
-        if held:
-            await self._give_back([(task.queue, task.id, task.lease) for task in held])
-        for line in list(self._waiting):
-            await line.close()
-        if self._errands:
-            await asyncio.wait(self._errands, timeout=1.0)
-        for line in (*self._idle, self.line):
+        with contextlib.suppress(TimeoutError, Error):  # what is still held then comes back by the end of the session
+            async with asyncio.timeout(CLOSE_S):
+                if held:
+                    await self._give_back([(task.queue, task.id, task.lease) for task in held])
+                for line in list(self._waiting):
+                    await line.close()
+                if self._errands:
+                    await asyncio.wait(self._errands)
+                if self.line.up and self.nodes.session:
+                    await self.line.run([("SESSION", self.nodes.session, "GRACE", 0)], again=False)
+        for line in (*self._waiting, *self._idle, self.line):
             await line.close()
 
     # Queues and tasks.
