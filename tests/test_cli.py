@@ -41,7 +41,7 @@ STATUS = {
     "pid": 1,
 }
 VERBS = (
-    "up node status doctor sandbox version",
+    "up node status doctor sandbox version worker",
     "queue list stats put take peek kick delete purge release-all move pause resume config",
     "token import get list refresh delete stats",
     "schedule put list delete",
