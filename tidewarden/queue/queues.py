@@ -9,10 +9,10 @@ from typing import Any
 from tidewarden.clock import Clock, sleep
 from tidewarden.config import Config
 from tidewarden.errors import BadArg, Full, NotHeld, StoreDown
-from tidewarden.queue.room import Room, put_error
+from tidewarden.queue.plain import Plain
+from tidewarden.queue.room import put_error
 from tidewarden.queue.session import Session
 from tidewarden.queue.shard import Shard
-from tidewarden.queue.take import Take
 from tidewarden.queue.task import (
     COUNT_MAX,
     LEASE_MAX_MS,
@@ -31,13 +31,12 @@ from tidewarden.store import Link, Scripts
 LOST_RETRY_S = 0.5
 
 
-class Queues(Room):
+class Queues(Plain):
     """Every verb of the queues. Results come as futures or coroutines; all raise :mod:`tidewarden.errors`."""
 
     def __init__(self, config: Config, link: Link, scripts: Scripts, clock: Clock, *, views: bool) -> None:
         super().__init__(config, link, scripts, clock, views=views)
         self._turn: dict[str, int] = {}
-        self._takes: set[Take] = set()
 
     # --- sessions
 
@@ -152,23 +151,10 @@ class Queues(Room):
             else:
                 turn = self._turn[queue] = (self._turn.get(queue, -1) + 1) % len(known)
                 shards += known[turn:] + known[:turn]
-        take = Take(
-            session,
-            shards,
-            count=count,
-            lease_ms=lease_ms,
-            wait_s=wait_ms / 1000,
-            task_id=task_id,
-            on_end=lambda take: self._ended(session, take),
-        )
-        self._takes.add(take)
-        session.takes.add(take)
+        until = self._loop.time() + wait_ms / 1000 if wait_ms else 0.0
+        take = self.begin_take(session, shards, until, count=count, lease_ms=lease_ms, task_id=task_id)
         take.start()
         return take.future
-
-    def _ended(self, session: Session, take: Take) -> None:
-        self._takes.discard(take)
-        session.takes.discard(take)
 
     async def _take_later(
         self, session: Session, queues: Sequence[str], count: int, wait_ms: int, lease_ms: int, task_id: str
@@ -208,17 +194,17 @@ class Queues(Room):
                     *(self._lane(shards, task_id).ack(task_id, lease, result) for task_id, lease in pairs)
                 )
             if dropped:
-                answer.add_done_callback(lambda done: self._acked(session, dropped, done))
+
+                def acked(done: asyncio.Future[Any]) -> None:
+                    if not done.cancelled() and done.exception() is not None:
+                        self.hold_again(session, dropped)
+
+                answer.add_done_callback(acked)
             return answer
 
         return self._then(check_name(queue) if queue not in self._shards else queue, act)
 
-    def _acked(
-        self, session: Session, dropped: dict[tuple[str, str], tuple[int, int]], done: asyncio.Future[Any]
-    ) -> None:
-        """An ack that nobody knows the end of: the session goes on holding the tasks, or ends their leases if it has closed."""
-        if done.cancelled() or done.exception() is None:
-            return
+    def hold_again(self, session: Session, dropped: dict[tuple[str, str], tuple[int, int]]) -> None:
         if session.closed:
             self._end_soon(dropped)
         else:

@@ -47,6 +47,7 @@ class Registry:
         self._loop = asyncio.get_running_loop()
         self._settings: dict[str, QueueSettings] = {}
         self._shards: dict[str, list[Shard]] = {}
+        self._plain: dict[bytes, Shard] = {}  # of users' queues with one shard, by the name as it comes
         self._tasks: set[asyncio.Task[None]] = set()
         self._registry_key = f"{{{self.cluster}}}:queues"
         self.holder = "-"
@@ -92,6 +93,7 @@ class Registry:
         former = self._shards.get(queue)
         if former is not shards:
             self._shards[queue] = shards
+            self._plain.clear()
             for old in former or ():
                 old.retire()
         self._settings[queue] = settings

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from tidewarden.errors import BadArg, Error, Internal
 from tidewarden.store import Link, Scripts
-from tidewarden.store.link import Arg
+from tidewarden.store.link import Arg, Receiver
 
 ITEMS_MAX = 500  # of one verb in one script call
 BYTES_MAX = 4_000_000  # likewise, so that a call keeps neither the store nor the other items waiting for long
@@ -32,15 +32,45 @@ class Parked(Protocol):
 
 
 class _Batch:
-    """Items of one verb that wait for the end of this turn of the loop: their arguments, and who wants each reply."""
+    """Items of one verb that go out in one script call: their arguments, and who wants each reply. It receives the script's."""
 
-    __slots__ = ("args", "bytes", "futures", "head")
+    __slots__ = ("_shard", "_single", "answered", "args", "bytes", "receivers")
 
-    def __init__(self, head: Sequence[Arg] = ()) -> None:
-        self.head = head
+    def __init__(self, shard: Shard, head: Sequence[Arg] = (), *, single: bool = False) -> None:
+        self._shard = shard
+        self._single = single  # one item, whose reply is all that the script answers
+        self.answered = False
+        self.args: list[Arg] = [*head]
         self.bytes = 0
-        self.args: list[Arg] = []
-        self.futures: list[asyncio.Future[Any]] = []
+        self.receivers: list[Receiver] = []
+
+    def done(self) -> bool:
+        return self.answered
+
+    def set_result(self, result: Any, /) -> None:
+        self.answered = True
+        now_ms, next_ms, woke, items = result
+        # Before its items: a take that finds nothing and parks must see what this reply says of the shard.
+        self._shard.heard(now_ms, next_ms, bool(woke))
+        if self._single:
+            items = (items,)
+        if len(items) != len(self.receivers):
+            self._refuse(Internal(f"a script answered {len(items)} items for {len(self.receivers)}"))
+            return
+        for receiver, item in zip(self.receivers, items, strict=True):
+            if not receiver.done():
+                receiver.set_result(item)
+
+    def set_exception(self, exception: BaseException, /) -> None:
+        self.answered = True
+        self._refuse(exception)
+
+    def _refuse(self, error: BaseException) -> None:
+        for receiver in self.receivers:
+            if not receiver.done():
+                receiver.set_exception(error)
+                if isinstance(receiver, asyncio.Future):
+                    _ = receiver.exception()  # who has gone leaves no warning
 
 
 class Shard:
@@ -80,93 +110,72 @@ class Shard:
     # --- verbs, one item each
 
     def put(self, task_id: str, options: str, payload: bytes) -> asyncio.Future[Any]:
-        return self._add("queue.put", (task_id, options, payload), size=len(payload))
+        return self._ask("queue.put", (task_id, options, payload), size=len(payload))
 
     def take(self, count: int, lease_ms: int, wait: bool, task_id: str = "") -> asyncio.Future[Any]:
         args = (count, lease_ms, int(wait), task_id)
-        return self._add("queue.take", args, head=(PROMOTED_MAX,), size=count * TASK_BYTES)
+        return self._ask("queue.take", args, head=(PROMOTED_MAX,), size=count * TASK_BYTES)
 
     def ack(self, task_id: str, lease: int, result: bytes = b"") -> asyncio.Future[Any]:
-        return self._add("queue.ack", (task_id, lease, result), size=len(result))
+        return self._ask("queue.ack", (task_id, lease, result), size=len(result))
 
     def wait(self, task_id: str, note: bool) -> asyncio.Future[Any]:
-        return self._add("queue.wait", (task_id, int(note)))
+        return self._ask("queue.wait", (task_id, int(note)))
 
     def end(self, task_id: str, lease: int, how: str, delay_ms: int = -1, reason: str = "") -> asyncio.Future[Any]:
-        return self._add("queue.end", (task_id, lease, how, delay_ms, reason))
+        return self._ask("queue.end", (task_id, lease, how, delay_ms, reason))
 
     def touch(self, task_id: str, lease: int, lease_ms: int) -> asyncio.Future[Any]:
-        return self._add("queue.touch", (task_id, lease, lease_ms))
+        return self._ask("queue.touch", (task_id, lease, lease_ms))
 
     def run(self, name: str, args: Sequence[Arg], now_ms: int = 0) -> asyncio.Future[Any]:
         """Run any script of this shard by itself, after what is batched so far."""
         self._flush()
         future: asyncio.Future[Any] = self._loop.create_future()
-        self._send(name, args, [future], single=True, now_ms=now_ms)
+        batch = _Batch(self, args, single=True)
+        batch.receivers.append(future)
+        self._send(name, batch, now_ms)
         return future
 
     # --- batching
 
-    def _add(self, name: str, args: tuple[Arg, ...], head: tuple[Arg, ...] = (), size: int = 0) -> asyncio.Future[Any]:
+    def _ask(self, name: str, args: tuple[Arg, ...], head: tuple[Arg, ...] = (), size: int = 0) -> asyncio.Future[Any]:
+        future: asyncio.Future[Any] = self._loop.create_future()
+        self.add(name, args, future, head, size)
+        return future
+
+    def add(
+        self, name: str, args: tuple[Arg, ...], receiver: Receiver, head: tuple[Arg, ...] = (), size: int = 0
+    ) -> None:
+        """Let an item of the verb ``name`` go along with the next script call; ``size`` is what it counts for, in bytes."""
         batch = self._batches.get(name)
         if batch is not None and batch.bytes + size > BYTES_MAX:
             self._flush()
             batch = None
         if batch is None:
-            batch = self._batches[name] = _Batch(head)
+            batch = self._batches[name] = _Batch(self, head)
         batch.bytes += size
-        future: asyncio.Future[Any] = self._loop.create_future()
-        batch.args.extend(args)
-        batch.futures.append(future)
-        if len(batch.futures) >= ITEMS_MAX:
+        batch.args += args
+        batch.receivers.append(receiver)
+        if len(batch.receivers) >= ITEMS_MAX:
             self._flush()
         elif not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._flush)
-        return future
 
     def _flush(self) -> None:
         self._scheduled = False
         batches, self._batches = self._batches, {}
         for name, batch in batches.items():
-            self._send(name, (*batch.head, *batch.args), batch.futures, single=False)
+            self._send(name, batch)
 
-    def _send(
-        self, name: str, args: Sequence[Arg], futures: list[asyncio.Future[Any]], *, single: bool, now_ms: int = 0
-    ) -> None:
+    def _send(self, name: str, batch: _Batch, now_ms: int = 0) -> None:
         try:
-            reply = self._scripts.run(self._link, name, self.keys, (now_ms, self._holder(), *args))
-        except (Error, UnicodeEncodeError) as error:
-            refused = (
-                error if isinstance(error, Error) else BadArg(f"not every id or reason is UTF-8 text: {error.reason}")
-            )
-            for future in futures:
-                future.set_exception(refused)
-            return
-        reply.add_done_callback(lambda done: self._answer(done, futures, single))
-
-    def _answer(self, done: asyncio.Future[Any], futures: list[asyncio.Future[Any]], single: bool) -> None:
-        if done.cancelled():
-            return
-        error = done.exception()
-        if error is not None:
-            for future in futures:
-                if not future.done():
-                    future.set_exception(error)
-                    _ = future.exception()
-            return
-        now_ms, next_ms, woke, items = done.result()
-        if single:
-            if not futures[0].done():
-                futures[0].set_result(items)
-        elif len(items) != len(futures):
-            for future in futures:
-                future.set_exception(Internal(f"a script answered {len(items)} items for {len(futures)}"))
-        else:
-            for future, item in zip(futures, items, strict=True):
-                if not future.done():
-                    future.set_result(item)
-        self.heard(now_ms, next_ms, bool(woke))
+            self._scripts.send(self._link, name, self.keys, (now_ms, self._holder(), *batch.args), batch)
+        except UnicodeEncodeError as error:
+            batch.set_exception(BadArg(f"not every id or reason is UTF-8 text: {error.reason}"))
+        except Error as error:
+            batch.set_exception(error)
 
     # --- waiting
 

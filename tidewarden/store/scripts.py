@@ -10,7 +10,7 @@ from importlib import resources
 from typing import Any
 
 from tidewarden.errors import Error
-from tidewarden.store.link import Arg, Link
+from tidewarden.store.link import Arg, Link, Receiver, pack
 from tidewarden.store.trim import trim
 
 PRELUDE = "prelude.lua"
@@ -81,45 +81,37 @@ class Scripts:
 
         Raises (in the future): what :meth:`Link.call` raises; refusals of the script by their word.
         """
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.send(link, name, keys, args, future)
+        return future
+
+    def send(self, link: Link, name: str, keys: Sequence[str], args: Sequence[Arg], receiver: Receiver) -> None:
+        """
+        Run the script ``name`` for ``receiver``, which gets what :meth:`run` returns or raises.
+
+        Raises: UnicodeEncodeError: an argument is no text; nothing was sent.
+        """
         script = self._scripts[name]
-        first = link.call("EVALSHA", script.sha, len(keys), *keys, *args)
-        if not first.done():
-            outer: asyncio.Future[Any] = first.get_loop().create_future()
-            first.add_done_callback(lambda done: self._settle(link, script, keys, args, done, outer))
-            return outer
-        return first
+        said = ("EVALSHA", script.sha, len(keys), *keys, *args)
+        link.send(pack(said), _Run(link, script, said, receiver))
 
-    @staticmethod
-    def _settle(
-        link: Link,
-        script: Script,
-        keys: Sequence[str],
-        args: Sequence[Arg],
-        done: asyncio.Future[Any],
-        outer: asyncio.Future[Any],
-    ) -> None:
-        if done.cancelled():
-            return
-        error = done.exception()
-        if outer.done():
-            return  # whoever asked has gone
-        if error is None:
-            outer.set_result(done.result())
-        elif isinstance(error, Error) and str(error).startswith("NOSCRIPT"):
+
+class _Run:
+    """One script under way: passes its reply on, or sends it whole when the server has forgotten it."""
+
+    __slots__ = ("_link", "_receiver", "_said", "_script", "done", "set_result")
+
+    def __init__(self, link: Link, script: Script, said: tuple[Arg, ...], receiver: Receiver) -> None:
+        self._link = link
+        self._script = script
+        self._said = said
+        self._receiver = receiver
+        self.done = receiver.done
+        self.set_result = receiver.set_result
+
+    def set_exception(self, exception: BaseException, /) -> None:
+        if isinstance(exception, Error) and str(exception).startswith("NOSCRIPT"):
             # It was not run: sending it whole is no repetition.
-            again = link.call("EVAL", script.source, len(keys), *keys, *args)
-            again.add_done_callback(lambda second: _copy(second, outer))
+            self._link.send(pack(("EVAL", self._script.source, *self._said[2:])), self._receiver)
         else:
-            outer.set_exception(error)
-
-
-def _copy(source: asyncio.Future[Any], target: asyncio.Future[Any]) -> None:
-    if source.cancelled():
-        return
-    error = source.exception()
-    if target.done():
-        return
-    if error is None:
-        target.set_result(source.result())
-    else:
-        target.set_exception(error)
+            self._receiver.set_exception(exception)
