@@ -169,3 +169,39 @@ async def test_a_full_queue_says_so(n0: Any, eventually: Any) -> None:
     n0.queues.put_plain(b"q", b"", box)
     await eventually(box.done)
     assert box.got == [b"FULL"]
+
+
+async def test_under_a_shared_session_the_lease_is_the_sessions(n0: Any, eventually: Any) -> None:
+    queues, first, box = n0.queues, n0.queues.open_session(), Box()
+    uuid = await queues.join_session(first, "default")
+    await put(n0, eventually)
+    assert queues.take_plain(first, b"q", 0, box) is None, "the session's record does not name this shard yet"
+    (task,) = await queues.take(first, ["q"])
+    await queues.release(first, "q", task.id, task.lease)
+    queues.take_plain(first, b"q", 0, box)
+    await eventually(box.done)
+    second = queues.open_session()
+    await queues.join_session(second, "default", uuid)
+    await queues.close_session(first)
+    acked = Box()
+    queues.ack_plain(second, b"q", box.got[0][0], box.got[0][1], acked)
+    await eventually(acked.done)
+    assert acked.got == [1]
+    await queues.close_session(second)
+
+
+async def test_a_waiting_take_at_a_shard_that_another_node_cut_ends_empty(n0: Any, node: Any, eventually: Any) -> None:
+    n1 = await node("n1")
+    await n1.queues.shards("q")
+    await n1.ears.stop()
+    await n0.queues.configure("q", {"shards": 2})
+    waiting, hasty = Box(), Box()
+    n1.queues.take_plain(n1.queues.open_session(), b"q", LONG_MS, waiting)
+    assert n1.queues.take_plain(n1.queues.open_session(), b"q", 0, hasty) is not None
+    put_box = Box()
+    task_id = n1.queues.put_plain(b"q", b"x", put_box)
+    await eventually(lambda: waiting.done() and hasty.done() and put_box.done())
+    assert waiting.got == [None]
+    assert type(hasty.got[0]).__name__ == "Recut"
+    assert put_box.got == [1]
+    assert [t.id for t in await n0.queues.take(n0.queues.open_session(), ["q"], wait_ms=LONG_MS)] == [task_id]

@@ -76,6 +76,7 @@ class Daemon:
                 for purpose in ("data", "control", "sweep", "accounts")
             ]
             self._server = await check_store(self.control, self._name)
+            await self._scripts.use_library(self.control, self._server.views)
             synced = self._server.waitaof and self.config.store.fsync != "always"
             self.firm = Firm(self.accounts, possible=synced)
             self.queues = Queues(self.config, self.data, self._scripts, self.clock, views=self._server.views)
@@ -150,6 +151,7 @@ class Daemon:
     def _held_by(self, holder: str) -> None:
         """This node registered: its takes go by a new holder, whose wake-ups it has to hear."""
         self.queues.holder = holder
+        self.queues.rejoin()
         if hasattr(self, "ears") and self.ears.up:
             self.ears.call("SUBSCRIBE", *self._channels()).add_done_callback(self._hears)
         log.info("registered as %s", holder)

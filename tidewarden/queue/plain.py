@@ -12,8 +12,10 @@ import asyncio
 from typing import Any
 
 from tidewarden.errors import Stale, StoreDown
-from tidewarden.queue.room import Room
+from tidewarden.queue.batch import never
+from tidewarden.queue.recut import Recut
 from tidewarden.queue.session import Session
+from tidewarden.queue.sessions import Sessions, gone
 from tidewarden.queue.shard import PROMOTED_MAX, TASK_BYTES, Shard
 from tidewarden.queue.take import Take
 from tidewarden.queue.task import LEASE_NUMBER_MAX, Taken
@@ -55,7 +57,9 @@ class PlainTake:
             self._receiver.set_result(row)
 
     def set_exception(self, error: BaseException, /) -> None:
-        if isinstance(error, StoreDown | Stale):
+        if isinstance(error, Recut) and self._until and not self._cancelled:
+            self._receiver.set_result(None)  # this shard is the queue's no longer: who waits here asks again
+        elif isinstance(error, StoreDown | Stale):
             self._wait(error)
         elif not self._cancelled:
             self._receiver.set_exception(error)
@@ -72,7 +76,10 @@ class PlainTake:
         """Nothing came: go on as an ordinary take, when there is time left."""
         if self._cancelled:
             return
-        if self._until and not self._session.closed and not self._queues.draining:
+        shared = self._session.shared
+        if shared is not None and shared.lost:
+            self._receiver.set_exception(gone(shared))
+        elif self._until and not self._session.closed and not self._queues.draining:
             self._take = take = self._queues.begin_take(self._session, [self._shard], self._until)
             take.future.add_done_callback(self._came)
             take.resume(self._wakes, error)
@@ -123,7 +130,7 @@ class PlainAck:
         self._receiver.set_exception(error)
 
 
-class Plain(Room):
+class Plain(Sessions):
     """The three verbs. All return None when the case is not plain."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -153,8 +160,14 @@ class Plain(Room):
             if wait_ms > self._wait_max or len(self._takes) >= self._waiting_max:
                 return None
             until = self._loop.time() + wait_ms / 1000
+        waits: str | int = 1 if wait_ms else 0
+        shared = session.shared
+        if shared is not None:
+            if not self._entered(shared, (shard,)):
+                return None
+            waits = f"{waits}{shared.uuid}"
         take = PlainTake(self, session, shard, until, receiver)
-        shard.add("queue.take", (1, 0, 1 if wait_ms else 0, ""), take, ONE, TASK_BYTES)
+        shard.add("queue.take", (1, 0, waits, ""), take, ONE, TASK_BYTES)
         return take
 
     def ack_plain(
@@ -171,15 +184,16 @@ class Plain(Room):
         entry = session.drop(shard.queue, name, lease)
         if entry is not None:
             receiver = PlainAck(self, session, {(shard.queue, name): entry}, receiver)
-        shard.add("queue.ack", (task_id, lease, b""), receiver)
+        shard.add("queue.ack", (name, lease, b""), receiver)
         return receiver
 
     def _plain_shard(self, queue: bytes) -> Shard | None:
         """The one shard of a user's queue that is known here."""
         if not queue.isascii() or queue[:1] == b"_":
             return None
-        shards = self._shards.get(queue.decode())
-        if shards is None or len(shards) != 1:
+        name = queue.decode()
+        shards = self._shards.get(name)
+        if shards is None or len(shards) != 1 or name in self._choosers:
             return None
         self._plain[queue] = shards[0]
         return shards[0]
@@ -198,11 +212,10 @@ class Plain(Room):
 
     def hold_again(self, session: Session, dropped: dict[tuple[str, str], tuple[int, int]]) -> None:
         """Nobody knows the end of these tasks' ack: the session goes on holding them, or ends their leases if it has closed."""
-        raise NotImplementedError
-
-
-def never() -> bool:
-    return False
+        if not session.closed:
+            session.held.update(dropped)
+        elif session.joining is None:
+            self._end_soon(dropped)
 
 
 def _seen(future: asyncio.Future[Any]) -> None:

@@ -6,14 +6,18 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from tidewarden.errors import BadArg, Error, Internal
+from tidewarden.errors import BadArg, Error
+from tidewarden.queue.batch import Batch, Flight, Lone
+from tidewarden.queue.recut import Recut, recut_of, repeat
 from tidewarden.store import Link, Scripts
-from tidewarden.store.link import Arg, Receiver
+from tidewarden.store.link import Arg, Receiver, refuse
 
 ITEMS_MAX = 500  # of one verb in one script call
 BYTES_MAX = 4_000_000  # likewise, so that a call keeps neither the store nor the other items waiting for long
 TASK_BYTES = 1000  # what a task that may be taken counts as: one script takes at most 4000
 WAKE_MAX = 16  # waiting takes tried at a time: when one of them finds nothing, the rest would too
+FLYING_MAX = 2  # calls of one shard under way: the store works at one while the other's answers are handed out
+TOGETHER = ("queue.put", "queue.ack", "queue.take")  # go in one call, in this order: see lua/batch.lua
 PROMOTED_MAX = 200  # due tasks that one take moves before it takes
 
 
@@ -31,53 +35,13 @@ class Parked(Protocol):
         """End with what there is."""
 
 
-class _Batch:
-    """Items of one verb that go out in one script call: their arguments, and who wants each reply. It receives the script's."""
-
-    __slots__ = ("_shard", "_single", "answered", "args", "bytes", "receivers")
-
-    def __init__(self, shard: Shard, head: Sequence[Arg] = (), *, single: bool = False) -> None:
-        self._shard = shard
-        self._single = single  # one item, whose reply is all that the script answers
-        self.answered = False
-        self.args: list[Arg] = [*head]
-        self.bytes = 0
-        self.receivers: list[Receiver] = []
-
-    def done(self) -> bool:
-        return self.answered
-
-    def set_result(self, result: Any, /) -> None:
-        self.answered = True
-        now_ms, next_ms, woke, items = result
-        # Before its items: a take that finds nothing and parks must see what this reply says of the shard.
-        self._shard.heard(now_ms, next_ms, bool(woke))
-        if self._single:
-            items = (items,)
-        if len(items) != len(self.receivers):
-            self._refuse(Internal(f"a script answered {len(items)} items for {len(self.receivers)}"))
-            return
-        for receiver, item in zip(self.receivers, items, strict=True):
-            if not receiver.done():
-                receiver.set_result(item)
-
-    def set_exception(self, exception: BaseException, /) -> None:
-        self.answered = True
-        self._refuse(exception)
-
-    def _refuse(self, error: BaseException) -> None:
-        for receiver in self.receivers:
-            if not receiver.done():
-                receiver.set_exception(error)
-                if isinstance(receiver, asyncio.Future):
-                    _ = receiver.exception()  # who has gone leaves no warning
-
-
 class Shard:
     """
     The scripts of one shard, batched. Every method returns a future of the item's own reply (see ``lua/*.lua``).
 
     ``holder`` is asked anew for each call, for a node may register again; ``on_next(shard, delay_ms)`` hears the next event.
+    ``layout``: the number of the queue's cut; where the store knows a newer one, ``on_recut(shard, that)`` says where an id lies
+    now, and what can be repeated is.
     """
 
     def __init__(
@@ -87,8 +51,13 @@ class Shard:
         keys: tuple[str, ...],
         holder: Callable[[], str],
         on_next: Callable[[Shard, int], None],
+        *,
+        layout: int = 0,
+        on_recut: Callable[[Shard, int], asyncio.Future[Any]] | None = None,
     ) -> None:
         self.keys = keys
+        self._stamp = f"/{layout}" if layout else ""
+        self._on_recut = on_recut
         _, self.queue, index = split_prefix(keys[0])
         self.index = index
         self._link = link
@@ -96,8 +65,9 @@ class Shard:
         self._holder = holder
         self._on_next = on_next
         self._loop = asyncio.get_running_loop()
-        self._batches: dict[str, _Batch] = {}
+        self._batches: dict[str, Batch] = {}
         self._scheduled = False
+        self._flying = 0  # calls of batches under way
         self.parked: dict[Parked, None] = {}
         self.wakes = 0
         self.now_ms = 0  # the store's clock at the latest answer
@@ -112,8 +82,8 @@ class Shard:
     def put(self, task_id: str, options: str, payload: bytes) -> asyncio.Future[Any]:
         return self._ask("queue.put", (task_id, options, payload), size=len(payload))
 
-    def take(self, count: int, lease_ms: int, wait: bool, task_id: str = "") -> asyncio.Future[Any]:
-        args = (count, lease_ms, int(wait), task_id)
+    def take(self, count: int, lease_ms: int, wait: bool, task_id: str = "", session: str = "") -> asyncio.Future[Any]:
+        args = (count, lease_ms, f"{int(wait)}{session}" if session else int(wait), task_id)
         return self._ask("queue.take", args, head=(PROMOTED_MAX,), size=count * TASK_BYTES)
 
     def ack(self, task_id: str, lease: int, result: bytes = b"") -> asyncio.Future[Any]:
@@ -130,11 +100,9 @@ class Shard:
 
     def run(self, name: str, args: Sequence[Arg], now_ms: int = 0) -> asyncio.Future[Any]:
         """Run any script of this shard by itself, after what is batched so far."""
-        self._flush()
+        self._send_all()
         future: asyncio.Future[Any] = self._loop.create_future()
-        batch = _Batch(self, args, single=True)
-        batch.receivers.append(future)
-        self._send(name, batch, now_ms)
+        self._call(name, args, Lone(self, future, item=False), now_ms)
         return future
 
     # --- batching
@@ -147,35 +115,91 @@ class Shard:
     def add(
         self, name: str, args: tuple[Arg, ...], receiver: Receiver, head: tuple[Arg, ...] = (), size: int = 0
     ) -> None:
-        """Let an item of the verb ``name`` go along with the next script call; ``size`` is what it counts for, in bytes."""
+        """Let an item of the verb ``name`` go along with the next call; ``size`` is what it counts for, in bytes."""
         batch = self._batches.get(name)
         if batch is not None and batch.bytes + size > BYTES_MAX:
-            self._flush()
+            self._send_all()
             batch = None
         if batch is None:
-            batch = self._batches[name] = _Batch(self, head)
+            batch = self._batches[name] = Batch(name, head)
         batch.bytes += size
         batch.args += args
         batch.receivers.append(receiver)
         if len(batch.receivers) >= ITEMS_MAX:
-            self._flush()
-        elif not self._scheduled:
+            self._send_all()
+        elif not self._scheduled and self._flying < FLYING_MAX:
             self._scheduled = True
             self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
+        """At the end of a turn: send what has gathered, unless a call is under way, whose answer sends what gathers until then."""
         self._scheduled = False
-        batches, self._batches = self._batches, {}
-        for name, batch in batches.items():
-            self._send(name, batch)
+        if self._flying < FLYING_MAX and self._batches:
+            self._send_all()
 
-    def _send(self, name: str, batch: _Batch, now_ms: int = 0) -> None:
+    def _send_all(self) -> None:
+        batches, self._batches = self._batches, {}
+        together = [batch for name in TOGETHER if (batch := batches.get(name)) is not None]
+        if len(together) > 1 and sum(batch.bytes for batch in together) <= BYTES_MAX:
+            for batch in together:
+                del batches[batch.name]
+            args: list[Arg] = []
+            for batch in together:
+                args += (batch.verb, len(batch.head) + len(batch.args), *batch.head, *batch.args)
+            self._fly("queue.batch", args, together)
+        for batch in batches.values():
+            self._fly(batch.name, (*batch.head, *batch.args), (batch,))
+
+    def _fly(self, name: str, args: Sequence[Arg], batches: Sequence[Batch]) -> None:
+        self._flying += 1
+        self._call(name, args, Flight(self, name, batches))
+
+    def landed(self, now_ms: int, next_ms: int, woke: bool) -> None:
+        """A call of batches was answered so."""
+        self._flying -= 1
+        self.heard(now_ms, next_ms, woke)
+
+    def crashed(self, batches: Sequence[Batch], error: BaseException) -> None:
+        """A call of batches was refused, or nobody knows. What a newer cut of the queue refused is repeated there."""
+        self._flying -= 1
+        error = recut_of(self.queue, error)
+        for batch in batches:
+            if isinstance(error, Recut) and self._on_recut is not None:
+                args = () if batch.name == "queue.take" else batch.args  # a take is of no one id
+                repeat(self._on_recut(self, error.layout), error, batch.receivers, batch.name, args)
+            else:
+                batch.fail(error)
+
+    def fly_on(self) -> None:
+        """Send what has gathered while calls were under way."""
+        if self._batches and self._flying < FLYING_MAX:
+            self._send_all()
+
+    def _call(self, name: str, args: Sequence[Arg], receiver: Receiver, now_ms: int = 0) -> None:
         try:
-            self._scripts.send(self._link, name, self.keys, (now_ms, self._holder(), *batch.args), batch)
+            self._scripts.send(self._link, name, self.keys, (self.stamped(now_ms), self._holder(), *args), receiver)
         except UnicodeEncodeError as error:
-            batch.set_exception(BadArg(f"not every id or reason is UTF-8 text: {error.reason}"))
+            receiver.set_exception(BadArg(f"not every id or reason is UTF-8 text: {error.reason}"))
         except Error as error:
-            batch.set_exception(error)
+            receiver.set_exception(error)
+
+    # --- a queue that was cut anew
+
+    def stamped(self, now_ms: int) -> Arg:
+        """The first argument of every script: the time (0: the store's), and which cut of the queue this is."""
+        return f"{now_ms}{self._stamp}" if self._stamp else now_ms
+
+    def repeat(self, name: str, item: Sequence[Arg], receiver: Receiver) -> None:
+        """Run one item of a batch that was refused elsewhere; a second refusal is final."""
+        self._call(name, item, Lone(self, receiver, item=True))
+
+    def refused_alone(self, receiver: Receiver, error: BaseException, *, final: bool) -> None:
+        """A script by itself was refused."""
+        error = recut_of(self.queue, error)
+        if isinstance(error, Recut) and self._on_recut is not None and not final:
+            repeat(self._on_recut(self, error.layout), error, [receiver], "", ())
+        else:
+            refuse(receiver, error)
 
     # --- waiting
 

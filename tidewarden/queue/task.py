@@ -6,6 +6,7 @@ import re
 import secrets
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
+from uuid import UUID
 
 from tidewarden.errors import BadArg, TooBig
 
@@ -231,7 +232,7 @@ class Changes:
 
 FIELDS = (
     "id", "state", "payload", "priority", "due_ms", "deadline_ms", "attempts", "losses", "lease", "at_ms", "holder", "reason",
-    "lease_ms", "attempts_max", "backoff_ms", "expires_ms",
+    "lease_ms", "attempts_max", "backoff_ms", "expires_ms", "history",
 )  # fmt: skip
 
 
@@ -241,9 +242,17 @@ def described(queue: str, row: list[Any]) -> dict[str, Any]:
     for name, value in zip(FIELDS, row, strict=True):
         if name in ("id", "state", "holder", "reason"):
             shown[name] = value.decode("utf-8", "surrogateescape")
+        elif name == "history":
+            shown[name] = [
+                {"at_ms": ms, "how": how.decode(), "attempt": attempt, "reason": reason.decode("utf-8", "replace")}
+                for ms, how, attempt, reason in value
+            ]
         else:
             shown[name] = value
-    shown["node"] = shown.pop("holder").rpartition(".")[0]
+    holder = shown.pop("holder")
+    shown["node"] = holder.rpartition(".")[0]
+    if holder.startswith("~"):
+        shown["session"] = str(UUID(holder[1:]))
     at_ms = shown.pop("at_ms")
     if shown["state"] == "leased":
         shown["lease_end_ms"] = at_ms

@@ -56,6 +56,9 @@ AWAY = (
 )
 
 
+ReplyError = hiredis.ReplyError
+
+
 def error_of(message: str) -> Error:
     """What an error reply of the store means to our callers."""
     word = message.partition(" ")[0]
@@ -211,15 +214,13 @@ class Link(asyncio.Protocol):
 
     def _fail(self, why: str) -> None:
         waiting, self._waiting = self._waiting, deque()
+        lost = f"the connection to the store was lost ({why}); what was sent may or may not have happened"
         for receiver in waiting:
-            _refuse(
-                receiver,
-                f"the connection to the store was lost ({why}); what was sent may or may not have happened",
-            )
+            refuse(receiver, StoreDown(lost))
 
     def _fail_backlog(self, why: str) -> None:
         while self._backlog:
-            _refuse(self._backlog.popleft()[1], f"nothing was sent: {why}")
+            refuse(self._backlog.popleft()[1], StoreDown(f"nothing was sent: {why}"))
 
     async def _keep(self) -> None:
         """Connect, watch, connect again, until stopped."""
@@ -297,17 +298,20 @@ def pack(args: Sequence[Arg]) -> bytes:
     return packed
 
 
-def _refuse(receiver: Receiver, why: str) -> None:
+def refuse(receiver: Receiver, error: BaseException) -> None:
+    """There will be no reply; a caller that has gone leaves no warning."""
     if not receiver.done():
-        receiver.set_exception(StoreDown(why))
+        receiver.set_exception(error)
         if isinstance(receiver, asyncio.Future):
-            _ = receiver.exception()  # a caller that has gone must not leave a warning
+            _ = receiver.exception()
 
 
 def _refused(done: asyncio.Future[Any]) -> None:
     """One of the first commands was answered; a connection that was lost meanwhile is reported as such."""
     error = None if done.cancelled() else done.exception()
-    if error is not None and not isinstance(error, StoreDown):
+    if (
+        error is not None and not isinstance(error, StoreDown) and "already exists" not in str(error)
+    ):  # a library of scripts
         log.warning("the store refused what every connection begins with: %s", error)
 
 
