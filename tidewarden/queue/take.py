@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tidewarden.errors import Stale, StoreDown
+from tidewarden.queue.recut import Recut
 from tidewarden.queue.session import Session
 from tidewarden.queue.shard import Shard
 from tidewarden.queue.task import Taken
@@ -18,7 +19,8 @@ class Take:
     """
     A take of at most ``count`` tasks from ``shards``, in that order; :attr:`future` gets the tasks.
 
-    At most one script of it is under way at any time. With ``wait_s`` it ends at the first task, or empty when the time is over.
+    At most one script of it is under way at any time. With ``until`` (the
+    loop's time, 0: it does not wait) it ends at the first task, or empty when that time is over.
     When its session has closed meanwhile, what arrives goes back without counting as an attempt. One that waits outlives the
     store's absence: it asks again, and fails only when its time is over and the store still does not answer.
     """
@@ -33,11 +35,11 @@ class Take:
         session: Session,
         shards: Sequence[Shard],
         *,
-        count: int,
-        lease_ms: int,
-        wait_s: float,
-        task_id: str,
+        until: float,
         on_end: Callable[[Take], None],
+        count: int = 1,
+        lease_ms: int = 0,
+        task_id: str = "",
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self.future: asyncio.Future[list[Taken]] = self._loop.create_future()
@@ -46,7 +48,7 @@ class Take:
         self._count = count
         self._lease_ms = lease_ms
         self._task_id = task_id
-        self._waits = wait_s > 0
+        self._waits = until > 0
         self._on_end = on_end
         self._got: list[Taken] = []
         self._from: list[Shard] = []
@@ -56,7 +58,7 @@ class Take:
         self._parked = False
         self._trouble: BaseException | None = None
         self._ended = False
-        self._until = self._loop.time() + wait_s
+        self._until = until
         self._timer: asyncio.TimerHandle | None = None
         self.future.add_done_callback(self._released)
 
@@ -70,6 +72,15 @@ class Take:
         self._seen = [shard.wakes for shard in self._shards]
         self._ask(0)
 
+    def resume(self, wakes: int, error: BaseException | None) -> None:
+        """Go on where its one shard was asked already, at its wake-up number ``wakes``, and had nothing or failed."""
+        self._seen = [wakes]
+        if error is None:
+            self._asked_all()
+        else:
+            self._trouble = error
+            self._ask_later()
+
     def _ask(self, position: int) -> None:
         """Ask the shards from ``position`` on, one after the other."""
         if self.future.done() or position == len(self._shards) or len(self._got) >= self._count:
@@ -78,14 +89,17 @@ class Take:
         self._busy = True
         shard = self._shards[position]
         wait = self._waits and not self._got
-        reply = shard.take(self._count - len(self._got), self._lease_ms, wait, self._task_id)
+        reply = shard.take(self._count - len(self._got), self._lease_ms, wait, self._task_id, self._session.uuid)
         reply.add_done_callback(lambda done: self._answered(shard, done, lambda: self._ask(position + 1)))
 
     def _answered(self, shard: Shard, done: asyncio.Future[Any], then: Callable[[], None]) -> None:
         self._busy = False
         error = self._trouble = done.exception()
         if error is not None:
-            if (
+            if isinstance(error, Recut) and self._waits:
+                self._trouble = None
+                self._time_over()  # these shards are the queue's no longer: whoever waits here asks again
+            elif (
                 isinstance(error, StoreDown | Stale)
                 and self._waits
                 and not (self._got or self._ended or self.future.done())
@@ -141,7 +155,7 @@ class Take:
             return None
         outcome: asyncio.Future[bool] = self._loop.create_future()
         self._busy = True
-        reply = shard.take(self._count, self._lease_ms, True, self._task_id)
+        reply = shard.take(self._count, self._lease_ms, True, self._task_id, self._session.uuid)
 
         def then() -> None:
             if self._got or self._ended:
