@@ -45,6 +45,11 @@ class RecordingQueues:
         self.closed.append(session)
         self.arrived.set()
 
+    async def join_session(self, session: Any, user: str, uuid: str = "", grace_ms: int | None = None) -> str:
+        self.calls.append(("join_session", user, uuid, grace_ms))
+        await self._gate()
+        return uuid or "made"
+
     async def _gate(self) -> None:
         if self.hold is not None:
             await self.hold.wait()

@@ -326,5 +326,5 @@ def test_a_list_of_functions(write: Write) -> None:
     assert load(path, {"TIDEWARDEN_QUEUES_STRATEGIES": "c:d, e.f"}, {}).queues.strategies == ("c:d", "e.f")
     assert load(None, {}, {"queues.strategies": ""}).queues.strategies == ()
     for wrong in ('"a.b:pick"', '["pick"]', '["a b:c"]', "[1]", '["a:b:c"]'):
-        with pytest.raises(ConfigError, match="queues.strategies: .*allowed: a list of names like"):
+        with pytest.raises(ConfigError, match=r"queues\.strategies: .*allowed: a list of names like"):
             load(write(f"[queues]\nstrategies = {wrong}"), {}, {})

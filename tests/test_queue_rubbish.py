@@ -18,16 +18,18 @@ RUBBISH = st.one_of(
     st.integers(min_value=-(2**70), max_value=2**70).map(str),
     st.binary(max_size=20),
 )  # fmt: skip
+UUID = "0123456789abcdef" * 2
 GOOD: dict[str, list[list[str]]] = {
     "put": [["new", "", "x"], ["new", "1 5 0 0 50 0 0 0 0 keep", "x"], ["ready1", "0 0 0 0 50 0 0 0 0 replace", "y"],
             ["new", "0 0 0 0 50 0 0 0 0 keep 500w", "x"]],
-    "take": [["200", "1", "0", "0", ""], ["200", "1", "0", "1", "ready1"], ["1", "5", "100", "0", "", "1", "0", "1", ""]],
+    "take": [["200", "1", "0", "0", ""], ["200", "1", "0", "1", "ready1"], ["1", "5", "100", "0", "", "1", "0", "1", ""],
+             ["1", "1", "0", f"1{UUID}", ""]],
     "ack": [["ready1", "5", ""], ["leased1", "LEASE", "fine"]],
     "wait": [["ready1", "1"], ["leased1", "0", "none", "1"], ["buried1", "1"]],
     "unwait": [["ready1"]],
     "purge": [["ready", "10"], ["buried", "1", "buried1"], ["leased", "5"]],
     "free": [["10"]],
-    "check": [["record", "0", "10", "1"], ["tasks", "0", "100", "1"], ["ready:20", "0", "5", "0"]],
+    "check": [["record", "0", "10", "1"], ["tasks", "0", "100", "1"], ["ready:20", "0", "5", "0"], ["held", "0", "5", "1"]],
     "pick": [["10", "100", "0", "", "0", "0"], ["1", "5", "0", "b", "0", "7"]],
     "end": [["leased1", "LEASE", "fail", "-1", "why"], ["leased1", "LEASE", "bury", "-1", ""]],
     "touch": [["leased1", "LEASE", "0"]],
@@ -40,6 +42,7 @@ GOOD: dict[str, list[list[str]]] = {
     "stats": [[]],
     "sweep": [["1", "10"]],
     "reap": [["1", "n1", "5", "10"]],
+    "lose": [[UUID, "10"]],
 }  # fmt: skip
 
 
@@ -59,6 +62,8 @@ class Shop:
         for name in ("ready1", "ready2"):
             desk.put(name, priority=20)
         desk.put("delayed1", delay_ms=60_000)
+        desk.put("shared1")
+        desk.run("queue.take", 1, 1, 0, f"0{UUID}", "shared1")
         for name in ("leased1", "buried1"):
             desk.put(name, priority=10)
             row = desk.take_one(task_id=name)

@@ -75,7 +75,7 @@ async def test_a_put_with_wait_waits_for_room_in_each_queue(node: Any, eventuall
     await queues.delete("one", "x")
     await queues.delete("two", "x")
     assert await waiting == "a"
-    with pytest.raises(Full, match="have the task: none. A put with ID b may"):
+    with pytest.raises(Full, match=r"have the task: none\. A put with ID b may"):
         await queues.put_waiting("events", NewTask(id="b"), 1)
 
 

@@ -151,6 +151,7 @@ class Daemon:
     def _held_by(self, holder: str) -> None:
         """This node registered: its takes go by a new holder, whose wake-ups it has to hear."""
         self.queues.holder = holder
+        self.queues.rejoin()
         if hasattr(self, "ears") and self.ears.up:
             self.ears.call("SUBSCRIBE", *self._channels()).add_done_callback(self._hears)
         log.info("registered as %s", holder)

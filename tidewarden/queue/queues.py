@@ -1,4 +1,4 @@
-"""The queues of one node: sessions, and the verbs that carry the load, batched into scripts by their shards."""
+"""The queues of one node: the verbs that carry the load, batched into scripts by their shards."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from tidewarden.clock import Clock, sleep
+from tidewarden.clock import Clock
 from tidewarden.config import Config
-from tidewarden.errors import BadArg, Full, NotHeld, StoreDown
-from tidewarden.queue.recut import Recut
-from tidewarden.queue.room import Room, put_error
+from tidewarden.errors import BadArg, Full, NotHeld
+from tidewarden.queue.room import put_error
 from tidewarden.queue.session import Session
+from tidewarden.queue.sessions import Sessions
 from tidewarden.queue.shard import Shard
 from tidewarden.queue.take import Take
 from tidewarden.queue.task import (
@@ -29,57 +29,14 @@ from tidewarden.queue.task import (
 )
 from tidewarden.store import Link, Scripts
 
-LOST_RETRY_S = 0.5
 
-
-class Queues(Room):
+class Queues(Sessions):
     """Every verb of the queues. Results come as futures or coroutines; all raise :mod:`tidewarden.errors`."""
 
     def __init__(self, config: Config, link: Link, scripts: Scripts, clock: Clock, *, views: bool) -> None:
         super().__init__(config, link, scripts, clock, views=views)
         self._turn: dict[str, int] = {}
         self._takes: set[Take] = set()
-
-    # --- sessions
-
-    def open_session(self, user: str = "default") -> Session:
-        """A new consumer. Close it when its connection goes."""
-        return Session(user)
-
-    async def close_session(self, session: Session) -> None:
-        """
-        End the session: its waiting takes take nothing, its leases end at once, as losses, in one batch a shard.
-
-        While the store is away it tries again, until the leases have run out by themselves.
-        """
-        session.closed = True
-        for take in list(session.takes):
-            take.future.cancel()
-        held, session.held = session.held, {}
-        if held:
-            await asyncio.shield(self._end_soon(held))
-
-    def _end_soon(self, held: dict[tuple[str, str], tuple[int, int]]) -> asyncio.Task[None]:
-        task = self._loop.create_task(self._end_all(held))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
-
-    async def _end_all(self, held: dict[tuple[str, str], tuple[int, int]]) -> None:
-        while held:
-            ends = {}
-            for (queue, task_id), (lease, end_ms) in held.items():
-                shard = self._lane(self._shards[queue], task_id)
-                ends[queue, task_id] = (shard.end(task_id, lease, "loss"), lease, end_ms, shard)
-            held = {}
-            for name, (future, lease, end_ms, shard) in ends.items():
-                try:
-                    await future
-                except (StoreDown, Recut):
-                    if end_ms > shard.now_ms:
-                        held[name] = (lease, end_ms)
-            if held:
-                await sleep(self._clock, LOST_RETRY_S)
 
     # --- the hot verbs
 
@@ -160,6 +117,8 @@ class Queues(Room):
             else:
                 turn = self._turn[queue] = (self._turn.get(queue, -1) + 1) % len(known)
                 shards += known[turn:] + known[:turn]
+        if session.shared is not None and not self._entered(session.shared, shards):
+            return self._loop.create_task(self._take_later(session, queues, count, wait_ms, lease_ms, task_id, shards))
         take = Take(
             session,
             shards,
@@ -179,11 +138,20 @@ class Queues(Room):
         session.takes.discard(take)
 
     async def _take_later(
-        self, session: Session, queues: Sequence[str], count: int, wait_ms: int, lease_ms: int, task_id: str
+        self,
+        session: Session,
+        queues: Sequence[str],
+        count: int,
+        wait_ms: int,
+        lease_ms: int,
+        task_id: str,
+        shards: Sequence[Shard] = (),
     ) -> list[Taken]:
         for queue in queues:
             check_name(queue)
             await self._open(queue)
+        if session.shared is not None and shards:
+            await self._enter(session.shared, shards)
         if session.closed:
             return []
         return await self.take(session, queues, count=count, wait_ms=wait_ms, lease_ms=lease_ms, task_id=task_id)
@@ -228,7 +196,8 @@ class Queues(Room):
         if done.cancelled() or done.exception() is None:
             return
         if session.closed:
-            self._end_soon(dropped)
+            if session.joining is None:
+                self._end_soon(dropped)
         else:
             session.held.update(dropped)
 

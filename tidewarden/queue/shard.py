@@ -82,8 +82,8 @@ class Shard:
     def put(self, task_id: str, options: str, payload: bytes) -> asyncio.Future[Any]:
         return self._add("queue.put", (task_id, options, payload), size=len(payload))
 
-    def take(self, count: int, lease_ms: int, wait: bool, task_id: str = "") -> asyncio.Future[Any]:
-        args = (count, lease_ms, int(wait), task_id)
+    def take(self, count: int, lease_ms: int, wait: bool, task_id: str = "", session: str = "") -> asyncio.Future[Any]:
+        args = (count, lease_ms, f"{int(wait)}{session}" if session else int(wait), task_id)
         return self._add("queue.take", args, head=(PROMOTED_MAX,), size=count * TASK_BYTES)
 
     def ack(self, task_id: str, lease: int, result: bytes = b"") -> asyncio.Future[Any]:

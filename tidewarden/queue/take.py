@@ -79,7 +79,7 @@ class Take:
         self._busy = True
         shard = self._shards[position]
         wait = self._waits and not self._got
-        reply = shard.take(self._count - len(self._got), self._lease_ms, wait, self._task_id)
+        reply = shard.take(self._count - len(self._got), self._lease_ms, wait, self._task_id, self._session.uuid)
         reply.add_done_callback(lambda done: self._answered(shard, done, lambda: self._ask(position + 1)))
 
     def _answered(self, shard: Shard, done: asyncio.Future[Any], then: Callable[[], None]) -> None:
@@ -145,7 +145,7 @@ class Take:
             return None
         outcome: asyncio.Future[bool] = self._loop.create_future()
         self._busy = True
-        reply = shard.take(self._count, self._lease_ms, True, self._task_id)
+        reply = shard.take(self._count, self._lease_ms, True, self._task_id, self._session.uuid)
 
         def then() -> None:
             if self._got or self._ended:

@@ -6,6 +6,7 @@ import re
 import secrets
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
+from uuid import UUID
 
 from tidewarden.errors import BadArg, TooBig
 
@@ -248,7 +249,10 @@ def described(queue: str, row: list[Any]) -> dict[str, Any]:
             ]
         else:
             shown[name] = value
-    shown["node"] = shown.pop("holder").rpartition(".")[0]
+    holder = shown.pop("holder")
+    shown["node"] = holder.rpartition(".")[0]
+    if holder.startswith("~"):
+        shown["session"] = str(UUID(holder[1:]))
     at_ms = shown.pop("at_ms")
     if shown["state"] == "leased":
         shown["lease_end_ms"] = at_ms

@@ -256,7 +256,6 @@ COMMANDS = (
 )
 
 LATER = (
-    unsupported("SESSION", "sessions that outlive their connection"),
     unsupported("T.MGET", "a token verb"),
     *(unsupported(name, "a schedule verb") for name in ("S.PAUSE", "S.RESUME")),
     *(unsupported(name, "locks") for name in ("L.ACQUIRE", "L.RENEW", "L.RELEASE")),

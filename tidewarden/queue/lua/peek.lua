@@ -10,7 +10,7 @@ local function show(id, state, score)
   if not t then return end
   if not state then
     state = locate(id, t, r)
-    local index = state == 'leased' and 'leased:' .. r.holder or state == 'ready' and 'ready:' .. t.priority or state
+    local index = state == 'leased' and 'leased:' .. index_of(r.holder) or state == 'ready' and 'ready:' .. t.priority or state
     score = redis.call('ZSCORE', key(index), id)
   end
   local history = history_of(r)

@@ -3,6 +3,7 @@
 -- ARGV    1 now_ms (unix; "0": the store's TIME), and `/layout` in a queue that was cut anew  2 the caller's holder `node.boot` ("-": none)  3… the verb's own
 -- REPLY   finish(items) = {now_ms, next_ms | -1, woke 0|1, items}; refusals are errors `CODE message`
 -- This file alone knows the layout (format 1). A task is in exactly one of delayed, ready:<priority>, leased:<holder>, buried.
+-- The holder `~<uuid>` is a session's: the leases of all of them stand in `leased:~`, and `held` (zset, scores 0) has `<uuid><id>` for each.
 -- Beside them: expiring (zset, waiting tasks with a TTL), waits (hash id → holders), done:<id> and gone:<id> (how a task ended, for a while).
 local P, CALLER
 local now, now_us
@@ -243,8 +244,20 @@ local function locate(id, t, r)
   return 'lost'
 end
 
+-- The name of the index that a holder's leases stand in, after `leased:`.
+local function index_of(holder)
+  return string.byte(holder) == 126 and '~' or holder
+end
+
+-- A lease leaves its indexes; its record is the caller's.
+local function unlease(id, r)
+  local index = index_of(r.holder)
+  redis.call('ZREM', key('leased:' .. index), id)
+  if index ~= r.holder then redis.call('ZREM', key('held'), string.sub(r.holder, 2) .. id) end
+end
+
 local function index_remove(id, t, r, where)
-  if where == 'leased' then redis.call('ZREM', key('leased:' .. r.holder), id)
+  if where == 'leased' then unlease(id, r)
   elseif where == 'ready' then redis.call('ZREM', key('ready:' .. t.priority), id)
   elseif where ~= 'lost' then redis.call('ZREM', key(where), id) end
   if t.expires > 0 then redis.call('ZREM', key('expiring'), id) end
@@ -384,7 +397,7 @@ end
 -- A lease is over. how: release (attempt given back) | fail, expired (attempt kept, backoff) | loss (given back, counted as a loss).
 -- delay_ms: nil for the backoff. The caller has checked that `r` is the record of a leased task.
 local function end_lease(id, t, r, how, delay_ms, reason)
-  redis.call('ZREM', key('leased:' .. r.holder), id)
+  unlease(id, r)
   count(how)
   reason = reason and string.sub(reason, 1, 240)
   if how ~= 'release' then remember(r, how, r.attempts, reason or '') end
@@ -405,7 +418,7 @@ local function end_lease(id, t, r, how, delay_ms, reason)
   end
 end
 
--- End at most `most` leases of one holder; sticky ones stay. How many ended.
+-- End at most `most` leases of one holder (`~`: of all sessions); sticky ones stay. How many ended.
 local function end_leases(holder, most, how, reason)
   local index, ended_here, from = key('leased:' .. holder), 0, 0
   while ended_here < most do
@@ -413,7 +426,7 @@ local function end_leases(holder, most, how, reason)
     if #ids == 0 then break end
     for i = 1, #ids do
       local t, r = task_get(ids[i]), tries_get(ids[i])
-      if t and r and r.holder == holder and not r.sticky then
+      if t and r and index_of(r.holder) == holder and not r.sticky then
         end_lease(ids[i], t, r, how, nil, reason)
         ended_here = ended_here + 1
       else
@@ -577,6 +590,22 @@ local function wake()
     for holder in string.gmatch(S.roomless, '%S+') do redis.call('PUBLISH', channel .. holder, place .. ' room') end
     set('roomless', '')
   end
+end
+
+-- For the scripts of sessions, which are of no shard (see session_join.lua): the time, and a node that leaves one.
+local function session_now()
+  local time, given = redis.call('TIME'), tonumber(ARGV[1])
+  return given > 0 and given or math.floor((time[1] * 1000000 + time[2]) / 1000)
+end
+
+-- A session loses a node; with the last one its grace begins. Ms until that ends, -1 when others hold it.
+local function session_detach(uuid, record, node, grace_ms, nodes)
+  redis.call('HDEL', record, 'at:' .. node)
+  redis.call('ZREM', key('at:' .. node), uuid)
+  redis.call('HSET', record, 'nodes', text(nodes - 1))
+  if nodes > 1 then return -1 end
+  redis.call('ZADD', key('graces'), text(session_now() + grace_ms), uuid)
+  return grace_ms
 end
 
 local function finish(items)
