@@ -137,8 +137,10 @@ class RecordingQueues:
         self.calls.append(("touch", queue, task_id, lease, lease_ms))
         return 2**41
 
-    async def kick(self, queue: str, *, count: int = 0, task_id: str = "", reason_prefix: str = "") -> int:
-        self.calls.append(("kick", queue, count, task_id, reason_prefix))
+    async def kick(
+        self, queue: str, *, count: int = 0, task_id: str = "", reason_prefix: str = "", age_ms: int = 0
+    ) -> int:
+        self.calls.append(("kick", queue, count, task_id, reason_prefix, *([age_ms] if age_ms else [])))
         return 3
 
     async def update(self, queue: str, task_id: str, changes: Changes) -> None:
@@ -170,16 +172,28 @@ class RecordingQueues:
         self.calls.append(("release_all", queue))
         return 5
 
-    async def move(self, queue: str, target: str, *, count: int) -> int:
-        self.calls.append(("move", queue, target, count))
+    async def move(self, queue: str, target: str, *, count: int, reason_prefix: str = "", age_ms: int = 0) -> int:
+        self.calls.append(("move", queue, target, count, *([reason_prefix, age_ms] if reason_prefix else [])))
         return 6
+
+    async def link(self, topic: str, queue: str) -> int:
+        self.calls.append(("link", topic, queue))
+        return 1
+
+    async def unlink(self, topic: str, queue: str) -> int:
+        self.calls.append(("unlink", topic, queue))
+        return 0
+
+    async def topics(self) -> dict[str, list[str]]:
+        return {"events": ["audit", "mail"]}
 
     async def check(self, queue: str, *, repair: bool) -> dict[str, Any]:
         self.calls.append(("check", queue, repair))
         return {"queue": queue, "problems": 0}
 
-    async def stats(self, queue: str) -> dict[str, Any]:
-        return {"ready": len(self.ready.get(queue, ())), "puts_total": 7}
+    async def stats(self, queue: str, *, by_shard: bool = False) -> dict[str, Any]:
+        shards = {"by_shard": [{"shard": 0, "total": 1}]} if by_shard else {}
+        return {"ready": len(self.ready.get(queue, ())), "puts_total": 7} | shards
 
     async def names(self) -> list[str]:
         return ["mail", "_tokens:x"]

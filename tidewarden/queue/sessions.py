@@ -17,6 +17,7 @@ from uuid import UUID, uuid4
 from tidewarden.clock import sleep
 from tidewarden.errors import BadArg, Error, NotFound, StoreDown
 from tidewarden.queue.graces import Graces
+from tidewarden.queue.recut import Recut
 from tidewarden.queue.session import Session, Shared
 from tidewarden.queue.shard import Shard
 from tidewarden.queue.task import check_range
@@ -70,7 +71,7 @@ class Sessions(Graces):
             for name, (future, lease, end_ms, shard) in ends.items():
                 try:
                     await future
-                except StoreDown:
+                except (StoreDown, Recut):
                     if end_ms > shard.now_ms:
                         held[name] = (lease, end_ms)
             if held:

@@ -234,7 +234,7 @@ class Changes:
 
 FIELDS = (
     "id", "state", "payload", "priority", "due_ms", "deadline_ms", "attempts", "losses", "lease", "at_ms", "holder", "reason",
-    "lease_ms", "attempts_max", "backoff_ms", "expires_ms",
+    "lease_ms", "attempts_max", "backoff_ms", "expires_ms", "history",
 )  # fmt: skip
 
 
@@ -244,6 +244,11 @@ def described(queue: str, row: list[Any]) -> dict[str, Any]:
     for name, value in zip(FIELDS, row, strict=True):
         if name in ("id", "state", "holder", "reason"):
             shown[name] = value.decode("utf-8", "surrogateescape")
+        elif name == "history":
+            shown[name] = [
+                {"at_ms": ms, "how": how.decode(), "attempt": attempt, "reason": reason.decode("utf-8", "replace")}
+                for ms, how, attempt, reason in value
+            ]
         else:
             shown[name] = value
     holder = shown.pop("holder")
