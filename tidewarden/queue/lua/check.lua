@@ -1,6 +1,6 @@
 -- check: look for what cannot be, in one piece of the shard; with `repair` put it right.
 -- KEYS    1 the shard  2 the view
--- ARGV    3 part (record, tasks, tries, waits, or the name of an index)  4 cursor ("0": from the start)  5 entries at most, about  6 repair 0|1
+-- ARGV    3 part (record, tasks, tries, waits, lanes, or the name of an index)  4 cursor ("0": from the start)  5 entries at most, about  6 repair 0|1
 -- RETURNS {cursor ("0": this part is done), entries seen, problems {kind, id, detail, repaired 0|1}, names of the indexes (of `record` only)}
 -- A task that lies nowhere, or in two places, goes back to ready (or delayed, when it is not due) and loses its lease; an entry without a task is dropped.
 open()
@@ -17,7 +17,7 @@ end
 local function score(index, id) return redis.call('ZSCORE', key(index), id) end
 
 local function check_record()
-  names = {'delayed', 'buried', 'expiring'}
+  names = {'delayed', 'buried', 'expiring', 'waiting', 'running', 'lanes'}
   for priority = 0, 99 do
     local name = 'ready:' .. priority
     if redis.call('EXISTS', key(name)) == 1 then
@@ -34,11 +34,18 @@ local function check_record()
     problem('TTLs not in the record', '', 'expiring', function() set('ttls', 1) end)
     S.ttls = 1
   end
+  if S.slots ~= 1 and redis.call('EXISTS', key('slots')) == 1 then
+    problem('slots not in the record', '', 'slots', function() set('slots', 1) end)
+    S.slots = 1
+  end
+  if S.lanes ~= 1 and redis.call('EXISTS', key('lanes'), key('waiting'), key('running')) > 0 then
+    problem('lanes not in the record', '', 'lanes', function() set('lanes', 1) end)
+  end
   local at = next_event()
   if at < S.alarm then problem('late alarm', '', text(S.alarm) .. ' instead of ' .. text(at), function() note(at) end) end
 end
 
-local function places_of(id, r)
+local function places_of(id, t, r)
   local places, leased = {}, indexes_of('leased')
   if r and r.holder ~= '' and not has(S.holders, r.holder) then leased[#leased + 1] = 'leased:' .. r.holder end
   for _, list in ipairs({{'delayed', 'buried'}, indexes_of('ready'), leased}) do
@@ -46,12 +53,19 @@ local function places_of(id, r)
       if score(name, id) then places[#places + 1] = name end
     end
   end
+  if t.lane and score('waiting', laned().entry(id, t)) then places[#places + 1] = 'waiting' end
   return places
 end
 
 local function back_to_ready(id, t, r, places)
   return function()
     for _, name in ipairs(places) do redis.call('ZREM', key(name), id) end
+    if t.lane then
+      laned().leave(id, t, 'waiting')
+      laned().leave(id, t, 'leased')
+      local lane = laned().get(t.lane)
+      if lane.head == laned().entry(id, t) then lane.head = '' end
+    end
     redis.call('ZREM', key('expiring'), id)
     if r and r.attempts == 0 and r.losses == 0 then tries_drop(id)
     elseif r then
@@ -63,12 +77,65 @@ local function back_to_ready(id, t, r, places)
 end
 
 local function check_ttl(id, t, place)
-  local wanted = (place == 'delayed' or string.sub(place, 1, 6) == 'ready:') and t.expires or 0
+  local wanted = (place == 'delayed' or place == 'waiting' or string.sub(place, 1, 6) == 'ready:') and t.expires or 0
   if tonumber(score('expiring', id) or 0) ~= wanted then
     problem('TTL index', id, place, function()
       redis.call('ZREM', key('expiring'), id)
       if wanted > 0 then may_expire(id, t) end
     end)
+  end
+end
+
+-- What a lane must know of its task that is ready or leased.
+local function check_lane(id, t, r, place, held)
+  if held and not score('running', string.char(#t.lane) .. t.lane .. id) then
+    problem('lease that its lane does not count', id, t.lane, function()
+      laned().get(t.lane)
+      redis.call('ZADD', key('running'), 0, string.char(#t.lane) .. t.lane .. id)
+    end)
+  elseif string.sub(place, 1, 6) == 'ready:' then
+    local raw = redis.call('HGET', key('lanes'), t.lane) or ''
+    if string.sub(raw, 17) ~= laned().entry(id, t) then
+      problem('ready without being the head of its lane', id, t.lane, back_to_ready(id, t, r, {place}))
+    end
+  end
+end
+
+-- Entries of lanes without their tasks, and lanes that nothing would wake.
+local function check_waiting(entry)
+  local name, id = laned().parse(entry, 13)
+  local t = task_get(id)
+  if not t or t.lane ~= name or laned().entry(id, t) ~= entry then
+    return problem('index entry without a task', id, 'waiting', function()
+      redis.call('ZREM', key('waiting'), entry)
+      laned().get(name)
+    end)
+  end
+  local lane = {prefix = string.char(#name) .. name, tat = 0}
+  local raw = redis.call('HGET', key('lanes'), name) or ''
+  if #raw <= 16 and not score('slots', name) and laned().free_at(lane) <= now then
+    problem('lane that waits for nothing', id, name, function() laned().get(name) end)
+  end
+end
+
+local function check_running(entry)
+  local name, id = laned().parse(entry, 0)
+  local t, r = task_get(id), tries_get(id)
+  if not t or t.lane ~= name or not r or r.holder == '' then
+    problem('lease that ended and its lane still counts', id, name, function()
+      redis.call('ZREM', key('running'), entry)
+      laned().get(name)
+    end)
+  end
+end
+
+local function check_head(name, raw)
+  local head = string.sub(raw, 17)
+  local id = head ~= '' and select(2, laned().parse(head, 13))
+  if head == '' and not score('slots', name) then
+    problem('lane that is never forgotten', '', name, function() laned().get(name) end)
+  elseif id and not score('ready:' .. string.byte(head, #name + 2), id) then
+    problem('lane whose head is not ready', id, name, function() laned().get(name).head = '' end)
   end
 end
 
@@ -82,9 +149,9 @@ local function check_task(id, raw)
     r = nil
     problem('unreadable record of tries', id, '', function() tries_drop(id) end)
   end
-  local places = places_of(id, r)
+  local places = places_of(id, t, r)
   local place, held = places[1], r ~= nil and r.holder ~= ''
-  local right = place == 'delayed' or place == 'buried' or place == 'ready:' .. t.priority
+  local right = place == 'delayed' or place == 'buried' or place == 'waiting' or place == 'ready:' .. t.priority
   if held then right = place == 'leased:' .. r.holder end
   if #places == 0 then problem('task without an index entry', id, held and 'leased' or '', back_to_ready(id, t, r, places))
   elseif #places > 1 then problem('task in two places', id, table.concat(places, ' '), back_to_ready(id, t, r, places))
@@ -98,6 +165,7 @@ local function check_task(id, raw)
     end
     if place == 'buried' and not r then problem('buried without a record', id, '', function() tries_put(id, fresh_tries()) end) end
     check_ttl(id, t, place)
+    if t.lane then check_lane(id, t, r, place, held) end
   end
 end
 
@@ -107,6 +175,9 @@ local function check_entries(command, name, kind, drop)
     local id = page[2][i]
     seen = seen + 1
     if name == 'tasks' then check_task(id, page[2][i + 1])
+    elseif name == 'waiting' then check_waiting(id)
+    elseif name == 'running' then check_running(id)
+    elseif name == 'lanes' then check_head(id, page[2][i + 1])
     elseif redis.call('HEXISTS', key('tasks'), id) == 0 then problem(kind, id, name, function() drop(id) end) end
   end
   return page[1]
@@ -115,6 +186,8 @@ end
 local at = '0'
 if part == 'record' then check_record()
 elseif part == 'tasks' then at = check_entries('HSCAN', 'tasks')
+elseif part == 'lanes' then at = check_entries('HSCAN', 'lanes')
+elseif part == 'waiting' or part == 'running' then at = check_entries('ZSCAN', part)
 elseif part == 'tries' then at = check_entries('HSCAN', 'tries', 'tries without a task', tries_drop)
 elseif part == 'waits' then at = check_entries('HSCAN', 'waits', 'wait without a task', over)
 elseif part == 'delayed' or part == 'buried' or part == 'expiring' or string.match(part, '^ready:%d%d?$') or string.match(part, '^leased:.+%.%d+$') then

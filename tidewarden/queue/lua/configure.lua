@@ -1,9 +1,11 @@
 -- configure: write settings of the queue into the shard's record.
 -- KEYS    1 the shard  2 the view
 -- ARGV    3… pairs of name and value; names: urgent_ms lease_ms late_share early_share order dedup_ms losses_max backoff_cap_ms capacity
+--         lane_limit lane_rate (per 1000 s) lane_burst
 -- RETURNS 1, or 'NOTEMPTY' when `order` would change while the shard holds tasks
 open()
-local NAMES = {urgent_ms = 1, lease_ms = 1, late_share = 1, early_share = 1, order = 1, dedup_ms = 1, losses_max = 1, backoff_cap_ms = 1, capacity = 1}
+local NAMES = {urgent_ms = 1, lease_ms = 1, late_share = 1, early_share = 1, order = 1, dedup_ms = 1, losses_max = 1, backoff_cap_ms = 1, capacity = 1,
+               lane_limit = 1, lane_rate = 1, lane_burst = 1}
 for i = 3, #ARGV, 2 do
   if not NAMES[ARGV[i]] then refuse('BADARG no such setting in a shard: ' .. ARGV[i]) end
   if ARGV[i] == 'order' then

@@ -1,6 +1,6 @@
 -- purge: remove tasks in one state, the first of it or those named, also while somebody holds them.
 -- KEYS    1 the shard  2 the view
--- ARGV    3 state (delayed, ready, leased, buried)  4 tasks at most  5… ids (none: the first ones)
+-- ARGV    3 state (delayed, ready, leased, buried, waiting)  4 tasks at most  5… ids (none: the first ones)
 -- RETURNS how many were removed
 open()
 local state, most, named = ARGV[3], int(4, 'tasks', 1, 1000), #ARGV > 4
@@ -20,8 +20,13 @@ local gone = 0
 for i = 1, #indexes do
   local ids = gone < most and gathered(indexes[i], most - gone) or {}
   if #ids > 0 then
-    local bodies = redis.call('HMGET', key('tasks'), unpack(ids))
     redis.call('ZREM', key(indexes[i]), unpack(ids))
+    for j = 1, state == 'waiting' and #ids or 0 do ids[j] = select(2, laned().parse(ids[j], 13)) end
+    local bodies = redis.call('HMGET', key('tasks'), unpack(ids))
+    for j = 1, S.lanes == 1 and #ids or 0 do
+      local t = bodies[j] and decode(bodies[j])
+      if t and t.lane then laned().leave(ids[j], t, state) end
+    end
     if S.ttls == 1 then redis.call('ZREM', key('expiring'), unpack(ids)) end
     redis.call('HDEL', key('tasks'), unpack(ids))
     redis.call('HDEL', key('tries'), unpack(ids))

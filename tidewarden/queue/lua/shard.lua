@@ -2,7 +2,8 @@
 -- KEYS    1 the shard's prefix `{cluster:queue:shard}`  2 the store's view counter, on an embedded store only
 -- ARGV    1 now_ms (unix; "0": the store's TIME)  2 the caller's holder `node.boot` ("-": none)  3… the verb's own
 -- REPLY   finish(items) = {now_ms, next_ms | -1, woke 0|1, items}; refusals are errors `CODE message`
--- This file alone knows the layout (format 1). A task is in exactly one of delayed, ready:<priority>, leased:<holder>, buried.
+-- This file alone knows the layout (format 1). A task is in exactly one of delayed, ready:<priority>, leased:<holder>, buried,
+-- or in waiting, where the tasks of lanes stand whose turn has not come (see lane_rules).
 -- Beside them: expiring (zset, waiting tasks with a TTL), waits (hash id → holders), done:<id> and gone:<id> (how a task ended, for a while).
 local P = KEYS[1]
 local CALLER = ARGV[2]
@@ -146,6 +147,13 @@ local function encode(t)
   if t.backoff_ms ~= 0 then flags, rest = flags + 8, rest .. pack('>I6', t.backoff_ms) end
   if t.own then flags = flags + 16 end
   if (t.expires or 0) > 0 then flags, rest = flags + 32, rest .. pack('>I6', t.expires) end
+  if t.lane then
+    if not t.order then -- equals of a lane leave in the order of their puts
+      t.order = (S.line or 0) + 1
+      set('line', t.order)
+    end
+    flags, rest = flags + 64, rest .. string.char(#t.lane) .. t.lane .. pack('>I6', t.order)
+  end
   return pack('>BBI6', flags, t.priority, t.due) .. rest .. t.payload
 end
 
@@ -161,6 +169,11 @@ local function decode(raw)
     if rest >= 8 then t.backoff_ms, at = unpack_struct('>I6', raw, at) end
   end
   if flags % 64 >= 32 then t.expires, at = unpack_struct('>I6', raw, at) end
+  if flags % 128 >= 64 then
+    local behind = at + 1 + string.byte(raw, at)
+    t.lane = string.sub(raw, at + 1, behind - 1)
+    t.order, at = unpack_struct('>I6', raw, behind)
+  end
   t.payload = string.sub(raw, at)
   return t
 end
@@ -191,40 +204,6 @@ end
 local function tries_put(id, r) redis.call('HSET', key('tries'), id, tries_encode(r)) end
 local function tries_drop(id) redis.call('HDEL', key('tries'), id) end
 
--- Where a task lies; leased and buried show in its tries record, delayed and ready by its due time's index.
-local function locate(id, t, r)
-  if r and r.holder ~= '' then return 'leased' end
-  if redis.call('ZSCORE', key('delayed'), id) then return 'delayed' end
-  if redis.call('ZSCORE', key('ready:' .. t.priority), id) then return 'ready' end
-  if redis.call('ZSCORE', key('buried'), id) then return 'buried' end
-  return 'lost'
-end
-
-local function index_remove(id, t, r, where)
-  if where == 'leased' then redis.call('ZREM', key('leased:' .. r.holder), id)
-  elseif where == 'ready' then redis.call('ZREM', key('ready:' .. t.priority), id)
-  elseif where ~= 'lost' then redis.call('ZREM', key(where), id) end
-  if t.expires > 0 then redis.call('ZREM', key('expiring'), id) end
-end
-
--- A task with a TTL stands in `expiring` too, as long as it is ready or delayed; the record says when there may be any.
-local function may_expire(id, t)
-  if (t.expires or 0) == 0 then return end
-  redis.call('ZADD', key('expiring'), text(t.expires), id)
-  if S.ttls == 0 then set('ttls', 1) end
-  note(t.expires)
-end
-
--- The names of the indexes in which the tasks of a state lie.
-local function indexes_of(state)
-  if state == 'delayed' or state == 'buried' then return {state} end
-  local names, list, prefix = {}, S.pris, 'ready:'
-  if state == 'leased' then list, prefix = S.holders, 'leased:'
-  elseif state ~= 'ready' then refuse('BADARG the state is ' .. state .. '; allowed are delayed, ready, leased, buried') end
-  for word in string.gmatch(list, '%S+') do names[#names + 1] = prefix .. word end
-  return names
-end
-
 local function use_priority(priority)
   local name = tostring(priority)
   if not has(S.pris, name) then
@@ -235,10 +214,173 @@ local function use_priority(priority)
   end
 end
 
+-- A lane's next task comes up to ready, or its head goes down again. Within a priority, heads past their deadline stand by the
+-- moment at which their lanes queued up, so that lanes take turns; those with a deadline to come stand by it, as every task does.
+local function lane_settle(rules, lane, pace_ms)
+  lane.touched = false
+  local waiting, at, up = key('waiting'), #lane.prefix + 1, false
+  local first = redis.call('ZRANGEBYLEX', waiting, '[' .. lane.prefix, '(' .. lane.prefix .. '\100', 'LIMIT', 0, 1)[1]
+  local free_at = (first or lane.head ~= '') and rules.free_at(lane) or now
+  local function goes_before(a, b)
+    local p, d, o = unpack_struct('>BI6I6', a, at)
+    local q, e, n = unpack_struct('>BI6I6', b, at)
+    return p < q or p == q and (d < e or d == e and o < n)
+  end
+  if lane.head ~= '' and (free_at > now or first and goes_before(first, lane.head)) then
+    redis.call('ZREM', key('ready:' .. string.byte(lane.head, at)), string.sub(lane.head, at + 13))
+    redis.call('ZADD', waiting, 0, lane.head)
+    first, lane.head = first or lane.head, ''
+  end
+  if first and lane.head == '' and free_at <= now then
+    local priority, deadline = unpack_struct('>BI6', first, at)
+    if lane.turn == 0 then -- microseconds, a millisecond back: a turn is past at once, and no two are equal
+      lane.turn = math.max((now - 1) * 1000, (S.turn or 0) + 1)
+      set('turn', lane.turn)
+    end
+    redis.call('ZREM', waiting, first)
+    redis.call('ZADD', key('ready:' .. priority), string.format('%.3f', math.max(deadline, lane.turn / 1000)), string.sub(first, at + 13))
+    use_priority(priority)
+    lane.head, woke, up = first, true, true
+  end
+  local kept = lane.head ~= '' or lane.tat > now
+  if lane.head == '' and (kept or first and free_at < NEVER) then -- whole seconds: idle lanes are forgotten in crowds
+    local slot = first and free_at < NEVER and free_at or math.ceil(lane.tat / 1000) * 1000
+    redis.call('ZADD', key('slots'), text(slot), lane.name)
+    if S.slots ~= 1 then set('slots', 1) end
+    note(slot)
+  end
+  local raw = kept and pack('>dd', lane.turn, lane.tat) .. lane.head or ''
+  if raw ~= lane.raw then
+    if kept then redis.call('HSET', key('lanes'), lane.name, raw) else redis.call('HDEL', key('lanes'), lane.name) end
+    lane.raw = raw
+  end
+  if not kept and not first and redis.call('EXISTS', key('lanes'), waiting, key('running')) == 0 then set('lanes', 0) end
+  return up
+end
+
+-- Lanes (docs/decisions/0009-lanes.md). Built at the first task with a lane that a script meets, so that others pay nothing for it.
+--   waiting  zset, scores 0: `<length><lane><priority 1><deadline 6><order 6><id>`: a lane is a range of it, its next task first
+--   running  zset, scores 0: `<length><lane><id>` of every leased task of a lane
+--   lanes    hash lane → turn (µs) 8, next time by its rate (ms) 8, then the entry of its head, the one task of it that is ready
+--   slots    zset lane by the time at which its rate lets it go on, or it may be forgotten
+-- A lane with something waiting has a head in ready, or as many leased as it may, or stands in slots.
+local lanes -- their rules, once there was need of them
+local function lane_rules()
+  local rules, book, touched = {}, {}, {}
+  local limit, burst, pace_ms = S.lane_limit or 1, S.lane_burst or 1, 0
+  if (S.lane_rate or 0) > 0 then pace_ms = 1000000 / S.lane_rate end
+
+  function rules.entry(id, t) return string.char(#t.lane) .. t.lane .. pack('>BI6I6', t.priority, t.deadline, t.order) .. id end
+
+  -- A lane that something happens to; settle() looks after it before the script ends.
+  function rules.get(name)
+    local lane = book[name]
+    if not lane then
+      lane = {name = name, prefix = string.char(#name) .. name, raw = redis.call('HGET', key('lanes'), name) or '', turn = 0, tat = 0, head = ''}
+      book[name] = lane
+      if lane.raw ~= '' then
+        lane.turn, lane.tat = unpack_struct('>dd', lane.raw)
+        lane.head = string.sub(lane.raw, 17)
+      end
+      lane.tat = math.min(lane.tat, now + burst * pace_ms) -- the rate may have changed since
+      if S.lanes ~= 1 then set('lanes', 1) end
+    end
+    if not lane.touched then touched[#touched + 1], lane.touched = lane, true end
+    return lane
+  end
+
+  -- The lane and the id of an entry of waiting or running; behind the lane's name stand `fixed` bytes.
+  function rules.parse(entry, fixed)
+    local behind = string.byte(entry) + 2
+    return string.sub(entry, 2, behind - 1), string.sub(entry, behind + fixed)
+  end
+
+  function rules.enter(id, t)
+    rules.get(t.lane)
+    redis.call('ZADD', key('waiting'), 0, rules.entry(id, t))
+  end
+
+  -- A task goes out of its lane; its entries in ready and leased are the caller's.
+  function rules.leave(id, t, where)
+    local lane = rules.get(t.lane)
+    if where == 'waiting' then redis.call('ZREM', key('waiting'), rules.entry(id, t))
+    elseif where == 'leased' then redis.call('ZREM', key('running'), lane.prefix .. id)
+    elseif where == 'ready' then lane.head = '' end
+  end
+
+  -- A task that has left its lane is leased. The rate is a bucket of `burst`, kept as the time at which it will be full again.
+  function rules.run(id, t)
+    local lane = rules.get(t.lane)
+    redis.call('ZADD', key('running'), 0, lane.prefix .. id)
+    lane.tat, lane.turn = math.max(now, lane.tat) + pace_ms, 0
+  end
+
+  -- From when on the lane may have another task leased: now, later, or NEVER as long as none of its leases ends.
+  function rules.free_at(lane)
+    local index, from = key('running'), lane.prefix
+    if limit > 0 and redis.call('ZLEXCOUNT', index, '[' .. from, '(' .. from .. '\255') >= limit then return NEVER end
+    return math.max(now, math.ceil(lane.tat - (burst - 1) * pace_ms - 0.001))
+  end
+
+  -- Puts each lane that something happened to in order. Whether a task came up to ready.
+  function rules.settle()
+    local up = false
+    for i = 1, #touched do up = lane_settle(rules, touched[i], pace_ms) or up end
+    touched = {}
+    return up
+  end
+  return rules
+end
+
+local function laned()
+  lanes = lanes or lane_rules()
+  return lanes
+end
+
+-- Where a task lies; leased and buried show in its tries record, delayed and ready by its due time's index.
+local function locate(id, t, r)
+  if r and r.holder ~= '' then return 'leased' end
+  if redis.call('ZSCORE', key('delayed'), id) then return 'delayed' end
+  if redis.call('ZSCORE', key('ready:' .. t.priority), id) then return 'ready' end
+  if t.lane and redis.call('ZSCORE', key('waiting'), laned().entry(id, t)) then return 'waiting' end
+  if redis.call('ZSCORE', key('buried'), id) then return 'buried' end
+  return 'lost'
+end
+
+local function index_remove(id, t, r, where)
+  if where == 'leased' then redis.call('ZREM', key('leased:' .. r.holder), id)
+  elseif where == 'ready' then redis.call('ZREM', key('ready:' .. t.priority), id)
+  elseif where ~= 'lost' and where ~= 'waiting' then redis.call('ZREM', key(where), id) end
+  if t.lane then laned().leave(id, t, where) end
+  if t.expires > 0 then redis.call('ZREM', key('expiring'), id) end
+end
+
+-- A task with a TTL stands in `expiring` too, as long as it is ready, delayed or waiting; the record says when there may be any.
+local function may_expire(id, t)
+  if (t.expires or 0) == 0 then return end
+  redis.call('ZADD', key('expiring'), text(t.expires), id)
+  if S.ttls == 0 then set('ttls', 1) end
+  note(t.expires)
+end
+
+-- The names of the indexes in which the tasks of a state lie.
+local function indexes_of(state)
+  if state == 'delayed' or state == 'buried' or state == 'waiting' then return {state} end
+  local names, list, prefix = {}, S.pris, 'ready:'
+  if state == 'leased' then list, prefix = S.holders, 'leased:'
+  elseif state ~= 'ready' then refuse('BADARG the state is ' .. state .. '; allowed are delayed, ready, leased, buried, waiting') end
+  for word in string.gmatch(list, '%S+') do names[#names + 1] = prefix .. word end
+  return names
+end
+
+-- Ready by its time; with a lane, as soon as its turn comes there.
 local function make_ready(id, t)
-  redis.call('ZADD', key('ready:' .. t.priority), text(t.deadline), id)
-  use_priority(t.priority)
-  woke = true
+  if t.lane then laned().enter(id, t)
+  else
+    redis.call('ZADD', key('ready:' .. t.priority), text(t.deadline), id)
+    use_priority(t.priority)
+    woke = true
+  end
   may_expire(id, t)
 end
 
@@ -324,6 +466,7 @@ end
 -- delay_ms: nil for the backoff. The caller has checked that `r` is the record of a leased task.
 local function end_lease(id, t, r, how, delay_ms, reason)
   redis.call('ZREM', key('leased:' .. r.holder), id)
+  if t.lane then laned().leave(id, t, 'leased') end
   count(how)
   if how == 'release' or how == 'loss' then r.attempts = r.attempts - 1 end
   if how == 'loss' then r.losses = math.min(r.losses + 1, 65535) end
@@ -397,6 +540,10 @@ local function next_event()
     head = redis.call('ZRANGE', key('expiring'), 0, 0, 'WITHSCORES')
     if head[2] then at = math.min(at, tonumber(head[2])) else set('ttls', 0) end
   end
+  if S.slots == 1 then
+    head = redis.call('ZRANGE', key('slots'), 0, 0, 'WITHSCORES')
+    if head[2] then at = math.min(at, tonumber(head[2])) else set('slots', 0) end
+  end
   if S.paused > now then at = math.min(at, S.paused) end
   return at
 end
@@ -410,9 +557,12 @@ local function promote_due(most)
   for i = 1, #ids do
     if bodies[i] then
       local t = decode(bodies[i])
-      local list = by[t.priority] or {}
-      by[t.priority] = list
-      list[#list + 1], list[#list + 2] = text(t.deadline), ids[i]
+      if t.lane then laned().enter(ids[i], t)
+      else
+        local list = by[t.priority] or {}
+        by[t.priority] = list
+        list[#list + 1], list[#list + 2] = text(t.deadline), ids[i]
+      end
     else
       count('strays')
     end
@@ -420,9 +570,19 @@ local function promote_due(most)
   for priority, list in pairs(by) do
     redis.call('ZADD', key('ready:' .. priority), unpack(list))
     use_priority(priority)
+    woke = true
   end
-  woke = true
   return #ids
+end
+
+-- Lanes whose rate lets them go on, and idle ones to forget: settle() does the rest.
+local function open_lanes(most)
+  if S.slots ~= 1 then return 0 end
+  local names = redis.call('ZRANGEBYSCORE', key('slots'), '-inf', text(now), 'LIMIT', 0, most)
+  if #names == 0 then return 0 end
+  redis.call('ZREM', key('slots'), unpack(names))
+  for i = 1, #names do laned().get(names[i]) end
+  return #names
 end
 
 -- A task that nobody took within its TTL is buried.
@@ -437,7 +597,7 @@ local function bury_expired(most)
   for i = 1, #ids do
     local t, r = task_get(ids[i]), tries_get(ids[i])
     local where = t and locate(ids[i], t, r)
-    if where == 'ready' or where == 'delayed' then
+    if where == 'ready' or where == 'delayed' or where == 'waiting' then
       index_remove(ids[i], t, r, where)
       outlived(ids[i], t, r)
     else
@@ -451,7 +611,7 @@ end
 -- Move what is due to ready and end what leases have run out, at most `most` of each holder's; then set the alarm anew.
 local function promote(most)
   local moved = bury_expired(most)
-  moved = moved + promote_due(most)
+  moved = moved + promote_due(most) + open_lanes(most)
   for holder in string.gmatch(S.holders, '%S+') do
     local ids = redis.call('ZRANGEBYSCORE', key('leased:' .. holder), '-inf', text(now), 'LIMIT', 0, most)
     for i = 1, #ids do
@@ -464,6 +624,7 @@ local function promote(most)
     end
     moved = moved + #ids
   end
+  if lanes then lanes.settle() end
   local at = next_event()
   if at ~= S.alarm then set('alarm', at) end
   return moved
@@ -501,6 +662,7 @@ local function wake()
 end
 
 local function finish(items)
+  if lanes then lanes.settle() end
   if S.paused > now then woke = false end -- nobody can take; the pause's end is an alarm, or a resume
   if woke or alarm_lowered or #ended > 0 or (freed and S.roomless ~= '') then wake() end
   if next(changed) ~= nil or counted then
