@@ -9,7 +9,8 @@ import pytest
 
 from tidewarden.errors import BadArg, Internal, StoreDown
 from tidewarden.queue import NewTask
-from tidewarden.queue.shard import ITEMS_MAX, WAKE_MAX, Shard, prefix_of, split_prefix
+from tidewarden.queue.shard import FLYING_MAX, ITEMS_MAX, WAKE_MAX, Shard, prefix_of, split_prefix
+from tidewarden.store.link import ReplyError
 
 
 @pytest.mark.parametrize("queue", ["q", "a:b", "a/b.c-d_e", "_tokens:p:c", "x" * 200])
@@ -72,27 +73,49 @@ async def turn(times: int = 3) -> None:
         await asyncio.sleep(0)
 
 
-async def test_items_of_one_turn_go_out_by_verb(shard: Shard, told: Told) -> None:
-    futures = [shard.put("a", "", b"1"), shard.take(2, 0, True), shard.put("b", "", b"2"), shard.ack("c", 5)]
+async def test_items_of_one_turn_go_out_together_puts_first(shard: Shard, told: Told) -> None:
+    futures = [shard.take(2, 0, True), shard.put("a", "", b"1"), shard.put("b", "", b"2"), shard.ack("c", 5)]
+    ended = shard.end("d", 6, "release")
     assert not told.calls
     await turn()
+    put, ack, take = ("a", "", b"1", "b", "", b"2"), ("c", 5, b""), (200, 2, 0, 1, "")
     assert [(name, args) for name, args, _ in told.calls] == [
-        ("queue.put", (0, "n0.1", "a", "", b"1", "b", "", b"2")),
-        ("queue.take", (0, "n0.1", 200, 2, 0, 1, "")),
-        ("queue.ack", (0, "n0.1", "c", 5, b"")),
+        ("queue.batch", (0, "n0.1", "put", 6, *put, "ack", 3, *ack, "take", 5, *take)),
+        ("queue.end", (0, "n0.1", "d", 6, "release", -1, "")),
     ]
-    told.calls[0][2].set_result([7, -1, 0, [1, 0]])
-    assert [await futures[0], await futures[2]] == [1, 0]
+    told.calls[0][2].set_result([7, -1, 0, [[1, 0], ReplyError("BADARG the ack"), [["row"]]]])
+    assert [await futures[1], await futures[2], await futures[0]] == [1, 0, ["row"]]
+    with pytest.raises(BadArg, match="the ack"):
+        await futures[3]
     assert shard.now_ms == 7
-    assert not futures[1].done()
+    assert not ended.done()
+
+
+async def test_one_verb_alone_is_its_own_script(shard: Shard, told: Told) -> None:
+    shard.ack("c", 5)
+    await turn()
+    assert [(name, args) for name, args, _ in told.calls] == [("queue.ack", (0, "n0.1", "c", 5, b""))]
+
+
+async def test_while_enough_calls_are_under_way_items_gather(shard: Shard, told: Told) -> None:
+    for n in range(FLYING_MAX + 3):
+        shard.ack(f"t{n}", n)
+        await turn()
+    assert len(told.calls) == FLYING_MAX
+    told.calls[1][2].set_result([7, -1, 0, [1]])
+    await turn()
+    assert len(told.calls) == FLYING_MAX + 1
+    assert told.calls[-1][1] == (0, "n0.1", *(x for n in range(FLYING_MAX, FLYING_MAX + 3) for x in (f"t{n}", n, b"")))
+    told.calls[0][2].set_exception(StoreDown("gone"))
+    shard.ack("later", 1)
+    await turn()
+    assert told.calls[-1][1] == (0, "n0.1", "later", 1, b"")
 
 
 async def test_a_full_batch_does_not_wait(shard: Shard, told: Told) -> None:
-    for n in range(ITEMS_MAX + 1):
+    for n in range(ITEMS_MAX * (FLYING_MAX + 1)):
         shard.ack(f"t{n}", n)
-    assert len(told.calls) == 1
-    await turn()
-    assert [len(args) for _, args, _ in told.calls] == [2 + 3 * ITEMS_MAX, 5]
+    assert [len(args) for _, args, _ in told.calls] == [2 + 3 * ITEMS_MAX] * (FLYING_MAX + 1)
 
 
 async def test_a_script_by_itself_goes_after_what_was_batched(shard: Shard, told: Told) -> None:

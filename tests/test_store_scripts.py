@@ -15,6 +15,7 @@ from tidewarden.store import Scripts
 
 VERBS = [
     "ack",
+    "batch",
     "check",
     "configure",
     "delete",

@@ -6,14 +6,16 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from tidewarden.errors import BadArg, Error, Internal
+from tidewarden.errors import BadArg, Error, Internal, StoreDown
 from tidewarden.store import Link, Scripts
-from tidewarden.store.link import Arg
+from tidewarden.store.link import Arg, ReplyError, error_of
 
 ITEMS_MAX = 500  # of one verb in one script call
 BYTES_MAX = 4_000_000  # likewise, so that a call keeps neither the store nor the other items waiting for long
 TASK_BYTES = 1000  # what a task that may be taken counts as: one script takes at most 4000
 WAKE_MAX = 16  # waiting takes tried at a time: when one of them finds nothing, the rest would too
+FLYING_MAX = 2  # calls of one shard under way: the store works at one while the other's answers are handed out
+TOGETHER = ("queue.put", "queue.ack", "queue.take")  # go in one call, in this order: see lua/batch.lua
 PROMOTED_MAX = 200  # due tasks that one take moves before it takes
 
 
@@ -32,15 +34,35 @@ class Parked(Protocol):
 
 
 class _Batch:
-    """Items of one verb that wait for the end of this turn of the loop: their arguments, and who wants each reply."""
+    """Items of one verb that wait to be sent: their arguments, and who wants each reply."""
 
-    __slots__ = ("args", "bytes", "futures", "head")
+    __slots__ = ("args", "bytes", "futures", "head", "name", "verb")
 
-    def __init__(self, head: Sequence[Arg] = ()) -> None:
+    def __init__(self, name: str, head: Sequence[Arg] = ()) -> None:
+        self.name = name
+        self.verb = name.rpartition(".")[2]
         self.head = head
         self.bytes = 0
         self.args: list[Arg] = []
         self.futures: list[asyncio.Future[Any]] = []
+
+    def answer(self, items: Any) -> None:
+        """The script's answer for each item, or its refusal of them all."""
+        if isinstance(items, ReplyError):
+            self.fail(error_of(str(items)))
+        elif len(items) != len(self.futures):
+            self.fail(Internal(f"a script answered {len(items)} items for {len(self.futures)}"))
+        else:
+            for future, item in zip(self.futures, items, strict=True):
+                if not future.done():
+                    future.set_result(item)
+
+    def fail(self, error: BaseException) -> None:
+        """Nobody's item was done, or nobody knows."""
+        for future in self.futures:
+            if not future.done():
+                future.set_exception(error)
+                _ = future.exception()
 
 
 class Shard:
@@ -68,6 +90,7 @@ class Shard:
         self._loop = asyncio.get_running_loop()
         self._batches: dict[str, _Batch] = {}
         self._scheduled = False
+        self._flying = 0  # calls of batches under way
         self.parked: dict[Parked, None] = {}
         self.wakes = 0
         self.now_ms = 0  # the store's clock at the latest answer
@@ -100,9 +123,9 @@ class Shard:
 
     def run(self, name: str, args: Sequence[Arg], now_ms: int = 0) -> asyncio.Future[Any]:
         """Run any script of this shard by itself, after what is batched so far."""
-        self._flush()
+        self._send_all()
         future: asyncio.Future[Any] = self._loop.create_future()
-        self._send(name, args, [future], single=True, now_ms=now_ms)
+        self._call(name, args, now_ms).add_done_callback(lambda done: self._alone(done, future))
         return future
 
     # --- batching
@@ -110,63 +133,82 @@ class Shard:
     def _add(self, name: str, args: tuple[Arg, ...], head: tuple[Arg, ...] = (), size: int = 0) -> asyncio.Future[Any]:
         batch = self._batches.get(name)
         if batch is not None and batch.bytes + size > BYTES_MAX:
-            self._flush()
+            self._send_all()
             batch = None
         if batch is None:
-            batch = self._batches[name] = _Batch(head)
+            batch = self._batches[name] = _Batch(name, head)
         batch.bytes += size
         future: asyncio.Future[Any] = self._loop.create_future()
         batch.args.extend(args)
         batch.futures.append(future)
         if len(batch.futures) >= ITEMS_MAX:
-            self._flush()
-        elif not self._scheduled:
+            self._send_all()
+        elif not self._scheduled and self._flying < FLYING_MAX:
             self._scheduled = True
             self._loop.call_soon(self._flush)
         return future
 
     def _flush(self) -> None:
+        """At the end of a turn: send what has gathered, unless a call is under way, whose answer sends what gathers until then."""
         self._scheduled = False
-        batches, self._batches = self._batches, {}
-        for name, batch in batches.items():
-            self._send(name, (*batch.head, *batch.args), batch.futures, single=False)
+        if self._flying < FLYING_MAX and self._batches:
+            self._send_all()
 
-    def _send(
-        self, name: str, args: Sequence[Arg], futures: list[asyncio.Future[Any]], *, single: bool, now_ms: int = 0
-    ) -> None:
+    def _send_all(self) -> None:
+        batches, self._batches = self._batches, {}
+        together = [batch for name in TOGETHER if (batch := batches.get(name)) is not None]
+        if len(together) > 1 and sum(batch.bytes for batch in together) <= BYTES_MAX:
+            for batch in together:
+                del batches[batch.name]
+            args: list[Arg] = []
+            for batch in together:
+                args += (batch.verb, len(batch.head) + len(batch.args), *batch.head, *batch.args)
+            self._fly("queue.batch", args, together)
+        for batch in batches.values():
+            self._fly(batch.name, (*batch.head, *batch.args), (batch,))
+
+    def _fly(self, name: str, args: Sequence[Arg], batches: Sequence[_Batch]) -> None:
+        self._flying += 1
+
+        def answered(done: asyncio.Future[Any]) -> None:
+            self._flying -= 1
+            error = None if done.cancelled() else done.exception()
+            if done.cancelled() or error is not None:
+                for batch in batches:
+                    batch.fail(error or StoreDown("the call was given up"))
+            else:
+                now_ms, next_ms, woke, items = done.result()
+                parts = items if name == "queue.batch" else (items,)
+                for batch, part in zip(batches, parts, strict=True):
+                    batch.answer(part)
+                self.heard(now_ms, next_ms, bool(woke))
+            if self._batches and self._flying < FLYING_MAX:
+                self._send_all()
+
+        self._call(name, args).add_done_callback(answered)
+
+    def _call(self, name: str, args: Sequence[Arg], now_ms: int = 0) -> asyncio.Future[Any]:
         try:
-            reply = self._scripts.run(self._link, name, self.keys, (now_ms, self._holder(), *args))
+            return self._scripts.run(self._link, name, self.keys, (now_ms, self._holder(), *args))
         except (Error, UnicodeEncodeError) as error:
-            refused = (
+            refused: asyncio.Future[Any] = self._loop.create_future()
+            refused.set_exception(
                 error if isinstance(error, Error) else BadArg(f"not every id or reason is UTF-8 text: {error.reason}")
             )
-            for future in futures:
-                future.set_exception(refused)
-            return
-        reply.add_done_callback(lambda done: self._answer(done, futures, single))
+            return refused
 
-    def _answer(self, done: asyncio.Future[Any], futures: list[asyncio.Future[Any]], single: bool) -> None:
+    def _alone(self, done: asyncio.Future[Any], future: asyncio.Future[Any]) -> None:
         if done.cancelled():
             return
         error = done.exception()
-        if error is not None:
-            for future in futures:
-                if not future.done():
-                    future.set_exception(error)
-                    _ = future.exception()
-            return
-        now_ms, next_ms, woke, items = done.result()
-        if single:
-            if not futures[0].done():
-                futures[0].set_result(items)
-        elif len(items) != len(futures):
-            for future in futures:
-                future.set_exception(Internal(f"a script answered {len(items)} items for {len(futures)}"))
-        else:
-            for future, item in zip(futures, items, strict=True):
-                if not future.done():
-                    future.set_result(item)
-        self.heard(now_ms, next_ms, bool(woke))
+        if error is None:
+            now_ms, next_ms, woke, items = done.result()
+            if not future.done():
+                future.set_result(items)
+            self.heard(now_ms, next_ms, bool(woke))
+        elif not future.done():
+            future.set_exception(error)
+            _ = future.exception()
 
     # --- waiting
 

@@ -37,6 +37,9 @@ AWAY = (
 )
 
 
+ReplyError = hiredis.ReplyError
+
+
 def error_of(message: str) -> Error:
     """What an error reply of the store means to our callers."""
     word = message.partition(" ")[0]

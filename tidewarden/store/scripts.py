@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -14,6 +15,7 @@ from tidewarden.store.link import Arg, Link
 from tidewarden.store.trim import trim
 
 PRELUDE = "prelude.lua"
+_PARTS = re.compile(r"^-- VERBS +(.*)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,8 @@ def _read(package: str) -> Iterator[tuple[str, str]]:
 class Scripts:
     """
     Every script of the product. ``shared`` is a file put before each script of ``packages``; a package's ``prelude.lua`` comes next.
-    The script itself is handed to the shared file's ``run(verb)`` as a function.
+    The script itself is handed to the shared file's ``run(verb)`` as a function. A header line ``-- VERBS a b`` puts the folder's
+    ``a.lua`` and ``b.lua`` before it, as functions ``a`` and ``b``.
 
     Packages in ``plain`` get nothing put before theirs.
     """
@@ -57,6 +60,9 @@ class Scripts:
         for name, text in files.items():
             if name not in (*skip, PRELUDE):
                 body = f"return run(function()\n{text}\nend)\n" if head else text
+                parts = _PARTS.search(text)
+                for part in parts[1].split() if parts else ():
+                    body = f"local function {part}()\n{files[part + '.lua']}\nend\n{body}"
                 source = (trim(head, body) + body).encode()
                 script = Script(
                     f"{room}.{name.removesuffix('.lua')}",

@@ -6,6 +6,7 @@
 -- or in waiting, where the tasks of lanes stand whose turn has not come (see lane_rules).
 -- Beside them: expiring (zset, waiting tasks with a TTL), waits (hash id → holders), done:<id> and gone:<id> (how a task ended, for a while).
 local P = KEYS[1]
+local ARGV = ARGV -- batch.lua puts each part's own arguments here
 local CALLER = ARGV[2]
 local NEVER = 4398046511104 -- 2^42: later than any time on the wire
 local MODES = {keep = true, fail = true, replace = true}
@@ -14,6 +15,7 @@ local view -- the store's, read at the first lease
 local S -- the shard record, numbers as numbers
 local changed = {} -- fields of the record to write back
 local counts = {} -- counters to raise
+local joined = false -- this verb is a part of a batch: another finishes for it
 local alarm_lowered, woke, counted = false, false, false
 local freed = false -- a task is gone: a queue with a capacity has room again
 local ended = {} -- ids of tasks whose end somebody waits for
@@ -55,6 +57,7 @@ local function set(field, value)
 end
 
 local function open()
+  if S then return end -- a part of a batch
   local time = redis.call('TIME')
   now = tonumber(ARGV[1])
   if now == 0 then
@@ -663,6 +666,7 @@ end
 
 local function finish(items)
   if lanes then lanes.settle() end
+  if joined then return items end
   if S.paused > now then woke = false end -- nobody can take; the pause's end is an alarm, or a resume
   if woke or alarm_lowered or #ended > 0 or (freed and S.roomless ~= '') then wake() end
   if next(changed) ~= nil or counted then

@@ -90,6 +90,7 @@ while searching do
       break
     end
   end
+  if #picked < total then woke = false end -- what became ready in this call is taken: nobody need be told
 end
 
 local leased = {} -- score, id …
