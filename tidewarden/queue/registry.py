@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,6 +12,7 @@ import msgspec
 from tidewarden.clock import Clock
 from tidewarden.config import Config
 from tidewarden.errors import StoreDown
+from tidewarden.queue.placing import shard_of
 from tidewarden.queue.settings import QueueSettings, settings_of_new
 from tidewarden.queue.shard import Shard, prefix_of
 from tidewarden.queue.task import check_name
@@ -117,15 +117,15 @@ class Registry:
                 self._next(shard, 0)
 
     def shard_of(self, queue: str, task_id: str) -> int:
-        """The shard that an id lies in: ``crc32(id) % S``."""
-        return zlib.crc32(task_id.encode()) % len(self._shards[queue])
+        """The shard that an id lies in: the one it carries, else ``crc32(id) % S`` (:mod:`tidewarden.queue.placing`)."""
+        return shard_of(task_id, len(self._shards[queue]))
 
     async def shards(self, queue: str) -> int:
         """How many shards the queue has."""
         return len(await self._open(queue))
 
     def _lane(self, shards: list[Shard], task_id: str) -> Shard:
-        return shards[0] if len(shards) == 1 else shards[zlib.crc32(task_id.encode()) % len(shards)]
+        return shards[0] if len(shards) == 1 else shards[shard_of(task_id, len(shards))]
 
     def _then(self, queue: str, act: Callable[[list[Shard]], asyncio.Future[Any]]) -> asyncio.Future[Any]:
         """Run ``act`` on the queue's shards: at once when they are known, else after they were read."""

@@ -1,0 +1,42 @@
+"""Which shard of a queue a task lies in: the number that its id carries, else the hash of the id."""
+
+from __future__ import annotations
+
+import zlib
+
+MARK = "~"  # an id that ends in `~3` lies in shard 3 of a queue that has one
+DIGITS_MAX = 3
+
+
+def carry(task_id: str, shard: int) -> str:
+    """The id that lies in ``shard`` (0 to 255) of a queue of more shards than that; :func:`shard_of` finds it there."""
+    return f"{task_id}{MARK}{shard}"
+
+
+def carried(task_id: str, shards: int) -> int | None:
+    """
+    The shard that an id names, in a queue of ``shards``: it ends in ``~n``, n in plain decimals and below ``shards``.
+
+    None: it names none, and lies where its hash says.
+    """
+    if MARK not in task_id:
+        return None
+    digits = task_id.rpartition(MARK)[2]
+    if not 1 <= len(digits) <= DIGITS_MAX or not digits.isascii() or not digits.isdigit():
+        return None
+    if digits[0] == "0" and digits != "0":
+        return None
+    shard = int(digits)
+    return shard if shard < shards else None
+
+
+def shard_of(task_id: str, shards: int) -> int:
+    """
+    The shard of an id in a queue of ``shards``, whatever the queue's strategy: what the id carries, else ``crc32(id) % shards``.
+
+    It depends on nothing else, so that every verb of every node finds a task by its id alone.
+    """
+    if shards == 1:
+        return 0
+    named = carried(task_id, shards)
+    return zlib.crc32(task_id.encode()) % shards if named is None else named
