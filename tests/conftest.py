@@ -26,7 +26,7 @@ from tidewarden.errors import Full
 from tidewarden.queue.queues import Queues
 from tidewarden.queue.registry import SHARED
 from tidewarden.queue.shard import prefix_of
-from tidewarden.queue.task import FIELDS, NewTask
+from tidewarden.queue.task import FIELDS, STATES, NewTask
 from tidewarden.store import Link, Scripts
 from tidewarden.store.link import error_of
 
@@ -252,8 +252,10 @@ class Desk:
         return self.run("queue.configure", *(value for pair in settings.items() for value in pair))
 
     def counts(self) -> dict[str, int]:
-        """Tasks by state."""
-        return dict(zip(("delayed", "ready", "leased", "buried"), self.run("queue.stats")[:4], strict=True))
+        """Tasks by state; those that wait in lanes only where there are any."""
+        row = self.run("queue.stats")
+        counts = dict(zip(STATES, (*row[:4], row[11]), strict=True))
+        return counts if counts["waiting"] else {state: n for state, n in counts.items() if state != "waiting"}
 
     def record(self, name: str) -> str:
         """A field of the shard's record."""
@@ -286,6 +288,8 @@ def audit_shard(client: redis.Redis, prefix: str) -> None:
             assert name[6:].encode() in record[b"pris"].split(), f"{name} is not in the record"
         if index and name.startswith("leased:"):
             assert name[7:].encode() in record[b"holders"].split(), f"{name} is not in the record"
+    for task_id in audit_lanes(client, prefix, record, places):
+        places.setdefault(task_id, []).append("waiting")
     assert places.keys() == tasks.keys(), f"{prefix}: bodies and index entries differ"
     assert all(len(found) == 1 for found in places.values()), f"{prefix}: a task lies in two places: {places}"
     assert tries.keys() <= tasks.keys(), f"{prefix}: tries of no task"
@@ -301,7 +305,7 @@ def audit_shard(client: redis.Redis, prefix: str) -> None:
         held_in = place[7:].encode() if place.startswith("leased:") else b""
         assert held_in == lease_holder, f"{task_id!r} lies in {place}, its record says {lease_holder!r}"
         assert place != "buried" or task_id in tries
-        expires_ms = expires_of(tasks[task_id]) if place == "delayed" or place.startswith("ready:") else 0
+        expires_ms = expires_of(tasks[task_id]) if place.startswith(("delayed", "ready:", "waiting")) else 0
         assert int(expiring.get(task_id, 0)) == expires_ms, f"{task_id!r} in {place} expires at {expires_ms}"
         if place.startswith("ready:"):
             assert int(place[6:]) == tasks[task_id][1], f"{task_id!r} is in {place} with another priority"
@@ -310,11 +314,62 @@ def audit_shard(client: redis.Redis, prefix: str) -> None:
     assert earliest >= int(record.get(b"alarm", NEVER_MS)), f"{prefix}: the alarm is later than what comes next"
 
 
+def _behind_times(record: bytes) -> int:
+    return 8 + sum(size for bit, size in ((1, 6), (2, 6), (4, 2), (8, 6)) if record[0] & bit)
+
+
 def expires_of(record: bytes) -> int:
     """When the task with this static record expires; 0: never."""
-    flags = record[0]
-    at = 8 + sum(size for bit, size in ((1, 6), (2, 6), (4, 2), (8, 6)) if flags & bit)
-    return int.from_bytes(record[at : at + 6], "big") if flags & 32 else 0
+    at = _behind_times(record)
+    return int.from_bytes(record[at : at + 6], "big") if record[0] & 32 else 0
+
+
+def lane_entry_of(task_id: bytes, record: bytes) -> tuple[bytes, bytes]:
+    """The lane of a task with this static record, behind its length, and the task's entry among those that wait; empty: it has none."""
+    if not record[0] & 64:
+        return b"", b""
+    at = _behind_times(record) + (6 if record[0] & 32 else 0)
+    behind = at + 1 + record[at]
+    deadline = record[8:14] if record[0] & 1 else record[2:8]
+    return record[at:behind], record[at:behind] + record[1:2] + deadline + record[behind : behind + 6] + task_id
+
+
+def audit_lanes(
+    client: redis.Redis, prefix: str, record: dict[bytes, bytes], places: dict[bytes, list[str]]
+) -> list[bytes]:
+    """Every lane is what its tasks make it, and none is forgotten; the ids of those that wait. ``places``: of all the others."""
+    lanes = client.hgetall(f"{prefix}:lanes")
+    entries = client.zrange(f"{prefix}:waiting", 0, -1)
+    running = set(client.zrange(f"{prefix}:running", 0, -1))
+    slots = dict(client.zrange(f"{prefix}:slots", 0, -1, withscores=True))
+    limit = int(record.get(b"lane_limit", 1))
+    leased: list[bytes] = []
+    heads: dict[bytes, bytes] = {}
+    waits: dict[bytes, list[bytes]] = {}
+    for task_id, raw in client.hgetall(f"{prefix}:tasks").items():
+        lane, entry = lane_entry_of(task_id, raw)
+        where = places.get(task_id, ["waiting"])[0]
+        if lane and where.startswith("leased:"):
+            leased.append(lane + task_id)
+        elif lane and where.startswith("ready:"):
+            assert lane not in heads, f"{lane!r} has two heads"
+            heads[lane] = entry
+        elif where == "waiting":
+            assert entry in entries, f"{task_id!r} lies nowhere"
+            waits.setdefault(lane, []).append(task_id)
+    assert sorted(leased) == sorted(running), f"{prefix}: lanes count other leases than there are"
+    assert sum(map(len, waits.values())) == len(entries), f"{prefix}: a lane holds what is no task"
+    stored = {bytes([len(name)]) + name: raw[16:] for name, raw in lanes.items() if raw[16:]}
+    assert stored == heads, f"{prefix}: lanes have other heads than those in ready"
+    for name, raw in lanes.items():
+        assert raw[16:] or name in slots, f"the lane {name!r} is never forgotten"
+    for lane in waits:
+        full = limit and sum(entry[: len(lane)] == lane for entry in running) >= limit
+        assert lane in heads or full or lane[1:] in slots, f"the lane {lane!r} waits for nothing"
+    assert not (lanes or entries or running) or int(record[b"lanes"]) == 1
+    assert not slots or int(record[b"slots"]) == 1
+    assert min(slots.values(), default=NEVER_MS) >= int(record.get(b"alarm", NEVER_MS))
+    return [task_id for ids in waits.values() for task_id in ids]
 
 
 def _suffixes(client: redis.Redis, prefix: str, kind: str) -> list[str]:

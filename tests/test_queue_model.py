@@ -276,7 +276,8 @@ class Life(RuleBasedStateMachine):
             if task.state in ("leased", "delayed"):
                 assert (shown["at_ms"], shown["lease"]) == (task.at, task.lease), name
         counts = self.desk.counts()
-        assert counts == {state: sum(task.state == state for task in self.tasks.values()) for state in STATES}
+        states = [state for state in STATES if state != "waiting"]  # test_queue_lanes_model.py plays with lanes
+        assert counts == {state: sum(task.state == state for task in self.tasks.values()) for state in states}
         self.desk.audit()
 
 

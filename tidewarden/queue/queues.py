@@ -9,6 +9,7 @@ from typing import Any
 from tidewarden.clock import Clock, sleep
 from tidewarden.config import Config
 from tidewarden.errors import BadArg, Full, NotHeld, StoreDown
+from tidewarden.queue.placing import in_lane
 from tidewarden.queue.room import Room, put_error
 from tidewarden.queue.session import Session
 from tidewarden.queue.shard import Shard
@@ -89,11 +90,16 @@ class Queues(Room):
         Raises: BadArg, TooBig (at once); in the future: Exists, NotHeld (by ``if_exists``), Full, StoreDown (with the same
         id a retry is safe).
         """
-        if queue not in self._shards:
+        shards = self._shards.get(queue)
+        if shards is None:
             check_name(queue)
         task.check(self._config.limits.payload_bytes)
+        if shards is None:
+            return self._loop.create_task(self._put_later(queue, task))
         own = not task.id
         task_id = task.id or self._ids.make(self._clock.unix_ms())
+        if task.lane:
+            task_id = in_lane(task_id, task.lane, len(shards))
         future: asyncio.Future[str] = self._loop.create_future()
 
         def answered(done: asyncio.Future[Any]) -> None:
@@ -109,11 +115,12 @@ class Queues(Room):
             else:
                 future.set_result(task_id)
 
-        options = task.options(own)
-        self._then(
-            queue, lambda shards: self._lane(shards, task_id).put(task_id, options, task.payload)
-        ).add_done_callback(answered)
+        self._lane(shards, task_id).put(task_id, task.options(own), task.payload).add_done_callback(answered)
         return future
+
+    async def _put_later(self, queue: str, task: NewTask) -> str:
+        await self._open(queue)
+        return await self.put(queue, task)
 
     def take(
         self,

@@ -8,6 +8,7 @@ from typing import Any
 
 from tidewarden.errors import Draining, Error, Exists, Full, Internal, NotHeld
 from tidewarden.queue.endings import AGAIN_S, Endings
+from tidewarden.queue.placing import in_lane
 from tidewarden.queue.task import IdMaker, NewTask, check_name, check_range
 
 Line = deque[asyncio.Event]
@@ -44,6 +45,8 @@ class Room(Endings):
         shards = await self._open(check_name(queue))
         own = not task.id
         task_id = task.id or self._ids.make(self._clock.unix_ms())
+        if task.lane:
+            task_id = in_lane(task_id, task.lane, len(shards))
         if sum(map(len, self._lines.values())) >= self._config.limits.waiting_max:
             raise Full("too many puts wait for room on this node (limits.waiting_max)")
         place = (queue, self._lane(shards, task_id).index)

@@ -10,9 +10,12 @@ import msgspec
 
 from tidewarden.errors import BadArg, NotFound, NotHeld
 from tidewarden.queue.registry import Registry
-from tidewarden.queue.settings import QueueSettings, changed
+from tidewarden.queue.settings import LANE_FIELDS, QueueSettings, changed
+from tidewarden.queue.shard import Shard
 from tidewarden.queue.task import COUNT_MAX, STATES, TIME_MAX_MS, Changes, check_id, check_name, check_range, described
 from tidewarden.store.link import Arg
+
+LANES_PIECE = 200  # lanes that one script looks at when a setting of theirs changes
 
 
 class Upkeep(Registry):
@@ -102,13 +105,12 @@ class Upkeep(Registry):
         """Counts by state, counters since the queue was made, what happens next. Raises: NotFound: there is no such queue."""
         if check_name(queue) not in self._shards and await self._link.call("HEXISTS", self._registry_key, queue) == 0:
             raise NotFound(f"there is no queue {queue}")
-        names = ("delayed", "ready", "leased", "buried")
         total: dict[str, Any] = {
             "queue": queue,
             "shards": 0,
-            **dict.fromkeys(names, 0),
+            **dict.fromkeys(STATES, 0),
             "paused_until_ms": 0,
-            "waiting": 0,
+            "waiting_nodes": 0,
             "schedules": 0,
         }
         oldest: list[int] = []
@@ -116,10 +118,10 @@ class Upkeep(Registry):
         counters: dict[str, int] = {}
         waiting_takes = 0
         for row, shard in zip(await self._each(queue, "queue.stats", ()), self._shards[queue], strict=True):
-            for name, value in zip(names, row[:4], strict=True):
+            for name, value in zip(STATES, (*row[:4], row[11]), strict=True):
                 total[name] += value
             total["paused_until_ms"] = max(total["paused_until_ms"], row[4])
-            total["waiting"] = max(total["waiting"], row[5])
+            total["waiting_nodes"] = max(total["waiting_nodes"], row[5])
             oldest += [row[6]] if row[6] >= 0 else []
             upcoming += [row[7]] if row[7] >= 0 else []
             for name, value in zip(row[9][::2], row[9][1::2], strict=True):
@@ -127,8 +129,7 @@ class Upkeep(Registry):
             total["schedules"] += row[10]
             waiting_takes = max(waiting_takes, len(shard.parked))
         total["shards"] = len(self._shards[queue])
-        total["total"] = sum(total[name] for name in names)
-        total["waiting_nodes"] = total.pop("waiting")
+        total["total"] = sum(total[name] for name in STATES)
         total["waiting_takes_here"] = waiting_takes
         total["oldest_ready_deadline_ms"] = min(oldest, default=-1)
         total["next_ms"] = min(upcoming, default=-1)
@@ -157,4 +158,15 @@ class Upkeep(Registry):
         await self._link.call("HSET", self._registry_key, queue, msgspec.json.encode(new))
         self._build(queue, new)
         await self._link.call("PUBLISH", self._registry_key, queue)
+        if any(getattr(new, name) != getattr(old, name) for name in LANE_FIELDS):
+            await asyncio.gather(*(self._look_at_lanes(shard) for shard in shards))
         return msgspec.structs.asdict(new)
+
+    async def _look_at_lanes(self, shard: Shard) -> None:
+        """Lanes follow the new settings, in bounded pieces. Where this breaks off, the rest do at their next event."""
+        for part in ("heads", "waiting"):
+            cursor = b""
+            while True:
+                cursor = await shard.run("queue.lanes", (part, cursor, LANES_PIECE))
+                if not cursor:
+                    break

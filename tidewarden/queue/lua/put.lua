@@ -15,15 +15,15 @@ for i = 3, #ARGV, 3 do
   if not payload or id == '' then refuse('BADARG a put has three arguments a task: id, options, payload') end
   if options ~= '' then
     local dm, due, lm, limit, priority, lease_ms, attempts, backoff_ms, own, word, ttl, waits, lane =
-      string.match(options, '^([012]) (%d+) ([012]) (%d+) (%d+) (%d+) (%d+) (%d+) ([01]) (%l+) ?(%d*)(w?)@?(.*)$')
-    if not dm or not MODES[word] then refuse('BADARG the options of ' .. id .. ' do not parse: ' .. options) end
+      string.match(options, '^([012]) (%d+) ([012]) (%d+) (%d+) (%d+) (%d+) (%d+) ([01]) (%l+) ?(%d*)(w?)(.*)$')
+    if not dm or not MODES[word] or lane ~= '' and (string.byte(lane) ~= 64 or #lane == 1) then refuse('BADARG the options of ' .. id .. ' do not parse: ' .. options) end
     if dm == '1' then t.due = now + tonumber(due) elseif dm == '2' then t.due = tonumber(due) end
     t.deadline = t.due
     if lm == '1' then t.deadline = tonumber(limit) elseif lm == '2' then t.deadline = now + tonumber(limit) end
     t.waits = waits == 'w'
     if ttl ~= '' then t.expires = now + tonumber(ttl) end
-    if #lane > 200 then refuse('BADARG the lane of ' .. id .. ' has ' .. #lane .. ' bytes; allowed are 200') end
-    if lane ~= '' then t.lane = lane end
+    if #lane > 201 then refuse('BADARG the lane of ' .. id .. ' has ' .. #lane - 1 .. ' bytes; allowed are 200') end
+    if lane ~= '' then t.lane = string.sub(lane, 2) end
     if t.due >= NEVER or t.deadline >= NEVER or t.expires >= NEVER then
       refuse('BADARG the due time, deadline or TTL of ' .. id .. ' is not below 2^42 ms')
     end

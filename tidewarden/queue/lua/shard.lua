@@ -236,12 +236,13 @@ local function lane_settle(rules, lane, pace_ms)
   end
   if first and lane.head == '' and free_at <= now then
     local priority, deadline = unpack_struct('>BI6', first, at)
-    if lane.turn == 0 then -- microseconds, a millisecond back: a turn is past at once, and no two are equal
-      lane.turn = math.max((now - 1) * 1000, (S.turn or 0) + 1)
+    if lane.turn == 0 then -- microseconds, half a millisecond back: no two are equal, and it is past at once
+      lane.turn = math.max(now * 1000 - 500, (S.turn or 0) + 1)
       set('turn', lane.turn)
     end
     redis.call('ZREM', waiting, first)
-    redis.call('ZADD', key('ready:' .. priority), string.format('%.3f', math.max(deadline, lane.turn / 1000)), string.sub(first, at + 13))
+    local score = deadline > now and text(deadline) or string.format('%.3f', lane.turn / 1000)
+    redis.call('ZADD', key('ready:' .. priority), score, string.sub(first, at + 13))
     use_priority(priority)
     lane.head, woke, up = first, true, true
   end

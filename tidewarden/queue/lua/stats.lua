@@ -1,6 +1,6 @@
 -- stats: counts of one shard; changes nothing.
 -- KEYS    1 the shard  2 the view
--- RETURNS {delayed, ready, leased, buried, waiting in lanes, paused until ms, waiting nodes, oldest ready due/deadline ms | -1, next ms | -1, epoch, counters, schedules}
+-- RETURNS {delayed, ready, leased, buried, paused until ms, waiting nodes, oldest ready due/deadline ms | -1, next ms | -1, epoch, counters, schedules, waiting in lanes}
 open()
 local ready, leased, nodes, oldest = 0, 0, 0, -1
 for word in string.gmatch(S.pris, '%S+') do
@@ -10,5 +10,6 @@ for word in string.gmatch(S.pris, '%S+') do
 end
 for word in string.gmatch(S.holders, '%S+') do leased = leased + redis.call('ZCARD', key('leased:' .. word)) end
 for _ in string.gmatch(S.waiting, '%S+') do nodes = nodes + 1 end
-return finish({redis.call('ZCARD', key('delayed')), ready, leased, redis.call('ZCARD', key('buried')), redis.call('ZCARD', key('waiting')), S.paused > now and S.paused or 0,
-               nodes, oldest, S.alarm < NEVER and S.alarm or -1, S.epoch, redis.call('HGETALL', key('counts')), redis.call('ZCARD', key('ticks'))})
+return finish({redis.call('ZCARD', key('delayed')), ready, leased, redis.call('ZCARD', key('buried')), S.paused > now and S.paused or 0,
+               nodes, oldest, S.alarm < NEVER and S.alarm or -1, S.epoch, redis.call('HGETALL', key('counts')), redis.call('ZCARD', key('ticks')),
+               redis.call('ZCARD', key('waiting'))})
