@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -339,8 +340,9 @@ def audit_lanes(
 ) -> list[bytes]:
     """Every lane is what its tasks make it, and none is forgotten; the ids of those that wait. ``places``: of all the others."""
     lanes = client.hgetall(f"{prefix}:lanes")
-    entries = client.zrange(f"{prefix}:waiting", 0, -1)
-    running = set(client.zrange(f"{prefix}:running", 0, -1))
+    entries = set(client.zrange(f"{prefix}:waiting", 0, -1))
+    running = client.zrange(f"{prefix}:running", 0, -1)
+    busy = Counter(entry[: 1 + entry[0]] for entry in running)
     slots = dict(client.zrange(f"{prefix}:slots", 0, -1, withscores=True))
     limit = int(record.get(b"lane_limit", 1))
     leased: list[bytes] = []
@@ -364,7 +366,7 @@ def audit_lanes(
     for name, raw in lanes.items():
         assert raw[16:] or name in slots, f"the lane {name!r} is never forgotten"
     for lane in waits:
-        full = limit and sum(entry[: len(lane)] == lane for entry in running) >= limit
+        full = limit and busy[lane] >= limit
         assert lane in heads or full or lane[1:] in slots, f"the lane {lane!r} waits for nothing"
     assert not (lanes or entries or running) or int(record[b"lanes"]) == 1
     assert not slots or int(record[b"slots"]) == 1

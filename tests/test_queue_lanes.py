@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -101,7 +102,7 @@ def test_a_noisy_lane_of_ten_thousand_starves_nobody(desk: Any) -> None:
     desk.now += 1000
     fill(desk, "quiet", 3)
     ids = drain(desk, 8)
-    assert [id[0] for id in ids] == list("nqnqnqnn"), "in turn"
+    assert [name[0] for name in ids] == list("nqnqnqnn"), "in turn"
     desk.run("queue.purge", "waiting", 1000)
 
 
@@ -165,7 +166,7 @@ def test_a_rate_is_kept_and_its_burst_comes_after_a_rest(desk: Any) -> None:
     for _ in range(200):
         desk.now += 10
         taken += [desk.now] * len(desk.take(10))
-    assert [b - a for a, b in zip(taken, taken[1:], strict=False)] == [500] * (len(taken) - 1)
+    assert [b - a for a, b in itertools.pairwise(taken)] == [500] * (len(taken) - 1)
     assert len(taken) == 4
     desk.now += 10_000
     assert len(desk.take(10)) == 3

@@ -82,7 +82,6 @@ async def test_what_reaches_the_queue(request_: str, call: tuple[Any, ...]) -> N
     ("request_", "said"),
     [
         ("Q.PUT mail", "Q.PUT has 1 arguments here; its form is: Q.PUT queue payload [ID id]"),
-        ("Q.PUT mail x LANE k", "LANE is not supported by this version"),
         ("S.PUT s EVERY 500 mail x WAIT 5", "WAIT is not supported by this version"),
         ("Q.PUT mail x AT 5 DELAY 6", "DELAY excludes AT"),
         ("Q.PUT mail x DELAY -5", "DELAY must be an integer of 0 or more: found '-5'"),
