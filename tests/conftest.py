@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import os
 import shutil
@@ -155,9 +156,9 @@ class Row(NamedTuple):
 
 
 @functools.cache
-def queue_scripts() -> Scripts:
-    """The queue's and the cluster's scripts, read once."""
-    return Scripts(SHARED, ("tidewarden.queue",), plain=("tidewarden.cluster",))
+def queue_scripts(*, library: bool = False) -> Scripts:
+    """The queue's and the cluster's scripts, read once; run from the library as on an embedded store, or by EVALSHA."""
+    return Scripts(SHARED, ("tidewarden.queue",), plain=("tidewarden.cluster",), library=library)
 
 
 class Desk:
@@ -179,6 +180,7 @@ class Desk:
         self.woke = False
         self.keys = [self.prefix]
         if views:
+            self.client.execute_command("FUNCTION", "LOAD", "REPLACE", self.scripts.library)
             self.keys.append(f"{{{CLUSTER}}}:view")
             self.set_view(1)
 
@@ -192,6 +194,11 @@ class Desk:
         arguments = (len(self.keys), *self.keys, self.now, holder or self.holder, *args)
         try:
             try:
+                if (
+                    self.views and script.function
+                ):  # as on an embedded store: from the library, unless the store is full
+                    with contextlib.suppress(redis.exceptions.OutOfMemoryError):
+                        return self.answered(self.client.execute_command("FCALL", script.function, *arguments))
                 reply = self.client.execute_command("EVALSHA", script.sha, *arguments)
             except redis.exceptions.NoScriptError:
                 reply = self.client.execute_command("EVAL", script.source, *arguments)
@@ -199,6 +206,10 @@ class Desk:
             raise Full(str(error)) from None
         except redis.ResponseError as error:
             raise error_of(str(error)) from None
+        return self.answered(reply)
+
+    def answered(self, reply: Any) -> Any:
+        """The items of a reply; the rest is kept."""
         now_ms, self.next_ms, woke, items = reply
         assert now_ms == self.now
         self.woke = bool(woke)
@@ -218,9 +229,16 @@ class Desk:
         return list(self.run("queue.put", *args))
 
     def take(
-        self, count: int = 1, *, lease_ms: int = 0, wait: bool = False, task_id: str = "", holder: str = ""
+        self,
+        count: int = 1,
+        *,
+        lease_ms: int = 0,
+        wait: bool = False,
+        task_id: str = "",
+        holder: str = "",
+        session: str = "",
     ) -> list[Row]:
-        items = self.run("queue.take", 200, count, lease_ms, int(wait), task_id, holder=holder)
+        items = self.run("queue.take", 200, count, lease_ms, f"{int(wait)}{session}", task_id, holder=holder)
         return [Row(row[0].decode(), *row[1:]) for row in items[0]]
 
     def take_one(self, **options: Any) -> Row:
@@ -291,6 +309,7 @@ def audit_shard(client: redis.Redis, prefix: str) -> None:
             assert name[7:].encode() in record[b"holders"].split(), f"{name} is not in the record"
     for task_id in audit_lanes(client, prefix, record, places):
         places.setdefault(task_id, []).append("waiting")
+    sessions_leases = set(client.zrange(f"{prefix}:held", 0, -1))
     assert places.keys() == tasks.keys(), f"{prefix}: bodies and index entries differ"
     assert all(len(found) == 1 for found in places.values()), f"{prefix}: a task lies in two places: {places}"
     assert tries.keys() <= tasks.keys(), f"{prefix}: tries of no task"
@@ -304,12 +323,19 @@ def audit_shard(client: redis.Redis, prefix: str) -> None:
             assert lease == int(lease)
             lease_holder = tries[task_id][20 : 20 + length]
         held_in = place[7:].encode() if place.startswith("leased:") else b""
+        if lease_holder[:1] == b"~":  # a session's: all of them stand in one index, and each is known by its session
+            assert lease_holder[1:] + task_id in sessions_leases, (
+                f"{task_id!r} is not among what {lease_holder!r} holds"
+            )
+            sessions_leases.discard(lease_holder[1:] + task_id)
+            lease_holder = b"~"
         assert held_in == lease_holder, f"{task_id!r} lies in {place}, its record says {lease_holder!r}"
         assert place != "buried" or task_id in tries
         expires_ms = expires_of(tasks[task_id]) if place.startswith(("delayed", "ready:", "waiting")) else 0
         assert int(expiring.get(task_id, 0)) == expires_ms, f"{task_id!r} in {place} expires at {expires_ms}"
         if place.startswith("ready:"):
             assert int(place[6:]) == tasks[task_id][1], f"{task_id!r} is in {place} with another priority"
+    assert not sessions_leases, f"{prefix}: sessions know of leases that have ended: {sessions_leases}"
     assert expiring.keys() <= tasks.keys(), f"{prefix}: an entry that expires and is no task"
     # Nobody sleeps past what happens next.
     assert earliest >= int(record.get(b"alarm", NEVER_MS)), f"{prefix}: the alarm is later than what comes next"
@@ -440,7 +466,7 @@ async def node(valkey: StoreServer) -> AsyncIterator[MakeNode]:
         name: str = "n0", *, views: bool = False, boot: int = 1, url: str = "", flags: dict[str, str] | None = None
     ) -> Node:
         config = load(None, {}, {"cluster.name": CLUSTER, "node.name": name} | (flags or {}))
-        scripts = queue_scripts()
+        scripts = queue_scripts(library=views)
         link = Link(url or valkey.url, f"{name}-data", clock, on_up=scripts.load_commands)
         await link.start()
         if views:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from typing import Any, Literal
 
 import msgspec
 
 from tidewarden.errors import BadArg
+from tidewarden.queue.placing import STRATEGIES
 
 SHARDS_MAX = 256
 
@@ -20,9 +22,11 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
     that band, 0 = off. ``order``: ``bands``, or ``edf`` (earliest deadline alone). ``losses_max``: leases lost to
     disconnects before a task is buried, 0 = no limit. ``dedup_ms``: how long a finished id of the caller's is
     remembered, 0 = not at all. ``capacity``: tasks in any state that the queue holds at most, cut evenly over its
-    shards, 0 = no limit. ``lane_limit``: tasks of one lane leased at once, 0 = any number; ``lane_rate``: tasks of one lane
-    taken per second, in thousandths exact, 0 = any number, ``lane_burst`` of them at once after a rest. ``shards`` is fixed while the
-    queue holds tasks.
+    shards, 0 = no limit. ``strategy``: how a put chooses its shard: ``hash``, ``round_robin``, or the dotted name of a
+    function that the node's configuration allows. ``history``: ends that a failed task remembers, 0 = none. ``lane_limit``:
+    tasks of one lane leased at once, 0 = any number; ``lane_rate``: tasks of one lane taken per second, exact to the
+    thousandth, 0 = any number; ``lane_burst``: how many of those at once after a rest. ``shards`` and ``strategy`` are
+    fixed while the queue holds tasks; ``layout`` counts how often they were changed, and is ours alone.
     """
 
     shards: int = 1
@@ -39,6 +43,13 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
     lane_limit: int = 1
     lane_rate: float = 0
     lane_burst: int = 1
+    strategy: str = "hash"
+    history: int = 5
+    layout: int = 0
+
+    def shown(self) -> dict[str, Any]:
+        """The settings that are the user's."""
+        return {name: value for name, value in msgspec.structs.asdict(self).items() if name != "layout"}
 
     def shard_fields(self) -> list[str | int]:
         """What configure.lua writes into each shard's record, as name, value, …"""
@@ -54,7 +65,10 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 # The system's own queues are made with what they need, so that nodes which start together agree from the first moment.
-SYSTEM = {"_tokens:": QueueSettings(shards=16, losses_max=0, dedup_ms=0)}
+SYSTEM = {
+    "_tokens:": QueueSettings(shards=16, losses_max=0, dedup_ms=0, history=0),
+    "_locks": QueueSettings(shards=8, losses_max=0, dedup_ms=0, history=0),
+}
 
 
 def settings_of_new(queue: str) -> QueueSettings:
@@ -71,6 +85,7 @@ SHARD_FIELDS = (
     "dedup_ms",
     "losses_max",
     "backoff_cap_ms",
+    "history",
     "capacity",
     "lane_limit",
     "lane_rate",
@@ -91,13 +106,16 @@ LIMITS: dict[str, tuple[int, int]] = {
     "capacity": (0, 10**12),
     "lane_limit": (0, 10**6),
     "lane_burst": (1, 10**6),
+    "history": (0, 20),
 }
 CHOICES: dict[str, tuple[str, ...]] = {"durability": ("one", "fsync"), "order": ("bands", "edf")}
 
 
-def changed(old: QueueSettings, values: dict[str, Any], *, fsync_always: bool) -> QueueSettings:
+def changed(
+    old: QueueSettings, values: dict[str, Any], *, fsync_always: bool, strategies: Collection[str] = STRATEGIES
+) -> QueueSettings:
     """
-    ``old`` with ``values`` set.
+    ``old`` with ``values`` set. ``strategies``: those that this node knows.
 
     Raises: BadArg: an unknown name or a value that is not allowed; names both and what is.
     """
@@ -123,8 +141,16 @@ def changed(old: QueueSettings, values: dict[str, Any], *, fsync_always: bool) -
             if value not in CHOICES[name]:
                 raise BadArg(f"{name} is {value!r}; allowed are {', '.join(CHOICES[name])}")
             found[name] = value
+        elif name == "strategy":
+            if value not in strategies:
+                raise BadArg(
+                    f"strategy is {str(value)[:100]!r}; allowed at this node are {', '.join(strategies)}; "
+                    "functions of your own are listed in its configuration ([queues] strategies)"
+                )
+            found[name] = value
         else:
-            raise BadArg(f"there is no queue setting {name!r}; there are {', '.join((*LIMITS, *CHOICES, 'lane_rate'))}")
+            names = ", ".join((*LIMITS, *CHOICES, "lane_rate", "strategy"))
+            raise BadArg(f"there is no queue setting {name!r}; there are {names}")
     if found.get("durability") == "fsync" and not fsync_always:
         raise BadArg('durability fsync needs store.fsync = "always" in the configuration')
     return msgspec.structs.replace(old, **found)

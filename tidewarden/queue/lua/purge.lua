@@ -27,6 +27,12 @@ for i = 1, #indexes do
       local t = bodies[j] and decode(bodies[j])
       if t and t.lane then laned().leave(ids[j], t, state) end
     end
+    if indexes[i] == 'leased:~' then
+      for j = 1, #ids do
+        local r = tries_get(ids[j])
+        if r then redis.call('ZREM', key('held'), string.sub(r.holder, 2) .. ids[j]) end
+      end
+    end
     if S.ttls == 1 then redis.call('ZREM', key('expiring'), unpack(ids)) end
     redis.call('HDEL', key('tasks'), unpack(ids))
     redis.call('HDEL', key('tries'), unpack(ids))

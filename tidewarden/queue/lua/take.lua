@@ -1,6 +1,7 @@
 -- take: lease ready tasks in the queue's order, after moving what is due and ending leases that ran out.
 -- KEYS    1 the shard  2 the view
--- ARGV    3 tasks moved at most before taking  4… per take: count, lease ms (0: the task's, else the queue's), wait 0|1, id ("": any)
+-- ARGV    3 tasks moved at most before taking  4… per take: count, lease ms (0: the task's, else the queue's), wait 0|1 with the uuid
+--         of the session behind it where the leases are a session's, id ("": any)
 -- RETURNS per take: a list of {id, lease, payload, attempt, deadline_ms, lease_end_ms}
 -- Errors  STALE: the caller's boot was declared dead
 open()
@@ -9,18 +10,29 @@ local most = int(3, 'tasks moved', 1, 1000)
 if #ARGV < 7 or #ARGV % 4 ~= 3 then refuse('BADARG a take has four arguments each') end
 local wants, total = {}, 0
 for i = 4, #ARGV, 4 do
-  local want = {int(i, 'count', 1, 1000), int(i + 1, 'lease ms', 0, NEVER), ARGV[i + 2] == '1', ARGV[i + 3]}
+  local word = ARGV[i + 2]
+  local want = {int(i, 'count', 1, 1000), int(i + 1, 'lease ms', 0, NEVER), word == '1', ARGV[i + 3], CALLER}
+  if #word == 33 and string.match(word, '^[01]%x+$') then want[3], want[5] = string.byte(word) == 49, '~' .. string.sub(word, 2)
+  elseif #word > 1 then refuse('BADARG the session of a take is no uuid: ' .. word) end
   wants[#wants + 1] = want
   if want[4] == '' then total = total + want[1] end
 end
 if total > 4000 then refuse('TOOBIG one script takes at most 4000 tasks') end
 if now >= S.alarm then promote(most) end
 
--- The bands of one priority, read as far as they are needed.
-local function bands(priority, needed)
-  local name, edge = key('ready:' .. priority), text(now + S.urgent_ms)
-  local ranges = {urgent = {'(' .. text(now), edge}, late = {'-inf', text(now)}, early = {'(' .. edge, '+inf'}}
-  local read, at = {}, {urgent = 0, late = 0, early = 0}
+-- The bands of one priority, read as far as they are needed. `heads` are its first `needed` entries with their scores: where
+-- they are all there is, or all late ones that are needed, the store is not asked again.
+local function bands(priority, needed, heads)
+  local name, edge = key('ready:' .. priority), now + S.urgent_ms
+  local ranges = {urgent = {'(' .. text(now), text(edge)}, early = {'(' .. text(edge), '+inf'}}
+  local read, at = {late = {}}, {urgent = 0, late = 0, early = 0}
+  local whole = #heads < 2 * needed
+  if whole then read.urgent, read.early = {}, {} end
+  for i = 1, #heads, 2 do
+    local score = tonumber(heads[i + 1])
+    local list = score <= now and read.late or whole and (score <= edge and read.urgent or read.early)
+    if list then list[#list + 1] = heads[i] end
+  end
   return function(band)
     if not read[band] then
       local range = ranges[band]
@@ -35,7 +47,9 @@ end
 -- Up to `needed` ids of one priority, in order; every late_share-th comes from late, every early_share-th from early.
 local function choose(priority, needed)
   if S.order == 'edf' then return redis.call('ZRANGE', key('ready:' .. priority), 0, needed - 1) end
-  local pull, ids = bands(priority, needed), {}
+  local heads = redis.call('ZRANGE', key('ready:' .. priority), 0, needed - 1, 'WITHSCORES')
+  if #heads == 0 then return {} end
+  local pull, ids = bands(priority, needed, heads), {}
   while #ids < needed do
     local turn, id = S.taken + #ids + 1, nil
     if S.early_share > 0 and turn % S.early_share == S.early_share - 1 then id = pull('early')
@@ -93,9 +107,9 @@ while searching do
   if #picked < total then woke = false end -- what became ready in this call is taken: nobody need be told
 end
 
-local leased = {} -- score, id …
+local leased, shared, kept = {}, {}, {} -- score, id …: of the caller's, of sessions'; their entries in `held`
 local records = {} -- id, tries …
-local function lease(id, raw, tried, lease_ms)
+local function lease(id, raw, tried, lease_ms, holder)
   local t = decode(raw)
   local r = tried and tries_decode(tried) or fresh_tries()
   if t.expires > 0 then
@@ -104,16 +118,21 @@ local function lease(id, raw, tried, lease_ms)
   end
   if lease_ms == 0 then lease_ms = t.lease_ms end
   if lease_ms == 0 then lease_ms = S.lease_ms end
-  r.lease, r.attempts, r.sticky, r.own, r.lease_ms, r.holder = new_lease(), math.min(r.attempts + 1, 65535), false, t.own, lease_ms, CALLER
+  r.lease, r.attempts, r.sticky, r.own, r.lease_ms, r.holder = new_lease(), math.min(r.attempts + 1, 65535), false, t.own, lease_ms, holder
   records[#records + 1], records[#records + 2] = id, tries_encode(r)
-  leased[#leased + 1], leased[#leased + 2] = text(now + lease_ms), id
+  local list = leased
+  if holder ~= CALLER then
+    list = shared
+    kept[#kept + 1], kept[#kept + 2] = '0', string.sub(holder, 2) .. id
+  end
+  list[#list + 1], list[#list + 2] = now + lease_ms, id
   note(now + lease_ms)
   count('taken')
   return {id, r.lease, t.payload, r.attempts, t.deadline, now + lease_ms}
 end
 
 -- One named task, wherever it waits: ready or delayed, or behind others in its lane if that may run.
-local function lease_named(id, lease_ms)
+local function lease_named(id, lease_ms, holder)
   local raw = redis.call('HGET', key('tasks'), id)
   if not raw or paused then return nil end
   local t, tried = decode(raw), redis.call('HGET', key('tries'), id)
@@ -123,7 +142,7 @@ local function lease_named(id, lease_ms)
   if t.lane and where ~= 'ready' and laned().free_at(laned().get(t.lane)) > now then return nil end
   index_remove(id, t, r, where)
   if t.lane and (t.expires == 0 or t.expires > now) then laned().run(id, t) end
-  return lease(id, raw, tried, lease_ms)
+  return lease(id, raw, tried, lease_ms, holder)
 end
 
 fetch()
@@ -131,21 +150,23 @@ local reply, at, hungry = {}, 0, false
 for i = 1, #wants do
   local want, got = wants[i], {}
   if want[4] ~= '' then
-    got[1] = lease_named(want[4], want[2])
+    got[1] = lease_named(want[4], want[2], want[5])
   else
     while #got < want[1] and at < #picked do
       at = at + 1
-      if raws[at] then got[#got + 1] = lease(picked[at], raws[at], tried[at], want[2]) else count('strays') end
+      if raws[at] then got[#got + 1] = lease(picked[at], raws[at], tried[at], want[2], want[5]) else count('strays') end
     end
   end
   if #got == 0 and want[3] then hungry = true end
   reply[i] = got
 end
-for from = 1, #leased, 1000 do
-  local to = math.min(from + 999, #leased)
-  redis.call('HSET', key('tries'), unpack(records, from, to))
-  redis.call('ZADD', key('leased:' .. CALLER), unpack(leased, from, to))
+for from = 1, #records, 1000 do redis.call('HSET', key('tries'), unpack(records, from, math.min(from + 999, #records))) end
+local function stand(index, list, holder)
+  for from = 1, #list, 1000 do redis.call('ZADD', key(index), unpack(list, from, math.min(from + 999, #list))) end
+  if #list > 0 and not has(S.holders, holder) then set('holders', with(S.holders, holder)) end
 end
-if #leased > 0 and not has(S.holders, CALLER) then set('holders', with(S.holders, CALLER)) end
+stand('leased:' .. CALLER, leased, CALLER)
+stand('leased:~', shared, '~')
+stand('held', kept, '~')
 if hungry then wait_here() end
 return finish(reply)
