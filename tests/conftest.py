@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import functools
 import os
+import re
 import shutil
 import struct
 import subprocess
@@ -30,6 +31,7 @@ from tidewarden.queue.registry import SHARED
 from tidewarden.queue.shard import prefix_of
 from tidewarden.queue.task import FIELDS, STATES, NewTask
 from tidewarden.store import Link, Scripts
+from tidewarden.store import scripts as store_scripts
 from tidewarden.store.link import error_of
 
 
@@ -140,6 +142,7 @@ def until() -> Callable[..., object]:
 # --- the queue's scripts and nodes
 
 CLUSTER = "tw"
+whole_text = store_scripts.shared_text
 START_MS = 1_700_000_000_000
 NEVER_MS = 2**42
 
@@ -153,6 +156,18 @@ class Row(NamedTuple):
     attempt: int
     deadline_ms: int
     lease_end_ms: int
+
+
+def in_pieces(shared: tuple[str, ...]) -> str:
+    """The shared Lua with hashes and pieces of the layout cut after a few entries, so that every test meets many."""
+    usual = "BUCKET_MEAN, BUCKET_FIRST, PIECE_MAX, PIECE_LOOK = "
+    text, count = re.subn(usual + r"\d+, \d+, \d+, \d+", usual + "2, 3, 4, 1", whole_text(shared))
+    assert count == 1
+    return text
+
+
+if os.environ.get("TIDEWARDEN_TEST_PIECES"):
+    store_scripts.shared_text = in_pieces
 
 
 @functools.cache
@@ -291,13 +306,25 @@ class Desk:
 
 def audit_shard(client: redis.Redis, prefix: str) -> None:
     """Each task lies in exactly one place, and everything in the shard's record that speaks of the places is true."""
-    tasks = client.hgetall(f"{prefix}:tasks")
-    tries = client.hgetall(f"{prefix}:tries")
     record = client.hgetall(f"{prefix}:shard")
+    tasks = {
+        task_id: raw
+        for name in ("tasks", *_suffixes(client, prefix, "tasks:"))
+        for task_id, raw in client.hgetall(f"{prefix}:{name}").items()
+    }
+    assert len(tasks) == int(record.get(b"stored", 0)), f"{prefix}: the record counts {record.get(b'stored')} tasks"
+    audit_delayed(client, prefix, record, tasks)
+    tries = client.hgetall(f"{prefix}:tries")
     places: dict[bytes, list[str]] = {}
     expiring = dict(client.zrange(f"{prefix}:expiring", 0, -1, withscores=True))
     earliest = int(min(expiring.values(), default=NEVER_MS))
-    for name in ("delayed", "buried", *_suffixes(client, prefix, "ready:"), *_suffixes(client, prefix, "leased:")):
+    for name in (
+        "delayed",
+        "buried",
+        *_suffixes(client, prefix, "delayed:"),
+        *_suffixes(client, prefix, "ready:"),
+        *_suffixes(client, prefix, "leased:"),
+    ):
         index = client.zrange(f"{prefix}:{name}", 0, -1, withscores=True)
         for task_id, score in index:
             places.setdefault(task_id, []).append(name)
@@ -339,6 +366,29 @@ def audit_shard(client: redis.Redis, prefix: str) -> None:
     assert expiring.keys() <= tasks.keys(), f"{prefix}: an entry that expires and is no task"
     # Nobody sleeps past what happens next.
     assert earliest >= int(record.get(b"alarm", NEVER_MS)), f"{prefix}: the alarm is later than what comes next"
+
+
+def audit_delayed(client: redis.Redis, prefix: str, record: dict[bytes, bytes], tasks: dict[bytes, bytes]) -> None:
+    """Each entry stands at its task's time, in the piece of that time, and the record knows how many there are."""
+    bounds = [
+        (int(low), number.decode()) for number, low in client.zrange(f"{prefix}:pieces", 0, -1, withscores=True)
+    ] or [(0, "0")]
+    assert (len(bounds) > 1) == (int(record.get(b"cut", 0)) > 0)
+    assert {f"delayed:{number}" for _, number in bounds[1:]} == set(_suffixes(client, prefix, "delayed:"))
+    later = 0
+    for (low, number), (high, _) in zip(bounds, [*bounds[1:], (NEVER_MS, "")], strict=True):
+        entries = client.zrange(
+            f"{prefix}:delayed" if number == "0" else f"{prefix}:delayed:{number}", 0, -1, withscores=True
+        )
+        later += len(entries)
+        for task_id, due in entries:
+            assert low <= due < high, f"{task_id!r} at {due} lies in the piece of {low} to {high}"
+            tries = client.hget(f"{prefix}:tries", task_id)
+            own = tries and int.from_bytes(tries[13:19], "big")
+            assert due == (own or int.from_bytes(tasks[task_id][2:8], "big")), f"{task_id!r} is delayed at another time"
+    assert later == int(record.get(b"later", 0)), (
+        f"{prefix}: {later} are delayed, the record counts {record.get(b'later')}"
+    )
 
 
 def _behind_times(record: bytes) -> int:

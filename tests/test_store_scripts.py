@@ -168,8 +168,9 @@ async def test_a_full_store_refuses_only_what_grows(node: Any) -> None:
 
 def test_the_shared_file_keeps_nothing_between_two_calls() -> None:
     """As a library it is read once: outside of functions there are names and constants, and `begin` gives the names their values."""
-    package, name = SHARED
-    lines = (resources.files(package) / "lua" / name).read_text().splitlines()
+    package, *names = SHARED
+    texts = [(resources.files(package) / "lua" / "shared" / name).read_text() for name in names]
+    lines = "\n".join(texts).splitlines()
     outside = [line for line in lines if re.match(r"local (?!function)", line)]
     assert outside
     for line in outside:
