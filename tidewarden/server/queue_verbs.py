@@ -27,10 +27,10 @@ TASK_OPTIONS = {
     "BACKOFF": Option("backoff_ms", number),
     "IFEXISTS": Option("if_exists", lowered),
     "TTL": Option("ttl_ms", number),
-    "LANE": Option("lane", unsupported),
+    "LANE": Option("lane", text),
     "WAIT": Option("wait_ms", unsupported),
 }
-PUT = Options("Q.PUT", {**TASK_OPTIONS, "LANE": Option("lane", text), "WAIT": Option("wait_ms", number)})
+PUT = Options("Q.PUT", {**TASK_OPTIONS, "WAIT": Option("wait_ms", number)})
 TAKE = Options(
     "Q.TAKE",
     {
