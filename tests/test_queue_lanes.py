@@ -241,6 +241,18 @@ def test_a_waiting_task_is_shown_counted_paged_and_purged(desk: Any) -> None:
     assert desk.counts()["ready"] == 2
 
 
+def test_pages_of_heads_go_on_behind_one_that_has_gone(desk: Any) -> None:
+    for n in range(6):
+        desk.put(f"t{n}", lane=f"lane{n}")
+    rows, cursor = desk.run("queue.peek", "ready", 2, "")
+    desk.run("queue.delete", "t1", 0, 0)
+    seen = [row[0] for row in rows]
+    while cursor:
+        rows, cursor = desk.run("queue.peek", "ready", 2, cursor)
+        seen += [row[0] for row in rows]
+    assert seen == [b"t0", b"t1", b"t2", b"t3", b"t4", b"t5"]
+
+
 @pytest.mark.parametrize("state", ["ready", "leased"])
 def test_a_purge_of_heads_brings_up_others(desk: Any, state: str) -> None:
     fill(desk, "a", 2)

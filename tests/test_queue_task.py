@@ -160,8 +160,8 @@ def test_a_task_as_peek_shows_it() -> None:
         9,
         10,
         11,
-        [[12, b"fail", 1, b"no \xff"]],
         b"tenant",
+        [[12, b"fail", 1, b"no \xff"]],
     ]
     shown = described("q", row)
     assert (shown["queue"], shown["id"], shown["state"], shown["payload"]) == ("q", "a", "leased", b"\xff")

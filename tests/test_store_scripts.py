@@ -25,6 +25,7 @@ VERBS = [
     "end",
     "free",
     "kick",
+    "lanes",
     "link",
     "lock_acquire",
     "lock_release",

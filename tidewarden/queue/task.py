@@ -96,16 +96,8 @@ def check_payload(data: bytes, what: str, bytes_max: int) -> bytes:
 
 
 def check_lane(lane: str) -> str:
-    """
-    The lane, if a task may have it.
-
-    Raises: BadArg: empty, longer than 200 bytes, or no UTF-8 text.
-    """
-    try:
-        size = len(lane.encode())
-    except UnicodeEncodeError:
-        size = 0
-    if not 1 <= size <= LANE_MAX:
+    """The lane, if a task may have it. Raises: BadArg: empty, longer than 200 bytes, or no UTF-8 text."""
+    if not 1 <= len(lane.encode("utf-8", "replace")) <= LANE_MAX or any("\ud800" <= c <= "\udfff" for c in lane):
         raise BadArg(f"LANE is {lane[:60]!r}; allowed are 1 to {LANE_MAX} bytes of UTF-8 text")
     return lane
 
@@ -257,7 +249,7 @@ class Changes:
 
 FIELDS = (
     "id", "state", "payload", "priority", "due_ms", "deadline_ms", "attempts", "losses", "lease", "at_ms", "holder", "reason",
-    "lease_ms", "attempts_max", "backoff_ms", "expires_ms", "history", "lane",
+    "lease_ms", "attempts_max", "backoff_ms", "expires_ms", "lane", "history",
 )  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 -- peek: look at tasks by id, or at a page of those in one state; changes nothing.
 -- KEYS    1 the shard  2 the view
 -- ARGV    3 'id' | state (delayed, ready, leased, buried, waiting)  4 id | tasks at most  5 cursor ("": from the start)
--- RETURNS {tasks, cursor ("": no more)}; a task is {id, state, payload, priority, due, deadline, attempts, losses, lease, lease_end | at, holder, reason, lease_ms, attempts_max, backoff_ms, expires (0: never), history, lane ("": none)}
+-- RETURNS {tasks, cursor ("": no more)}; a task is {id, state, payload, priority, due, deadline, attempts, losses, lease, lease_end | at, holder, reason, lease_ms, attempts_max, backoff_ms, expires (0: never), lane ("": none), history}
 --         where history is a list of {ms, how, attempt, reason}, the oldest first
 open()
 local tasks = {}
@@ -17,7 +17,7 @@ local function show(id, state, score)
   local history = history_of(r)
   for i = 1, #history do history[i][5] = nil end
   tasks[#tasks + 1] = {id, state, t.payload, t.priority, t.due, t.deadline, r.attempts, r.losses, r.holder ~= '' and r.lease or 0,
-                       tonumber(score or 0), r.holder, r.reason, t.lease_ms, t.attempts_max, t.backoff_ms, t.expires, history, t.lane or ''}
+                       tonumber(score or 0), r.holder, r.reason, t.lease_ms, t.attempts_max, t.backoff_ms, t.expires, t.lane or '', history}
 end
 if ARGV[3] == 'id' then
   show(ARGV[4])
