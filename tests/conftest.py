@@ -186,7 +186,6 @@ class Desk:
     def __init__(self, server: StoreServer, *, views: bool, queue: str = "q", holder: str = "n0.1") -> None:
         self.server = server
         self.client = redis.Redis(unix_socket_path=server.path, socket_timeout=None, retry=None)
-        self.scripts = queue_scripts()
         self.prefix = prefix_of(CLUSTER, queue, 0)
         self.holder = holder
         self.views = views
@@ -194,10 +193,16 @@ class Desk:
         self.next_ms = -1
         self.woke = False
         self.keys = [self.prefix]
+        self.use(queue_scripts())
         if views:
-            self.client.execute_command("FUNCTION", "LOAD", "REPLACE", self.scripts.library)
             self.keys.append(f"{{{CLUSTER}}}:view")
             self.set_view(1)
+
+    def use(self, scripts: Scripts) -> None:
+        """Run these from now on."""
+        self.scripts = scripts
+        if self.views:
+            self.client.execute_command("FUNCTION", "LOAD", "REPLACE", scripts.library)
 
     def set_view(self, view: int) -> None:
         """The store was started anew."""
@@ -334,7 +339,7 @@ def audit_shard(client: redis.Redis, prefix: str) -> None:
             assert name[6:].encode() in record[b"pris"].split(), f"{name} is not in the record"
         if index and name.startswith("leased:"):
             assert name[7:].encode() in record[b"holders"].split(), f"{name} is not in the record"
-    for task_id in audit_lanes(client, prefix, record, places):
+    for task_id in audit_lanes(client, prefix, record, tasks, places):
         places.setdefault(task_id, []).append("waiting")
     sessions_leases = set(client.zrange(f"{prefix}:held", 0, -1))
     assert places.keys() == tasks.keys(), f"{prefix}: bodies and index entries differ"
@@ -412,7 +417,11 @@ def lane_entry_of(task_id: bytes, record: bytes) -> tuple[bytes, bytes]:
 
 
 def audit_lanes(
-    client: redis.Redis, prefix: str, record: dict[bytes, bytes], places: dict[bytes, list[str]]
+    client: redis.Redis,
+    prefix: str,
+    record: dict[bytes, bytes],
+    tasks: dict[bytes, bytes],
+    places: dict[bytes, list[str]],
 ) -> list[bytes]:
     """Every lane is what its tasks make it, and none is forgotten; the ids of those that wait. ``places``: of all the others."""
     lanes = client.hgetall(f"{prefix}:lanes")
@@ -424,7 +433,7 @@ def audit_lanes(
     leased: list[bytes] = []
     heads: dict[bytes, bytes] = {}
     waits: dict[bytes, list[bytes]] = {}
-    for task_id, raw in client.hgetall(f"{prefix}:tasks").items():
+    for task_id, raw in tasks.items():
         lane, entry = lane_entry_of(task_id, raw)
         where = places.get(task_id, ["waiting"])[0]
         if lane and where.startswith("leased:"):
@@ -473,6 +482,14 @@ def audit() -> Callable[[StoreServer], int]:
 def serve_store() -> Callable[..., tuple[subprocess.Popen[bytes], StoreServer]]:
     """``serve_store(binary, folder, *options)``: see :func:`serve`; the test stops what it started."""
     return serve
+
+
+@pytest.fixture(scope="session")
+def scripts_in_pieces() -> Scripts:
+    """The queue's scripts with a layout that cuts its hashes and pieces after a few entries, so that a handful of tasks meets many."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store_scripts, "shared_text", in_pieces)
+        return Scripts(SHARED, ("tidewarden.queue",))
 
 
 @pytest.fixture(name="queue_scripts")

@@ -175,4 +175,4 @@ def test_the_shared_file_keeps_nothing_between_two_calls() -> None:
     outside = [line for line in lines if re.match(r"local (?!function)", line)]
     assert outside
     for line in outside:
-        assert re.fullmatch(r"local [A-Za-z_, ]+( --.*)?|local [A-Z_]+ = .*", line), f"{line} would keep its value"
+        assert re.fullmatch(r"local [A-Za-z_, ]+( --.*)?|local [A-Z_, ]+ = .*", line), f"{line} would keep its value"
