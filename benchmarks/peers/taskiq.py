@@ -13,7 +13,7 @@ from taskiq_redis import ListRedisScheduleSource, RedisStreamBroker
 
 from benchmarks.peers.runs import URL, note
 
-broker = RedisStreamBroker(os.environ[URL])
+broker = RedisStreamBroker(os.environ[URL], consumer_id="0")  # from the beginning, not from the worker's start
 source = ListRedisScheduleSource(os.environ[URL])
 
 
