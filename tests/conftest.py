@@ -228,9 +228,16 @@ class Desk:
         return list(self.run("queue.put", *args))
 
     def take(
-        self, count: int = 1, *, lease_ms: int = 0, wait: bool = False, task_id: str = "", holder: str = ""
+        self,
+        count: int = 1,
+        *,
+        lease_ms: int = 0,
+        wait: bool = False,
+        task_id: str = "",
+        holder: str = "",
+        session: str = "",
     ) -> list[Row]:
-        items = self.run("queue.take", 200, count, lease_ms, int(wait), task_id, holder=holder)
+        items = self.run("queue.take", 200, count, lease_ms, f"{int(wait)}{session}", task_id, holder=holder)
         return [Row(row[0].decode(), *row[1:]) for row in items[0]]
 
     def take_one(self, **options: Any) -> Row:
@@ -297,6 +304,7 @@ def audit_shard(client: redis.Redis, prefix: str) -> None:
             assert name[6:].encode() in record[b"pris"].split(), f"{name} is not in the record"
         if index and name.startswith("leased:"):
             assert name[7:].encode() in record[b"holders"].split(), f"{name} is not in the record"
+    sessions_leases = set(client.zrange(f"{prefix}:held", 0, -1))
     assert places.keys() == tasks.keys(), f"{prefix}: bodies and index entries differ"
     assert all(len(found) == 1 for found in places.values()), f"{prefix}: a task lies in two places: {places}"
     assert tries.keys() <= tasks.keys(), f"{prefix}: tries of no task"
@@ -310,12 +318,19 @@ def audit_shard(client: redis.Redis, prefix: str) -> None:
             assert lease == int(lease)
             lease_holder = tries[task_id][20 : 20 + length]
         held_in = place[7:].encode() if place.startswith("leased:") else b""
+        if lease_holder[:1] == b"~":  # a session's: all of them stand in one index, and each is known by its session
+            assert lease_holder[1:] + task_id in sessions_leases, (
+                f"{task_id!r} is not among what {lease_holder!r} holds"
+            )
+            sessions_leases.discard(lease_holder[1:] + task_id)
+            lease_holder = b"~"
         assert held_in == lease_holder, f"{task_id!r} lies in {place}, its record says {lease_holder!r}"
         assert place != "buried" or task_id in tries
         expires_ms = expires_of(tasks[task_id]) if place == "delayed" or place.startswith("ready:") else 0
         assert int(expiring.get(task_id, 0)) == expires_ms, f"{task_id!r} in {place} expires at {expires_ms}"
         if place.startswith("ready:"):
             assert int(place[6:]) == tasks[task_id][1], f"{task_id!r} is in {place} with another priority"
+    assert not sessions_leases, f"{prefix}: sessions know of leases that have ended: {sessions_leases}"
     assert expiring.keys() <= tasks.keys(), f"{prefix}: an entry that expires and is no task"
     # Nobody sleeps past what happens next.
     assert earliest >= int(record.get(b"alarm", NEVER_MS)), f"{prefix}: the alarm is later than what comes next"

@@ -14,10 +14,12 @@ from tidewarden.queue.task import STATES, TRANSITIONS
 IDS = [f"t{n}" for n in range(6)]
 LOSSES_MAX = 3
 HOLDERS = ["n0.1", "n1.1"]
+SESSIONS = ["a" * 32, "b" * 32]
 
 ids = st.sampled_from(IDS)
 delays = st.sampled_from([0, 0, 50, 400])
 leases_ms = st.sampled_from([100, 1000])
+holders = st.sampled_from([*HOLDERS, *SESSIONS])
 
 
 @dataclass
@@ -124,9 +126,15 @@ class Life(RuleBasedStateMachine):
         self.highest = task.lease = row.lease
         task.holder, task.at = holder, row.lease_end_ms
 
-    @rule(count=st.integers(1, 8), lease_ms=leases_ms, holder=st.sampled_from(HOLDERS))
+    def rows(self, holder: str, count: int = 1, **options: Any) -> list[Any]:
+        """What a node, or a session through either of them, takes."""
+        if holder in SESSIONS:
+            return list(self.desk.take(count, session=holder, holder=HOLDERS[len(self.tasks) % 2], **options))
+        return list(self.desk.take(count, holder=holder, **options))
+
+    @rule(count=st.integers(1, 8), lease_ms=leases_ms, holder=holders)
     def take(self, count: int, lease_ms: int, holder: str) -> None:
-        rows = self.desk.take(count, lease_ms=lease_ms, holder=holder)
+        rows = self.rows(holder, count, lease_ms=lease_ms)
         self.time_passes()
         ready = [name for name, task in self.tasks.items() if task.state == "ready"]
         assert len(rows) == min(count, len(ready))
@@ -134,9 +142,9 @@ class Life(RuleBasedStateMachine):
         for row in rows:
             self.taken(row, holder, lease_ms)
 
-    @rule(name=ids, lease_ms=leases_ms, holder=st.sampled_from(HOLDERS))
+    @rule(name=ids, lease_ms=leases_ms, holder=holders)
     def take_by_id(self, name: str, lease_ms: int, holder: str) -> None:
-        rows = self.desk.take(task_id=name, lease_ms=lease_ms, holder=holder)
+        rows = self.rows(holder, task_id=name, lease_ms=lease_ms)
         self.time_passes()
         there = name in self.tasks and "take" in TRANSITIONS[self.tasks[name].state]
         assert [row.id for row in rows] == ([name] if there else [])
@@ -201,9 +209,33 @@ class Life(RuleBasedStateMachine):
         args = [value for name, task in held for value in (name, task.lease, "loss", -1, "")]
         assert self.desk.run("queue.end", *args) == [1] * len(held)
         for name, task in held:
+            self.lost(name, task)
+
+    def lost(self, name: str, task: Task) -> None:
+        task.attempts -= 1
+        task.losses += 1
+        self.move(name, "bury" if task.losses >= LOSSES_MAX else "disconnect")
+
+    @rule(uuid=st.sampled_from(SESSIONS), most=st.integers(1, 4))
+    def session_ends(self, uuid: str, most: int) -> None:
+        """A session's grace is over: everything that it has goes, in pieces, also what has run out meanwhile and nobody has swept."""
+        held = [(name, task) for name, task in self.tasks.items() if task.holder == uuid]
+        more, ended = 1, 0
+        while more:
+            n, more = self.desk.run("queue.lose", uuid, most)
+            ended += n
+        assert ended == len(held)
+        for name, task in held:
+            self.lost(name, task)
+
+    @rule(node=st.sampled_from(HOLDERS))
+    def release_all(self, node: str) -> None:
+        """Every lease ends as a release, whoever holds it."""
+        held = [(name, task) for name, task in self.tasks.items() if task.state == "leased"]
+        assert self.desk.run("queue.free", 100, holder=node) == len(held)
+        for name, task in held:
             task.attempts -= 1
-            task.losses += 1
-            self.move(name, "bury" if task.losses >= LOSSES_MAX else "disconnect")
+            self.move(name, "release")
 
     @rule(count=st.integers(0, 4))
     def kick(self, count: int) -> None:

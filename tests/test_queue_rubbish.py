@@ -18,28 +18,34 @@ RUBBISH = st.one_of(
     st.integers(min_value=-(2**70), max_value=2**70).map(str),
     st.binary(max_size=20),
 )  # fmt: skip
+UUID = "0123456789abcdef" * 2
 GOOD: dict[str, list[list[str]]] = {
     "put": [["new", "", "x"], ["new", "1 5 0 0 50 0 0 0 0 keep", "x"], ["ready1", "0 0 0 0 50 0 0 0 0 replace", "y"],
             ["new", "0 0 0 0 50 0 0 0 0 keep 500w", "x"]],
-    "take": [["200", "1", "0", "0", ""], ["200", "1", "0", "1", "ready1"], ["1", "5", "100", "0", "", "1", "0", "1", ""]],
+    "take": [["200", "1", "0", "0", ""], ["200", "1", "0", "1", "ready1"], ["1", "5", "100", "0", "", "1", "0", "1", ""],
+             ["1", "1", "0", f"1{UUID}", ""]],
     "ack": [["ready1", "5", ""], ["leased1", "LEASE", "fine"]],
     "wait": [["ready1", "1"], ["leased1", "0", "none", "1"], ["buried1", "1"]],
     "unwait": [["ready1"]],
     "purge": [["ready", "10"], ["buried", "1", "buried1"], ["leased", "5"]],
     "free": [["10"]],
-    "check": [["record", "0", "10", "1"], ["tasks", "0", "100", "1"], ["ready:20", "0", "5", "0"]],
-    "pick": [["10", "100", "0"]],
+    "check": [["record", "0", "10", "1"], ["tasks", "0", "100", "1"], ["ready:20", "0", "5", "0"], ["held", "0", "5", "1"]],
+    "pick": [["10", "100", "0", "", "0", "0"], ["1", "5", "0", "b", "0", "7"]],
     "end": [["leased1", "LEASE", "fail", "-1", "why"], ["leased1", "LEASE", "bury", "-1", ""]],
     "touch": [["leased1", "LEASE", "0"]],
-    "kick": [["1", "", "", "0"], ["1", "buried1", "", "0"]],
+    "lock_acquire": [["lock", "=k", "100", "1", "0", ""], ["lock", "=k", "100", "1", "1", UUID, "lock", "=x", "5", "0", "1", ""]],
+    "lock_renew": [["lock", "5", "100"], ["lock", "5", "1", "other", "6", "1"]],
+    "lock_release": [["lock", "5"]],
+    "kick": [["1", "", "", "0"], ["1", "buried1", "", "0"], ["5", "", "b", "0", "1700000000000", "0"], ["5", "", "", "0", "0", "0"]],
     "update": [["ready1", "1", "p", "0", "0", "0", "0", "-1", "0"], ["leased1", "0", "", "1", "5", "2", "5", "3", "LEASE"]],
     "delete": [["ready1", "0", "0"], ["leased1", "LEASE", "0"]],
     "pause": [["1000"], ["-1"], ["0"]],
-    "configure": [["lease_ms", "5"], ["order", "bands", "urgent_ms", "7"]],
+    "configure": [["lease_ms", "5"], ["order", "bands", "urgent_ms", "7"], ["history", "3"]],
     "peek": [["id", "ready1", ""], ["ready", "10", ""], ["leased", "1", "leased:n0.1 5 a"]],
     "stats": [[]],
     "sweep": [["1", "10"]],
     "reap": [["1", "n1", "5", "10"]],
+    "lose": [[UUID, "10"]],
 }  # fmt: skip
 
 
@@ -59,6 +65,8 @@ class Shop:
         for name in ("ready1", "ready2"):
             desk.put(name, priority=20)
         desk.put("delayed1", delay_ms=60_000)
+        desk.put("shared1")
+        desk.run("queue.take", 1, 1, 0, f"0{UUID}", "shared1")
         for name in ("leased1", "buried1"):
             desk.put(name, priority=10)
             row = desk.take_one(task_id=name)

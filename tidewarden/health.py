@@ -53,6 +53,7 @@ class Health:
             "quorum": self.raft.has_quorum(),
             "holder": self.nodes.holder,
             "store": {"name": self.server.name, "version": self.server.version, "up": self.data.up},
+            "sessions": self.queues.session_counts(),
             "members": self._members(),
             "raft": self.raft.status(),
         }
@@ -101,6 +102,7 @@ class Health:
             "sweep_moved_total": self.sweep.moved,
             "leases_reaped_total": self.reaper.reaped,
             "waiting_takes": self.queues.waiting(),
+            **{f"sessions_{name}": n for name, n in self.queues.session_counts().items()},
             "store_up": int(self.data.up),
             "store_calls_total": self.data.calls,
             "store_connects_total": self.data.reconnects,

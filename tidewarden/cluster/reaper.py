@@ -42,6 +42,7 @@ class Reaper:
                         former[node.node] = node.boot - 1
                 for dead in dead_nodes(self._nodes.seen, self._node, self._heard_s):
                     await self._bury(epoch, dead)
+                await self._queues.end_due_sessions()
             except StoreDown as error:
                 log.warning("the store is away; dead nodes wait: %s", error)
             await sleep(self._clock, BEAT_S)
@@ -65,6 +66,8 @@ class Reaper:
                     # A shard of a newer format, say: there the leases end by their time, and the others need not wait.
                     log.exception("the leases of %s in %s, shard %d, could not be ended", node, queue, shard)
         self.reaped += ended
+        # Not before its boot is refused in every shard: a session whose grace has begun takes nothing more through it.
+        await self._queues.bury_sessions(epoch, node, boot)
         return ended
 
     async def _reap_shard(self, queue: str, shard: int, epoch: int, node: str, boot: int) -> int:

@@ -1,4 +1,4 @@
-"""The queues of one node: sessions, and the verbs that carry the load, batched into scripts by their shards."""
+"""The queues of one node: the verbs that carry the load, batched into scripts by their shards."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from tidewarden.clock import Clock, sleep
+from tidewarden.clock import Clock
 from tidewarden.config import Config
-from tidewarden.errors import BadArg, Full, NotHeld, StoreDown
-from tidewarden.queue.room import Room, put_error
+from tidewarden.errors import BadArg, Full, NotHeld
+from tidewarden.queue.room import put_error
 from tidewarden.queue.session import Session
+from tidewarden.queue.sessions import Sessions
 from tidewarden.queue.shard import Shard
 from tidewarden.queue.take import Take
 from tidewarden.queue.task import (
@@ -28,10 +29,8 @@ from tidewarden.queue.task import (
 )
 from tidewarden.store import Link, Scripts
 
-LOST_RETRY_S = 0.5
 
-
-class Queues(Room):
+class Queues(Sessions):
     """Every verb of the queues. Results come as futures or coroutines; all raise :mod:`tidewarden.errors`."""
 
     def __init__(self, config: Config, link: Link, scripts: Scripts, clock: Clock, *, views: bool) -> None:
@@ -39,61 +38,23 @@ class Queues(Room):
         self._turn: dict[str, int] = {}
         self._takes: set[Take] = set()
 
-    # --- sessions
-
-    def open_session(self, user: str = "default") -> Session:
-        """A new consumer. Close it when its connection goes."""
-        return Session(user)
-
-    async def close_session(self, session: Session) -> None:
-        """
-        End the session: its waiting takes take nothing, its leases end at once, as losses, in one batch a shard.
-
-        While the store is away it tries again, until the leases have run out by themselves.
-        """
-        session.closed = True
-        for take in list(session.takes):
-            take.future.cancel()
-        held, session.held = session.held, {}
-        if held:
-            await asyncio.shield(self._end_soon(held))
-
-    def _end_soon(self, held: dict[tuple[str, str], tuple[int, int]]) -> asyncio.Task[None]:
-        task = self._loop.create_task(self._end_all(held))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
-
-    async def _end_all(self, held: dict[tuple[str, str], tuple[int, int]]) -> None:
-        while held:
-            ends = {}
-            for (queue, task_id), (lease, end_ms) in held.items():
-                shard = self._lane(self._shards[queue], task_id)
-                ends[queue, task_id] = (shard.end(task_id, lease, "loss"), lease, end_ms, shard)
-            held = {}
-            for name, (future, lease, end_ms, shard) in ends.items():
-                try:
-                    await future
-                except StoreDown:
-                    if end_ms > shard.now_ms:
-                        held[name] = (lease, end_ms)
-            if held:
-                await sleep(self._clock, LOST_RETRY_S)
-
     # --- the hot verbs
 
     def put(self, queue: str, task: NewTask) -> asyncio.Future[str]:
         """
-        Put a task; a future of its id.
+        Put a task into a queue, or into each queue of a topic; a future of its id.
 
-        Raises: BadArg, TooBig (at once); in the future: Exists, NotHeld (by ``if_exists``), Full, StoreDown (with the same
-        id a retry is safe).
+        Raises: BadArg, TooBig, and what a strategy does (at once); in the future: Exists, NotHeld (by ``if_exists``), Full,
+        StoreDown (with the same id a retry is safe).
         """
-        if queue not in self._shards:
-            check_name(queue)
         task.check(self._config.limits.payload_bytes)
+        shards = self._shards.get(queue)
+        if shards is None:
+            return self._loop.create_task(self._put_by_name(check_name(queue), task))
         own = not task.id
         task_id = task.id or self._ids.make(self._clock.unix_ms())
+        if queue in self._choosers:
+            task_id = self._choosers[queue](task_id, task.payload, own=own)
         future: asyncio.Future[str] = self._loop.create_future()
 
         def answered(done: asyncio.Future[Any]) -> None:
@@ -109,11 +70,15 @@ class Queues(Room):
             else:
                 future.set_result(task_id)
 
-        options = task.options(own)
-        self._then(
-            queue, lambda shards: self._lane(shards, task_id).put(task_id, options, task.payload)
-        ).add_done_callback(answered)
+        self._lane(shards, task_id).put(task_id, task.options(own), task.payload).add_done_callback(answered)
         return future
+
+    async def _put_by_name(self, name: str, task: NewTask) -> str:
+        """A put into a topic, or into a queue that this node does not know yet."""
+        links = await self._links_of(name)
+        if links is None:
+            return await self.put(name, task)
+        return await self._put_to_each(name, links, task, lambda queue, copy: self.put(queue, copy))
 
     def take(
         self,
@@ -152,6 +117,8 @@ class Queues(Room):
             else:
                 turn = self._turn[queue] = (self._turn.get(queue, -1) + 1) % len(known)
                 shards += known[turn:] + known[:turn]
+        if session.shared is not None and not self._entered(session.shared, shards):
+            return self._loop.create_task(self._take_later(session, queues, count, wait_ms, lease_ms, task_id, shards))
         take = Take(
             session,
             shards,
@@ -171,11 +138,20 @@ class Queues(Room):
         session.takes.discard(take)
 
     async def _take_later(
-        self, session: Session, queues: Sequence[str], count: int, wait_ms: int, lease_ms: int, task_id: str
+        self,
+        session: Session,
+        queues: Sequence[str],
+        count: int,
+        wait_ms: int,
+        lease_ms: int,
+        task_id: str,
+        shards: Sequence[Shard] = (),
     ) -> list[Taken]:
         for queue in queues:
             check_name(queue)
             await self._open(queue)
+        if session.shared is not None and shards:
+            await self._enter(session.shared, shards)
         if session.closed:
             return []
         return await self.take(session, queues, count=count, wait_ms=wait_ms, lease_ms=lease_ms, task_id=task_id)
@@ -220,7 +196,8 @@ class Queues(Room):
         if done.cancelled() or done.exception() is None:
             return
         if session.closed:
-            self._end_soon(dropped)
+            if session.joining is None:
+                self._end_soon(dropped)
         else:
             session.held.update(dropped)
 

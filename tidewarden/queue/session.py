@@ -1,35 +1,68 @@
-"""One consumer's identity: by default its connection. It owns leases; when it goes, they end."""
+"""One consumer's identity: by default its connection, which owns leases; or one that several connections share."""
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 from tidewarden.queue.task import Taken
 
-if TYPE_CHECKING:
-    from tidewarden.queue.take import Take
+
+class Waiting(Protocol):
+    """What ends with its session: its future is cancelled."""
+
+    future: asyncio.Future[Any]
+
 
 HELD_MAX = 10_000
 _numbers = itertools.count(1)
 
 
+class Shared:
+    """
+    A session of its own, as this node sees it: made by ``SESSION``, shared by connections here and on other nodes.
+
+    ``number`` is the attach number that this node was given last, under ``holder`` (its ``node.boot`` then); ``places`` are the
+    shards (by prefix) in which it may hold tasks; ``lost``: it has ended although connections were there.
+    """
+
+    __slots__ = ("connections", "holder", "lost", "number", "places", "user", "uuid")
+
+    def __init__(self, uuid: str, user: str) -> None:
+        self.uuid = uuid
+        self.user = user
+        self.connections: set[Session] = set()
+        self.holder = ""
+        self.number = 0
+        self.places: set[str] = set()
+        self.lost = False
+
+
 class Session:
     """
-    What one consumer holds on this node: ``held[(queue, id)]`` is ``(lease, lease end in unix ms of the store)``.
+    One connection as a consumer. ``held[(queue, id)]`` is ``(lease, lease end in unix ms of the store)`` of what it took.
 
-    A lease may be ended through another session too; the entry left here does nothing when this one closes.
+    A lease may be ended through another session too; the entry left here does nothing when this one closes. ``shared``: the session
+    that owns the leases instead, from the connection's ``SESSION`` on; one at a time joins, under ``joining``.
     """
 
-    __slots__ = ("closed", "held", "id", "takes", "user")
+    __slots__ = ("closed", "held", "id", "joining", "shared", "takes", "user")
 
     def __init__(self, user: str = "default") -> None:
         self.id = str(next(_numbers))
         self.user = user
         self.held: dict[tuple[str, str], tuple[int, int]] = {}
-        self.takes: set[Take] = set()
+        self.takes: set[Waiting] = set()
         self.closed = False
+        self.shared: Shared | None = None
+        self.joining: asyncio.Lock | None = None
+
+    @property
+    def uuid(self) -> str:
+        """The uuid of the shared session; "" while the connection is its own."""
+        return "" if self.shared is None else self.shared.uuid
 
     def hold(self, tasks: Sequence[Taken], now_ms: int) -> None:
         """The session holds these from now on. ``now_ms`` is the store's clock: what ended by it is forgotten when there is much."""

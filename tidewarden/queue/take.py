@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tidewarden.errors import Stale, StoreDown
+from tidewarden.queue.recut import Recut
 from tidewarden.queue.session import Session
 from tidewarden.queue.shard import Shard
 from tidewarden.queue.task import Taken
@@ -78,14 +79,17 @@ class Take:
         self._busy = True
         shard = self._shards[position]
         wait = self._waits and not self._got
-        reply = shard.take(self._count - len(self._got), self._lease_ms, wait, self._task_id)
+        reply = shard.take(self._count - len(self._got), self._lease_ms, wait, self._task_id, self._session.uuid)
         reply.add_done_callback(lambda done: self._answered(shard, done, lambda: self._ask(position + 1)))
 
     def _answered(self, shard: Shard, done: asyncio.Future[Any], then: Callable[[], None]) -> None:
         self._busy = False
         error = self._trouble = done.exception()
         if error is not None:
-            if (
+            if isinstance(error, Recut) and self._waits:
+                self._trouble = None
+                self._time_over()  # these shards are the queue's no longer: whoever waits here asks again
+            elif (
                 isinstance(error, StoreDown | Stale)
                 and self._waits
                 and not (self._got or self._ended or self.future.done())
@@ -141,7 +145,7 @@ class Take:
             return None
         outcome: asyncio.Future[bool] = self._loop.create_future()
         self._busy = True
-        reply = shard.take(self._count, self._lease_ms, True, self._task_id)
+        reply = shard.take(self._count, self._lease_ms, True, self._task_id, self._session.uuid)
 
         def then() -> None:
             if self._got or self._ended:

@@ -13,7 +13,7 @@ for i = 3, #ARGV, 3 do
 end
 if #ids == 0 or #ids > 1000 then refuse('BADARG an ack names 1 to 1000 tasks') end
 local records = redis.call('HMGET', key('tries'), unpack(ids))
-local reply, gone, acked, by, memory = {}, {}, {}, {}, {}
+local reply, gone, acked, by, memory, kept = {}, {}, {}, {}, {}, {}
 for i = 1, #ids do
   local id, lease = ids[i], leases[i]
   local r = records[i] and tries_decode(records[i])
@@ -22,8 +22,10 @@ for i = 1, #ids do
     if not acked[id] then
       acked[id] = true
       gone[#gone + 1] = id
-      by[r.holder] = by[r.holder] or {}
-      table.insert(by[r.holder], id)
+      local index = index_of(r.holder)
+      by[index] = by[index] or {}
+      table.insert(by[index], id)
+      if index ~= r.holder then kept[#kept + 1] = string.sub(r.holder, 2) .. id end
       memory[i] = memory_ms(id, not r.own or results[i] ~= '')
       over(id)
     end
@@ -34,6 +36,7 @@ for i = 1, #ids do
 end
 if #gone > 0 then
   for holder, list in pairs(by) do redis.call('ZREM', key('leased:' .. holder), unpack(list)) end
+  if #kept > 0 then redis.call('ZREM', key('held'), unpack(kept)) end
   redis.call('HDEL', key('tries'), unpack(gone))
   redis.call('HDEL', key('tasks'), unpack(gone))
   count('acked', #gone)

@@ -17,7 +17,7 @@ end
 local function score(index, id) return redis.call('ZSCORE', key(index), id) end
 
 local function check_record()
-  names = {'delayed', 'buried', 'expiring'}
+  names = {'delayed', 'buried', 'expiring', 'held'}
   for priority = 0, 99 do
     local name = 'ready:' .. priority
     if redis.call('EXISTS', key(name)) == 1 then
@@ -40,7 +40,8 @@ end
 
 local function places_of(id, r)
   local places, leased = {}, indexes_of('leased')
-  if r and r.holder ~= '' and not has(S.holders, r.holder) then leased[#leased + 1] = 'leased:' .. r.holder end
+  local index = r and index_of(r.holder) or ''
+  if index ~= '' and not has(S.holders, index) then leased[#leased + 1] = 'leased:' .. index end
   for _, list in ipairs({{'delayed', 'buried'}, indexes_of('ready'), leased}) do
     for _, name in ipairs(list) do
       if score(name, id) then places[#places + 1] = name end
@@ -52,6 +53,7 @@ end
 local function back_to_ready(id, t, r, places)
   return function()
     for _, name in ipairs(places) do redis.call('ZREM', key(name), id) end
+    if r and r.holder ~= '' then unlease(id, r) end
     redis.call('ZREM', key('expiring'), id)
     if r and r.attempts == 0 and r.losses == 0 then tries_drop(id)
     elseif r then
@@ -72,6 +74,21 @@ local function check_ttl(id, t, place)
   end
 end
 
+-- A lease of a session's stands in `held`, too: by that the session's end finds it.
+local function check_holder(id, r, place)
+  local index = index_of(r.holder)
+  if not has(S.holders, index) then
+    problem('holder not in the record', id, r.holder, function()
+      set('holders', with(S.holders, index))
+      note(tonumber(score(place, id)))
+    end)
+  end
+  local entry = string.sub(r.holder, 2) .. id
+  if index ~= r.holder and not score('held', entry) then
+    problem('lease that its session does not know', id, r.holder, function() redis.call('ZADD', key('held'), '0', entry) end)
+  end
+end
+
 local function check_task(id, raw)
   local readable, t = pcall(decode, raw)
   if not readable or t.priority > 99 then return problem('unreadable task', id, '') end
@@ -85,19 +102,22 @@ local function check_task(id, raw)
   local places = places_of(id, r)
   local place, held = places[1], r ~= nil and r.holder ~= ''
   local right = place == 'delayed' or place == 'buried' or place == 'ready:' .. t.priority
-  if held then right = place == 'leased:' .. r.holder end
+  if held then right = place == 'leased:' .. index_of(r.holder) end
   if #places == 0 then problem('task without an index entry', id, held and 'leased' or '', back_to_ready(id, t, r, places))
   elseif #places > 1 then problem('task in two places', id, table.concat(places, ' '), back_to_ready(id, t, r, places))
   elseif not right then problem('task in the wrong place', id, place, back_to_ready(id, t, r, places))
   else
-    if held and not has(S.holders, r.holder) then
-      problem('holder not in the record', id, r.holder, function()
-        set('holders', with(S.holders, r.holder))
-        note(tonumber(score(place, id)))
-      end)
-    end
+    if held then check_holder(id, r, place) end
     if place == 'buried' and not r then problem('buried without a record', id, '', function() tries_put(id, fresh_tries()) end) end
     check_ttl(id, t, place)
+  end
+end
+
+local function check_held(entry)
+  local id = string.sub(entry, 33)
+  local r = tries_get(id)
+  if not r or r.holder ~= '~' .. string.sub(entry, 1, 32) then
+    problem('lease that ended and its session still knows', id, entry, function() redis.call('ZREM', key('held'), entry) end)
   end
 end
 
@@ -107,6 +127,7 @@ local function check_entries(command, name, kind, drop)
     local id = page[2][i]
     seen = seen + 1
     if name == 'tasks' then check_task(id, page[2][i + 1])
+    elseif name == 'held' then check_held(id)
     elseif redis.call('HEXISTS', key('tasks'), id) == 0 then problem(kind, id, name, function() drop(id) end) end
   end
   return page[1]
@@ -117,7 +138,7 @@ if part == 'record' then check_record()
 elseif part == 'tasks' then at = check_entries('HSCAN', 'tasks')
 elseif part == 'tries' then at = check_entries('HSCAN', 'tries', 'tries without a task', tries_drop)
 elseif part == 'waits' then at = check_entries('HSCAN', 'waits', 'wait without a task', over)
-elseif part == 'delayed' or part == 'buried' or part == 'expiring' or string.match(part, '^ready:%d%d?$') or string.match(part, '^leased:.+%.%d+$') then
+elseif part == 'delayed' or part == 'buried' or part == 'expiring' or part == 'held' or part == 'leased:~' or string.match(part, '^ready:%d%d?$') or string.match(part, '^leased:.+%.%d+$') then
   at = check_entries('ZSCAN', part, 'index entry without a task', function(id) redis.call('ZREM', key(part), id) end)
 else refuse('BADARG there is no part ' .. part) end
 if not repair then changed, counted = {}, false end

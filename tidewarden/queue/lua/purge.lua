@@ -22,6 +22,12 @@ for i = 1, #indexes do
   if #ids > 0 then
     local bodies = redis.call('HMGET', key('tasks'), unpack(ids))
     redis.call('ZREM', key(indexes[i]), unpack(ids))
+    if indexes[i] == 'leased:~' then
+      for j = 1, #ids do
+        local r = tries_get(ids[j])
+        if r then redis.call('ZREM', key('held'), string.sub(r.holder, 2) .. ids[j]) end
+      end
+    end
     if S.ttls == 1 then redis.call('ZREM', key('expiring'), unpack(ids)) end
     redis.call('HDEL', key('tasks'), unpack(ids))
     redis.call('HDEL', key('tries'), unpack(ids))

@@ -1,6 +1,7 @@
 -- take: lease ready tasks in the queue's order, after moving what is due and ending leases that ran out.
 -- KEYS    1 the shard  2 the view
--- ARGV    3 tasks moved at most before taking  4… per take: count, lease ms (0: the task's, else the queue's), wait 0|1, id ("": any)
+-- ARGV    3 tasks moved at most before taking  4… per take: count, lease ms (0: the task's, else the queue's), wait 0|1 with the uuid
+--         of the session behind it where the leases are a session's, id ("": any)
 -- RETURNS per take: a list of {id, lease, payload, attempt, deadline_ms, lease_end_ms}
 -- Errors  STALE: the caller's boot was declared dead
 open()
@@ -9,7 +10,10 @@ local most = int(3, 'tasks moved', 1, 1000)
 if #ARGV < 7 or #ARGV % 4 ~= 3 then refuse('BADARG a take has four arguments each') end
 local wants, total = {}, 0
 for i = 4, #ARGV, 4 do
-  local want = {int(i, 'count', 1, 1000), int(i + 1, 'lease ms', 0, NEVER), ARGV[i + 2] == '1', ARGV[i + 3]}
+  local word = ARGV[i + 2]
+  local want = {int(i, 'count', 1, 1000), int(i + 1, 'lease ms', 0, NEVER), word == '1', ARGV[i + 3], CALLER}
+  if #word == 33 and string.match(word, '^[01]%x+$') then want[3], want[5] = string.byte(word) == 49, '~' .. string.sub(word, 2)
+  elseif #word > 1 then refuse('BADARG the session of a take is no uuid: ' .. word) end
   wants[#wants + 1] = want
   if want[4] == '' then total = total + want[1] end
 end
@@ -74,9 +78,9 @@ if not paused and total > 0 then
   if #picked < total then woke = false end -- what became ready in this call is taken: nobody need be told
 end
 
-local leased = {} -- score, id …
+local leased, shared, kept = {}, {}, {} -- score, id …: of the caller's, of sessions'; their entries in `held`
 local records = {} -- id, tries …
-local function lease(id, raw, tried, lease_ms)
+local function lease(id, raw, tried, lease_ms, holder)
   local t = decode(raw)
   local r = tried and tries_decode(tried) or fresh_tries()
   if t.expires > 0 then
@@ -85,16 +89,21 @@ local function lease(id, raw, tried, lease_ms)
   end
   if lease_ms == 0 then lease_ms = t.lease_ms end
   if lease_ms == 0 then lease_ms = S.lease_ms end
-  r.lease, r.attempts, r.sticky, r.own, r.lease_ms, r.holder = new_lease(), math.min(r.attempts + 1, 65535), false, t.own, lease_ms, CALLER
+  r.lease, r.attempts, r.sticky, r.own, r.lease_ms, r.holder = new_lease(), math.min(r.attempts + 1, 65535), false, t.own, lease_ms, holder
   records[#records + 1], records[#records + 2] = id, tries_encode(r)
-  leased[#leased + 1], leased[#leased + 2] = now + lease_ms, id
+  local list = leased
+  if holder ~= CALLER then
+    list = shared
+    kept[#kept + 1], kept[#kept + 2] = '0', string.sub(holder, 2) .. id
+  end
+  list[#list + 1], list[#list + 2] = now + lease_ms, id
   note(now + lease_ms)
   count('taken')
   return {id, r.lease, t.payload, r.attempts, t.deadline, now + lease_ms}
 end
 
 -- One named task, wherever it waits: ready or delayed.
-local function lease_named(id, lease_ms)
+local function lease_named(id, lease_ms, holder)
   local raw = redis.call('HGET', key('tasks'), id)
   if not raw or paused then return nil end
   local t, tried = decode(raw), redis.call('HGET', key('tries'), id)
@@ -102,7 +111,7 @@ local function lease_named(id, lease_ms)
   local where = locate(id, t, r)
   if where ~= 'ready' and where ~= 'delayed' then return nil end
   index_remove(id, t, r, where)
-  return lease(id, raw, tried, lease_ms)
+  return lease(id, raw, tried, lease_ms, holder)
 end
 
 local raws, tried = {}, {}
@@ -116,21 +125,23 @@ local reply, at, hungry = {}, 0, false
 for i = 1, #wants do
   local want, got = wants[i], {}
   if want[4] ~= '' then
-    got[1] = lease_named(want[4], want[2])
+    got[1] = lease_named(want[4], want[2], want[5])
   else
     while #got < want[1] and at < #picked do
       at = at + 1
-      if raws[at] then got[#got + 1] = lease(picked[at], raws[at], tried[at], want[2]) else count('strays') end
+      if raws[at] then got[#got + 1] = lease(picked[at], raws[at], tried[at], want[2], want[5]) else count('strays') end
     end
   end
   if #got == 0 and want[3] then hungry = true end
   reply[i] = got
 end
-for from = 1, #leased, 1000 do
-  local to = math.min(from + 999, #leased)
-  redis.call('HSET', key('tries'), unpack(records, from, to))
-  redis.call('ZADD', key('leased:' .. CALLER), unpack(leased, from, to))
+for from = 1, #records, 1000 do redis.call('HSET', key('tries'), unpack(records, from, math.min(from + 999, #records))) end
+local function stand(index, list, holder)
+  for from = 1, #list, 1000 do redis.call('ZADD', key(index), unpack(list, from, math.min(from + 999, #list))) end
+  if #list > 0 and not has(S.holders, holder) then set('holders', with(S.holders, holder)) end
 end
-if #leased > 0 and not has(S.holders, CALLER) then set('holders', with(S.holders, CALLER)) end
+stand('leased:' .. CALLER, leased, CALLER)
+stand('leased:~', shared, '~')
+stand('held', kept, '~')
 if hungry then wait_here() end
 return finish(reply)

@@ -12,13 +12,14 @@ for i = 1, #items do
   local id, lease, lease_ms = unpack(items[i])
   local r = held(id, lease)
   if r then
-    redis.call('ZREM', key('leased:' .. r.holder), id)
+    local index = key('leased:' .. index_of(r.holder))
+    redis.call('ZREM', index, id)
     if lease_ms > 0 then
       r.lease_ms = lease_ms
       tries_put(id, r)
     end
     local lease_end = now + r.lease_ms
-    redis.call('ZADD', key('leased:' .. r.holder), lease_end, id)
+    redis.call('ZADD', index, lease_end, id)
     note(lease_end)
     reply[i] = lease_end
   else
