@@ -20,7 +20,7 @@ worker`` is ours measured as they are, by the client and the worker of its SDK a
 | memory | of a ready task with 100 bytes: the engine's figure; tuples and indexes; beanstalkd: resident | the store's figure |
 
 A word in a cell says why there is no figure: ``>6 s: 1 h`` is not within six seconds, by its defaults after an hour; ``lost``:
-the library keeps no copy while a task runs.
+the library keeps no copy while a task runs. Late by less than nothing is early: RQ's scheduler counts whole seconds.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pathlib import Path
 
 from benchmarks import machine
 from benchmarks.connections import PAYLOAD, Broken
-from benchmarks.peers import library, server
+from benchmarks.peers import environments, library, server
 from benchmarks.peers.row import Row, print_table
 from benchmarks.targets import Missing
 
@@ -49,16 +49,16 @@ def one_row(name: str, folder: Path, seconds: float, death_s: float) -> Row:
         if name in server.SERVERS:
             with server.started(name, inside) as target:
                 return machine.run(server.measure(target, seconds))
-        if name == library.WORKER.name:
+        if name == environments.WORKER.name:
             return library.measure_worker(inside, seconds, death_s)
-        found = next(one for one in library.LIBRARIES if one.name == name)
+        found = next(one for one in environments.LIBRARIES if one.name == name)
         return library.measure(found, inside, seconds, death_s)
 
 
 def main(argv: list[str] | None = None) -> None:
     """Print the table."""
     first, *others = server.SERVERS
-    names = [first, library.WORKER.name, *others, *(one.name for one in library.LIBRARIES)]
+    names = [first, environments.WORKER.name, *others, *(one.name for one in environments.LIBRARIES)]
     parser = machine.arguments("ours beside every peer")
     parser.add_argument("--only", default="", help=f"some peers, by commas, ours always beside: {', '.join(names[1:])}")
     parser.add_argument("--seconds", type=float, default=16.0, help="measuring time of one peer, without starting up")
@@ -83,7 +83,7 @@ def main(argv: list[str] | None = None) -> None:
     if len(rows) > 1 and rows[-1].name == names[0]:
         rows[-1].name += " again"
     print_table(rows, absent)
-    theirs = {one.name for one in library.LIBRARIES}
+    theirs = {one.name for one in environments.LIBRARIES}
     fastest = max(
         (row for row in rows if row.name in theirs and not isinstance(row.cycle, str)),
         key=lambda row: row.cycle,
