@@ -157,9 +157,11 @@ def _follow(
     """``outer`` gets what ``inner`` says, or the next way of calling does where the server could not run it in this one."""
 
     def settle(done: asyncio.Future[Any]) -> None:
-        if done.cancelled() or outer.done():
+        if done.cancelled():
+            return
+        error = done.exception()  # looked at in any case: asyncio reports those that nobody has seen
+        if outer.done():
             return  # whoever asked has gone
-        error = done.exception()
         if error is None:
             outer.set_result(done.result())
         elif len(tries) > 1 and _not_run(tries[0][0], error):
