@@ -17,6 +17,7 @@ from uuid import UUID, uuid4
 from tidewarden.clock import sleep
 from tidewarden.errors import BadArg, Error, NotFound, StoreDown
 from tidewarden.queue.graces import Graces
+from tidewarden.queue.recut import Recut
 from tidewarden.queue.session import Session, Shared
 from tidewarden.queue.shard import Shard
 from tidewarden.queue.task import check_range
@@ -70,7 +71,7 @@ class Sessions(Graces):
             for name, (future, lease, end_ms, shard) in ends.items():
                 try:
                     await future
-                except StoreDown:
+                except (StoreDown, Recut):
                     if end_ms > shard.now_ms:
                         held[name] = (lease, end_ms)
             if held:
@@ -209,6 +210,17 @@ class Sessions(Graces):
             )
         await self._session_script("enter", shared.uuid, *(f"{shard.queue} {shard.index}" for shard in shards))
         shared.places.update(shard.keys[0] for shard in shards)
+
+    async def owner(self, session: Session, shard: Shard) -> str:
+        """
+        The uuid of the session whose the connection's leases in this shard are, "" for its own; the record names the shard by then.
+
+        Raises: NotFound: the session has ended; Stale; StoreDown.
+        """
+        shared = session.shared
+        if shared is not None and not self._entered(shared, (shard,)):
+            await self._enter(shared, (shard,))
+        return session.uuid
 
     def rejoin(self) -> None:
         """This node has registered anew, so its former boot left every session: join those that connections here have."""
