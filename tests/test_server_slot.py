@@ -7,7 +7,8 @@ from typing import Any, cast
 
 from tidewarden.errors import NotHeld
 from tidewarden.server import replies
-from tidewarden.server.slot import Slot
+from tidewarden.server.slot import PendingSlot, Slot
+from tidewarden.server.verbs import Pending
 
 
 class RecordingConnection:
@@ -26,10 +27,10 @@ class RecordingConnection:
 async def settle(result: object) -> bytes | None:
     """The reply that a future with ``result`` leaves in its slot."""
     connection = RecordingConnection()
-    slot = Slot(cast(Any, connection), replies.encode, waits=False, muted=False)
-    future = asyncio.get_running_loop().create_future()
-    slot.future = future
-    future.add_done_callback(slot.done)
+    loop = asyncio.get_running_loop()
+    future = loop.create_future()
+    slot = PendingSlot(cast(Any, connection), Pending(future, replies.encode), loop)
+    slot.begun = True
     if result is None:
         future.cancel()
     elif isinstance(result, Exception):
@@ -39,7 +40,8 @@ async def settle(result: object) -> bytes | None:
     while not connection.answers:
         await asyncio.sleep(0)
     assert connection.answers == [slot]
-    assert slot.future is None
+    assert slot.work is None
+    assert slot.done()
     return slot.reply
 
 
