@@ -100,7 +100,7 @@ class Shard:
 
     def batched(self, name: str, *args: Arg) -> asyncio.Future[Any]:
         """One item of any script that takes a list of them and answers each."""
-        return self._add(name, args)
+        return self._ask(name, args)
 
     def run(self, name: str, args: Sequence[Arg], now_ms: int = 0) -> asyncio.Future[Any]:
         """Run any script of this shard by itself, after what is batched so far."""
