@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import hashlib
 import re
 from importlib import resources
@@ -133,6 +134,17 @@ async def test_a_caller_that_has_gone_hears_nothing(node: Any) -> None:
     future = n0.scripts.run(n0.link, "queue.stats", ["{tw:q:0}"], ["0", "n0.1"])
     future.cancel()
     assert await n0.link.call("PING") == b"PONG"
+
+
+async def test_a_refusal_that_nobody_waits_for_is_no_defect(node: Any) -> None:
+    """asyncio reports an exception that nobody has looked at, which a cancelled caller cannot."""
+    n0 = await node()
+    reported: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
+    n0.scripts.run(n0.link, "queue.sweep", ["{tw:q:0}"], (0, "n0.1", "nonsense", 1)).cancel()
+    await n0.link.call("PING")
+    gc.collect()
+    assert not reported
 
 
 async def test_on_an_embedded_store_scripts_run_from_the_library(node: Any) -> None:
