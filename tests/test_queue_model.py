@@ -326,7 +326,7 @@ def test_the_scripts_live_by_the_table(desk: Any, pieces: bool, scripts_in_piece
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=20,
+            max_examples=settings().max_examples // 5,
             stateful_step_count=30,
             deadline=None,
             derandomize=True,
