@@ -84,8 +84,6 @@ async def test_every_option_of_a_put_arrives(queue: AsyncQueue) -> None:
 
 
 async def test_put_many_and_ack_many(queue: AsyncQueue) -> None:
-    await queue.put("the first use makes the queue", id="warm")
-    await queue.delete("warm")
     given: list[bytes | NewTask] = [b"%d" % n for n in range(1200)]
     given.append(NewTask(b"own", "own", {"priority": 1}))
     ids = await queue.put_many(given, priority=60)

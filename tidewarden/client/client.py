@@ -7,7 +7,7 @@ import contextlib
 import os
 import random
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -157,11 +157,13 @@ class AsyncClient:
         """A take was answered after its caller had gone."""
         rows = replies[0] if isinstance(replies[0], list) else []
         if rows:
-            errand = asyncio.get_running_loop().create_task(
-                self._give_back([(row[0].decode(), row[1].decode(), row[2]) for row in rows])
-            )
-            self._errands.add(errand)
-            errand.add_done_callback(self._errands.discard)
+            self._send_off(self._give_back([(row[0].decode(), row[1].decode(), row[2]) for row in rows]))
+
+    def _send_off(self, errand: Coroutine[Any, Any, None]) -> None:
+        """Run it beside everything else; a close waits for it."""
+        task = asyncio.get_running_loop().create_task(errand)
+        self._errands.add(task)
+        task.add_done_callback(self._errands.discard)
 
     async def _give_back(self, held: list[tuple[str, str, int]]) -> None:
         commands = [("Q.RELEASE", queue, task_id, lease) for queue, task_id, lease in held]
@@ -222,7 +224,7 @@ class AsyncClient:
         finally:
             self._waiting.discard(line)
             if self._closed or len(self._idle) >= LINES_KEPT:
-                await line.close()
+                self._send_off(line.close())  # not awaited: a cancellation now would lose what was taken
             else:
                 self._idle.append(line)
 
