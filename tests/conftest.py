@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import os
 import shutil
@@ -154,9 +155,9 @@ class Row(NamedTuple):
 
 
 @functools.cache
-def queue_scripts() -> Scripts:
-    """The queue's and the cluster's scripts, read once."""
-    return Scripts(SHARED, ("tidewarden.queue",), plain=("tidewarden.cluster",))
+def queue_scripts(*, library: bool = False) -> Scripts:
+    """The queue's and the cluster's scripts, read once; run from the library as on an embedded store, or by EVALSHA."""
+    return Scripts(SHARED, ("tidewarden.queue",), plain=("tidewarden.cluster",), library=library)
 
 
 class Desk:
@@ -178,6 +179,7 @@ class Desk:
         self.woke = False
         self.keys = [self.prefix]
         if views:
+            self.client.execute_command("FUNCTION", "LOAD", "REPLACE", self.scripts.library)
             self.keys.append(f"{{{CLUSTER}}}:view")
             self.set_view(1)
 
@@ -191,6 +193,11 @@ class Desk:
         arguments = (len(self.keys), *self.keys, self.now, holder or self.holder, *args)
         try:
             try:
+                if (
+                    self.views and script.function
+                ):  # as on an embedded store: from the library, unless the store is full
+                    with contextlib.suppress(redis.exceptions.OutOfMemoryError):
+                        return self.answered(self.client.execute_command("FCALL", script.function, *arguments))
                 reply = self.client.execute_command("EVALSHA", script.sha, *arguments)
             except redis.exceptions.NoScriptError:
                 reply = self.client.execute_command("EVAL", script.source, *arguments)
@@ -198,6 +205,10 @@ class Desk:
             raise Full(str(error)) from None
         except redis.ResponseError as error:
             raise error_of(str(error)) from None
+        return self.answered(reply)
+
+    def answered(self, reply: Any) -> Any:
+        """The items of a reply; the rest is kept."""
         now_ms, self.next_ms, woke, items = reply
         assert now_ms == self.now
         self.woke = bool(woke)
@@ -398,7 +409,7 @@ async def node(valkey: StoreServer) -> AsyncIterator[MakeNode]:
         name: str = "n0", *, views: bool = False, boot: int = 1, url: str = "", flags: dict[str, str] | None = None
     ) -> Node:
         config = load(None, {}, {"cluster.name": CLUSTER, "node.name": name} | (flags or {}))
-        scripts = queue_scripts()
+        scripts = queue_scripts(library=views)
         link = Link(url or valkey.url, f"{name}-data", clock, on_up=scripts.load_commands)
         await link.start()
         if views:

@@ -137,8 +137,10 @@ class RecordingQueues:
         self.calls.append(("touch", queue, task_id, lease, lease_ms))
         return 2**41
 
-    async def kick(self, queue: str, *, count: int = 0, task_id: str = "", reason_prefix: str = "") -> int:
-        self.calls.append(("kick", queue, count, task_id, reason_prefix))
+    async def kick(
+        self, queue: str, *, count: int = 0, task_id: str = "", reason_prefix: str = "", age_ms: int = 0
+    ) -> int:
+        self.calls.append(("kick", queue, count, task_id, reason_prefix, *([age_ms] if age_ms else [])))
         return 3
 
     async def update(self, queue: str, task_id: str, changes: Changes) -> None:
@@ -170,16 +172,28 @@ class RecordingQueues:
         self.calls.append(("release_all", queue))
         return 5
 
-    async def move(self, queue: str, target: str, *, count: int) -> int:
-        self.calls.append(("move", queue, target, count))
+    async def move(self, queue: str, target: str, *, count: int, reason_prefix: str = "", age_ms: int = 0) -> int:
+        self.calls.append(("move", queue, target, count, *([reason_prefix, age_ms] if reason_prefix else [])))
         return 6
+
+    async def link(self, topic: str, queue: str) -> int:
+        self.calls.append(("link", topic, queue))
+        return 1
+
+    async def unlink(self, topic: str, queue: str) -> int:
+        self.calls.append(("unlink", topic, queue))
+        return 0
+
+    async def topics(self) -> dict[str, list[str]]:
+        return {"events": ["audit", "mail"]}
 
     async def check(self, queue: str, *, repair: bool) -> dict[str, Any]:
         self.calls.append(("check", queue, repair))
         return {"queue": queue, "problems": 0}
 
-    async def stats(self, queue: str) -> dict[str, Any]:
-        return {"ready": len(self.ready.get(queue, ())), "puts_total": 7}
+    async def stats(self, queue: str, *, by_shard: bool = False) -> dict[str, Any]:
+        shards = {"by_shard": [{"shard": 0, "total": 1}]} if by_shard else {}
+        return {"ready": len(self.ready.get(queue, ())), "puts_total": 7} | shards
 
     async def names(self) -> list[str]:
         return ["mail", "_tokens:x"]
@@ -250,6 +264,40 @@ class RecordingSchedules:
         return name == "nightly"
 
 
+class RecordingLocks:
+    """Everything is free, but ``taken``; the fence 1 is never current."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+
+    def acquire(
+        self, session: Any, name: str, lease_ms: int, *, wait_ms: int = 0, key: bytes = b""
+    ) -> asyncio.Future[int | None]:
+        self.calls.append(("acquire", session.id, name, lease_ms, wait_ms, key))
+        future: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
+        if name != "waits":
+            future.set_result(None if name == "taken" else 2**37)
+        return future
+
+    async def renew(self, session: Any, name: str, fence: int, lease_ms: int) -> int:
+        self.calls.append(("renew", name, fence, lease_ms))
+        if fence == 1:
+            raise NotHeld("not held")
+        return 2**41
+
+    async def release(self, session: Any, name: str, fence: int) -> None:
+        self.calls.append(("release", name, fence))
+        if fence == 1:
+            raise NotHeld("not held")
+
+    async def peek(self, name: str) -> dict[str, Any]:
+        return {"name": name, "fence": 5}
+
+    async def page(self, count: int, after: str) -> tuple[list[dict[str, Any]], str]:
+        self.calls.append(("page", count, after))
+        return [{"name": "a"}], "next"
+
+
 class FixedCluster:
     def __init__(self) -> None:
         self.seen = {
@@ -276,8 +324,11 @@ class Door:
         self.queues = queues or RecordingQueues()
         self.tokens = RecordingTokens()
         self.schedules = RecordingSchedules()
+        self.locks = RecordingLocks()
         self.cluster = FixedCluster()
-        self.server = RespServer(self.config, self.queues, self.tokens, self.schedules, self.cluster, SystemClock())
+        self.server = RespServer(
+            self.config, self.queues, self.tokens, self.schedules, self.cluster, SystemClock(), locks=self.locks
+        )
 
     async def __aenter__(self) -> Door:
         await self.server.start()

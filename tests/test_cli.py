@@ -45,6 +45,7 @@ VERBS = (
     "queue list stats put take peek kick delete purge release-all move pause resume config",
     "token import get list refresh delete stats",
     "schedule put list delete",
+    "lock run list show release",
 )
 
 
@@ -87,7 +88,7 @@ def test_help_teaches_every_verb(run: Run, words: list[str]) -> None:
 
 def test_help_lists_every_verb_and_the_exit_codes(run: Run) -> None:
     out = run("--help").stdout
-    assert all(verb in out for verb in (*VERBS[0].split(), "queue", "token", "schedule"))
+    assert all(verb in out for verb in (*VERBS[0].split(), "queue", "token", "schedule", "lock"))
     assert "3 no node can be reached" in " ".join(out.split())
 
 
@@ -228,11 +229,17 @@ def test_take_reports_what_it_lost_before_its_ack(run: Run, node: Any) -> None:
         ("queue stats q", "Q.STATS q", {"ready": 3, "paused": False}, "ready   3\npaused  no\n"),
         ("queue peek q t", "Q.PEEK q t", {"id": "t", "reason": None}, "id      t\nreason  -\n"),
         ("queue kick q --count 3 --reason no", "Q.KICK q COUNT 3 REASON no", 2, "2\n"),
+        ("queue kick q --all --age-ms 9", "Q.KICK q ALL AGE 9", 3, "3\n"),
+        ("queue link t q", "Q.LINK t q", 1, "1\n"),
+        ("queue unlink t q", "Q.UNLINK t q", 0, "0\n"),
+        ("queue list --topics", "Q.LIST TOPICS", {"t": ["q", "r"]}, "t  q, r\n"),
+        ("queue stats q --shards", "Q.STATS q SHARDS", {"by_shard": [{"shard": 0}]}, "by_shard  shard=0\n"),
         ("queue kick q --id t", "Q.KICK q ID t", 1, "1\n"),
         ("queue purge q --yes", "Q.PURGE q", 3, "3\n"),
         ("queue purge q --state ready --yes", "Q.PURGE q STATE ready", 4, "4\n"),
         ("queue release-all q", "Q.RELEASEALL q", 5, "5\n"),
         ("queue move dead q --count 9", "Q.MOVE dead COUNT 9 TO q", 6, "6\n"),
+        ("queue move dead q --all --reason x", "Q.MOVE dead ALL REASON x TO q", 6, "6\n"),
         ("queue delete q t --force", "Q.DELETE q t FORCE", 1, ""),
         ("queue pause q --ms 5", "Q.PAUSE q MS 5", "OK", "OK\n"),
         ("queue resume q", "Q.RESUME q", "OK", "OK\n"),
@@ -276,6 +283,10 @@ def test_a_cron_schedule_with_options(run: Run, node: Any) -> None:
         "queue peek q t --state ready",
         "queue kick q",
         "queue kick q --count 1 --id t",
+        "queue kick q --all --id t",
+        "queue move dead q",
+        "queue move dead q --all --count 1",
+        "queue stats --shards",
         "queue config q nonsense",
         "queue take q --count 0",
         "token import absent.csv --provider p",

@@ -130,6 +130,34 @@ async def test_a_store_that_is_away_at_the_close_is_waited_for(
     assert await states(n0.queues, "a") == ["ready"]
 
 
+@pytest.mark.parametrize("heard", [True, False])
+async def test_a_join_whose_answer_is_lost_attaches_nobody_for_ever(
+    n0: Any, valkey: Any, monkeypatch: pytest.MonkeyPatch, eventually: Any, heard: bool
+) -> None:
+    session, uuid = await holding(n0.queues, "a", 50)
+    real, failures = n0.queues._session_script, [StoreDown("away")] * 2
+
+    async def away(name: str, *args: Any, **options: Any) -> Any:
+        if name == "join" and failures:
+            if heard:
+                await real(name, *args, **options)
+            raise failures.pop()
+        return await real(name, *args, **options)
+
+    monkeypatch.setattr(n0.queues, "_session_script", away)
+    monkeypatch.setattr("tidewarden.queue.sessions.LOST_RETRY_S", 0.01)
+    other = n0.queues.open_session("bob")
+    with pytest.raises(StoreDown):
+        await n0.queues.join_session(other, "bob", uuid)
+    await n0.queues.close_session(other)
+    await eventually(lambda: not failures)
+    await n0.queues.close_session(session)
+    await eventually(lambda: n0.queues.sessions_ended)
+    assert await states(n0.queues, "a") == ["ready"]
+    with redis.Redis(unix_socket_path=valkey.path) as client:
+        assert client.keys("{tw}:session*") == []
+
+
 async def test_a_session_whose_record_the_store_lost_ends_its_leases_all_the_same(n0: Any, valkey: Any) -> None:
     session, uuid = await holding(n0.queues, "a", LONG_MS)
     with redis.Redis(unix_socket_path=valkey.path) as client:

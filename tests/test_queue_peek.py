@@ -87,6 +87,7 @@ def test_a_task_as_it_lies(desk: Any) -> None:
         "attempts_max": 3,
         "backoff_ms": 2,
         "expires_ms": 0,
+        "history": [],
     }
     row = desk.take_one(task_id="a")
     shown = desk.peek("a")

@@ -143,10 +143,29 @@ def test_the_table_of_a_tasks_life_is_whole() -> None:
 
 
 def test_a_task_as_peek_shows_it() -> None:
-    row = [b"a", b"leased", b"\xff", 1, 2, 3, 4, 5, 6, 7, b"n0.12", b"why \xff", 8, 9, 10, 11]
+    row = [
+        b"a",
+        b"leased",
+        b"\xff",
+        1,
+        2,
+        3,
+        4,
+        5,
+        6,
+        7,
+        b"n0.12",
+        b"why \xff",
+        8,
+        9,
+        10,
+        11,
+        [[12, b"fail", 1, b"no \xff"]],
+    ]
     shown = described("q", row)
     assert (shown["queue"], shown["id"], shown["state"], shown["payload"]) == ("q", "a", "leased", b"\xff")
     assert (shown["node"], shown["lease_end_ms"], shown["lease"]) == ("n0", 7, 6)
+    assert shown["history"] == [{"at_ms": 12, "how": "fail", "attempt": 1, "reason": "no \ufffd"}]
     for state, name in ((b"buried", "buried_ms"), (b"delayed", "next_ms"), (b"ready", "")):
         shown = described("q", [b"a", state, *row[2:]])
         assert (name in shown) == bool(name)

@@ -92,16 +92,19 @@ async def test_what_reaches_the_queue(request_: str, call: tuple[Any, ...]) -> N
         ("Q.ACK mail a x", "A lease must be an integer"),
         ("Q.ACK mail a 5 b 6 RESULT ok", "Q.ACK takes a RESULT with one task only"),
         ("Q.WAIT mail a soon", "The time to wait must be an integer"),
-        ("Q.KICK mail REASON x", "Q.KICK needs COUNT n or ID id"),
-        ("Q.KICK mail COUNT 1 ID a", "ID excludes COUNT"),
+        ("Q.KICK mail REASON x", "Q.KICK needs COUNT n, ALL or ID id"),
+        ("Q.KICK mail COUNT 1 ID a", "Q.KICK takes ID id, which names the task, with no other option"),
+        ("Q.KICK mail COUNT 1 ALL", "ALL excludes COUNT"),
         ("Q.UPDATE mail a LEASE 5", "Q.UPDATE needs something to change"),
         ("Q.DELETE mail a LEASE 5 FORCE", "Q.DELETE"),
         ("Q.PEEK mail COUNT 5", "Q.PEEK needs an id, or STATE"),
         ("Q.CONFIG mail SHARDS 5", "SET and a value for each name"),
         ("Q.CONFIG mail SET shards 5 shards 6", "shards is given twice"),
-        ("Q.LINK mail a", "Q.LINK (a queue verb) is not supported by this version"),
-        ("Q.MOVE dead COUNT 5 COUNT 6", "COUNT is given twice"),
-        ("Q.MOVE dead TO mail", "Q.MOVE has 3 arguments here; its form is: Q.MOVE queue COUNT n TO queue"),
+        ("Q.LINK mail", "Q.LINK has 1 arguments here; its form is: Q.LINK topic queue"),
+        ("Q.LIST QUEUES", "Q.LIST has no option 'QUEUES'. It knows TOPICS"),
+        ("Q.STATS mail ALL", "Q.STATS has no option 'ALL'. It knows SHARDS"),
+        ("Q.MOVE dead COUNT 5 COUNT 6", "COUNT is given beside its rival or twice"),
+        ("Q.MOVE dead TO mail", "Q.MOVE has 3 arguments here; its form is: Q.MOVE queue {COUNT n | ALL} TO queue"),
     ],
 )
 async def test_a_badarg_says_which_and_what_is_allowed(request_: str, said: str) -> None:
@@ -116,13 +119,30 @@ async def test_a_badarg_says_which_and_what_is_allowed(request_: str, said: str)
     "request_",
     ["Q.PUT _x a", "Q.TAKE FROM a _x", "Q.ACK _x a 1", "Q.DELETE _x a FORCE", "Q.PEEK _x a", "Q.STATS _x", "Q.CONFIG _x",
      "Q.PAUSE _x", "Q.KICK _x ID a", "Q.WAIT _x a 5",
-     "Q.PURGE _x", "Q.RELEASEALL _x", "Q.MOVE _x COUNT 1 TO a", "Q.MOVE a COUNT 1 TO _x"],
+     "Q.PURGE _x", "Q.RELEASEALL _x", "Q.MOVE _x COUNT 1 TO a", "Q.MOVE a COUNT 1 TO _x",
+     "Q.LINK _x a", "Q.LINK a _x", "Q.UNLINK _x a"],
 )  # fmt: skip
 async def test_the_systems_queues_are_denied(request_: str) -> None:
     async with doubles.Door() as door:
         (reply,) = await ask(door, request_)
         assert str(reply).startswith("DENIED Queues whose names begin with _")
         assert not door.queues.calls
+
+
+async def test_topics_filters_and_sizes() -> None:
+    async with doubles.Door() as door:
+        replies = await ask(
+            door, "Q.LINK events mail", "q.unlink events mail", "Q.LIST TOPICS", "Q.STATS mail SHARDS",
+            "Q.KICK dead ALL REASON http AGE 5000", "Q.KICK dead COUNT 2 AGE 1", "Q.MOVE dead ALL TO mail AGE 7 REASON x",
+        )  # fmt: skip
+        assert replies == [
+            1, 0, [b"events", [b"audit", b"mail"]], [b"ready", 0, b"puts_total", 7, b"by_shard", [[b"shard", 0, b"total", 1]]],
+            3, 3, 6,
+        ]  # fmt: skip
+        assert door.queues.calls == [
+            ("link", "events", "mail"), ("unlink", "events", "mail"),
+            ("kick", "dead", 2**31, "", "http", 5000), ("kick", "dead", 2, "", "", 1), ("move", "dead", "mail", 2**31, "x", 7),
+        ]  # fmt: skip
 
 
 async def test_names_and_ids_are_utf8() -> None:

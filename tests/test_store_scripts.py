@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import re
+from importlib import resources
 from typing import Any
 
 import pytest
 
-from tidewarden.errors import BadArg, Error
+from tidewarden.errors import BadArg, Error, Full
 from tidewarden.queue import NewTask
 from tidewarden.queue.registry import SHARED
 from tidewarden.store import Scripts
@@ -16,13 +18,19 @@ from tidewarden.store import Scripts
 VERBS = [
     "ack",
     "batch",
+    "change",
     "check",
     "configure",
     "delete",
     "end",
     "free",
     "kick",
+    "link",
+    "lock_acquire",
+    "lock_release",
+    "lock_renew",
     "lose",
+    "make",
     "pause",
     "peek",
     "pick",
@@ -54,7 +62,8 @@ def test_every_verb_has_a_script_by_its_room_and_file() -> None:
     for script in scripts:
         assert script.sha == hashlib.sha1(script.source).hexdigest()
         assert scripts[script.name] is script
-        assert script.source.startswith(b"local P = KEYS[1]") == script.name.startswith("queue.")
+        assert (b"\nlocal P, CALLER\n" in script.source) == script.name.startswith("queue.")
+        assert bool(script.function) == script.name.startswith("queue.")
     with pytest.raises(KeyError):
         scripts["queue.none"]
 
@@ -70,7 +79,7 @@ def test_a_folders_prelude_comes_between(tmp_path: Any, monkeypatch: pytest.Monk
     (script,) = scripts
     assert script.name == "tidewarden_room.verb"
     text = script.source.decode()
-    assert 0 <= text.index("local P = KEYS[1]") < text.index("local MARK = 1") < text.index("return MARK")
+    assert 0 <= text.index("local P, CALLER") < text.index("local MARK = 1") < text.index("return MARK")
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -123,3 +132,45 @@ async def test_a_caller_that_has_gone_hears_nothing(node: Any) -> None:
     future = n0.scripts.run(n0.link, "queue.stats", ["{tw:q:0}"], ["0", "n0.1"])
     future.cancel()
     assert await n0.link.call("PING") == b"PONG"
+
+
+async def test_on_an_embedded_store_scripts_run_from_the_library(node: Any) -> None:
+    n0 = await node(views=True)
+    await n0.queues.put("q", NewTask(b"x"))
+    assert b"cmdstat_fcall:" in await n0.link.call("INFO", "commandstats")
+    await n0.link.call("CONFIG", "RESETSTAT")
+    await n0.link.call("FUNCTION", "FLUSH")
+    (taken,) = await n0.queues.take(n0.queues.open_session(), ["q"])
+    assert b"cmdstat_evalsha:calls=1," in await n0.link.call("INFO", "commandstats"), (
+        "what the library lacks is done without"
+    )
+    await n0.scripts.use_library(n0.link, True)
+    await n0.scripts.use_library(n0.link, True)  # another node may have loaded it
+    assert await n0.queues.ack(n0.queues.open_session(), "q", [(taken.id, taken.lease)]) == [1]
+    stats = await n0.link.call("INFO", "commandstats")
+    assert b"cmdstat_fcall:calls=2," in stats  # one of them was not found
+    assert b"cmdstat_evalsha:calls=1," in stats
+
+
+async def test_a_full_store_refuses_only_what_grows(node: Any) -> None:
+    n0 = await node(views=True)
+    await n0.queues.put("q", NewTask(b"x"))
+    session = n0.queues.open_session()
+    await n0.link.call("CONFIG", "SET", "maxmemory", "1")
+    try:
+        with pytest.raises(Full):
+            await n0.queues.put("q", NewTask(b"x"))
+        (taken,) = await n0.queues.take(session, ["q"])
+        assert await n0.queues.ack(session, "q", [(taken.id, taken.lease)]) == [1]
+    finally:
+        await n0.link.call("CONFIG", "SET", "maxmemory", "0")
+
+
+def test_the_shared_file_keeps_nothing_between_two_calls() -> None:
+    """As a library it is read once: outside of functions there are names and constants, and `begin` gives the names their values."""
+    package, name = SHARED
+    lines = (resources.files(package) / "lua" / name).read_text().splitlines()
+    outside = [line for line in lines if re.match(r"local (?!function)", line)]
+    assert outside
+    for line in outside:
+        assert re.fullmatch(r"local [A-Za-z_, ]+( --.*)?|local [A-Z_]+ = .*", line), f"{line} would keep its value"

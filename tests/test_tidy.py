@@ -77,7 +77,7 @@ FILE_LINES_MAX = 320
 FUNCTION_LINES_MAX = 70
 # Files that may be longer, and why.
 LONGER = {
-    "tidewarden/queue/lua/shard.lua": 570,  # alone knows the key layout; sent before every verb's file
+    "tidewarden/queue/lua/shard.lua": 700,  # alone knows the key layout; sent before every verb's file
     "tidewarden/raft/pysync.py": 420,  # all that touches PySyncObj's private names, in one place on purpose
 }
 LUA_FUNCTION = re.compile(r"^(?:local )?function ([\w.:]+).*?^end$", re.MULTILINE | re.DOTALL)

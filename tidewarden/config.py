@@ -16,11 +16,11 @@ from urllib.parse import urlsplit
 
 from .errors import ConfigError
 from .secret import HASH_ALLOWED, Secret, check_secret, hash_generated, hash_secret, known_hash
-from .settings import NAME, NAME_ALLOWED, Cluster, Config, Limits, Log, Node, Provider, Raft, Store, User, Vault
+from .settings import NAME, NAME_ALLOWED, Cluster, Config, Limits, Log, Node, Provider, Queues, Raft, Store, User, Vault
 from .sources import Found, Sources, nearest, read
 
 __all__ = [
-    "Cluster", "Config", "Limits", "Log", "Node", "Provider", "Raft", "Secret", "Store", "User", "Vault",
+    "Cluster", "Config", "Limits", "Log", "Node", "Provider", "Queues", "Raft", "Secret", "Store", "User", "Vault",
     "check_secret", "hash_generated", "hash_secret", "is_loopback", "load",
 ]  # fmt: skip
 
@@ -33,6 +33,7 @@ SECTIONS = {
     "raft": Raft,
     "store": Store,
     "limits": Limits,
+    "queues": Queues,
     "log": Log,
     "vault": Vault,
 }
@@ -63,6 +64,7 @@ def load(path: str | None, environ: Mapping[str, str], flags: Mapping[str, str])
         raft=read(Raft, "raft", tables["raft"], problems),
         store=read(Store, "store", tables["store"], problems),
         limits=read(Limits, "limits", tables["limits"], problems),
+        queues=read(Queues, "queues", tables["queues"], problems),
         log=read(Log, "log", tables["log"], problems),
         vault=read(Vault, "vault", tables["vault"], problems),
         users=_users(sources.users, problems),

@@ -28,6 +28,7 @@ from tidewarden.errors import ConfigError, Error, StoreDown
 from tidewarden.health import Health
 from tidewarden.process import calm_collector, raise_file_limit
 from tidewarden.queue import Queues
+from tidewarden.queue.locks import Locks
 from tidewarden.queue.registry import SCRIPT_ROOMS, SHARED
 from tidewarden.raft import Raft
 from tidewarden.scheduler.schedules import Schedules
@@ -76,6 +77,7 @@ class Daemon:
                 for purpose in ("data", "control", "sweep", "accounts")
             ]
             self._server = await check_store(self.control, self._name)
+            await self._scripts.use_library(self.control, self._server.views)
             synced = self._server.waitaof and self.config.store.fsync != "always"
             self.firm = Firm(self.accounts, possible=synced)
             self.queues = Queues(self.config, self.data, self._scripts, self.clock, views=self._server.views)
@@ -225,7 +227,8 @@ class Daemon:
         self.health = health = Health(
             config, clock, self.raft, self.nodes, self.term, self.sweep, self.reaper, self.queues, self.data, self._server, view
         )  # fmt: skip
-        resp = RespServer(config, self.queues, self.tokens, self.schedules, health, clock, users)
+        locks = Locks(self.queues, wait_max_ms=config.limits.wait_ms, waiting_max=config.limits.waiting_max)
+        resp = RespServer(config, self.queues, self.tokens, self.schedules, health, clock, users, locks)
         http = HttpServer(
             config, self.queues, self.tokens, self.schedules, health, clock, users,
             alive=health.dead, ready=health.complaint, stats={"node": health.stats, "resp": resp.stats, "refresh": self._refreshes},

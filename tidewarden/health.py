@@ -53,6 +53,7 @@ class Health:
             "quorum": self.raft.has_quorum(),
             "holder": self.nodes.holder,
             "store": {"name": self.server.name, "version": self.server.version, "up": self.data.up},
+            "sessions": self.queues.session_counts(),
             "members": self._members(),
             "raft": self.raft.status(),
         }

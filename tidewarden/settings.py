@@ -12,6 +12,7 @@ from .secret import HASH_ALLOWED, Secret
 from .sources import setting
 
 NAME = r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}"
+STRATEGY = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*[.:][A-Za-z_]\w*"
 NAME_ALLOWED = "1 to 63 of A-Z a-z 0-9 _ -, the first a letter or digit"
 
 
@@ -110,6 +111,14 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
+class Queues:
+    """What concerns queues; each queue's own settings lie in the store (Q.CONFIG)."""
+
+    strategies: tuple[str, ...] = setting((), pattern=STRATEGY, allowed="names like 'package.module:function'")
+    """Functions of yours by which puts may choose a shard. Only these are imported: a request never names code."""
+
+
+@dataclass(frozen=True, slots=True)
 class Log:
     """What the daemon says."""
 
@@ -178,6 +187,7 @@ class Config:
     raft: Raft = field(default_factory=Raft)
     store: Store = field(default_factory=Store)
     limits: Limits = field(default_factory=Limits)
+    queues: Queues = field(default_factory=Queues)
     log: Log = field(default_factory=Log)
     vault: Vault = field(default_factory=Vault)
     users: tuple[User, ...] = ()

@@ -219,6 +219,8 @@ def _convert(found: Found, hint: Any, limits: Mapping[str, Any]) -> Any:
         return _number(found, hint, limits)
     if hint == dict[str, str]:
         return _mapping(found, limits)
+    if hint == tuple[str, ...]:
+        return _texts(found, limits)
     if not isinstance(value, str) or "\0" in value:
         raise ValueError(limits["allowed"] or "a text")
     if limits["choices"] and value not in limits["choices"]:
@@ -258,6 +260,16 @@ def _mapping(found: Found, limits: Mapping[str, Any]) -> dict[str, str]:
     if not isinstance(value, dict) or not all(isinstance(text, str) and text for text in value.values()):
         raise ValueError(limits["allowed"])
     return dict(value)
+
+
+def _texts(found: Found, limits: Mapping[str, Any]) -> tuple[str, ...]:
+    """A list of texts, each of the pattern; as text it is written ``one,other``."""
+    value = [item.strip() for item in found.value.split(",") if item.strip()] if found.text else found.value
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise ValueError(f"a list of {limits['allowed']}")
+    if not all(re.fullmatch(limits["pattern"], item) for item in value):
+        raise ValueError(f"a list of {limits['allowed']}")
+    return tuple(value)
 
 
 def _shown(value: Any) -> str:

@@ -24,16 +24,23 @@ app.command("move")(task.move)
 
 
 @app.command("list")
-def list_(url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = False) -> None:
+def list_(
+    topics: Annotated[bool, typer.Option("--topics", help="The topics, each with its queues.")] = False,
+    url: Url = "",
+    data_dir: DataDir = Path(DATA_DIR),
+    as_json: AsJson = False,
+) -> None:
     """
-    List the queues.
+    List the queues, or the topics.
 
     Example: tidewarden queue list
     """
     with connected(url, data_dir) as node:
-        names = node.call("Q.LIST")
+        names = node.call("Q.LIST", *(["TOPICS"] if topics else []))
     if as_json:
         print_json(names)
+    elif topics:
+        print_map(names)
     else:
         for name in names:
             typer.echo(cell(name))
@@ -44,6 +51,7 @@ def stats(
     queue: Annotated[
         str, typer.Argument(metavar="[QUEUE]", help="One queue; without it, all.", show_default=False)
     ] = "",
+    shards: Annotated[bool, typer.Option("--shards", help="Each shard's counts, too; needs a QUEUE.")] = False,
     url: Url = "",
     data_dir: DataDir = Path(DATA_DIR),
     as_json: AsJson = False,
@@ -53,8 +61,10 @@ def stats(
 
     Example: tidewarden queue stats mails --json
     """
+    if shards and not queue:
+        raise stop("--shards needs a QUEUE", USAGE)
     with connected(url, data_dir) as node:
-        answer = node.call("Q.STATS", *([queue] if queue else []))
+        answer = node.call("Q.STATS", *([queue] if queue else []), *(["SHARDS"] if shards else []))
     if as_json:
         print_json(answer)
     else:
@@ -114,6 +124,42 @@ def config(
         print_json(answer)
     else:
         print_map(answer)
+
+
+Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="A name that no queue has.")]
+
+
+@app.command("link")
+def link(
+    topic: Topic, queue: Queue, url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = False
+) -> None:
+    """
+    Subscribe a queue to a topic: what is put into the topic reaches each of its queues. Prints 1, or 0 when it was.
+
+    Example: tidewarden queue link orders mails
+    """
+    with connected(url, data_dir) as node:
+        _number("linked", node.call("Q.LINK", topic, queue), as_json)
+
+
+@app.command("unlink")
+def unlink(
+    topic: Topic, queue: Queue, url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = False
+) -> None:
+    """
+    Take a queue from a topic; what it holds stays. Prints 1, or 0 when it was not linked.
+
+    Example: tidewarden queue unlink orders mails
+    """
+    with connected(url, data_dir) as node:
+        _number("unlinked", node.call("Q.UNLINK", topic, queue), as_json)
+
+
+def _number(name: str, answer: Any, as_json: bool) -> None:
+    if as_json:
+        print_json({name: answer})
+    else:
+        typer.echo(answer)
 
 
 def _done(answer: Any, as_json: bool) -> None:

@@ -158,11 +158,18 @@ def peek(
         typer.echo(f"more: --after {cell(following)}")
 
 
+Every = Annotated[bool, typer.Option("--all", help="All of them.")]
+Reason = Annotated[str, typer.Option("--reason", help="Only those buried for a reason that begins so.")]
+Age = Annotated[int | None, typer.Option("--age-ms", min=0, help="Only those buried so long ago.", show_default=False)]
+
+
 def kick(
     queue: Queue,
     count: Annotated[int | None, typer.Option("--count", min=1, help="At most so many.", show_default=False)] = None,
     task_id: Annotated[str, typer.Option("--id", help="This one.", show_default=False)] = "",
-    reason: Annotated[str, typer.Option("--reason", help="Only those buried for a reason that begins so.")] = "",
+    every: Every = False,
+    reason: Reason = "",
+    age_ms: Age = None,
     url: Url = "",
     data_dir: DataDir = Path(DATA_DIR),
     as_json: AsJson = False,
@@ -170,12 +177,15 @@ def kick(
     """
     Make buried tasks ready again, with their attempts forgotten; prints how many.
 
-    Example: tidewarden queue kick mails --count 100 --reason 'attempts'
+    Examples:
+
+    tidewarden queue kick mails --count 100 --reason 'http 5'
+
+    tidewarden queue kick mails --all --age-ms 3600000
     """
-    if (count is None) == (not task_id):
-        raise stop("give --count or --id, one of the two", USAGE)
-    words = ["REASON", reason] if reason else []
-    what: list[str | int] = ["ID", task_id] if task_id else ["COUNT", count or 0, *words]
+    if (count is not None) + bool(task_id) + every != 1:
+        raise stop("give --count, --id or --all, one of them", USAGE)
+    what = ["ID", task_id] if task_id else _buried(count, reason, age_ms)
     with connected(url, data_dir) as node:
         kicked = node.call("Q.KICK", queue, *what)
     if as_json:
@@ -239,7 +249,10 @@ def release_all(queue: Queue, url: Url = "", data_dir: DataDir = Path(DATA_DIR),
 def move(
     queue: Queue,
     target: Annotated[str, typer.Argument(metavar="TARGET", help="The queue they go to.")],
-    count: Annotated[int, typer.Option("--count", min=1, help="At most so many.")],
+    count: Annotated[int | None, typer.Option("--count", min=1, help="At most so many.", show_default=False)] = None,
+    every: Every = False,
+    reason: Reason = "",
+    age_ms: Age = None,
     url: Url = "",
     data_dir: DataDir = Path(DATA_DIR),
     as_json: AsJson = False,
@@ -249,8 +262,15 @@ def move(
 
     Example: tidewarden queue move mails-dead mails --count 100
     """
+    if (count is None) != every:
+        raise stop("give --count or --all, one of the two", USAGE)
     with connected(url, data_dir) as node:
-        _number("moved", node.call("Q.MOVE", queue, "COUNT", count, "TO", target), as_json)
+        _number("moved", node.call("Q.MOVE", queue, *_buried(count, reason, age_ms), "TO", target), as_json)
+
+
+def _buried(count: int | None, reason: str, age_ms: int | None) -> list[str | int]:
+    words = _words({"COUNT": count, "REASON": reason or None, "AGE": age_ms})
+    return words if count is not None else ["ALL", *words]
 
 
 def _number(name: str, answer: Any, as_json: bool) -> None:

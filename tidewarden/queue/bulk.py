@@ -7,8 +7,8 @@ from typing import Any
 
 from tidewarden.errors import BadArg, Full
 from tidewarden.queue.shard import Shard
-from tidewarden.queue.task import COUNT_MAX, STATES, NewTask, check_name, check_range
-from tidewarden.queue.upkeep import Upkeep
+from tidewarden.queue.task import COUNT_MAX, STATES, TIME_MAX_MS, NewTask, check_name, check_range
+from tidewarden.queue.upkeep import ALL, Upkeep
 
 PIECE = 500  # tasks that one script removes or releases
 PICK_MAX = 100  # tasks read at a time
@@ -48,25 +48,28 @@ class Bulk(Upkeep):
             left -= done
         return total
 
-    async def move(self, queue: str, target: str, *, count: int) -> int:
+    async def move(self, queue: str, target: str, *, count: int, reason_prefix: str = "", age_ms: int = 0) -> int:
         """
         Put at most ``count`` buried tasks into another queue under their ids, as new ones; how many.
+
+        Those whose reason begins with the prefix and that were buried ``age_ms`` ago or earlier.
 
         Each is put there first and removed here then: a crash in between leaves it in both, and the same call again finishes.
         One whose id another task has there stays.
         Raises: BadArg; Full: the target has no room for more; StoreDown.
         """
-        check_range(count, "COUNT", 1, 2**31)
+        check_range(count, "COUNT", 1, ALL)
+        check_range(age_ms, "AGE", 0, TIME_MAX_MS // 2)
         if check_name(queue) == check_name(target):
             raise BadArg(f"a move goes to another queue; both are {queue}")
         targets = await self._open(target)
         moved = 0
         for shard in await self._open(queue):
-            rank = 0
-            while moved < count:
-                rows = await shard.run("queue.pick", (min(count - moved, PICK_MAX), PICK_BYTES, rank))
-                if not rows:
-                    break
+            rank = till_ms = 0
+            while rank >= 0 and moved < count:
+                args = (min(count - moved, PICK_MAX), PICK_BYTES, rank, reason_prefix, till_ms, age_ms)
+                rows, behind = await shard.run("queue.pick", args)
+                till_ms = till_ms or max(1, shard.now_ms - age_ms)
                 copies = await asyncio.gather(*(self._copy(targets, row) for row in rows), return_exceptions=True)
                 there = [row[0] for row, copied in zip(rows, copies, strict=True) if copied is True]
                 if there:
@@ -74,7 +77,7 @@ class Bulk(Upkeep):
                 for error in copies:
                     if isinstance(error, BaseException):
                         raise error
-                rank += len(rows) - len(there)
+                rank = behind - len(there) if behind >= 0 else -1
         return moved
 
     async def _copy(self, targets: list[Shard], row: list[Any]) -> bool:

@@ -42,16 +42,19 @@ class Queues(Sessions):
 
     def put(self, queue: str, task: NewTask) -> asyncio.Future[str]:
         """
-        Put a task; a future of its id.
+        Put a task into a queue, or into each queue of a topic; a future of its id.
 
-        Raises: BadArg, TooBig (at once); in the future: Exists, NotHeld (by ``if_exists``), Full, StoreDown (with the same
-        id a retry is safe).
+        Raises: BadArg, TooBig, and what a strategy does (at once); in the future: Exists, NotHeld (by ``if_exists``), Full,
+        StoreDown (with the same id a retry is safe).
         """
-        if queue not in self._shards:
-            check_name(queue)
         task.check(self._config.limits.payload_bytes)
+        shards = self._shards.get(queue)
+        if shards is None:
+            return self._loop.create_task(self._put_by_name(check_name(queue), task))
         own = not task.id
         task_id = task.id or self._ids.make(self._clock.unix_ms())
+        if queue in self._choosers:
+            task_id = self._choosers[queue](task_id, task.payload, own=own)
         future: asyncio.Future[str] = self._loop.create_future()
 
         def answered(done: asyncio.Future[Any]) -> None:
@@ -67,11 +70,15 @@ class Queues(Sessions):
             else:
                 future.set_result(task_id)
 
-        options = task.options(own)
-        self._then(
-            queue, lambda shards: self._lane(shards, task_id).put(task_id, options, task.payload)
-        ).add_done_callback(answered)
+        self._lane(shards, task_id).put(task_id, task.options(own), task.payload).add_done_callback(answered)
         return future
+
+    async def _put_by_name(self, name: str, task: NewTask) -> str:
+        """A put into a topic, or into a queue that this node does not know yet."""
+        links = await self._links_of(name)
+        if links is None:
+            return await self.put(name, task)
+        return await self._put_to_each(name, links, task, lambda queue, copy: self.put(queue, copy))
 
     def take(
         self,

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 
-from tidewarden.clock import Clock
+from tidewarden.clock import Clock, sleep
 from tidewarden.config import Config
-from tidewarden.errors import StoreDown
+from tidewarden.errors import BadArg, Error, NotFound, StoreDown
+from tidewarden.queue.placing import Chooser, chooser_of, load_strategies, shard_of
+from tidewarden.queue.recut import Recut, recut_of
 from tidewarden.queue.settings import QueueSettings, settings_of_new
 from tidewarden.queue.shard import Shard, prefix_of
 from tidewarden.queue.task import check_name
@@ -23,6 +24,8 @@ log = logging.getLogger("tidewarden.queue")
 
 SCRIPT_ROOMS = ("tidewarden.queue", "tidewarden.tokens", "tidewarden.scheduler")
 SHARED = ("tidewarden.queue", "shard.lua")
+CUT_S = 1.0  # whoever cuts a queue anew is through within so long, or has died over it
+CUT_ASK_S = 0.02
 
 
 def _no_next(_queue: str, _shard: int, _delay_ms: int) -> None:
@@ -47,22 +50,29 @@ class Registry:
         self._loop = asyncio.get_running_loop()
         self._settings: dict[str, QueueSettings] = {}
         self._shards: dict[str, list[Shard]] = {}
+        self._topics: dict[str, tuple[str, ...]] = {}
+        self._strategies = load_strategies(config.queues.strategies)
+        self._choosers: dict[str, Chooser] = {}
+        self._recuts: dict[str, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._registry_key = f"{{{self.cluster}}}:queues"
+        self._topics_key = f"{{{self.cluster}}}:topics"
         self.holder = "-"
         self.on_next: Callable[[str, int, int], None] = _no_next
 
     async def _open(self, queue: str) -> list[Shard]:
-        """The shards of a queue, which is made with the default settings when it is new."""
+        """
+        The shards of a queue, which is made with the default settings when it is new.
+
+        Raises: BadArg: the name is a topic's, which is remembered; StoreDown; Full.
+        """
         shards = self._shards.get(queue)
         if shards is None:
-            raw = await self._link.call("HGET", self._registry_key, queue)
-            if raw is None:
-                settings = settings_of_new(queue)
-                made = await self._link.call("HSETNX", self._registry_key, queue, msgspec.json.encode(settings))
-                raw = await self._link.call("HGET", self._registry_key, queue)
-                if made:
-                    await self._link.call("PUBLISH", self._registry_key, queue)
+            what, raw = await self._by_name("queue.make", queue, msgspec.json.encode(settings_of_new(queue)))
+            if what == b"topic":
+                links = self._topics[queue] = tuple(raw.decode().split())
+                to = f"its queues are {', '.join(links)[:200]}" if links else "it has no queues"
+                raise BadArg(f"{queue} is a topic, which only takes puts; {to}")
             settings = msgspec.json.decode(raw, type=QueueSettings)
             shards = self._build(queue, settings)
             if settings_of_new(queue) != QueueSettings():
@@ -70,11 +80,15 @@ class Registry:
                 await asyncio.gather(*(shard.run("queue.configure", settings.shard_fields()) for shard in shards))
         return shards
 
+    def _by_name(self, script: str, *args: Arg) -> asyncio.Future[Any]:
+        """Run a script on the cluster's names of queues and topics."""
+        return self._scripts.run(self._link, script, (f"{{{self.cluster}}}",), (0, self.holder, *args))
+
     def _cut(self, queue: str, settings: QueueSettings) -> list[Shard]:
         """The shards of a queue with these settings: those in use, or new ones, which are not in use yet."""
-        shards = self._shards.get(queue)
-        if shards is not None and len(shards) == settings.shards:
-            return shards
+        former = self._settings.get(queue)
+        if former is not None and (former.shards, former.layout) == (settings.shards, settings.layout):
+            return self._shards[queue]
         return [
             Shard(
                 self._link,
@@ -82,6 +96,8 @@ class Registry:
                 (prefix_of(self.cluster, queue, i), *self._view_keys),
                 lambda: self.holder,
                 self._next,
+                layout=settings.layout,
+                on_recut=self._recut,
             )
             for i in range(settings.shards)
         ]
@@ -94,8 +110,54 @@ class Registry:
             self._shards[queue] = shards
             for old in former or ():
                 old.retire()
+        if former is not shards or self._settings[queue].strategy != settings.strategy:
+            chooser = chooser_of(settings.strategy, settings.shards, self._strategies)
+            if chooser is None:
+                self._choosers.pop(queue, None)
+            else:
+                self._choosers[queue] = chooser
         self._settings[queue] = settings
         return shards
+
+    def _recut(self, shard: Shard, layout: int) -> asyncio.Future[Callable[[str], Shard]]:
+        """A shard knows of a newer cut of its queue: read the settings anew; then, where an id lies."""
+        queue = shard.queue
+        task = self._recuts.get(queue)
+        if task is None:
+            task = self._recuts[queue] = self._loop.create_task(self._read_cut(queue, layout))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            task.add_done_callback(lambda _: self._recuts.pop(queue))
+
+        async def place() -> Callable[[str], Shard]:
+            await asyncio.shield(task)
+            return lambda task_id: self._lane(self._shards[queue], task_id)
+
+        return self._loop.create_task(place())
+
+    async def _read_cut(self, queue: str, layout: int) -> None:
+        """
+        Read the settings until they are as new as the shards. Where that does not come, whoever cut the queue died between
+        closing the old shards and writing the new settings: the old ones hold on, under a number above both.
+        """
+        until = self._loop.time() + CUT_S
+        while True:
+            raw = await self._link.call("HGET", self._registry_key, queue)
+            settings = msgspec.json.decode(raw, type=QueueSettings)
+            self._build(queue, settings)
+            if settings.layout >= layout:
+                return
+            if self._loop.time() >= until:
+                break
+            await sleep(self._clock, CUT_ASK_S)
+        log.warning("a cut of %s into other shards broke off; it keeps its %d", queue, settings.shards)
+        await self._keep_cut(queue, raw, settings, layout)
+
+    async def _keep_cut(self, queue: str, raw: bytes, settings: QueueSettings, layout: int) -> None:
+        """Open shards that were closed by ``layout``, with the settings that are stored, unless others are by now."""
+        kept = msgspec.structs.replace(settings, layout=layout + 1)
+        if await self._by_name("queue.change", queue, raw, msgspec.json.encode(kept)):
+            self._build(queue, kept)
 
     def _next(self, shard: Shard, delay_ms: int) -> None:
         self.on_next(shard.queue, shard.index, delay_ms)
@@ -109,9 +171,12 @@ class Registry:
     async def _reload(self, queue: str) -> None:
         try:
             raw = await self._link.call("HGET", self._registry_key, queue)
+            links = None if raw is not None else await self._link.call("HGET", self._topics_key, queue)
         except StoreDown as error:
             log.warning("the settings of %s could not be read anew: %s", queue, error)
             return
+        if links is not None:
+            self._topics[queue] = tuple(links.decode().split())
         if raw is not None:
             for shard in self._build(queue, msgspec.json.decode(raw, type=QueueSettings)):
                 self._next(shard, 0)
@@ -121,15 +186,19 @@ class Registry:
         return self._link.call("TIME")
 
     def shard_of(self, queue: str, task_id: str) -> int:
-        """The shard that an id lies in: ``crc32(id) % S``."""
-        return zlib.crc32(task_id.encode()) % len(self._shards[queue])
+        """The shard that an id lies in: the one it carries, else ``crc32(id) % S`` (:mod:`tidewarden.queue.placing`)."""
+        return shard_of(task_id, len(self._shards[queue]))
+
+    async def shard(self, queue: str, task_id: str) -> Shard:
+        """The shard that an id lies in."""
+        return self._lane(await self._open(queue), task_id)
 
     async def shards(self, queue: str) -> int:
         """How many shards the queue has."""
         return len(await self._open(queue))
 
     def _lane(self, shards: list[Shard], task_id: str) -> Shard:
-        return shards[0] if len(shards) == 1 else shards[zlib.crc32(task_id.encode()) % len(shards)]
+        return shards[0] if len(shards) == 1 else shards[shard_of(task_id, len(shards))]
 
     def _then(self, queue: str, act: Callable[[list[Shard]], asyncio.Future[Any]]) -> asyncio.Future[Any]:
         """Run ``act`` on the queue's shards: at once when they are known, else after they were read."""
@@ -151,10 +220,21 @@ class Registry:
         Returns: the store's clock (ms), when anything happens next (ms, -1: nothing), the script's items.
         Raises: what :meth:`script` raises.
         """
-        target = (await self._open(queue))[shard]
-        now_ms, next_ms, woke, items = await self._scripts.run(link, name, target.keys, (0, self.holder, *args))
-        target.heard(now_ms, next_ms, bool(woke))
-        return now_ms, next_ms, items
+        await self._open(queue)
+        for last in (False, True):
+            target = self._shard_at(queue, shard)
+            try:
+                answer = await self._scripts.run(link, name, target.keys, (target.stamped(0), self.holder, *args))
+            except Error as error:
+                found = recut_of(queue, error)
+                if last or not isinstance(found, Recut):
+                    raise
+                await self._recut(target, found.layout)
+            else:
+                now_ms, next_ms, woke, items = answer
+                target.heard(now_ms, next_ms, bool(woke))
+                return now_ms, next_ms, items
+        raise AssertionError("the second try returns or raises")
 
     async def script(self, name: str, queue: str, shard: int, args: Sequence[Arg], *, now_ms: int = 0) -> Any:
         """
@@ -162,8 +242,18 @@ class Registry:
 
         Raises: StoreDown: it may or may not have run; the script's own refusals; Full.
         """
-        shards = await self._open(queue)
-        return await shards[shard].run(name, args, now_ms)
+        await self._open(queue)
+        try:
+            return await self._shard_at(queue, shard).run(name, args, now_ms)
+        except Recut:
+            return await self._shard_at(queue, shard).run(name, args, now_ms)
+
+    def _shard_at(self, queue: str, index: int) -> Shard:
+        """Raises: NotFound: the queue was cut into fewer."""
+        shards = self._shards[queue]
+        if index >= len(shards):
+            raise NotFound(f"{queue} has no shard {index}; it has {len(shards)}")
+        return shards[index]
 
     async def names(self) -> list[str]:
         """Every queue, sorted; the system's own begin with ``_``."""
@@ -172,4 +262,4 @@ class Registry:
     async def settings(self, queue: str) -> dict[str, Any]:
         """The queue's settings."""
         await self._open(check_name(queue))
-        return msgspec.structs.asdict(self._settings[queue])
+        return self._settings[queue].shown()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Awaitable
 from typing import Any
 
 from tidewarden.errors import Draining, Error, Exists, Full, Internal, NotHeld
 from tidewarden.queue.endings import AGAIN_S, Endings
-from tidewarden.queue.task import IdMaker, NewTask, check_name, check_range
+from tidewarden.queue.task import NewTask, check_name, check_range
 
 Line = deque[asyncio.Event]
 
@@ -29,7 +30,6 @@ class Room(Endings):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._ids = IdMaker()
         self._lines: dict[tuple[str, int], Line] = {}
         self.draining = False
 
@@ -41,12 +41,21 @@ class Room(Endings):
         """
         check_range(wait_ms, "WAIT", 0, self._config.limits.wait_ms)
         task.check(self._config.limits.payload_bytes)
-        shards = await self._open(check_name(queue))
+        links = await self._links_of(check_name(queue))
+        if links is not None:
+            end = self._loop.time() + wait_ms / 1000
+
+            def waiting(one: str, copy: NewTask) -> Awaitable[str]:
+                return self.put_waiting(one, copy, max(0, round((end - self._loop.time()) * 1000)))
+
+            return await self._put_to_each(queue, links, task, waiting)
         own = not task.id
         task_id = task.id or self._ids.make(self._clock.unix_ms())
+        if queue in self._choosers:
+            task_id = self._choosers[queue](task_id, task.payload, own=own)
         if sum(map(len, self._lines.values())) >= self._config.limits.waiting_max:
             raise Full("too many puts wait for room on this node (limits.waiting_max)")
-        place = (queue, self._lane(shards, task_id).index)
+        place = (queue, self._lane(self._shards[queue], task_id).index)
         line = self._lines.setdefault(place, deque())
         turn = asyncio.Event()
         if not line:
@@ -90,6 +99,7 @@ class Room(Endings):
     def wake_all(self) -> None:
         """Messages may have been missed: whoever waits for anything looks again."""
         super().wake_all()
+        self._topics.clear()
         for place in self._lines:
             self._room(*place)
 

@@ -17,6 +17,7 @@ from uuid import UUID, uuid4
 from tidewarden.clock import sleep
 from tidewarden.errors import BadArg, Error, NotFound, StoreDown
 from tidewarden.queue.graces import Graces
+from tidewarden.queue.recut import Recut
 from tidewarden.queue.session import Session, Shared
 from tidewarden.queue.shard import Shard
 from tidewarden.queue.task import check_range
@@ -70,7 +71,7 @@ class Sessions(Graces):
             for name, (future, lease, end_ms, shard) in ends.items():
                 try:
                     await future
-                except StoreDown:
+                except (StoreDown, Recut):
                     if end_ms > shard.now_ms:
                         held[name] = (lease, end_ms)
             if held:
@@ -116,13 +117,34 @@ class Sessions(Graces):
 
     async def _attach(self, session: Session, wanted: Shared, grace_ms: int, new: bool) -> None:
         holder = self.holder
-        number = await self._session_script("join", wanted.uuid, wanted.user, grace_ms, int(new))
+        try:
+            number = await self._session_script("join", wanted.uuid, wanted.user, grace_ms, int(new))
+        except StoreDown:
+            self._spawn(self._unjoin_later(wanted))
+            raise
         shared = self._shared.setdefault(wanted.uuid, wanted)
         shared.number, shared.holder = max(shared.number, number), holder
         shared.connections.add(session)
         session.shared = shared
         if holder != self.holder:  # this node registered anew meanwhile
             self._spawn(self._rejoin_later(shared))
+
+    async def _unjoin_later(self, wanted: Shared) -> None:
+        """Nobody knows whether this node is attached. Attach for certain, and leave unless a connection has joined meanwhile."""
+        while True:
+            await sleep(self._clock, LOST_RETRY_S)
+            holder = self.holder
+            try:
+                number = await self._session_script("join", wanted.uuid, wanted.user, -1, 0)
+            except StoreDown:
+                continue
+            except Error as error:
+                return log.debug("the session %s was not joined: %s", wanted.uuid, error)
+            there = self._shared.get(wanted.uuid, wanted)
+            there.number, there.holder = max(there.number, number), holder
+            if there is wanted:
+                self._spawn(self._detach_later(wanted))
+            return None
 
     async def _leave(
         self, session: Session, joining: asyncio.Lock, held: dict[tuple[str, str], tuple[int, int]]
@@ -188,6 +210,17 @@ class Sessions(Graces):
             )
         await self._session_script("enter", shared.uuid, *(f"{shard.queue} {shard.index}" for shard in shards))
         shared.places.update(shard.keys[0] for shard in shards)
+
+    async def owner(self, session: Session, shard: Shard) -> str:
+        """
+        The uuid of the session whose the connection's leases in this shard are, "" for its own; the record names the shard by then.
+
+        Raises: NotFound: the session has ended; Stale; StoreDown.
+        """
+        shared = session.shared
+        if shared is not None and not self._entered(shared, (shard,)):
+            await self._enter(shared, (shard,))
+        return session.uuid
 
     def rejoin(self) -> None:
         """This node has registered anew, so its former boot left every session: join those that connections here have."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, Literal
 
 import msgspec
 
 from tidewarden.errors import BadArg
+from tidewarden.queue.placing import STRATEGIES
 
 SHARDS_MAX = 256
 
@@ -19,7 +21,9 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
     that band, 0 = off. ``order``: ``bands``, or ``edf`` (earliest deadline alone). ``losses_max``: leases lost to
     disconnects before a task is buried, 0 = no limit. ``dedup_ms``: how long a finished id of the caller's is
     remembered, 0 = not at all. ``capacity``: tasks in any state that the queue holds at most, cut evenly over its
-    shards, 0 = no limit. ``shards`` is fixed while the queue holds tasks.
+    shards, 0 = no limit. ``strategy``: how a put chooses its shard: ``hash``, ``round_robin``, or the dotted name of a
+    function that the node's configuration allows. ``history``: ends that a failed task remembers, 0 = none. ``shards`` and
+    ``strategy`` are fixed while the queue holds tasks; ``layout`` counts how often they were changed, and is ours alone.
     """
 
     shards: int = 1
@@ -33,6 +37,13 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
     losses_max: int = 10
     backoff_cap_ms: int = 3_600_000
     capacity: int = 0
+    strategy: str = "hash"
+    history: int = 5
+    layout: int = 0
+
+    def shown(self) -> dict[str, Any]:
+        """The settings that are the user's."""
+        return {name: value for name, value in msgspec.structs.asdict(self).items() if name != "layout"}
 
     def shard_fields(self) -> list[str | int]:
         """What configure.lua writes into each shard's record, as name, value, …"""
@@ -43,7 +54,10 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 # The system's own queues are made with what they need, so that nodes which start together agree from the first moment.
-SYSTEM = {"_tokens:": QueueSettings(shards=16, losses_max=0, dedup_ms=0)}
+SYSTEM = {
+    "_tokens:": QueueSettings(shards=16, losses_max=0, dedup_ms=0, history=0),
+    "_locks": QueueSettings(shards=8, losses_max=0, dedup_ms=0, history=0),
+}
 
 
 def settings_of_new(queue: str) -> QueueSettings:
@@ -60,6 +74,7 @@ SHARD_FIELDS = (
     "dedup_ms",
     "losses_max",
     "backoff_cap_ms",
+    "history",
     "capacity",
 )
 LIMITS: dict[str, tuple[int, int]] = {
@@ -72,13 +87,16 @@ LIMITS: dict[str, tuple[int, int]] = {
     "losses_max": (0, 65_535),
     "backoff_cap_ms": (1, 366 * 86_400_000),
     "capacity": (0, 10**12),
+    "history": (0, 20),
 }
 CHOICES: dict[str, tuple[str, ...]] = {"durability": ("one", "fsync"), "order": ("bands", "edf")}
 
 
-def changed(old: QueueSettings, values: dict[str, Any], *, fsync_always: bool) -> QueueSettings:
+def changed(
+    old: QueueSettings, values: dict[str, Any], *, fsync_always: bool, strategies: Collection[str] = STRATEGIES
+) -> QueueSettings:
     """
-    ``old`` with ``values`` set.
+    ``old`` with ``values`` set. ``strategies``: those that this node knows.
 
     Raises: BadArg: an unknown name or a value that is not allowed; names both and what is.
     """
@@ -98,8 +116,15 @@ def changed(old: QueueSettings, values: dict[str, Any], *, fsync_always: bool) -
             if value not in CHOICES[name]:
                 raise BadArg(f"{name} is {value!r}; allowed are {', '.join(CHOICES[name])}")
             found[name] = value
+        elif name == "strategy":
+            if value not in strategies:
+                raise BadArg(
+                    f"strategy is {str(value)[:100]!r}; allowed at this node are {', '.join(strategies)}; "
+                    "functions of your own are listed in its configuration ([queues] strategies)"
+                )
+            found[name] = value
         else:
-            raise BadArg(f"there is no queue setting {name!r}; there are {', '.join((*LIMITS, *CHOICES))}")
+            raise BadArg(f"there is no queue setting {name!r}; there are {', '.join((*LIMITS, *CHOICES, 'strategy'))}")
     if found.get("durability") == "fsync" and not fsync_always:
         raise BadArg('durability fsync needs store.fsync = "always" in the configuration')
     return msgspec.structs.replace(old, **found)

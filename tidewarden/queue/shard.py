@@ -6,9 +6,11 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from tidewarden.errors import BadArg, Error, Internal, StoreDown
+from tidewarden.errors import BadArg, Error, StoreDown
+from tidewarden.queue.batch import Batch
+from tidewarden.queue.recut import Recut, recut_of, repeat
 from tidewarden.store import Link, Scripts
-from tidewarden.store.link import Arg, ReplyError, error_of
+from tidewarden.store.link import Arg
 
 ITEMS_MAX = 500  # of one verb in one script call
 BYTES_MAX = 4_000_000  # likewise, so that a call keeps neither the store nor the other items waiting for long
@@ -33,43 +35,13 @@ class Parked(Protocol):
         """End with what there is."""
 
 
-class _Batch:
-    """Items of one verb that wait to be sent: their arguments, and who wants each reply."""
-
-    __slots__ = ("args", "bytes", "futures", "head", "name", "verb")
-
-    def __init__(self, name: str, head: Sequence[Arg] = ()) -> None:
-        self.name = name
-        self.verb = name.rpartition(".")[2]
-        self.head = head
-        self.bytes = 0
-        self.args: list[Arg] = []
-        self.futures: list[asyncio.Future[Any]] = []
-
-    def answer(self, items: Any) -> None:
-        """The script's answer for each item, or its refusal of them all."""
-        if isinstance(items, ReplyError):
-            self.fail(error_of(str(items)))
-        elif len(items) != len(self.futures):
-            self.fail(Internal(f"a script answered {len(items)} items for {len(self.futures)}"))
-        else:
-            for future, item in zip(self.futures, items, strict=True):
-                if not future.done():
-                    future.set_result(item)
-
-    def fail(self, error: BaseException) -> None:
-        """Nobody's item was done, or nobody knows."""
-        for future in self.futures:
-            if not future.done():
-                future.set_exception(error)
-                _ = future.exception()
-
-
 class Shard:
     """
     The scripts of one shard, batched. Every method returns a future of the item's own reply (see ``lua/*.lua``).
 
     ``holder`` is asked anew for each call, for a node may register again; ``on_next(shard, delay_ms)`` hears the next event.
+    ``layout``: the number of the queue's cut; where the store knows a newer one, ``on_recut(shard, that)`` says where an id lies
+    now, and what can be repeated is.
     """
 
     def __init__(
@@ -79,8 +51,13 @@ class Shard:
         keys: tuple[str, ...],
         holder: Callable[[], str],
         on_next: Callable[[Shard, int], None],
+        *,
+        layout: int = 0,
+        on_recut: Callable[[Shard, int], asyncio.Future[Any]] | None = None,
     ) -> None:
         self.keys = keys
+        self._stamp = f"/{layout}" if layout else ""
+        self._on_recut = on_recut
         _, self.queue, index = split_prefix(keys[0])
         self.index = index
         self._link = link
@@ -88,7 +65,7 @@ class Shard:
         self._holder = holder
         self._on_next = on_next
         self._loop = asyncio.get_running_loop()
-        self._batches: dict[str, _Batch] = {}
+        self._batches: dict[str, Batch] = {}
         self._scheduled = False
         self._flying = 0  # calls of batches under way
         self.parked: dict[Parked, None] = {}
@@ -121,6 +98,10 @@ class Shard:
     def touch(self, task_id: str, lease: int, lease_ms: int) -> asyncio.Future[Any]:
         return self._add("queue.touch", (task_id, lease, lease_ms))
 
+    def batched(self, name: str, *args: Arg) -> asyncio.Future[Any]:
+        """One item of any script that takes a list of them and answers each."""
+        return self._add(name, args)
+
     def run(self, name: str, args: Sequence[Arg], now_ms: int = 0) -> asyncio.Future[Any]:
         """Run any script of this shard by itself, after what is batched so far."""
         self._send_all()
@@ -136,7 +117,7 @@ class Shard:
             self._send_all()
             batch = None
         if batch is None:
-            batch = self._batches[name] = _Batch(name, head)
+            batch = self._batches[name] = Batch(name, head)
         batch.bytes += size
         future: asyncio.Future[Any] = self._loop.create_future()
         batch.args.extend(args)
@@ -167,15 +148,14 @@ class Shard:
         for batch in batches.values():
             self._fly(batch.name, (*batch.head, *batch.args), (batch,))
 
-    def _fly(self, name: str, args: Sequence[Arg], batches: Sequence[_Batch]) -> None:
+    def _fly(self, name: str, args: Sequence[Arg], batches: Sequence[Batch]) -> None:
         self._flying += 1
 
         def answered(done: asyncio.Future[Any]) -> None:
             self._flying -= 1
             error = None if done.cancelled() else done.exception()
             if done.cancelled() or error is not None:
-                for batch in batches:
-                    batch.fail(error or StoreDown("the call was given up"))
+                self._refused(batches, error or StoreDown("the call was given up"))
             else:
                 now_ms, next_ms, woke, items = done.result()
                 parts = items if name == "queue.batch" else (items,)
@@ -189,7 +169,7 @@ class Shard:
 
     def _call(self, name: str, args: Sequence[Arg], now_ms: int = 0) -> asyncio.Future[Any]:
         try:
-            return self._scripts.run(self._link, name, self.keys, (now_ms, self._holder(), *args))
+            return self._scripts.run(self._link, name, self.keys, (self.stamped(now_ms), self._holder(), *args))
         except (Error, UnicodeEncodeError) as error:
             refused: asyncio.Future[Any] = self._loop.create_future()
             refused.set_exception(
@@ -197,18 +177,41 @@ class Shard:
             )
             return refused
 
-    def _alone(self, done: asyncio.Future[Any], future: asyncio.Future[Any]) -> None:
+    def _alone(self, done: asyncio.Future[Any], future: asyncio.Future[Any], of_batch: bool = False) -> None:
         if done.cancelled():
             return
         error = done.exception()
         if error is None:
             now_ms, next_ms, woke, items = done.result()
             if not future.done():
-                future.set_result(items)
+                future.set_result(items[0] if of_batch else items)
             self.heard(now_ms, next_ms, bool(woke))
+            return
+        error = recut_of(self.queue, error)
+        if isinstance(error, Recut) and self._on_recut is not None and not of_batch:
+            repeat(self._on_recut(self, error.layout), error, [future], "", ())
         elif not future.done():
             future.set_exception(error)
             _ = future.exception()
+
+    # --- a queue that was cut anew
+
+    def stamped(self, now_ms: int) -> Arg:
+        """The first argument of every script: the time (0: the store's), and which cut of the queue this is."""
+        return f"{now_ms}{self._stamp}" if self._stamp else now_ms
+
+    def _refused(self, batches: Sequence[Batch], error: BaseException) -> None:
+        error = recut_of(self.queue, error)
+        for batch in batches:
+            if isinstance(error, Recut) and self._on_recut is not None:
+                args = () if batch.name == "queue.take" else batch.args  # a take is of no one id
+                repeat(self._on_recut(self, error.layout), error, batch.futures, batch.name, args)
+            else:
+                batch.fail(error)
+
+    def repeat(self, name: str, item: Sequence[Arg], future: asyncio.Future[Any]) -> None:
+        """Run one item of a batch that was refused elsewhere; a second refusal is final."""
+        self._call(name, item).add_done_callback(lambda done: self._alone(done, future, of_batch=True))
 
     # --- waiting
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tidewarden.errors import Stale, StoreDown
+from tidewarden.queue.recut import Recut
 from tidewarden.queue.session import Session
 from tidewarden.queue.shard import Shard
 from tidewarden.queue.task import Taken
@@ -85,7 +86,10 @@ class Take:
         self._busy = False
         error = self._trouble = done.exception()
         if error is not None:
-            if (
+            if isinstance(error, Recut) and self._waits:
+                self._trouble = None
+                self._time_over()  # these shards are the queue's no longer: whoever waits here asks again
+            elif (
                 isinstance(error, StoreDown | Stale)
                 and self._waits
                 and not (self._got or self._ended or self.future.done())

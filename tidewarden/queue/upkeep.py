@@ -8,29 +8,42 @@ from typing import Any
 
 import msgspec
 
-from tidewarden.errors import BadArg, NotFound, NotHeld
-from tidewarden.queue.registry import Registry
+from tidewarden.errors import BadArg, NotFound, NotHeld, Stale
+from tidewarden.queue.placing import STRATEGIES
 from tidewarden.queue.settings import QueueSettings, changed
 from tidewarden.queue.task import COUNT_MAX, STATES, TIME_MAX_MS, Changes, check_id, check_name, check_range, described
+from tidewarden.queue.topics import Topics
 from tidewarden.store.link import Arg
 
+ALL = 2**31  # a count that is no limit
 
-class Upkeep(Registry):
+
+class Upkeep(Topics):
     """Kick, update, delete, peek, pause, statistics and settings."""
 
-    async def kick(self, queue: str, *, count: int = 0, task_id: str = "", reason_prefix: str = "") -> int:
-        """Buried tasks become ready: one by id, or at most ``count`` of those whose reason begins with the prefix; how many did."""
+    async def kick(
+        self, queue: str, *, count: int = 0, task_id: str = "", reason_prefix: str = "", age_ms: int = 0
+    ) -> int:
+        """
+        Buried tasks become ready; how many did.
+
+        One by id, or at most ``count`` of those whose reason begins with the prefix and that were buried ``age_ms`` ago or
+        earlier; in no case one that is buried while this runs, so that what fails at once is not kicked for ever.
+        """
         shards = await self._open(check_name(queue))
         if task_id:
             moved, _ = await self._lane(shards, check_id(task_id)).run("queue.kick", (1, task_id, "", 0))
             return int(moved)
-        check_range(count, "COUNT", 1, 2**31)
+        check_range(count, "COUNT", 1, ALL)
+        check_range(age_ms, "AGE", 0, TIME_MAX_MS // 2)
         total = 0
         for shard in shards:
-            rank = 0
+            rank = till_ms = 0
             while rank >= 0 and total < count:
-                moved, rank = await shard.run("queue.kick", (min(count - total, COUNT_MAX), "", reason_prefix, rank))
+                args = (min(count - total, COUNT_MAX), "", reason_prefix, rank, till_ms, age_ms)
+                moved, rank = await shard.run("queue.kick", args)
                 total += moved
+                till_ms = till_ms or max(1, shard.now_ms - age_ms)
         return total
 
     async def update(self, queue: str, task_id: str, changes: Changes) -> None:
@@ -98,10 +111,17 @@ class Upkeep(Registry):
         shards = await self._open(check_name(queue))
         return list(await asyncio.gather(*(shard.run(name, args) for shard in shards)))
 
-    async def stats(self, queue: str) -> dict[str, Any]:
-        """Counts by state, counters since the queue was made, what happens next. Raises: NotFound: there is no such queue."""
+    async def stats(self, queue: str, *, by_shard: bool = False) -> dict[str, Any]:
+        """
+        Counts by state, counters since the queue was made, what happens next; of a topic its queues.
+
+        ``by_shard``: the counts of each shard, too. Raises: NotFound: there is no such queue.
+        """
         if check_name(queue) not in self._shards and await self._link.call("HEXISTS", self._registry_key, queue) == 0:
-            raise NotFound(f"there is no queue {queue}")
+            links = await self._link.call("HGET", self._topics_key, queue)
+            if links is None:
+                raise NotFound(f"there is no queue {queue}")
+            return {"topic": queue, "queues": sorted(links.decode().split())}
         names = ("delayed", "ready", "leased", "buried")
         total: dict[str, Any] = {
             "queue": queue,
@@ -115,9 +135,11 @@ class Upkeep(Registry):
         upcoming: list[int] = []
         counters: dict[str, int] = {}
         waiting_takes = 0
+        each: list[dict[str, int]] = []
         for row, shard in zip(await self._each(queue, "queue.stats", ()), self._shards[queue], strict=True):
             for name, value in zip(names, row[:4], strict=True):
                 total[name] += value
+            each.append({"shard": shard.index, **dict(zip(names, row, strict=False)), "total": sum(row[:4])})
             total["paused_until_ms"] = max(total["paused_until_ms"], row[4])
             total["waiting"] = max(total["waiting"], row[5])
             oldest += [row[6]] if row[6] >= 0 else []
@@ -132,29 +154,49 @@ class Upkeep(Registry):
         total["waiting_takes_here"] = waiting_takes
         total["oldest_ready_deadline_ms"] = min(oldest, default=-1)
         total["next_ms"] = min(upcoming, default=-1)
+        if by_shard:
+            total["by_shard"] = each
         return total | {f"count_{name}": value for name, value in sorted(counters.items())}
 
     async def configure(self, queue: str, values: dict[str, Any]) -> dict[str, Any]:
         """
         Change settings of a queue, which is made when it is new; the settings now.
 
-        Raises: BadArg: an unknown name, a value that is not allowed, or ``shards`` or ``order`` of a queue that holds tasks.
+        Raises: BadArg: an unknown name, a value that is not allowed, or ``shards``, ``strategy`` or ``order`` of a queue that
+        holds tasks; Stale: somebody else changed them at the same time.
         """
         await self._open(check_name(queue))
         raw = await self._link.call("HGET", self._registry_key, queue)  # another node may have changed it a moment ago
         self._build(queue, msgspec.json.decode(raw, type=QueueSettings))
         old = self._settings[queue]
-        new = changed(old, values, fsync_always=self._config.store.fsync == "always")
-        if new.shards != old.shards:
-            stats = await self.stats(queue)
-            if stats["total"] or stats["schedules"]:
-                raise BadArg(f"shards of {queue} can be changed only while it is empty and has no schedules")
+        always = self._config.store.fsync == "always"
+        strategies = (*STRATEGIES, *self._strategies)
+        new = changed(old, values, fsync_always=always, strategies=strategies)
+        cut = [name for name in ("shards", "strategy") if getattr(new, name) != getattr(old, name)]
+        if cut:
+            new = msgspec.structs.replace(new, layout=old.layout + 1)
+            await self._close_cut(queue, raw, old, cut)
         shards = self._cut(queue, new)
         replies = await asyncio.gather(*(shard.run("queue.configure", new.shard_fields()) for shard in shards))
         if b"NOTEMPTY" in replies:
             await asyncio.gather(*(shard.run("queue.configure", old.shard_fields()) for shard in shards))
             raise BadArg(f"order of {queue} can be changed only while it is empty")
-        await self._link.call("HSET", self._registry_key, queue, msgspec.json.encode(new))
+        if not await self._by_name("queue.change", queue, raw, msgspec.json.encode(new)):
+            raise Stale(f"the settings of {queue} were changed by somebody else at the same time; repeat this")
         self._build(queue, new)
-        await self._link.call("PUBLISH", self._registry_key, queue)
-        return msgspec.structs.asdict(new)
+        return new.shown()
+
+    async def _close_cut(self, queue: str, raw: bytes, old: QueueSettings, cut: list[str]) -> None:
+        """
+        Close the shards of a queue to everybody who knows it only as it is cut now, if all of them are empty.
+
+        From then until the new settings are stored the queue answers nobody; where they never come, :meth:`_read_cut` ends it.
+        """
+        refused = BadArg(f"{' and '.join(cut)} of {queue} can be changed only while it is empty and has no schedules")
+        stats = await self.stats(queue)
+        if stats["total"] or stats["schedules"]:
+            raise refused
+        closed = await self._each(queue, "queue.configure", ("layout", old.layout + 1))
+        if b"NOTEMPTY" in closed:  # something was put meanwhile
+            await self._keep_cut(queue, raw, old, old.layout + 1)
+            raise refused

@@ -99,11 +99,12 @@ class Connection(asyncio.Protocol):
                 self._crowded()
 
     def eof_received(self) -> bool:
-        if (
-            not (self._begun_count or self._requests)
-            or self._held_up
-            or (self.session is not None and self.session.held)
-        ):
+        if self._held_up:
+            # What it waits for ends now. An answer that is there already must still go: its tasks are a session's, which may live on.
+            self.hang_up()
+            self.end_waits()
+            return True
+        if not (self._begun_count or self._requests) or (self.session is not None and self.session.held):
             return False
         self._closing = True  # a script's last words, like `printf … | nc`: answer, then close
         return True

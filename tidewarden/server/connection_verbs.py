@@ -262,10 +262,7 @@ COMMANDS = (
 )
 
 LATER = (
-    *(unsupported(name, "a queue verb")
-      for name in ("Q.LINK", "Q.UNLINK")),
     unsupported("T.MGET", "a token verb"),
     *(unsupported(name, "a schedule verb") for name in ("S.PAUSE", "S.RESUME")),
-    *(unsupported(name, "locks") for name in ("L.ACQUIRE", "L.RENEW", "L.RELEASE")),
     *(unsupported(name, "a cluster verb") for name in ("R.TRANSFER", "R.SWITCHOVER", "R.JOIN", "R.LEAVE", "R.BACKUP")),
 )  # fmt: skip

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidewarden.errors import BadArg, Full
 from tidewarden.queue.task import Changes
+from tidewarden.queue.upkeep import ALL
 
 from . import replies
 from .options import Option, Options, data, lowered, number, text
@@ -16,12 +17,14 @@ from .verbs import ANY, Command, Pending, Request
 if TYPE_CHECKING:
     from .connection import Connection
 
+BURIED = {"REASON": Option("reason_prefix", text), "AGE": Option("age_ms", number)}
 KICK = Options(
     "Q.KICK",
     {
-        "COUNT": Option("count", number, rival="task_id"),
-        "ID": Option("task_id", text, rival="count"),
-        "REASON": Option("reason_prefix", text, rival="task_id"),
+        "COUNT": Option("count", number, rival="all"),
+        "ALL": Option("all", None, rival="count"),
+        "ID": Option("task_id", text),
+        **BURIED,
     },
 )
 UPDATE = Options(
@@ -45,8 +48,16 @@ PAGE = Options(
 PAUSE = Options("Q.PAUSE", {"MS": Option("ms", number)})
 PURGE = Options("Q.PURGE", {"STATE": Option("state", lowered)})
 MOVE = Options(
-    "Q.MOVE", {"COUNT": Option("count", number), "TO": Option("target", lambda word, value: queue_name(value))}
+    "Q.MOVE",
+    {
+        "COUNT": Option("count", number, rival="all"),
+        "ALL": Option("all", None, rival="count"),
+        "TO": Option("target", lambda word, value: queue_name(value)),
+        **BURIED,
+    },
 )
+STATS = Options("Q.STATS", {"SHARDS": Option("by_shard", None)})
+LIST = Options("Q.LIST", {"TOPICS": Option("topics", None)})
 CHECK = Options("Q.CHECK", {"REPAIR": Option("repair", None)})
 PAGE_COUNT = 100
 
@@ -54,9 +65,20 @@ PAGE_COUNT = 100
 def kick(connection: Connection, request: Request) -> Pending:
     """Q.KICK"""
     fields = KICK.parse(request, 2)
-    if "count" not in fields and "task_id" not in fields:
-        raise BadArg("Q.KICK needs COUNT n or ID id.")
+    if "task_id" in fields:
+        if len(fields) > 1:
+            raise BadArg("Q.KICK takes ID id, which names the task, with no other option.")
+    else:
+        _count_of(fields, "Q.KICK needs COUNT n, ALL or ID id.")
     return Pending(connection.server.queues.kick(queue_name(request[1]), **fields), integer)
+
+
+def _count_of(fields: dict[str, Any], missing: str) -> None:
+    """ALL is a count that is no limit. Raises: BadArg: neither was given."""
+    if fields.pop("all", False):
+        fields["count"] = ALL
+    if "count" not in fields:
+        raise BadArg(missing)
 
 
 def update(connection: Connection, request: Request) -> Pending:
@@ -121,10 +143,20 @@ def release_all(connection: Connection, request: Request) -> Pending:
 def move(connection: Connection, request: Request) -> Pending:
     """Q.MOVE"""
     fields = MOVE.parse(request, 2)
-    if len(fields) < 2:
-        raise BadArg("Q.MOVE needs COUNT n and TO queue.")
-    queues = connection.server.queues
-    return Pending(queues.move(queue_name(request[1]), fields["target"], count=fields["count"]), integer)
+    _count_of(fields, "Q.MOVE needs COUNT n, or ALL, and TO queue.")
+    if "target" not in fields:
+        raise BadArg("Q.MOVE needs TO queue.")
+    return Pending(connection.server.queues.move(queue_name(request[1]), fields.pop("target"), **fields), integer)
+
+
+def link(connection: Connection, request: Request) -> Pending:
+    """Q.LINK"""
+    return Pending(connection.server.queues.link(queue_name(request[1]), queue_name(request[2])), integer)
+
+
+def unlink(connection: Connection, request: Request) -> Pending:
+    """Q.UNLINK"""
+    return Pending(connection.server.queues.unlink(queue_name(request[1]), queue_name(request[2])), integer)
 
 
 def check(connection: Connection, request: Request) -> Pending:
@@ -145,8 +177,8 @@ def check(connection: Connection, request: Request) -> Pending:
 def stats(connection: Connection, request: Request) -> Pending:
     """Q.STATS of one queue, or of all"""
     queues = connection.server.queues
-    if len(request) == 2:
-        return Pending(queues.stats(queue_name(request[1])), replies.encode)
+    if len(request) > 1:
+        return Pending(queues.stats(queue_name(request[1]), **STATS.parse(request, 2)), replies.encode)
 
     async def every() -> dict[str, Mapping[str, Any]]:
         return {name: await queues.stats(name) for name in await queues.names() if name[:1] != "_"}
@@ -156,6 +188,8 @@ def stats(connection: Connection, request: Request) -> Pending:
 
 def names(connection: Connection, request: Request) -> Pending:
     """Q.LIST"""
+    if LIST.parse(request, 1):
+        return Pending(connection.server.queues.topics(), replies.encode)
     return Pending(_users_queues(connection.server.queues.names()), replies.encode)
 
 
@@ -185,7 +219,7 @@ def _ending(result: tuple[str, bytes], resp: int) -> bytes:
 
 
 COMMANDS = (
-    Command("Q.KICK", kick, 4, 6, "queue COUNT n [REASON prefix] | queue ID id", group="queue"),
+    Command("Q.KICK", kick, 3, 8, "queue {COUNT n | ALL} [REASON prefix] [AGE ms] | queue ID id", group="queue"),
     Command("Q.UPDATE", update, 4, ANY, "queue id [PAYLOAD bytes] [AT unix_ms | DELAY ms] [DEADLINE unix_ms | WITHIN ms] "
             "[PRIORITY n] [LEASE n]", group="queue"),
     Command("Q.DELETE", delete, 3, 5, "queue id [LEASE n | FORCE]", group="queue"),
@@ -193,11 +227,13 @@ COMMANDS = (
     Command("Q.WAIT", wait, 4, 4, "queue id ms", group="queue"),
     Command("Q.PAUSE", pause, 2, 4, "queue [MS ms]", group="queue"),
     Command("Q.RESUME", resume, 2, 2, "queue", group="queue"),
-    Command("Q.STATS", stats, 1, 2, "[queue]", group="queue"),
-    Command("Q.LIST", names, 1, 1, group="queue"),
+    Command("Q.STATS", stats, 1, 3, "[queue [SHARDS]]", group="queue"),
+    Command("Q.LIST", names, 1, 2, "[TOPICS]", group="queue"),
+    Command("Q.LINK", link, 3, 3, "topic queue", group="queue"),
+    Command("Q.UNLINK", unlink, 3, 3, "topic queue", group="queue"),
     Command("Q.CONFIG", config, 2, ANY, "queue [SET name value …]", group="queue"),
     Command("Q.PURGE", purge, 2, 4, "queue [STATE s]", group="queue"),
     Command("Q.RELEASEALL", release_all, 2, 2, "queue", group="queue"),
-    Command("Q.MOVE", move, 6, 6, "queue COUNT n TO queue", group="queue"),
+    Command("Q.MOVE", move, 5, 10, "queue {COUNT n | ALL} TO queue [REASON prefix] [AGE ms]", group="queue"),
     Command("Q.CHECK", check, 1, 3, "queue|* [REPAIR]", group="queue"),
 )  # fmt: skip

@@ -252,6 +252,7 @@ class EmbeddedStore:
             )
         view = int(await client.incr(f"{tag}:view"))
         await client.config_set("appendfsync", self._config.fsync)
+        await client.function_flush()  # nodes load theirs; those of former versions would stay for ever
         await client.config_set("requirepass", self._password)
         return view
 

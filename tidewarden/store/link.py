@@ -291,7 +291,9 @@ class Link(asyncio.Protocol):
 def _refused(done: asyncio.Future[Any]) -> None:
     """One of the first commands was answered; a connection that was lost meanwhile is reported as such."""
     error = None if done.cancelled() else done.exception()
-    if error is not None and not isinstance(error, StoreDown):
+    if (
+        error is not None and not isinstance(error, StoreDown) and "already exists" not in str(error)
+    ):  # a library of scripts
         log.warning("the store refused what every connection begins with: %s", error)
 
 

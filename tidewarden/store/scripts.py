@@ -10,21 +10,27 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
-from tidewarden.errors import Error
+from tidewarden.errors import Error, Full
 from tidewarden.store.link import Arg, Link
 from tidewarden.store.trim import trim
 
 PRELUDE = "prelude.lua"
 _PARTS = re.compile(r"^-- VERBS +(.*)$", re.MULTILINE)
+_PREPARED = "local function prepare()"  # in a prelude: to be called before each verb
 
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """One script as it is sent: ``name`` is ``room.file``, ``sha`` what EVALSHA names."""
+    """
+    One script as it is sent: ``name`` is ``room.file``, ``sha`` what EVALSHA names.
+
+    ``function`` is its name in the library, for FCALL; empty where it stands in none.
+    """
 
     name: str
     source: bytes
     sha: str
+    function: str
 
 
 def _read(package: str) -> Iterator[tuple[str, str]]:
@@ -35,41 +41,72 @@ def _read(package: str) -> Iterator[tuple[str, str]]:
                 yield path.name, path.read_text("utf-8")
 
 
+def _sha(source: bytes) -> str:
+    return hashlib.sha1(source, usedforsecurity=False).hexdigest()
+
+
 class Scripts:
     """
     Every script of the product. ``shared`` is a file put before each script of ``packages``; a package's ``prelude.lua`` comes next.
-    The script itself is handed to the shared file's ``run(verb)`` as a function. A header line ``-- VERBS a b`` puts the folder's
-    ``a.lua`` and ``b.lua`` before it, as functions ``a`` and ``b``.
+    The shared file's ``begin(KEYS, ARGV)``, the prelude's ``prepare()`` where it has one, and ``run(verb)`` are called with the
+    script as a function. A header line ``-- VERBS a b`` puts the folder's ``a.lua`` and ``b.lua`` before it, as functions.
 
     Packages in ``plain`` get nothing put before theirs.
+
+    The same text also makes a library of functions, read by the server once: with ``library`` scripts are run from it, which
+    spares the server building every shared function anew at each call. What the library cannot do is done by EVALSHA.
     """
 
-    def __init__(self, shared: tuple[str, str], packages: Sequence[str], plain: Sequence[str] = ()) -> None:
+    def __init__(
+        self, shared: tuple[str, str], packages: Sequence[str], plain: Sequence[str] = (), *, library: bool = False
+    ) -> None:
         package, name = shared
         head = dict(_read(package))[name]
+        self.uses_library = library
         self._scripts: dict[str, Script] = {}
+        self._library = ["local KEYS, ARGV", head]
         for package in packages:
-            self._add(package, head, skip=(name,))
+            self._add(package, head, skip=name)
         for package in plain:
-            self._add(package, "", skip=())
+            self._add_plain(package)
+        text = "\n".join(self._library)
+        self.library = f"#!lua name=tidewarden_{_sha(text.encode())[:16]}\n{text}\n".encode()
+        """The source of the library. Its name follows from its text, so that nodes of two versions have one each."""
 
-    def _add(self, package: str, head: str, skip: tuple[str, ...]) -> None:
+    def _add_plain(self, package: str) -> None:
+        for name, text in _read(package):
+            self._keep(package, name, text, "")
+
+    def _keep(self, package: str, file: str, text: str, function: str) -> None:
+        name = f"{package.rpartition('.')[2]}.{file.removesuffix('.lua')}"
+        source = text.encode()
+        self._scripts[name] = Script(name, source, _sha(source), function)
+
+    def _add(self, package: str, head: str, skip: str) -> None:
         files = dict(_read(package))
-        head += files.get(PRELUDE, "")
-        room = package.rpartition(".")[2]
+        prelude = files.pop(PRELUDE, "")
+        begin = "begin(KEYS, ARGV)\n" + ("prepare()\n" if _PREPARED in prelude else "")
+        self._library += ["do", prelude]
         for name, text in files.items():
-            if name not in (*skip, PRELUDE):
-                body = f"return run(function()\n{text}\nend)\n" if head else text
-                parts = _PARTS.search(text)
-                for part in parts[1].split() if parts else ():
-                    body = f"local function {part}()\n{files[part + '.lua']}\nend\n{body}"
-                source = (trim(head, body) + body).encode()
-                script = Script(
-                    f"{room}.{name.removesuffix('.lua')}",
-                    source,
-                    hashlib.sha1(source, usedforsecurity=False).hexdigest(),
-                )
-                self._scripts[script.name] = script
+            if name == skip:
+                continue
+            parts = _PARTS.search(text)
+            before = "".join(
+                f"local function {part}()\n{files[part + '.lua']}\nend\n"
+                for part in (parts[1].split() if parts else ())
+            )
+            body = f"{begin}{before}return run(function()\n{text}\nend)\n"
+            source = f"local KEYS, ARGV = KEYS, ARGV\n{trim(head + prelude, body)}{body}"
+            function = f"{package.rpartition('.')[2]}_{name.removesuffix('.lua')}_{_sha(source.encode())[:16]}"
+            self._keep(package, name, source, function)
+            call = begin.replace("KEYS, ARGV", "keys, arguments")
+            self._library += [
+                "do",
+                f"{before}local function verb()\n{text}\nend",
+                f"redis.register_function('{function}', function(keys, arguments)\n{call}return run(verb)\nend)",
+                "end",
+            ]
+        self._library.append("end")
 
     def __getitem__(self, name: str) -> Script:
         return self._scripts[name]
@@ -78,8 +115,19 @@ class Scripts:
         return iter(self._scripts.values())
 
     def load_commands(self, _link: Link) -> list[Sequence[Arg]]:
-        """What a link says after connecting, so that EVALSHA finds every script."""
-        return [("SCRIPT", "LOAD", script.source) for script in self]
+        """What a link says after connecting, so that EVALSHA and FCALL find every script."""
+        library: list[Sequence[Arg]] = [("FUNCTION", "LOAD", self.library)] if self.uses_library else []
+        return [*library, *(("SCRIPT", "LOAD", script.source) for script in self)]
+
+    async def use_library(self, link: Link, embedded: bool) -> None:
+        """From now on run scripts from the library, if the store is embedded: a server of one's own keeps nothing of ours but data."""
+        self.uses_library = embedded
+        if embedded:
+            try:
+                await link.call("FUNCTION", "LOAD", self.library)
+            except Error as error:
+                if not known_already(error):
+                    raise
 
     def run(self, link: Link, name: str, keys: Sequence[str], args: Sequence[Arg]) -> asyncio.Future[Any]:
         """
@@ -88,44 +136,51 @@ class Scripts:
         Raises (in the future): what :meth:`Link.call` raises; refusals of the script by their word.
         """
         script = self._scripts[name]
-        first = link.call("EVALSHA", script.sha, len(keys), *keys, *args)
+        tries: list[tuple[str, Arg]] = [("EVALSHA", script.sha), ("EVAL", script.source)]
+        if self.uses_library and script.function:
+            tries.insert(0, ("FCALL", script.function))
+        first = link.call(*tries[0], len(keys), *keys, *args)
         if not first.done():
             outer: asyncio.Future[Any] = first.get_loop().create_future()
-            first.add_done_callback(lambda done: self._settle(link, script, keys, args, done, outer))
+            _follow(link, tries, (len(keys), *keys, *args), first, outer)
             return outer
         return first
 
-    @staticmethod
-    def _settle(
-        link: Link,
-        script: Script,
-        keys: Sequence[str],
-        args: Sequence[Arg],
-        done: asyncio.Future[Any],
-        outer: asyncio.Future[Any],
-    ) -> None:
-        if done.cancelled():
-            return
-        error = done.exception()
-        if outer.done():
+
+def _follow(
+    link: Link,
+    tries: list[tuple[str, Arg]],
+    args: Sequence[Arg],
+    inner: asyncio.Future[Any],
+    outer: asyncio.Future[Any],
+) -> None:
+    """``outer`` gets what ``inner`` says, or the next way of calling does where the server could not run it in this one."""
+
+    def settle(done: asyncio.Future[Any]) -> None:
+        if done.cancelled() or outer.done():
             return  # whoever asked has gone
+        error = done.exception()
         if error is None:
             outer.set_result(done.result())
-        elif isinstance(error, Error) and str(error).startswith("NOSCRIPT"):
-            # It was not run: sending it whole is no repetition.
-            again = link.call("EVAL", script.source, len(keys), *keys, *args)
-            again.add_done_callback(lambda second: _copy(second, outer))
+        elif len(tries) > 1 and _not_run(tries[0][0], error):
+            _follow(link, tries[1:], args, link.call(*tries[1], *args), outer)
         else:
             outer.set_exception(error)
 
+    inner.add_done_callback(settle)
 
-def _copy(source: asyncio.Future[Any], target: asyncio.Future[Any]) -> None:
-    if source.cancelled():
-        return
-    error = source.exception()
-    if target.done():
-        return
-    if error is None:
-        target.set_result(source.result())
-    else:
-        target.set_exception(error)
+
+def known_already(error: BaseException) -> bool:
+    """Whether a FUNCTION LOAD was refused because another node had loaded the same library before."""
+    return isinstance(error, Error) and "already exists" in str(error)
+
+
+def _not_run(way: str, error: BaseException) -> bool:
+    """
+    Whether the server refused before the script's first line, so that calling it in another way is no repetition.
+
+    A full store refuses a whole FCALL; by EVALSHA it refuses only what grows (https://valkey.io/topics/lua-api, script flags).
+    """
+    if way == "FCALL":
+        return isinstance(error, Full) or (isinstance(error, Error) and "unction not found" in str(error))
+    return isinstance(error, Error) and str(error).startswith("NOSCRIPT")

@@ -18,6 +18,7 @@ for i = 1, #items do
   if not t or (how == 'loss' and r.sticky) then reply[i] = 0
   elseif how == 'bury' then
     unlease(id, r)
+    remember(r, 'bury', r.attempts, string.sub(reason, 1, 240))
     bury(id, r, string.sub(reason, 1, 240))
     reply[i] = 1
   else

@@ -1,16 +1,16 @@
 -- kick: buried tasks become ready again, with their attempts, losses and TTL forgotten.
 -- KEYS    1 the shard  2 the view
 -- ARGV    3 tasks at most  4 id ("": any)  5 prefix of the reason ("": any)  6 rank to go on from
+--         7 only those buried by then (unix ms; 0 or none: by now)  8 less so many ms
 -- RETURNS {moved, rank to go on from | -1}
 open()
 local most, id, prefix, from = int(3, 'count', 0, 1000), ARGV[4], ARGV[5], int(6, 'rank', 0, NEVER)
-local moved, kept = 0, 0
+local till = (ARGV[7] and int(7, 'till', 0, NEVER) or 0)
+if till == 0 then till = now - (ARGV[8] and int(8, 'age', 0, NEVER) or 0) end
+local moved = 0
 local function kick(name)
   local t, r = task_get(name), tries_get(name)
-  if not t then
-    kept = kept + 1 -- a stray: passed by, for the next round begins behind it
-    return
-  end
+  if not t then return end -- a stray: passed by, for the next round begins behind it
   redis.call('ZREM', key('buried'), name)
   if r then tries_drop(name) end
   if t.expires > 0 then
@@ -25,10 +25,6 @@ if id ~= '' then
   if redis.call('ZSCORE', key('buried'), id) then kick(id) end
   return finish({moved, -1})
 end
-local ids = redis.call('ZRANGE', key('buried'), from, from + 999)
-for i = 1, #ids do
-  if moved >= most then break end
-  local r = prefix ~= '' and tries_get(ids[i])
-  if not r or string.sub(r.reason, 1, #prefix) == prefix then kick(ids[i]) else kept = kept + 1 end
-end
-return finish({moved, #ids == 1000 and from + kept or -1})
+local ids, seen, more = buried_page(from, most, prefix, till)
+for i = 1, #ids do kick(ids[i]) end
+return finish({moved, more and from + seen - moved or -1})

@@ -1,7 +1,8 @@
 -- peek: look at tasks by id, or at a page of those in one state; changes nothing.
 -- KEYS    1 the shard  2 the view
 -- ARGV    3 'id' | state (delayed, ready, leased, buried)  4 id | tasks at most  5 cursor ("": from the start)
--- RETURNS {tasks, cursor ("": no more)}; a task is {id, state, payload, priority, due, deadline, attempts, losses, lease, lease_end | at, holder, reason, lease_ms, attempts_max, backoff_ms, expires (0: never)}
+-- RETURNS {tasks, cursor ("": no more)}; a task is {id, state, payload, priority, due, deadline, attempts, losses, lease, lease_end | at, holder, reason, lease_ms, attempts_max, backoff_ms, expires (0: never), history}
+--         where history is a list of {ms, how, attempt, reason}, the oldest first
 open()
 local tasks = {}
 local function show(id, state, score)
@@ -12,8 +13,10 @@ local function show(id, state, score)
     local index = state == 'leased' and 'leased:' .. index_of(r.holder) or state == 'ready' and 'ready:' .. t.priority or state
     score = redis.call('ZSCORE', key(index), id)
   end
+  local history = history_of(r)
+  for i = 1, #history do history[i][5] = nil end
   tasks[#tasks + 1] = {id, state, t.payload, t.priority, t.due, t.deadline, r.attempts, r.losses, r.holder ~= '' and r.lease or 0,
-                       tonumber(score or 0), r.holder, r.reason, t.lease_ms, t.attempts_max, t.backoff_ms, t.expires}
+                       tonumber(score or 0), r.holder, r.reason, t.lease_ms, t.attempts_max, t.backoff_ms, t.expires, history}
 end
 if ARGV[3] == 'id' then
   show(ARGV[4])

@@ -39,7 +39,7 @@ local room = S.capacity > 0 and S.capacity - redis.call('HLEN', key('tasks')) or
 local function add(name, score, id)
   local list = lists[name] or {}
   lists[name] = list
-  list[#list + 1], list[#list + 2] = text(score), id
+  list[#list + 1], list[#list + 2] = score, id
 end
 for i = 1, #items do
   local id, t, mode = items[i][1], items[i][2], items[i][3]

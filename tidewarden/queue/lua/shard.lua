@@ -1,27 +1,37 @@
--- shard: what a shard of a queue is. Local functions only; the loader puts this file before every verb's.
+-- shard: what a shard of a queue is. Local functions only; the loader puts this file, and the names KEYS and ARGV, before every verb's.
 -- KEYS    1 the shard's prefix `{cluster:queue:shard}`  2 the store's view counter, on an embedded store only
--- ARGV    1 now_ms (unix; "0": the store's TIME)  2 the caller's holder `node.boot` ("-": none)  3… the verb's own
+-- ARGV    1 now_ms (unix; "0": the store's TIME), and `/layout` in a queue that was cut anew  2 the caller's holder `node.boot` ("-": none)  3… the verb's own
 -- REPLY   finish(items) = {now_ms, next_ms | -1, woke 0|1, items}; refusals are errors `CODE message`
 -- This file alone knows the layout (format 1). A task is in exactly one of delayed, ready:<priority>, leased:<holder>, buried.
 -- The holder `~<uuid>` is a session's: the leases of all of them stand in `leased:~`, and `held` (zset, scores 0) has `<uuid><id>` for each.
 -- Beside them: expiring (zset, waiting tasks with a TTL), waits (hash id → holders), done:<id> and gone:<id> (how a task ended, for a while).
-local P = KEYS[1]
-local ARGV = ARGV -- batch.lua puts each part's own arguments here
-local CALLER = ARGV[2]
-local NEVER = 4398046511104 -- 2^42: later than any time on the wire
-local MODES = {keep = true, fail = true, replace = true}
+local P, CALLER
 local now, now_us
 local view -- the store's, read at the first lease
 local S -- the shard record, numbers as numbers
-local changed = {} -- fields of the record to write back
-local counts = {} -- counters to raise
-local joined = false -- this verb is a part of a batch: another finishes for it
-local alarm_lowered, woke, counted = false, false, false
-local freed = false -- a task is gone: a queue with a capacity has room again
-local ended = {} -- ids of tasks whose end somebody waits for
-local growing = false -- put-like scripts set it: on a full store they are refused, all others must get through
+local changed -- fields of the record to write back
+local counts -- counters to raise
+local joined -- this verb is a part of a batch: another finishes for it
+local alarm_lowered, woke, counted
+local freed -- a task is gone: a queue with a capacity has room again
+local ended -- ids of tasks whose end somebody waits for
+local growing -- put-like scripts set it: on a full store they are refused, all others must get through
+local pack, unpack_struct
+local NEVER = 4398046511104 -- 2^42: later than any time on the wire
+local MODES = {keep = true, fail = true, replace = true}
 
-local function text(n) return string.format('%.0f', n) end
+-- Before every verb. As a library this file is read once, so whatever a verb changes begins here and not where it is named.
+local function begin(keys, arguments)
+  KEYS, ARGV = keys, arguments
+  P, CALLER = KEYS[1], ARGV[2]
+  now, now_us, view, S = nil, nil, nil, nil
+  changed, counts, ended = {}, {}, {}
+  joined, alarm_lowered, woke, counted, freed, growing = false, false, false, false, false, false
+  pack, unpack_struct = struct.pack, struct.unpack
+end
+
+-- Exact for every integer below 2^53 (`tostring` and `..` round). redis.call writes the numbers it is given exactly, too.
+local function text(n) return string.format('%d', n) end
 local function refuse(message) error({err = message}, 0) end
 
 -- Runs a verb. A refusal becomes an error reply of its message alone: Redis 6.2 cannot raise a table, later ones add the script's line.
@@ -46,9 +56,17 @@ local function int(i, name, low, high)
   return n
 end
 
+-- The counters of every put, take and ack stand in the record, which is written anyway; all others in a hash of their own.
+local IN_RECORD = {put = 'puts', taken = 'takes', acked = 'acks'}
 local function count(name, n)
-  counts[name] = (counts[name] or 0) + (n or 1)
-  counted = true
+  local field = IN_RECORD[name]
+  if field then
+    S[field] = (S[field] or 0) + (n or 1)
+    changed[field] = true
+  else
+    counts[name] = (counts[name] or 0) + (n or 1)
+    counted = true
+  end
 end
 
 local function set(field, value)
@@ -56,10 +74,25 @@ local function set(field, value)
   changed[field] = true
 end
 
+-- A queue that is cut anew counts its layouts, and callers say with the time which one they know: `now_ms/layout`. A newer one is adopted.
+local function agree(layout)
+  local stored = S.layout
+  if layout < stored then
+    S = nil -- no other part of a batch may run either
+    refuse('RECUT ' .. text(stored) .. ' the queue of ' .. P .. ' was cut anew since the caller read its settings')
+  end
+  set('layout', layout)
+end
+
 local function open()
   if S then return end -- a part of a batch
   local time = redis.call('TIME')
+  local layout = 0
   now = tonumber(ARGV[1])
+  if not now then
+    local at, known = string.match(ARGV[1], '^(%d+)/(%d+)$')
+    now, layout = tonumber(at), tonumber(known)
+  end
   if now == 0 then
     now_us = time[1] * 1000000 + time[2]
     now = math.floor(now_us / 1000)
@@ -80,6 +113,8 @@ local function open()
   if S.format > 1 then
     refuse('INTERNAL the shard ' .. P .. ' has format ' .. text(S.format) .. '; this version reads 1: upgrade this node')
   end
+  S.layout = S.layout or 0
+  if S.layout ~= layout then agree(layout) end
 end
 
 -- Lists in the record: names separated by spaces, each at most once.
@@ -140,8 +175,6 @@ local function note_tick(ms)
 end
 
 -- Static record, written at the put: flags, priority, due, then only what differs from the default.
-local pack, unpack_struct = struct.pack, struct.unpack
-
 local function encode(t)
   local flags, rest = 0, ''
   if t.deadline ~= t.due then flags, rest = flags + 1, rest .. pack('>I6', t.deadline) end
@@ -170,15 +203,22 @@ local function decode(raw)
 end
 
 -- Mutable record, there only once a task was taken, failed or buried. sticky: an open intent, the lease ends by its time alone.
+-- history: how its leases ended badly, the last few; a task that never failed has none, and no bytes for it.
 local function tries_encode(r)
-  local flags = (r.sticky and 1 or 0) + (r.own and 2 or 0)
-  return pack('>dI2I2BI6B', r.lease, r.attempts, r.losses, flags, r.lease_ms, #r.holder) .. r.holder .. r.reason
+  local flags, history = (r.sticky and 1 or 0) + (r.own and 2 or 0), r.history
+  if history then flags, history = flags + 4, pack('>I2', #history) .. history end
+  return pack('>dI2I2BI6B', r.lease, r.attempts, r.losses, flags, r.lease_ms, #r.holder) .. r.holder .. (history or '') .. r.reason
 end
 
 local function tries_decode(raw)
   local lease, attempts, losses, flags, lease_ms, length, at = unpack_struct('>dI2I2BI6B', raw)
-  return {lease = lease, attempts = attempts, losses = losses, sticky = flags % 2 == 1, own = flags >= 2, lease_ms = lease_ms,
-          holder = string.sub(raw, at, at + length - 1), reason = string.sub(raw, at + length)}
+  local from, history = at + length, nil
+  if flags % 8 >= 4 then
+    local size, start = unpack_struct('>I2', raw, from)
+    history, from = string.sub(raw, start, start + size - 1), start + size
+  end
+  return {lease = lease, attempts = attempts, losses = losses, sticky = flags % 2 == 1, own = flags % 4 >= 2, lease_ms = lease_ms,
+          holder = string.sub(raw, at, at + length - 1), history = history, reason = string.sub(raw, from)}
 end
 
 local function fresh_tries() return {lease = 0, attempts = 0, losses = 0, sticky = false, own = false, lease_ms = 0, holder = '', reason = ''} end
@@ -226,7 +266,7 @@ end
 -- A task with a TTL stands in `expiring` too, as long as it is ready or delayed; the record says when there may be any.
 local function may_expire(id, t)
   if (t.expires or 0) == 0 then return end
-  redis.call('ZADD', key('expiring'), text(t.expires), id)
+  redis.call('ZADD', key('expiring'), t.expires, id)
   if S.ttls == 0 then set('ttls', 1) end
   note(t.expires)
 end
@@ -252,14 +292,14 @@ local function use_priority(priority)
 end
 
 local function make_ready(id, t)
-  redis.call('ZADD', key('ready:' .. t.priority), text(t.deadline), id)
+  redis.call('ZADD', key('ready:' .. t.priority), t.deadline, id)
   use_priority(t.priority)
   woke = true
   may_expire(id, t)
 end
 
 local function make_delayed(id, t, at)
-  redis.call('ZADD', key('delayed'), text(at), id)
+  redis.call('ZADD', key('delayed'), at, id)
   note(at)
   may_expire(id, t)
 end
@@ -308,6 +348,15 @@ local function removed(id, known)
   over(id)
 end
 
+-- This node is told when the task ends.
+local function await_end(id)
+  local holders = redis.call('HGET', key('waits'), id) or ''
+  if has(holders, CALLER) then return end
+  redis.call('HDEL', key('shard'), '') -- a removal first: a full store lets the script go on
+  redis.call('HSET', key('waits'), id, with(holders, CALLER))
+  if holders == '' then set('awaited', S.awaited + 1) end
+end
+
 local function tell_ends(channel, place)
   for from = 1, #ended, 1000 do
     local ids = {unpack(ended, from, math.min(from + 999, #ended))}
@@ -320,10 +369,28 @@ local function tell_ends(channel, place)
   set('awaited', redis.call('HLEN', key('waits')))
 end
 
+-- One more bad end for the record, the oldest is dropped. An entry: when, how (fail, expired, loss, bury, ttl), attempt, reason.
+local function history_of(r)
+  local hows, entries, at = {'fail', 'expired', 'loss', 'bury', 'ttl'}, {}, 1
+  while r.history and at <= #r.history do
+    local ms, how, attempt, size = unpack_struct('>I6BI2B', r.history, at)
+    entries[#entries + 1] = {ms, hows[how] or '', attempt, string.sub(r.history, at + 10, at + 9 + size), at}
+    at = at + 10 + size
+  end
+  return entries
+end
+local function remember(r, how, attempt, reason)
+  local most, codes = S.history or 5, {fail = 1, expired = 2, loss = 3, bury = 4, ttl = 5}
+  if most == 0 then return end
+  local entries = r.history and history_of(r) or {}
+  local first = entries[#entries - most + 2]
+  r.history = (first and string.sub(r.history, first[5]) or most > 1 and r.history or '') .. pack('>I6BI2B', now, codes[how], attempt, #reason) .. reason
+end
+
 local function bury(id, r, reason)
   r.holder, r.sticky, r.reason = '', false, reason
   tries_put(id, r)
-  redis.call('ZADD', key('buried'), text(now), id)
+  redis.call('ZADD', key('buried'), now, id)
   count('buried')
   over(id)
 end
@@ -336,15 +403,32 @@ local function backoff(t, r)
   return math.floor(wait * (1 + dice / 4))
 end
 
+-- A lock is a task that is there while somebody holds it (see lock_acquire.lua): whatever ends the lease, nothing stays, and who waits is told.
+local function unlock(id)
+  redis.call('HDEL', key('tasks'), id)
+  tries_drop(id)
+  over(id)
+end
+
+-- The lock under its fence number: its body and tries record; nil when it is not held under that one.
+local function locked(name, fence)
+  local t, r = task_get(name), tries_get(name)
+  if t and r and r.holder ~= '' and unpack_struct('>d', t.payload) == fence then return t, r end
+  return nil
+end
+
 -- A lease is over. how: release (attempt given back) | fail, expired (attempt kept, backoff) | loss (given back, counted as a loss).
 -- delay_ms: nil for the backoff. The caller has checked that `r` is the record of a leased task.
 local function end_lease(id, t, r, how, delay_ms, reason)
   unlease(id, r)
   count(how)
+  if S.locks then return unlock(id) end
+  reason = reason and string.sub(reason, 1, 240)
+  if how ~= 'release' then remember(r, how, r.attempts, reason or '') end
   if how == 'release' or how == 'loss' then r.attempts = r.attempts - 1 end
   if how == 'loss' then r.losses = math.min(r.losses + 1, 65535) end
   if how ~= 'release' and reason == nil then reason = how end
-  if reason then r.reason = string.sub(reason, 1, 240) end
+  if reason then r.reason = reason end
   local spent = t.attempts_max > 0 and r.attempts >= t.attempts_max and (how == 'fail' or how == 'expired')
   if spent then return bury(id, r, r.reason) end
   if how == 'loss' and S.losses_max > 0 and r.losses >= S.losses_max then return bury(id, r, 'losses') end
@@ -417,6 +501,20 @@ local function next_event()
   return at
 end
 
+-- Buried tasks from a rank on, at most `most` ids: buried by `till`, with a reason that begins with `prefix`.
+-- How many entries were looked at comes second; whether there are more behind them, third.
+local function buried_page(from, most, prefix, till)
+  local page, ids, seen = redis.call('ZRANGE', key('buried'), from, from + 999, 'WITHSCORES'), {}, 0
+  for i = 1, #page, 2 do
+    if tonumber(page[i + 1]) > till then return ids, seen, false end
+    if #ids == most then return ids, seen, true end
+    local r = prefix ~= '' and tries_get(page[i])
+    if prefix == '' or r and string.sub(r.reason, 1, #prefix) == prefix then ids[#ids + 1] = page[i] end
+    seen = seen + 1
+  end
+  return ids, seen, #page == 2000
+end
+
 local function promote_due(most)
   local ids = redis.call('ZRANGEBYSCORE', key('delayed'), '-inf', text(now), 'LIMIT', 0, most)
   if #ids == 0 then return 0 end
@@ -428,7 +526,7 @@ local function promote_due(most)
       local t = decode(bodies[i])
       local list = by[t.priority] or {}
       by[t.priority] = list
-      list[#list + 1], list[#list + 2] = text(t.deadline), ids[i]
+      list[#list + 1], list[#list + 2] = t.deadline, ids[i]
     else
       count('strays')
     end
@@ -444,7 +542,9 @@ end
 -- A task that nobody took within its TTL is buried.
 local function outlived(id, t, r)
   count('outlived')
-  bury(id, r or fresh_tries(), 'expired')
+  r = r or fresh_tries()
+  remember(r, 'ttl', r.attempts, '')
+  bury(id, r, 'expired')
 end
 
 local function bury_expired(most)
@@ -537,16 +637,19 @@ local function finish(items)
   if S.paused > now then woke = false end -- nobody can take; the pause's end is an alarm, or a resume
   if woke or alarm_lowered or #ended > 0 or (freed and S.roomless ~= '') then wake() end
   if next(changed) ~= nil or counted then
-    if not growing then redis.call('HDEL', key('shard'), '') end -- a removal first: a full store lets the script go on
     set('seq', S.seq + 1)
     if S.format == 0 then set('format', 1) end
     local fields = {}
     for field in pairs(changed) do
       local value = S[field]
-      fields[#fields + 1], fields[#fields + 2] = field, type(value) == 'number' and text(value) or value
+      fields[#fields + 1], fields[#fields + 2] = field, value
     end
-    redis.call('HSET', key('shard'), unpack(fields))
-    for name, n in pairs(counts) do redis.call('HINCRBY', key('counts'), name, text(n)) end
+    if growing then redis.call('HSET', key('shard'), unpack(fields))
+    elseif type(redis.pcall('HSET', key('shard'), unpack(fields))) == 'table' then -- the store is full, and nothing was removed yet
+      redis.call('HDEL', key('shard'), '') -- a removal first: a full store lets the script go on
+      redis.call('HSET', key('shard'), unpack(fields))
+    end
+    for name, n in pairs(counts) do redis.call('HINCRBY', key('counts'), name, n) end
   end
   return {now, S.alarm < NEVER and S.alarm or -1, woke and 1 or 0, items}
 end

@@ -10,5 +10,9 @@ for word in string.gmatch(S.pris, '%S+') do
 end
 for word in string.gmatch(S.holders, '%S+') do leased = leased + redis.call('ZCARD', key('leased:' .. word)) end
 for _ in string.gmatch(S.waiting, '%S+') do waiting = waiting + 1 end
+local counters = redis.call('HGETALL', key('counts'))
+for name, field in pairs(IN_RECORD) do
+  if S[field] then counters[#counters + 1], counters[#counters + 2] = name, text(S[field]) end
+end
 return finish({redis.call('ZCARD', key('delayed')), ready, leased, redis.call('ZCARD', key('buried')), S.paused > now and S.paused or 0,
-               waiting, oldest, S.alarm < NEVER and S.alarm or -1, S.epoch, redis.call('HGETALL', key('counts')), redis.call('ZCARD', key('ticks'))})
+               waiting, oldest, S.alarm < NEVER and S.alarm or -1, S.epoch, counters, redis.call('ZCARD', key('ticks'))})

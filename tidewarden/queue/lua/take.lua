@@ -20,11 +20,19 @@ end
 if total > 4000 then refuse('TOOBIG one script takes at most 4000 tasks') end
 if now >= S.alarm then promote(most) end
 
--- The bands of one priority, read as far as they are needed.
-local function bands(priority, needed)
-  local name, edge = key('ready:' .. priority), text(now + S.urgent_ms)
-  local ranges = {urgent = {'(' .. text(now), edge}, late = {'-inf', text(now)}, early = {'(' .. edge, '+inf'}}
-  local read, at = {}, {urgent = 0, late = 0, early = 0}
+-- The bands of one priority, read as far as they are needed. `heads` are its first `needed` entries with their scores: where
+-- they are all there is, or all late ones that are needed, the store is not asked again.
+local function bands(priority, needed, heads)
+  local name, edge = key('ready:' .. priority), now + S.urgent_ms
+  local ranges = {urgent = {'(' .. text(now), text(edge)}, early = {'(' .. text(edge), '+inf'}}
+  local read, at = {late = {}}, {urgent = 0, late = 0, early = 0}
+  local whole = #heads < 2 * needed
+  if whole then read.urgent, read.early = {}, {} end
+  for i = 1, #heads, 2 do
+    local score = tonumber(heads[i + 1])
+    local list = score <= now and read.late or whole and (score <= edge and read.urgent or read.early)
+    if list then list[#list + 1] = heads[i] end
+  end
   return function(band)
     if not read[band] then
       local range = ranges[band]
@@ -39,7 +47,9 @@ end
 -- Up to `needed` ids of one priority, in order; every late_share-th comes from late, every early_share-th from early.
 local function choose(priority, needed)
   if S.order == 'edf' then return redis.call('ZRANGE', key('ready:' .. priority), 0, needed - 1) end
-  local pull, ids = bands(priority, needed), {}
+  local heads = redis.call('ZRANGE', key('ready:' .. priority), 0, needed - 1, 'WITHSCORES')
+  if #heads == 0 then return {} end
+  local pull, ids = bands(priority, needed, heads), {}
   while #ids < needed do
     local turn, id = S.taken + #ids + 1, nil
     if S.early_share > 0 and turn % S.early_share == S.early_share - 1 then id = pull('early')
@@ -86,7 +96,7 @@ local function lease(id, raw, tried, lease_ms, holder)
     list = shared
     kept[#kept + 1], kept[#kept + 2] = '0', string.sub(holder, 2) .. id
   end
-  list[#list + 1], list[#list + 2] = text(now + lease_ms), id
+  list[#list + 1], list[#list + 2] = now + lease_ms, id
   note(now + lease_ms)
   count('taken')
   return {id, r.lease, t.payload, r.attempts, t.deadline, now + lease_ms}

@@ -6,8 +6,11 @@
 --   account_failing  zset account by next try     account_dead  zset account by time of death
 --   account_meta     hash floor -> the highest grant of any account deleted here: no number is ever given twice
 -- A token's task has the account's name, no payload, due = the row's due_ms, deadline = its expires_at_ms.
-local ACCOUNTS, INTENTS, SPARES, TROUBLES = key('accounts'), key('account_intents'), key('account_spares'), key('account_troubles')
-local FAILING, DEAD, META = key('account_failing'), key('account_dead'), key('account_meta')
+local ACCOUNTS, INTENTS, SPARES, TROUBLES, FAILING, DEAD, META
+local function prepare()
+  ACCOUNTS, INTENTS, SPARES, TROUBLES = key('accounts'), key('account_intents'), key('account_spares'), key('account_troubles')
+  FAILING, DEAD, META = key('account_failing'), key('account_dead'), key('account_meta')
+end
 local HEAD = 44 -- bytes of a row's head
 local NORMAL, WANTED = 50, 40 -- priorities: a token somebody waits for goes before those merely due
 local LEASE_MAX, COUNT_MAX = 9007199254740991, 4294967295

@@ -1,0 +1,138 @@
+"""A queue is cut into other shards, and nodes that have not heard of it yet cannot put into what is another layout."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+
+from tidewarden.errors import BadArg, Error, Stale
+from tidewarden.queue import NewTask
+from tidewarden.queue.recut import Recut, recut_of
+from tidewarden.queue.settings import QueueSettings
+
+
+def test_the_scripts_word_is_understood() -> None:
+    found = recut_of("q", Error("RECUT 7 the queue was cut"))
+    assert isinstance(found, Recut)
+    assert found.layout == 7
+    assert found.code == "STALE"
+    for other in (Error("x RECUT 7"), Stale("RECUT 7 y")):
+        assert recut_of("q", other) is other
+
+
+async def deaf_pair(node: Any, shards: int = 2) -> tuple[Any, Any]:
+    """Two nodes that know a queue of so many shards; the second hears of nothing any more."""
+    n0 = await node("n0")
+    await n0.queues.configure("q", {"shards": shards})
+    n1 = await node("n1")
+    assert await n1.queues.shards("q") == shards
+    await n1.ears.stop()
+    return n0, n1
+
+
+@pytest.mark.parametrize("shards", [1, 3, 8])
+async def test_a_stale_nodes_puts_arrive_where_everybody_looks(node: Any, shards: int) -> None:
+    n0, n1 = await deaf_pair(node)
+    await n0.queues.configure("q", {"shards": shards})
+    names = [f"t{n}" for n in range(50)]
+    assert await asyncio.gather(*(n1.queues.put("q", NewTask(id=name)) for name in names)) == names
+    for name in names:
+        assert (await n0.queues.peek("q", name))["state"] == "ready"
+    assert await n1.queues.shards("q") == shards
+    assert (await n0.queues.stats("q"))["ready"] == 50
+
+
+async def test_a_stale_nodes_acks_find_the_task(node: Any) -> None:
+    n0, n1 = await deaf_pair(node)
+    await n0.queues.configure("q", {"shards": 5})
+    session = n0.queues.open_session()
+    names = [f"t{n}" for n in range(20)]
+    await asyncio.gather(*(n0.queues.put("q", NewTask(id=name)) for name in names))
+    taken = await n0.queues.take(session, ["q"], count=20)
+    assert len(taken) == 20
+    # Together with a take, which cannot be repeated: every part of the batch is refused.
+    acks = n1.queues.ack(n1.queues.open_session(), "q", [(task.id, task.lease) for task in taken])
+    take = n1.queues.take(n1.queues.open_session(), ["q"], wait_ms=60_000)
+    assert await acks == [1] * 20
+    assert await take == [], "who waits where the queue no longer is asks again"
+    assert (await n0.queues.stats("q"))["total"] == 0
+
+
+async def test_what_cannot_be_repeated_is_refused_once(node: Any) -> None:
+    n0, n1 = await deaf_pair(node)
+    await n0.queues.configure("q", {"shards": 4})
+    await n0.queues.put("q", NewTask(id="a"))
+    with pytest.raises(Stale, match="is being cut into other shards; repeat"):
+        await n1.queues.take(n1.queues.open_session(), ["q"])
+    assert [task.id for task in await n1.queues.take(n1.queues.open_session(), ["q"])] == ["a"]
+    await n0.queues.delete("q", "a", force=True)
+    await n0.queues.configure("q", {"shards": 1})
+    with pytest.raises(Stale):
+        await n1.queues.stats("q")
+    assert (await n1.queues.stats("q"))["shards"] == 1
+
+
+async def test_scripts_of_other_rooms_are_repeated(node: Any) -> None:
+    n0, n1 = await deaf_pair(node)
+    await n0.queues.configure("q", {"shards": 4})
+    assert await n1.queues.script("queue.reap", "q", 0, [1, "n9", 1, 10]) == [0, 0]
+    await n0.queues.configure("q", {"shards": 3})
+    assert (await n1.queues.script_on(n0.link, "queue.stats", "q", 1, []))[2][:4] == [0, 0, 0, 0]
+
+
+async def test_a_cut_needs_an_empty_queue_and_leaves_it_usable(node: Any) -> None:
+    n0 = await node()
+    await n0.queues.configure("q", {"shards": 2})
+    await n0.queues.put("q", NewTask(id="a"))
+    for values in ({"shards": 3}, {"strategy": "round_robin"}, {"shards": 3, "strategy": "round_robin"}):
+        with pytest.raises(BadArg, match="can be changed only while it is empty"):
+            await n0.queues.configure("q", values)
+    assert await n0.queues.configure("q", {"shards": 2, "lease_ms": 5})  # the same number is no change
+    assert (await n0.queues.peek("q", "a"))["state"] == "ready"
+    assert "layout" not in await n0.queues.settings("q")
+
+
+async def test_a_put_into_the_middle_of_a_cut_stops_it(node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    n0, n1 = await deaf_pair(node)
+
+    async def empty(_queue: str) -> dict[str, int]:
+        await n1.queues.put("q", NewTask(id="late"))
+        return {"total": 0, "schedules": 0}
+
+    with monkeypatch.context() as patch:
+        patch.setattr(n0.queues, "stats", empty)
+        with pytest.raises(BadArg, match="shards of q can be changed only while it is empty"):
+            await n0.queues.configure("q", {"shards": 4})
+    for one in (n0, n1):
+        for n in range(10):
+            await one.queues.put("q", NewTask(id=f"t{n}"))
+        assert (await one.queues.stats("q"))["total"] == 11
+
+
+async def test_a_cut_whose_node_died_over_it_is_undone(node: Any, caplog: pytest.LogCaptureFixture) -> None:
+    n0, n1 = await deaf_pair(node)
+    await n0.queues.script("queue.configure", "q", 0, ["layout", 2])  # closed one shard of two, and died
+    names = [f"t{n}" for n in range(20)]
+    await asyncio.gather(*(n1.queues.put("q", NewTask(id=name)) for name in names))
+    assert "broke off; it keeps its 2" in caplog.text
+    for name in names:
+        assert (await n0.queues.peek("q", name))["state"] == "ready"
+    raw = await n0.link.call("HGET", "{tw}:queues", "q")
+    assert msgspec.json.decode(raw, type=QueueSettings).layout == 3
+
+
+async def test_two_that_cut_at_once_do_not_mix(node: Any) -> None:
+    n0, n1 = await node("n0"), await node("n1")
+    await n0.queues.put("q", NewTask(id="x"))
+    await n0.queues.delete("q", "x")
+    replies = await asyncio.gather(
+        n0.queues.configure("q", {"shards": 4}), n1.queues.configure("q", {"shards": 7}), return_exceptions=True
+    )
+    assert all(isinstance(reply, dict | Stale) for reply in replies), replies
+    for n in range(30):
+        for one in (n0, n1):
+            await one.queues.put("q", NewTask(id=f"t{n}"))
+    assert (await n0.queues.stats("q"))["total"] == (await n1.queues.stats("q"))["total"] == 30
