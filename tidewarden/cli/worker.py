@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tidewarden.errors import BadArg
-from tidewarden.log import Human, Json
+from tidewarden.log import Human, Json, close
 
 from .connection import DATA_DIR, REFUSED, USAGE, DataDir, addresses, stop
 
@@ -75,6 +75,8 @@ def worker(
         code = found.run()
     except BadArg as error:
         raise stop(str(error), USAGE) from None
+    finally:
+        close()
     if code:
         raise typer.Exit(REFUSED)
 
@@ -112,6 +114,6 @@ def _log(name: str, verbose: bool) -> None:
     handler = logging.StreamHandler()
     terminal = sys.stderr.isatty()
     handler.setFormatter(Human(name, colour=terminal) if terminal else Json(name))
-    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
-    if verbose:
-        logging.getLogger("tidewarden").setLevel(logging.DEBUG)
+    logging.getLogger().addHandler(handler)
+    logging.getLogger().setLevel(logging.INFO)
+    logging.getLogger("tidewarden").setLevel(logging.DEBUG if verbose else logging.INFO)

@@ -100,9 +100,8 @@ class Connection(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         if self._held_up:
-            # What it waits for ends now. An answer that is there already must still go: its tasks are a session's, which may live on.
-            self.hang_up()
-            self.end_waits()
+            self.hang_up()  # an answer that is there already still goes: its tasks are a session's, which may live on
+            self.end_waits(quietly=True)
             return True
         if not (self._begun_count or self._requests) or (self.session is not None and self.session.held):
             return False
@@ -162,11 +161,11 @@ class Connection(asyncio.Protocol):
         """Hang up at once, whatever the peer has not read yet."""
         self._transport.abort()
 
-    def end_waits(self) -> None:
-        """End the requests that wait; whoever still reads is told DRAINING."""
+    def end_waits(self, *, quietly: bool = False) -> None:
+        """End the requests that wait; whoever still reads is told DRAINING, unless ``quietly``."""
         for slot in self._slots:
-            if slot.waits and slot.future is not None:
-                slot.future.cancel()
+            if slot.waits and slot.future is not None and slot.future.cancel():
+                slot.muted = slot.muted or quietly
 
     def idle(self) -> bool:
         """Whether nothing is under way and nothing held."""
