@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tidewarden.client.address import Address, addresses, parse
@@ -39,12 +41,25 @@ def test_secrets_are_not_shown() -> None:
     assert "secret" not in str(caught.value)
 
 
+def test_without_a_word_it_is_the_local_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert addresses(None, {}) == [Address("127.0.0.1", 7420)]
+    data = tmp_path / "tidewarden-data"
+    for name, port in (("n0", 9420), ("n1", 9430)):
+        (data / name).mkdir(parents=True)
+        (data / name / "node.toml").write_text(f"[node]\nbase_port = {port}\n")
+    (data / "n2").mkdir()
+    (data / "n2" / "node.toml").write_text("damaged [")
+    (data / "secrets").mkdir()
+    (data / "secrets" / "admin.secret").write_text("s@ret\n")
+    assert addresses(None, {}) == [Address("127.0.0.1", port, "admin", "s@ret") for port in (9420, 9430)]
+
+
 def test_several_nodes_and_the_environment() -> None:
     environ = {"TIDEWARDEN_URL": "redis://a, redis://b:5"}
     assert [address.host for address in addresses(None, environ)] == ["a", "b"]
     assert [address.host for address in addresses("redis://c", environ)] == ["c"]
     assert [address.host for address in addresses(["redis://c", "redis://d"], environ)] == ["c", "d"]
-    assert addresses(None, {}) == [Address("127.0.0.1", 7420)]
     with pytest.raises(BadArg, match="no node is given"):
         addresses([], {})
 

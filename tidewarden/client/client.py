@@ -42,7 +42,8 @@ class AsyncClient:
 
     Args:
         urls: nodes, ``redis://user:secret@host:port``, one or several (a list, or separated by commas); the first is used
-            until it fails. Without any: ``TIDEWARDEN_URL``, else 127.0.0.1:7420.
+            until it fails. Without any: ``TIDEWARDEN_URL``, else the local cluster whose data folder is ``./tidewarden-data``,
+            else 127.0.0.1:7420.
         grace_ms: how long the session's leases outlive its last connection.
         retry_s: how long a call goes on over broken connections before it raises Unreachable.
         answer_s: how long a node may take to answer before it is left.
