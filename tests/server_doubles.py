@@ -64,6 +64,11 @@ class RecordingQueues:
         self.arrived.set()
         return task_id
 
+    def put_plain(self, *_: Any) -> None:
+        """Everything goes the ordinary way here."""
+
+    take_plain = ack_plain = put_plain
+
     async def put_waiting(self, queue: str, task: NewTask, wait_ms: int) -> str:
         self.calls.append(("put_waiting", queue, task, wait_ms))
         return task.id or "made"

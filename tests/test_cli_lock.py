@@ -28,13 +28,14 @@ _spec.loader.exec_module(recording_node)
 pytestmark = pytest.mark.live
 
 FENCE = 2**37
+UUID = "9f6a2c1e-5b7d-4c55-8a9e-0d6c3a1f2b44"
 SLEEP = (sys.executable, "-c", "import time; time.sleep(60)")
 
 
 @pytest.fixture
 def node() -> Iterator[Any]:
     with recording_node.running() as node:
-        node.answers = {"L.ACQUIRE": FENCE, "L.RENEW": "OK", "L.RELEASE": "OK"}
+        node.answers = {"SESSION": UUID, "L.ACQUIRE": FENCE, "L.RENEW": "OK", "L.RELEASE": "OK"}
         yield node
 
 
@@ -52,9 +53,11 @@ def test_a_command_runs_under_the_lock_and_its_exit_code_is_ours(node: Any, tmp_
     result = run(node, "run", "a", "--json", "--", sys.executable, "-c", script)
     assert result.exit_code == 7
     assert out.read_text() == f"a{FENCE}"
-    assert verbs(node) == ["L.ACQUIRE", "L.RENEW", "L.RELEASE"]
-    assert node.asked[0][:5] == ["L.ACQUIRE", "a", "30000", "WAIT", "3600000"]
-    assert node.asked[2] == ["L.RELEASE", "a", str(FENCE)]
+    assert verbs(node) == ["SESSION", "L.ACQUIRE", "SESSION", "L.RENEW", "L.RELEASE"]
+    assert node.asked[0] == ["SESSION", "GRACE", "5000"]
+    assert node.asked[1][:5] == ["L.ACQUIRE", "a", "30000", "WAIT", "3600000"]
+    assert node.asked[2] == ["SESSION", UUID]
+    assert node.asked[4] == ["L.RELEASE", "a", str(FENCE)]
     assert [json.loads(line)["event"] for line in result.stderr.splitlines()] == ["acquired", "released"]
 
 
@@ -68,7 +71,7 @@ def test_a_lock_that_is_not_free_runs_nothing(node: Any, tmp_path: Path) -> None
         assert result.exit_code == code
         assert said in result.stderr
     assert not (tmp_path / "x").exists()
-    assert "WAIT" not in node.asked[0]
+    assert "WAIT" not in node.asked[1]
 
 
 def test_a_command_that_is_not_there(node: Any) -> None:
@@ -95,11 +98,29 @@ def test_it_is_renewed_and_the_command_ended_when_it_is_lost(node: Any) -> None:
     assert "L.RELEASE" not in verbs(node)
 
 
-def test_a_broken_connection_ends_the_command(node: Any) -> None:
+def test_a_broken_connection_is_made_again(node: Any) -> None:
+    node.answers["L.RENEW"] = lambda request: None if verbs(node).count("L.RENEW") == 2 else "OK"
+    result = run(node, "run", "a", "--lease-ms", "600", "--", sys.executable, "-c", "import time; time.sleep(1)")
+    assert result.exit_code == 0, result.stderr
+    assert verbs(node)[:7] == ["SESSION", "L.ACQUIRE", "SESSION", "L.RENEW", "L.RENEW", "SESSION", "L.RENEW"]
+    assert verbs(node)[-1] == "L.RELEASE"
+
+
+def test_without_a_connection_the_command_ends_before_the_lease_does(node: Any) -> None:
     node.answers["L.RENEW"] = lambda request: "OK" if verbs(node).count("L.RENEW") == 1 else None
+    result = run(node, "run", "a", "--lease-ms", "900", "--", *SLEEP)
+    assert result.exit_code == 1
+    assert "was lost while the command ran: the connection broke" in result.stderr
+
+
+def test_a_session_that_ended_meanwhile_ends_the_command(node: Any) -> None:
+    node.answers["L.RENEW"] = lambda request: "OK" if verbs(node).count("L.RENEW") == 1 else None
+    node.answers["SESSION"] = lambda request: (
+        UUID if verbs(node).count("SESSION") < 3 else errors.NotFound("it has ended")
+    )
     result = run(node, "run", "a", "--", *SLEEP)
     assert result.exit_code == 1
-    assert "the connection broke, and the lock with it" in result.stderr
+    assert "NOTFOUND it has ended" in result.stderr
 
 
 def test_a_node_that_is_silent_ends_the_command_before_the_lease_ends(node: Any) -> None:
@@ -116,7 +137,7 @@ def test_a_node_that_is_silent_ends_the_command_before_the_lease_ends(node: Any)
     finally:
         silent.set()
     assert result.exit_code == 1
-    assert "it could not be renewed in time" in result.stderr
+    assert "was lost while the command ran" in result.stderr
 
 
 def test_sigterm_reaches_the_command_and_the_lock_is_released(node: Any, until: Callable[..., object]) -> None:

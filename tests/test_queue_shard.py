@@ -45,12 +45,10 @@ class Told:
     """Scripts and link double: each call is kept and answered by hand."""
 
     def __init__(self) -> None:
-        self.calls: list[tuple[str, tuple[Any, ...], asyncio.Future[Any]]] = []
+        self.calls: list[tuple[str, tuple[Any, ...], Any]] = []
 
-    def run(self, link: Any, name: str, keys: Any, args: Any) -> asyncio.Future[Any]:
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self.calls.append((name, tuple(args), future))
-        return future
+    def send(self, link: Any, name: str, keys: Any, args: Any, receiver: Any) -> None:
+        self.calls.append((name, tuple(args), receiver))
 
 
 @pytest.fixture

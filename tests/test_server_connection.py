@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from tidewarden.server import connection as module
-
 _spec = importlib.util.spec_from_file_location("server_doubles", Path(__file__).with_name("server_doubles.py"))
 doubles = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(doubles)
@@ -185,74 +183,12 @@ async def test_too_many_waiting_takes() -> None:
         await second.close()
 
 
-async def test_a_crowd_behind_a_waiting_take_is_cut() -> None:
-    async with Door() as door:
-        line = await door.dial()
-        line.send("Q.TAKE WAIT 20000 FROM a", *["PING"] * 1500)
-        assert (await line.rest()).startswith(b"-TOOBIG")
-        assert door.queues.closed
-
-
-async def test_so_is_a_load_behind_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "AHEAD_BYTES", 100_000)
-    async with Door() as door:
-        line = await door.dial()
-        line.send("Q.TAKE WAIT 20000 FROM a")
-        await reach(lambda: door.server.waiting == 1)
-        line.send(("ECHO", b"x" * 60_000), ("ECHO", b"x" * 60_000))
-        assert (await line.rest()).startswith(b"-TOOBIG")
-
-
-async def test_large_requests_in_a_pipeline_wait_in_the_socket(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "AHEAD_BYTES", 100_000)
-    async with Door() as door:
-        line = await door.dial()
-        answers = asyncio.ensure_future(
-            line.reader.readexactly((len(b"+OK\r\n") + 60_000 + len(b"$60000\r\n\r\n")) * 30)
-        )
-        line.send(*["Q.RESUME mail", ("ECHO", b"x" * 60_000)] * 30)
-        assert (await asyncio.wait_for(answers, 60)).count(b"+OK\r\n$60000") == 30
-
-
 async def test_many_requests_and_the_end_at_once_are_answered() -> None:
     async with Door() as door:
         line = await door.dial()
         line.send(*["PING"] * 900)
         line.writer.write_eof()
         assert await line.rest() == b"+PONG\r\n" * 900
-
-
-async def test_a_long_pipeline_is_answered_whole() -> None:
-    async with Door() as door:
-        line = await door.dial()
-        answers = asyncio.ensure_future(line.reader.readexactly(len(b"+OK\r\n+PONG\r\n") * 20_000))
-        for _ in range(20):
-            line.send(*["Q.RESUME mail", "PING"] * 1000)
-            await line.writer.drain()
-        assert await asyncio.wait_for(answers, 60) == b"+OK\r\n+PONG\r\n" * 20_000
-        await line.close()
-
-
-async def test_a_peer_that_does_not_read_is_cut_and_nobody_else_suffers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "OUTPUT_BYTES", 10_000)
-    monkeypatch.setattr(module, "STALL_S", 0.2)
-    async with Door() as door:
-        deaf = socket.create_connection(("127.0.0.1", door.port))
-        deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        deaf.setblocking(False)
-        blob = doubles.framed(("ECHO", b"x" * 500_000))
-        loop = asyncio.get_running_loop()
-
-        async def flood() -> None:
-            while True:
-                await loop.sock_sendall(deaf, blob)
-
-        with pytest.raises((ConnectionResetError, BrokenPipeError)):
-            await asyncio.wait_for(flood(), 30)
-        deaf.close()
-        well = await door.dial()
-        assert await well.ask("PING") == b"+PONG"
-        await well.close()
 
 
 async def test_a_reset_while_answers_are_on_their_way() -> None:

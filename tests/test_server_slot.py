@@ -7,13 +7,15 @@ from typing import Any, cast
 
 from tidewarden.errors import NotHeld
 from tidewarden.server import replies
-from tidewarden.server.slot import Slot
+from tidewarden.server.slot import PendingSlot, Slot
+from tidewarden.server.verbs import Pending
 
 
 class RecordingConnection:
     resp = 3
 
-    def __init__(self) -> None:
+    def __init__(self, closing: bool) -> None:
+        self.closing = closing
         self.answers: list[Slot] = []
 
     def refuse(self, error: Exception) -> bytes:
@@ -23,13 +25,13 @@ class RecordingConnection:
         self.answers.append(slot)
 
 
-async def settle(result: object) -> bytes | None:
+async def settle(result: object, *, closing: bool = False) -> bytes | None:
     """The reply that a future with ``result`` leaves in its slot."""
-    connection = RecordingConnection()
-    slot = Slot(cast(Any, connection), replies.encode, waits=False, muted=False)
-    future = asyncio.get_running_loop().create_future()
-    slot.future = future
-    future.add_done_callback(slot.done)
+    connection = RecordingConnection(closing)
+    loop = asyncio.get_running_loop()
+    future = loop.create_future()
+    slot = PendingSlot(cast(Any, connection), Pending(future, replies.encode), loop)
+    slot.begun = True
     if result is None:
         future.cancel()
     elif isinstance(result, Exception):
@@ -39,7 +41,8 @@ async def settle(result: object) -> bytes | None:
     while not connection.answers:
         await asyncio.sleep(0)
     assert connection.answers == [slot]
-    assert slot.future is None
+    assert slot.work is None
+    assert slot.done()
     return slot.reply
 
 
@@ -47,4 +50,5 @@ async def test_results_errors_cancels_and_defects() -> None:
     assert await settle({"a": 1.5}) == b"%1\r\n$1\r\na\r\n,1.5\r\n"
     assert await settle(NotHeld("gone")) == b"-NOTHELD gone\r\n"
     assert (await settle(None) or b"").startswith(b"-DRAINING")
+    assert await settle(None, closing=True) == b""  # whoever called it off reads no error
     assert (await settle(object()) or b"").startswith(b"-INTERNAL")

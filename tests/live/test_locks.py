@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -105,3 +106,50 @@ async def test_commands_run_one_after_the_other(healed: Cluster, tmp_path: Path)
     assert [await asyncio.to_thread(process.wait, 60) for process in running] == [0] * 6
     assert book.read_text().startswith("6 ")
     assert not healed.audit("_locks", 8)
+
+
+async def test_a_command_goes_on_when_its_node_dies(healed: Cluster, tmp_path: Path) -> None:
+    """Its connections are made again at another node, within the grace of their session: the same fence, to the end."""
+    secret = healed.folder / "secrets" / "admin.secret"
+    secret.parent.mkdir(exist_ok=True)
+    secret.write_text(healed.secret)
+    done = tmp_path / "done"
+    script = f"import os, time\nwhile not os.path.exists({str(done)!r}): time.sleep(0.02)\n"
+    words = (
+        "lock",
+        "run",
+        "long",
+        "--lease-ms",
+        "20000",
+        "--data-dir",
+        str(healed.folder),
+        "--",
+        sys.executable,
+        "-c",
+        script,
+    )
+    first, *others = healed.nodes.values()
+    with subprocess.Popen(
+        [sys.executable, "-m", "tidewarden", *words], env={"PYTHONPATH": ":".join(sys.path)}
+    ) as process:
+        await until_async(lambda: others[0].say("L.LIST")[0], what="it holds the lock")
+        await asyncio.sleep(1)
+        fence = dict_of(others[0].say("L.PEEK", "long"))["fence"]
+        first.kill()
+        await until_async(lambda: "n0" not in [row[0] for row in registered(healed)], 30, what="its node is buried")
+        await asyncio.sleep(6)  # longer than the grace
+        assert process.poll() is None
+        assert dict_of(others[0].say("L.PEEK", "long"))["fence"] == fence
+        done.touch()
+        assert await asyncio.to_thread(process.wait, 30) == 0
+    assert not healed.audit("_locks", 8)
+
+
+def dict_of(flat: Any) -> dict[str, Any]:
+    return flat if isinstance(flat, dict) else dict(zip(flat[::2], flat[1::2], strict=True))
+
+
+def registered(cluster: Cluster) -> list[tuple[str, int]]:
+    """The nodes that the store knows, and the boot of each."""
+    with cluster.valkey.client() as store:
+        return [(name.decode(), int(seen.split()[0])) for name, seen in store.hgetall("{tidewarden}:nodes").items()]

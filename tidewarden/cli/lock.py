@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import secrets
 import signal
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,14 +18,29 @@ import typer
 
 from tidewarden.clock import SystemClock
 
-from .connection import DATA_DIR, NOTHING, REFUSED, AsJson, DataDir, NodeLine, Url, connected, said, stop
+from .connection import (
+    DATA_DIR,
+    NOTHING,
+    REFUSED,
+    AsJson,
+    DataDir,
+    NodeLine,
+    Url,
+    addresses,
+    connected,
+    dial,
+    said,
+    stop,
+)
 from .output import moment, print_json, print_map, print_table
 
 app = typer.Typer(help="Look at locks, and run a command while holding one.", no_args_is_help=True)
 COLUMNS = ("name", "fence", "node", "lease ends (UTC)")
 PAGE = 1000
 KILL_AFTER_S = 10.0
-RENEW_S = 1.0  # at most: a broken connection, which ends the hold, is noticed by that alone
+RENEW_S = 1.0  # at most, so that a broken connection is noticed within the grace
+SILENCE_S = 2.0  # a node that answers a renewal no sooner is left for another
+GRACE_MS = 5000
 LOOK_S = 0.2
 FORWARDED = (signal.SIGTERM, signal.SIGHUP)
 NOT_FOUND, NOT_EXECUTABLE = 127, 126  # as shells say it
@@ -33,41 +49,57 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="The lock's name.")]
 
 class Hold:
     """
-    A lock that is held on: a thread renews it, until :meth:`end` or until ``lost`` says why it cannot.
+    A lock that is held on under a session: a thread renews it, on connections of its own, until :meth:`end` or until ``lost`` says why
+    it cannot. ``join()`` makes such a connection, to any node, that has joined the session.
 
     ``until`` (monotonic seconds): nobody else has the lock before, counted from before the latest renewal was sent.
     """
 
-    def __init__(self, node: NodeLine, name: str, fence: int, lease_ms: int) -> None:
-        self._node = node
+    def __init__(self, join: Callable[[], NodeLine], name: str, fence: int, lease_ms: int) -> None:
+        self._join = join
+        self._node: NodeLine | None = join()
         self._words = (name, fence, lease_ms)
         self._lease_s = lease_ms / 1000
         self._clock = SystemClock()
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._renew_on, daemon=True)
+        self._trouble = "it could not be renewed in time"
         self.fence = fence
         self.until = 0.0
         self.lost = ""
         self._renew()  # it was granted at some moment of a long wait; this one is known
 
     def _renew(self) -> None:
+        if self._node is None:
+            self._node = self._join()
         sent = self._clock.monotonic()
-        self._node.call("L.RENEW", *self._words)
+        try:
+            self._node.call("L.RENEW", *self._words)
+        except (redis.ConnectionError, redis.TimeoutError):
+            self._node.close()
+            self._node = None
+            raise
         self.until = sent + self._lease_s
 
     def _renew_on(self) -> None:
-        while not self.lost and not self._done.wait(min(self._lease_s / 3, RENEW_S)):
+        pause_s = usual_s = min(self._lease_s / 3, RENEW_S)
+        while not self.lost and not self._done.wait(pause_s):
             try:
                 self._renew()
+                pause_s = usual_s
             except redis.ResponseError as error:
-                if str(error).startswith("NOTHELD"):
-                    self.lost = str(error)  # another error: the store is away, say, and time is left
+                if str(error).startswith(("NOTHELD", "NOTFOUND")):
+                    self.lost = str(error)  # the hold has ended, or the session
+                self._trouble = str(error)  # another error: the store is away, say, and time is left
             except redis.RedisError as error:
-                self.lost = f"the connection broke, and the lock with it: {error}"
+                self._trouble = f"the connection broke: {error}"
+                pause_s = 0.0 if pause_s else RENEW_S / 4  # once at once
 
-    def left_s(self) -> float:
-        """Seconds in which it is surely held still, a sixth of the lease short so that there is time to stop."""
-        return self.until - self._lease_s / 6 - self._clock.monotonic()
+    def check(self) -> bool:
+        """Whether it is surely held still, and for a sixth of the lease more, so that there is time to stop."""
+        if not self.lost and self.until - self._lease_s / 6 <= self._clock.monotonic():
+            self.lost = self._trouble
+        return not self.lost
 
     def start(self) -> None:
         """Renew from now on."""
@@ -78,11 +110,13 @@ class Hold:
         self._done.set()
         if self._thread.ident is not None:
             self._thread.join(1.0)
-        if not self.lost and not self._thread.is_alive():
+        if self._node is not None and not self._thread.is_alive():
             try:
-                self._node.call("L.RELEASE", *self._words[:2])
+                if not self.lost:
+                    self._node.call("L.RELEASE", *self._words[:2])
             except redis.RedisError as error:
                 self.lost = said(error)
+            self._node.close()
 
 
 @app.command("run")
@@ -102,17 +136,20 @@ def run(
     """
     Run a command while holding a lock, as flock does on one machine. Exit code: the command's own; 5 when the lock was not free in time.
 
-    The command finds the fence number in TIDEWARDEN_FENCE: hand it to what it writes to. When the lock is lost (its node or the
-    connection went) the command gets SIGTERM, SIGKILL ten seconds later, and the exit code is 1.
+    The command finds the fence number in TIDEWARDEN_FENCE: hand it to what it writes to. A broken connection is made again, to another
+    node where there are several. When the lock is lost all the same, the command gets SIGTERM, SIGKILL ten seconds later, and the
+    exit code is 1.
 
     Example: tidewarden lock run nightly-report --wait-ms 0 -- make report
     """
     with connected(url, data_dir) as node:
         wait = ("WAIT", wait_ms) if wait_ms else ()
+        session = node.call("SESSION", "GRACE", GRACE_MS)
         fence = node.call("L.ACQUIRE", name, lease_ms, *wait, "KEY", secrets.token_hex(8))
         if fence is None:
             raise stop(f"the lock {name!r} was not free in time", NOTHING)
-        hold = Hold(node, name, int(fence), lease_ms)
+        join = functools.partial(_joined, addresses(url, data_dir), session, min(lease_ms / 3000, SILENCE_S))
+        hold = Hold(join, name, int(fence), lease_ms)
         try:
             _told(as_json, "acquired", name, hold)
             code = _run(command, hold, name)
@@ -192,6 +229,24 @@ def release(
         typer.echo("OK")
 
 
+def _joined(nodes: Sequence[str], session: str, silence_s: float) -> NodeLine:
+    """A connection that has joined the session, to the first node that lets it. Raises: redis.RedisError: the last one's."""
+    trouble: redis.RedisError = redis.ConnectionError("there is no node")
+    for address in nodes:
+        try:
+            line = dial(address, silence_s)
+        except redis.RedisError as error:
+            trouble = error
+            continue
+        try:
+            line.call("SESSION", session)
+            return line
+        except redis.RedisError as error:
+            trouble = error
+            line.close()
+    raise trouble
+
+
 def _run(command: list[str], hold: Hold, name: str) -> int:
     """Run ``command`` under ``hold``; its exit code."""
     environ = {**os.environ, "TIDEWARDEN_LOCK": name, "TIDEWARDEN_FENCE": str(hold.fence)}
@@ -207,8 +262,7 @@ def _run(command: list[str], hold: Hold, name: str) -> int:
                 code = child.wait(LOOK_S)
                 break
             except subprocess.TimeoutExpired:
-                if hold.lost or hold.left_s() <= 0:
-                    hold.lost = hold.lost or "it could not be renewed in time"
+                if not hold.check():
                     return _end(child)
     return code if code >= 0 else 128 - code
 

@@ -1,19 +1,21 @@
-"""Items of one verb that wait to be sent to one shard together."""
+"""Items of one verb that wait to be sent to one shard together, and the call that they travel in."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tidewarden.errors import Internal
-from tidewarden.store.link import Arg, ReplyError, error_of
+from tidewarden.store.link import Arg, Receiver, ReplyError, error_of, refuse
+
+if TYPE_CHECKING:
+    from tidewarden.queue.shard import Shard
 
 
 class Batch:
     """Items of one verb that wait to be sent: their arguments, and who wants each reply."""
 
-    __slots__ = ("args", "bytes", "futures", "head", "name", "verb")
+    __slots__ = ("args", "bytes", "head", "name", "receivers", "verb")
 
     def __init__(self, name: str, head: Sequence[Arg] = ()) -> None:
         self.name = name
@@ -21,22 +23,76 @@ class Batch:
         self.head = head
         self.bytes = 0
         self.args: list[Arg] = []
-        self.futures: list[asyncio.Future[Any]] = []
+        self.receivers: list[Receiver] = []
 
     def answer(self, items: Any) -> None:
         """The script's answer for each item, or its refusal of them all."""
         if isinstance(items, ReplyError):
             self.fail(error_of(str(items)))
-        elif len(items) != len(self.futures):
-            self.fail(Internal(f"a script answered {len(items)} items for {len(self.futures)}"))
+        elif len(items) != len(self.receivers):
+            self.fail(Internal(f"a script answered {len(items)} items for {len(self.receivers)}"))
         else:
-            for future, item in zip(self.futures, items, strict=True):
-                if not future.done():
-                    future.set_result(item)
+            for receiver, item in zip(self.receivers, items, strict=True):
+                if not receiver.done():
+                    receiver.set_result(item)
 
     def fail(self, error: BaseException) -> None:
         """Nobody's item was done, or nobody knows."""
-        for future in self.futures:
-            if not future.done():
-                future.set_exception(error)
-                _ = future.exception()
+        for receiver in self.receivers:
+            refuse(receiver, error)
+
+
+class Flight:
+    """One call of one or several batches under way; it receives the script's reply."""
+
+    __slots__ = ("_batches", "_name", "_shard", "answered")
+
+    def __init__(self, shard: Shard, name: str, batches: Sequence[Batch]) -> None:
+        self._shard = shard
+        self._name = name
+        self._batches = batches
+        self.answered = False
+
+    def done(self) -> bool:
+        return self.answered
+
+    def set_result(self, result: Any, /) -> None:
+        self.answered = True
+        now_ms, next_ms, woke, items = result
+        # Before its items: a take that finds nothing and parks has to see what this reply says of the shard.
+        self._shard.landed(now_ms, next_ms, bool(woke))
+        parts = items if self._name == "queue.batch" else (items,)
+        for batch, part in zip(self._batches, parts, strict=True):
+            batch.answer(part)
+        self._shard.fly_on()
+
+    def set_exception(self, exception: BaseException, /) -> None:
+        self.answered = True
+        self._shard.crashed(self._batches, exception)
+        self._shard.fly_on()
+
+
+class Lone:
+    """One script by itself, or one item of a batch run again: ``receiver`` gets all that it answers, or the one item."""
+
+    __slots__ = ("_item", "_receiver", "_shard", "done")
+
+    def __init__(self, shard: Shard, receiver: Receiver, *, item: bool) -> None:
+        self._shard = shard
+        self._receiver = receiver
+        self._item = item
+        self.done = never
+
+    def set_result(self, result: Any, /) -> None:
+        now_ms, next_ms, woke, items = result
+        self._shard.heard(now_ms, next_ms, bool(woke))
+        if not self._receiver.done():
+            self._receiver.set_result(items[0] if self._item else items)
+
+    def set_exception(self, exception: BaseException, /) -> None:
+        self._shard.refused_alone(self._receiver, exception, final=self._item)
+
+
+def never() -> bool:
+    """What is told even when nobody wants it: the shard learns from it."""
+    return False

@@ -9,11 +9,11 @@ from typing import Any
 from tidewarden.clock import Clock
 from tidewarden.config import Config
 from tidewarden.errors import BadArg, Full, NotHeld
+from tidewarden.queue.plain import Plain
 from tidewarden.queue.room import put_error
 from tidewarden.queue.session import Session
-from tidewarden.queue.sessions import Sessions
 from tidewarden.queue.shard import Shard
-from tidewarden.queue.take import Take, give_back
+from tidewarden.queue.take import give_back
 from tidewarden.queue.task import (
     COUNT_MAX,
     LEASE_MAX_MS,
@@ -30,13 +30,12 @@ from tidewarden.queue.task import (
 from tidewarden.store import Link, Scripts
 
 
-class Queues(Sessions):
+class Queues(Plain):
     """Every verb of the queues. Results come as futures or coroutines; all raise :mod:`tidewarden.errors`."""
 
     def __init__(self, config: Config, link: Link, scripts: Scripts, clock: Clock, *, views: bool) -> None:
         super().__init__(config, link, scripts, clock, views=views)
         self._turn: dict[str, int] = {}
-        self._takes: set[Take] = set()
 
     # --- the hot verbs
 
@@ -119,23 +118,10 @@ class Queues(Sessions):
                 shards += known[turn:] + known[:turn]
         if session.shared is not None and not self._entered(session.shared, shards):
             return self._loop.create_task(self._take_later(session, queues, count, wait_ms, lease_ms, task_id, shards))
-        take = Take(
-            session,
-            shards,
-            count=count,
-            lease_ms=lease_ms,
-            wait_s=wait_ms / 1000,
-            task_id=task_id,
-            on_end=lambda take: self._ended(session, take),
-        )
-        self._takes.add(take)
-        session.takes.add(take)
+        until = self._loop.time() + wait_ms / 1000 if wait_ms else 0.0
+        take = self.begin_take(session, shards, until, count=count, lease_ms=lease_ms, task_id=task_id)
         take.start()
         return take.future
-
-    def _ended(self, session: Session, take: Take) -> None:
-        self._takes.discard(take)
-        session.takes.discard(take)
 
     async def _take_later(
         self,
@@ -200,14 +186,8 @@ class Queues(Sessions):
     def _acked(
         self, session: Session, dropped: dict[tuple[str, str], tuple[int, int]], done: asyncio.Future[Any]
     ) -> None:
-        """An ack that nobody knows the end of: the session goes on holding the tasks, or ends their leases if it has closed."""
-        if done.cancelled() or done.exception() is None:
-            return
-        if session.closed:
-            if session.joining is None:
-                self._end_soon(dropped)
-        else:
-            session.held.update(dropped)
+        if not done.cancelled() and done.exception() is not None:
+            self.hold_again(session, dropped)
 
     async def _end(
         self, session: Session, queue: str, task_id: str, lease: int, how: str, delay_ms: int, reason: str

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from tidewarden.errors import Error, Stale
-from tidewarden.store.link import Arg
+from tidewarden.store.link import Arg, Receiver, refuse
 
 WORD = "RECUT"  # the scripts': `RECUT layout message`
 
@@ -29,7 +29,7 @@ def recut_of(queue: str, error: BaseException) -> BaseException:
 class Target(Protocol):
     """A shard as it is cut now."""
 
-    def repeat(self, name: str, item: Sequence[Arg], future: asyncio.Future[Any]) -> None:
+    def repeat(self, name: str, item: Sequence[Arg], receiver: Receiver) -> None:
         """Run one item of a batch that was refused elsewhere; a second refusal is final."""
 
 
@@ -37,25 +37,22 @@ Places = Callable[[str], Target]
 
 
 def repeat(
-    places: asyncio.Future[Any], error: Recut, futures: list[asyncio.Future[Any]], name: str, args: Sequence[Arg]
+    places: asyncio.Future[Any], error: Recut, receivers: list[Receiver], name: str, args: Sequence[Arg]
 ) -> None:
     """
     Run the items of a refused batch once more, each where its id, which is its first argument, lies now.
 
     ``places`` tells where. Without ``args`` the request is of no one id and fails with ``error``, after the settings were read.
     """
-    width = len(args) // len(futures)
+    width = len(args) // len(receivers)
 
     def known(done: asyncio.Future[Places]) -> None:
         lost = done.cancelled() or done.exception() is not None
-        for i, future in enumerate(futures):
-            if future.done():
-                continue
+        for i, receiver in enumerate(receivers):
             if lost or not width:
-                future.set_exception(error)
-                _ = future.exception()
-            else:
+                refuse(receiver, error)
+            elif not receiver.done():
                 item = args[i * width : (i + 1) * width]
-                done.result()(str(item[0])).repeat(name, item, future)
+                done.result()(str(item[0])).repeat(name, item, receiver)
 
     places.add_done_callback(known)

@@ -50,6 +50,7 @@ class Registry:
         self._loop = asyncio.get_running_loop()
         self._settings: dict[str, QueueSettings] = {}
         self._shards: dict[str, list[Shard]] = {}
+        self._plain: dict[bytes, Shard] = {}  # of users' queues with one shard, by the name as it comes
         self._topics: dict[str, tuple[str, ...]] = {}
         self._strategies = load_strategies(config.queues.strategies)
         self._choosers: dict[str, Chooser] = {}
@@ -105,6 +106,7 @@ class Registry:
     def _build(self, queue: str, settings: QueueSettings) -> list[Shard]:
         """These settings are what is stored. Call it in the turn in which the store's answer came, so that a newer one wins."""
         shards = self._cut(queue, settings)
+        self._plain.clear()
         former = self._shards.get(queue)
         if former is not shards:
             self._shards[queue] = shards

@@ -68,7 +68,17 @@ class Session:
         """The session holds these from now on. ``now_ms`` is the store's clock: what ended by it is forgotten when there is much."""
         for task in tasks:
             self.held[task.queue, task.id] = (task.lease, task.lease_end_ms)
-        if len(self.held) > HELD_MAX and len(self.held) % 1000 < len(tasks):
+        self._forget(len(tasks), now_ms)
+
+    def hold_one(self, queue: str, task_id: str, lease: int, end_ms: int, now_ms: int) -> None:
+        """Likewise, one task."""
+        held = self.held
+        held[queue, task_id] = (lease, end_ms)
+        if len(held) > HELD_MAX:
+            self._forget(1, now_ms)
+
+    def _forget(self, added: int, now_ms: int) -> None:
+        if len(self.held) > HELD_MAX and len(self.held) % 1000 < added:
             for name in [name for name, (_, end_ms) in self.held.items() if end_ms < now_ms]:
                 del self.held[name]
 

@@ -205,9 +205,7 @@ class Sessions(Graces):
         if shared.holder != self.holder and not shared.lost:
             await self._rejoin(shared)
         if shared.lost:
-            raise NotFound(
-                f"the session {UUID(shared.uuid)} has ended; what it held is ready again. SESSION makes a new one"
-            )
+            raise gone(shared)
         await self._session_script("enter", shared.uuid, *(f"{shard.queue} {shard.index}" for shard in shards))
         shared.places.update(shard.keys[0] for shard in shards)
 
@@ -251,20 +249,22 @@ class Sessions(Graces):
         shared.lost = True
         if self._shared.get(shared.uuid) is shared:
             del self._shared[shared.uuid]
-        gone = NotFound(
-            f"the session {UUID(shared.uuid)} has ended; what it held is ready again. SESSION makes a new one"
-        )
         for session in shared.connections:
             session.held.clear()
             for take in list(session.takes):
                 if not take.future.done():
-                    take.future.set_exception(gone)
+                    take.future.set_exception(gone(shared))
 
     # --- numbers
 
     def session_counts(self) -> dict[str, int]:
         """Shared sessions with connections here; graces that run here; those ended by this node."""
         return {"attached": len(self._shared), "detached": self._graces, "ended_total": self.sessions_ended}
+
+
+def gone(shared: Shared) -> NotFound:
+    """What is said to those who would take under a session that has ended."""
+    return NotFound(f"the session {UUID(shared.uuid)} has ended; what it held is ready again. SESSION makes a new one")
 
 
 def _hex(uuid: str) -> str:

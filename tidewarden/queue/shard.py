@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from tidewarden.errors import BadArg, Error, StoreDown
-from tidewarden.queue.batch import Batch
+from tidewarden.errors import BadArg, Error
+from tidewarden.queue.batch import Batch, Flight, Lone
 from tidewarden.queue.recut import Recut, recut_of, repeat
 from tidewarden.store import Link, Scripts
-from tidewarden.store.link import Arg
+from tidewarden.store.link import Arg, Receiver, refuse
 
 ITEMS_MAX = 500  # of one verb in one script call
 BYTES_MAX = 4_000_000  # likewise, so that a call keeps neither the store nor the other items waiting for long
@@ -80,38 +80,46 @@ class Shard:
     # --- verbs, one item each
 
     def put(self, task_id: str, options: str, payload: bytes) -> asyncio.Future[Any]:
-        return self._add("queue.put", (task_id, options, payload), size=len(payload))
+        return self._ask("queue.put", (task_id, options, payload), size=len(payload))
 
     def take(self, count: int, lease_ms: int, wait: bool, task_id: str = "", session: str = "") -> asyncio.Future[Any]:
         args = (count, lease_ms, f"{int(wait)}{session}" if session else int(wait), task_id)
-        return self._add("queue.take", args, head=(PROMOTED_MAX,), size=count * TASK_BYTES)
+        return self._ask("queue.take", args, head=(PROMOTED_MAX,), size=count * TASK_BYTES)
 
     def ack(self, task_id: str, lease: int, result: bytes = b"") -> asyncio.Future[Any]:
-        return self._add("queue.ack", (task_id, lease, result), size=len(result))
+        return self._ask("queue.ack", (task_id, lease, result), size=len(result))
 
     def wait(self, task_id: str, note: bool) -> asyncio.Future[Any]:
-        return self._add("queue.wait", (task_id, int(note)))
+        return self._ask("queue.wait", (task_id, int(note)))
 
     def end(self, task_id: str, lease: int, how: str, delay_ms: int = -1, reason: str = "") -> asyncio.Future[Any]:
-        return self._add("queue.end", (task_id, lease, how, delay_ms, reason))
+        return self._ask("queue.end", (task_id, lease, how, delay_ms, reason))
 
     def touch(self, task_id: str, lease: int, lease_ms: int) -> asyncio.Future[Any]:
-        return self._add("queue.touch", (task_id, lease, lease_ms))
+        return self._ask("queue.touch", (task_id, lease, lease_ms))
 
     def batched(self, name: str, *args: Arg) -> asyncio.Future[Any]:
         """One item of any script that takes a list of them and answers each."""
-        return self._add(name, args)
+        return self._ask(name, args)
 
     def run(self, name: str, args: Sequence[Arg], now_ms: int = 0) -> asyncio.Future[Any]:
         """Run any script of this shard by itself, after what is batched so far."""
         self._send_all()
         future: asyncio.Future[Any] = self._loop.create_future()
-        self._call(name, args, now_ms).add_done_callback(lambda done: self._alone(done, future))
+        self._call(name, args, Lone(self, future, item=False), now_ms)
         return future
 
     # --- batching
 
-    def _add(self, name: str, args: tuple[Arg, ...], head: tuple[Arg, ...] = (), size: int = 0) -> asyncio.Future[Any]:
+    def _ask(self, name: str, args: tuple[Arg, ...], head: tuple[Arg, ...] = (), size: int = 0) -> asyncio.Future[Any]:
+        future: asyncio.Future[Any] = self._loop.create_future()
+        self.add(name, args, future, head, size)
+        return future
+
+    def add(
+        self, name: str, args: tuple[Arg, ...], receiver: Receiver, head: tuple[Arg, ...] = (), size: int = 0
+    ) -> None:
+        """Let an item of the verb ``name`` go along with the next call; ``size`` is what it counts for, in bytes."""
         batch = self._batches.get(name)
         if batch is not None and batch.bytes + size > BYTES_MAX:
             self._send_all()
@@ -119,15 +127,13 @@ class Shard:
         if batch is None:
             batch = self._batches[name] = Batch(name, head)
         batch.bytes += size
-        future: asyncio.Future[Any] = self._loop.create_future()
-        batch.args.extend(args)
-        batch.futures.append(future)
-        if len(batch.futures) >= ITEMS_MAX:
+        batch.args += args
+        batch.receivers.append(receiver)
+        if len(batch.receivers) >= ITEMS_MAX:
             self._send_all()
         elif not self._scheduled and self._flying < FLYING_MAX:
             self._scheduled = True
             self._loop.call_soon(self._flush)
-        return future
 
     def _flush(self) -> None:
         """At the end of a turn: send what has gathered, unless a call is under way, whose answer sends what gathers until then."""
@@ -150,49 +156,36 @@ class Shard:
 
     def _fly(self, name: str, args: Sequence[Arg], batches: Sequence[Batch]) -> None:
         self._flying += 1
+        self._call(name, args, Flight(self, name, batches))
 
-        def answered(done: asyncio.Future[Any]) -> None:
-            self._flying -= 1
-            error = None if done.cancelled() else done.exception()
-            if done.cancelled() or error is not None:
-                self._refused(batches, error or StoreDown("the call was given up"))
-            else:
-                now_ms, next_ms, woke, items = done.result()
-                parts = items if name == "queue.batch" else (items,)
-                for batch, part in zip(batches, parts, strict=True):
-                    batch.answer(part)
-                self.heard(now_ms, next_ms, bool(woke))
-            if self._batches and self._flying < FLYING_MAX:
-                self._send_all()
+    def landed(self, now_ms: int, next_ms: int, woke: bool) -> None:
+        """A call of batches was answered so."""
+        self._flying -= 1
+        self.heard(now_ms, next_ms, woke)
 
-        self._call(name, args).add_done_callback(answered)
-
-    def _call(self, name: str, args: Sequence[Arg], now_ms: int = 0) -> asyncio.Future[Any]:
-        try:
-            return self._scripts.run(self._link, name, self.keys, (self.stamped(now_ms), self._holder(), *args))
-        except (Error, UnicodeEncodeError) as error:
-            refused: asyncio.Future[Any] = self._loop.create_future()
-            refused.set_exception(
-                error if isinstance(error, Error) else BadArg(f"not every id or reason is UTF-8 text: {error.reason}")
-            )
-            return refused
-
-    def _alone(self, done: asyncio.Future[Any], future: asyncio.Future[Any], of_batch: bool = False) -> None:
-        if done.cancelled():
-            return
-        error = done.exception()
-        if error is None:
-            now_ms, next_ms, woke, items = done.result()
-            if not future.done():
-                future.set_result(items[0] if of_batch else items)
-            self.heard(now_ms, next_ms, bool(woke))
-            return
+    def crashed(self, batches: Sequence[Batch], error: BaseException) -> None:
+        """A call of batches was refused, or nobody knows. What a newer cut of the queue refused is repeated there."""
+        self._flying -= 1
         error = recut_of(self.queue, error)
-        if isinstance(error, Recut) and self._on_recut is not None and not of_batch:
-            repeat(self._on_recut(self, error.layout), error, [future], "", ())
-        elif not future.done():
-            future.set_exception(error)
-            _ = future.exception()
+        for batch in batches:
+            if isinstance(error, Recut) and self._on_recut is not None:
+                args = () if batch.name == "queue.take" else batch.args  # a take is of no one id
+                repeat(self._on_recut(self, error.layout), error, batch.receivers, batch.name, args)
+            else:
+                batch.fail(error)
+
+    def fly_on(self) -> None:
+        """Send what has gathered while calls were under way."""
+        if self._batches and self._flying < FLYING_MAX:
+            self._send_all()
+
+    def _call(self, name: str, args: Sequence[Arg], receiver: Receiver, now_ms: int = 0) -> None:
+        try:
+            self._scripts.send(self._link, name, self.keys, (self.stamped(now_ms), self._holder(), *args), receiver)
+        except UnicodeEncodeError as error:
+            receiver.set_exception(BadArg(f"not every id or reason is UTF-8 text: {error.reason}"))
+        except Error as error:
+            receiver.set_exception(error)
 
     # --- a queue that was cut anew
 
@@ -200,18 +193,17 @@ class Shard:
         """The first argument of every script: the time (0: the store's), and which cut of the queue this is."""
         return f"{now_ms}{self._stamp}" if self._stamp else now_ms
 
-    def _refused(self, batches: Sequence[Batch], error: BaseException) -> None:
-        error = recut_of(self.queue, error)
-        for batch in batches:
-            if isinstance(error, Recut) and self._on_recut is not None:
-                args = () if batch.name == "queue.take" else batch.args  # a take is of no one id
-                repeat(self._on_recut(self, error.layout), error, batch.futures, batch.name, args)
-            else:
-                batch.fail(error)
-
-    def repeat(self, name: str, item: Sequence[Arg], future: asyncio.Future[Any]) -> None:
+    def repeat(self, name: str, item: Sequence[Arg], receiver: Receiver) -> None:
         """Run one item of a batch that was refused elsewhere; a second refusal is final."""
-        self._call(name, item).add_done_callback(lambda done: self._alone(done, future, of_batch=True))
+        self._call(name, item, Lone(self, receiver, item=True))
+
+    def refused_alone(self, receiver: Receiver, error: BaseException, *, final: bool) -> None:
+        """A script by itself was refused."""
+        error = recut_of(self.queue, error)
+        if isinstance(error, Recut) and self._on_recut is not None and not final:
+            repeat(self._on_recut(self, error.layout), error, [receiver], "", ())
+        else:
+            refuse(receiver, error)
 
     # --- waiting
 

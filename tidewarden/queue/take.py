@@ -19,7 +19,8 @@ class Take:
     """
     A take of at most ``count`` tasks from ``shards``, in that order; :attr:`future` gets the tasks.
 
-    At most one script of it is under way at any time. With ``wait_s`` it ends at the first task, or empty when the time is over.
+    At most one script of it is under way at any time. With ``until`` (the
+    loop's time, 0: it does not wait) it ends at the first task, or empty when that time is over.
     When its session has closed meanwhile, what arrives goes back without counting as an attempt. One that waits outlives the
     store's absence: it asks again, and fails only when its time is over and the store still does not answer.
     """
@@ -34,11 +35,11 @@ class Take:
         session: Session,
         shards: Sequence[Shard],
         *,
-        count: int,
-        lease_ms: int,
-        wait_s: float,
-        task_id: str,
+        until: float,
         on_end: Callable[[Take], None],
+        count: int = 1,
+        lease_ms: int = 0,
+        task_id: str = "",
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self.future: asyncio.Future[list[Taken]] = self._loop.create_future()
@@ -47,7 +48,7 @@ class Take:
         self._count = count
         self._lease_ms = lease_ms
         self._task_id = task_id
-        self._waits = wait_s > 0
+        self._waits = until > 0
         self._on_end = on_end
         self._got: list[Taken] = []
         self._from: list[Shard] = []
@@ -57,7 +58,7 @@ class Take:
         self._parked = False
         self._trouble: BaseException | None = None
         self._ended = False
-        self._until = self._loop.time() + wait_s
+        self._until = until
         self._timer: asyncio.TimerHandle | None = None
         self.future.add_done_callback(self._released)
 
@@ -70,6 +71,15 @@ class Take:
         """Ask the first shard; the rest follows by itself."""
         self._seen = [shard.wakes for shard in self._shards]
         self._ask(0)
+
+    def resume(self, wakes: int, error: BaseException | None) -> None:
+        """Go on where its one shard was asked already, at its wake-up number ``wakes``, and had nothing or failed."""
+        self._seen = [wakes]
+        if error is None:
+            self._asked_all()
+        else:
+            self._trouble = error
+            self._ask_later()
 
     def _ask(self, position: int) -> None:
         """Ask the shards from ``position`` on, one after the other."""

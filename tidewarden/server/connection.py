@@ -12,14 +12,15 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, cast
 
-from tidewarden.errors import Error, Full, Internal, TooBig
+from tidewarden.errors import Error, Full, Internal
 
 from . import replies
+from .flow import Flow
 from .parts import Session
 from .peer import STRANGER, Peer
 from .plan import Plan
 from .requests import RequestReader
-from .slot import Slot
+from .slot import PendingSlot, Slot
 from .verbs import Command, Pending, Request
 
 if TYPE_CHECKING:
@@ -29,26 +30,20 @@ log = logging.getLogger("tidewarden.server")
 
 # What one connection may use up.
 TOGETHER_MAX = 256  # requests under way at a time
-PIPELINE_MAX = 1000  # requests read ahead; past it, or past AHEAD_BYTES, the peer's next bytes stay in its socket
-AHEAD_BYTES = 16 << 20
 TURN_MAX = 500  # requests begun in one turn of the loop; the others have their turn then
-OUTPUT_BYTES = 1 << 20  # unread replies past which nothing more is read or begun for the peer
-OUTPUT_BYTES_MAX = 64 << 20  # unread replies past which it is cut off
-STALL_S = 60.0  # how long replies may lie unread past OUTPUT_BYTES before it is cut off
 STRANGER_BYTES = 16_384  # longest request of a peer that has not been let in yet
 
 
-class Connection(asyncio.Protocol):
+class Connection(Flow):
     """One peer, from accept to close. ``server`` reaches everything else."""
 
     __slots__ = (
-        "_ahead", "_begun_count", "_closing", "_command", "_commands", "_flush_due", "_held_up", "_out", "_paused", "_reader",
-        "_reading", "_requests", "_slots", "_stall", "_transport", "id", "last_command", "mute", "peer", "plan", "resp",
-        "server", "session",
+        "_begun_count", "_command", "_commands", "_reader", "_slots", "id", "last_command", "mute", "plan",
+        "resp", "session",
     )  # fmt: skip
 
     def __init__(self, server: RespServer) -> None:
-        self.server = server
+        super().__init__(server)
         self.id = 0
         self.resp = 2
         self.session: Session | None = None
@@ -57,27 +52,17 @@ class Connection(asyncio.Protocol):
         self.plan: Plan | None = None  # since MULTI
         self._commands = server.commands
         self._reader = RequestReader(server.request_bytes, server.arguments_max, server.line_bytes)
-        self._requests: deque[Request] = deque()
-        self._ahead = 0  # bytes read since there were none
         self._slots: deque[Slot] = deque()
         self._begun_count = 0  # requests under way
         self._command: Command | None = None  # their verb
-        self._held_up = False  # one of them waits
-        self._out: list[bytes] = []
-        self._flush_due = False
-        self._paused = False  # the peer does not read
-        self._reading = True
-        self._closing = False
-        self._stall: asyncio.TimerHandle | None = None
 
     # What asyncio calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
+        self._open(cast(asyncio.Transport, transport))
         name = transport.get_extra_info("peername")
         address = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else str(name or "local")
         self.peer = Peer(address, self.server.clock.monotonic(), let_in=self.server.let_in())
-        self._transport.set_write_buffer_limits(OUTPUT_BYTES)
         self.id = self.server.admit(self)
         if self.id == 0:
             self._out.append(
@@ -91,17 +76,24 @@ class Connection(asyncio.Protocol):
         if self._closing:
             return
         requests = self._requests
-        requests.extend(self._reader.feed(data))
+        fresh = self._reader.feed(data)
+        if len(fresh) == 1 and not (self._begun_count or requests or self._paused):
+            # The usual case: one request, and nothing before it.
+            word = fresh[0][0]
+            self._command = command = self._commands.get(word) or self._commands.get(word.upper())
+            self._begin(command, fresh[0])
+            if self._begun_count == 0:
+                self._pump()
+            return
+        requests += fresh
         self._pump()
         if requests:
-            self._ahead += len(data)
-            if len(requests) > PIPELINE_MAX or self._ahead > AHEAD_BYTES:
-                self._crowded()
+            self._read_ahead(len(data))
 
     def eof_received(self) -> bool:
         if self._held_up:
             self.hang_up()  # an answer that is there already still goes: its tasks are a session's, which may live on
-            self.end_waits(quietly=True)
+            self.end_waits()
             return True
         if not (self._begun_count or self._requests) or (self.session is not None and self.session.held):
             return False
@@ -115,19 +107,6 @@ class Connection(asyncio.Protocol):
             self._stall.cancel()
         self.end_waits()
         self.server.forget(self)
-
-    def pause_writing(self) -> None:
-        self._paused = True
-        self._read(False)
-        self._stall = self.server.loop.call_later(STALL_S, self._transport.abort)
-
-    def resume_writing(self) -> None:
-        self._paused = False
-        if self._stall is not None:
-            self._stall.cancel()
-            self._stall = None
-        self._read(self._roomy())
-        self._pump()
 
     # What handlers call.
 
@@ -146,47 +125,17 @@ class Connection(asyncio.Protocol):
         """Run ``requests`` before whatever else was read (EXEC)."""
         self._requests.extendleft(reversed(requests))
 
-    def hang_up(self) -> None:
-        """Read nothing more; close when what is under way is answered."""
-        self._closing = True
-        self._requests.clear()
-
-    def close(self) -> None:
-        """Send what is ready and hang up now."""
-        self.hang_up()
-        self.flush()
-        self._transport.close()
-
-    def abort(self) -> None:
-        """Hang up at once, whatever the peer has not read yet."""
-        self._transport.abort()
-
-    def end_waits(self, *, quietly: bool = False) -> None:
-        """End the requests that wait; whoever still reads is told DRAINING, unless ``quietly``."""
-        for slot in self._slots:
-            if slot.waits and slot.future is not None and slot.future.cancel():
-                slot.muted = slot.muted or quietly
+    def end_waits(self) -> None:
+        """End the requests that wait; whoever still reads is told DRAINING."""
+        for slot in list(self._slots):
+            if slot.waits:
+                slot.cancel()
 
     def idle(self) -> bool:
         """Whether nothing is under way and nothing held."""
         return self._begun_count == 0 and not self._requests and not (self.session is not None and self.session.held)
 
-    def flush(self) -> None:
-        """Write every reply that is ready, as one piece."""
-        self._flush_due = False
-        out = self._out
-        if not out:
-            return
-        if self._transport.is_closing():
-            out.clear()
-            return
-        self._transport.write(out[0] if len(out) == 1 else b"".join(out))
-        out.clear()
-        if self._paused and self._transport.get_write_buffer_size() > OUTPUT_BYTES_MAX:
-            log.warning("peer cut off: it does not read its replies", extra={"peer": self.peer.address})
-            self._transport.abort()
-
-    def refuse(self, error: Exception) -> bytes:
+    def refuse(self, error: BaseException) -> bytes:
         """The reply for ``error``; one that no caller can handle is logged and answered INTERNAL."""
         if not isinstance(error, Error):
             log.error("defect in %s", self.last_command, exc_info=error, extra={"peer": self.peer.address})
@@ -203,6 +152,13 @@ class Connection(asyncio.Protocol):
             self._held_up = False
             self.server.waiting -= 1
         slots, out = self._slots, self._out
+        if len(slots) == 1 and self._smooth():
+            slots.clear()
+            if not slot.muted and not self._transport.is_closing():
+                self._transport.write(cast(bytes, slot.reply))
+            if self.server.draining:
+                self.server.settled()
+            return
         while slots:
             reply = slots[0].reply
             if reply is None:
@@ -216,6 +172,17 @@ class Connection(asyncio.Protocol):
         elif not self._flush_due:
             self._flush_due = True
             self.server.loop.call_soon(self.flush)
+
+    def _smooth(self) -> bool:
+        """Whether there is nothing to do but to send one reply."""
+        return not (
+            self._begun_count
+            or self._requests
+            or self._out
+            or self._closing
+            or not self._reading
+            or self._reader.failure
+        )
 
     def _pump(self) -> None:
         """Begin what may begin, then send what is ready."""
@@ -250,7 +217,7 @@ class Connection(asyncio.Protocol):
     def _begin(self, command: Command | None, request: Request) -> None:
         try:
             if command is None:
-                outcome: bytes | Pending = self._unknown(request)
+                outcome: bytes | Pending | Slot = self._unknown(request)
             else:
                 self.last_command = name = command.name
                 self.server.calls[name] += 1
@@ -267,25 +234,26 @@ class Connection(asyncio.Protocol):
         muted = self.mute > 0
         if muted:
             self.mute -= 1
-        if type(outcome) is bytes:
-            if self._slots:
-                slot = Slot(self, None, False, muted)
-                slot.reply = outcome
-                self._slots.append(slot)
-            elif not muted:
-                self._out.append(outcome)
+        if isinstance(outcome, Slot):
+            slot = outcome
+        elif type(outcome) is bytes:
+            slot = Slot(self)
+            slot.reply = outcome
+        else:
+            slot = PendingSlot(self, cast(Pending, outcome), self.server.loop)
+        slot.muted = muted
+        reply = slot.reply
+        if reply is None:
+            slot.begun = True
+            self._begun_count += 1
+            if slot.waits:
+                self._held_up = True
+                self.server.waiting += 1
+        elif not self._slots:
+            if not muted:
+                self._out.append(reply)
             return
-        pending = cast(Pending, outcome)
-        slot = Slot(self, pending.render, pending.waits, muted)
         self._slots.append(slot)
-        self._begun_count += 1
-        if pending.waits:
-            self._held_up = True
-            self.server.waiting += 1
-        result = pending.result
-        future = result if asyncio.isfuture(result) else asyncio.ensure_future(result, loop=self.server.loop)
-        slot.future = future
-        future.add_done_callback(slot.done)
 
     def _unknown(self, request: Request) -> bytes:
         shown = request[0][:40].decode("utf-8", "backslashreplace")
@@ -297,24 +265,3 @@ class Connection(asyncio.Protocol):
             # Not a RESP peer at all: perhaps a browser that was told to POST commands to us. No second try.
             self.hang_up()
         return reply
-
-    def _roomy(self) -> bool:
-        return len(self._requests) <= PIPELINE_MAX // 2 and self._ahead <= AHEAD_BYTES
-
-    def _crowded(self) -> None:
-        """More was sent ahead than is read ahead."""
-        if self._held_up:
-            # With its socket unread we would not see it go, and a task could be handed to a peer that is gone.
-            self._out.append(
-                self.refuse(
-                    TooBig(f"At most {PIPELINE_MAX} requests or {AHEAD_BYTES} bytes may stand behind one that waits.")
-                )
-            )
-            self.close()
-        else:
-            self._read(False)
-
-    def _read(self, on: bool) -> None:
-        if on != self._reading and not self._transport.is_closing():
-            self._reading = on
-            (self._transport.resume_reading if on else self._transport.pause_reading)()

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 from tidewarden.errors import BadArg, Denied, Draining, Full, NotHeld
 from tidewarden.queue.task import NewTask, Taken
 
-from . import replies
+from . import plain_slots, replies
 from .options import Option, Options, lowered, number, shown, text, unsupported
+from .slot import Slot
 from .verbs import ANY, Command, Pending, Request
 
 if TYPE_CHECKING:
@@ -54,8 +55,10 @@ def queue_name(argument: bytes) -> str:
     return text("A queue's name", argument)
 
 
-def put(connection: Connection, request: Request) -> Pending:
+def put(connection: Connection, request: Request) -> Pending | Slot:
     """Q.PUT"""
+    if len(request) == 3 and (slot := plain_slots.put(connection, request)) is not None:
+        return slot
     queue = queue_name(request[1])
     fields = PUT.parse(request, 3) if len(request) > 3 else {}
     server = connection.server
@@ -69,8 +72,10 @@ def put(connection: Connection, request: Request) -> Pending:
     return Pending(server.queues.put(queue, NewTask(request[2], **fields)), _id)
 
 
-def take(connection: Connection, request: Request) -> Pending:
+def take(connection: Connection, request: Request) -> Pending | Slot:
     """Q.TAKE"""
+    if len(request) <= 5 and (slot := plain_slots.take(connection, request)) is not None:
+        return slot
     server = connection.server
     fields, start = TAKE.parse_until(request, 1)
     names = [queue_name(name) for name in request[start:]]
@@ -84,8 +89,10 @@ def take(connection: Connection, request: Request) -> Pending:
     return Pending(server.queues.take(server.session_of(connection), names, **fields), _taken, waits)
 
 
-def ack(connection: Connection, request: Request) -> Pending:
+def ack(connection: Connection, request: Request) -> Pending | Slot:
     """Q.ACK"""
+    if len(request) == 4 and (slot := plain_slots.ack(connection, request)) is not None:
+        return slot
     result = b""
     if len(request) >= 6 and len(request) % 2 == 0 and request[-2].upper() == b"RESULT":
         if len(request) > 6:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from tidewarden.errors import BadArg, Error, TooBig
 
 COUNTS = {b"*%d" % count: count for count in range(1, 257)}
-SIZES = {b"$%d" % size: size for size in range(2049)}
+HEADERS = [b"$%d" % size for size in range(2049)]
 DIGITS_MAX = 10
 """Longest number in a header: ten digits, far above every limit."""
 
@@ -148,29 +148,29 @@ def _split(data: bytes) -> list[Request] | None:
     """The usual chunk: whole requests, no line end inside an argument. None: it is not that."""
     parts = data.split(b"\r\n")
     last = len(parts) - 1
-    if parts[last]:
-        return None
     count = COUNTS.get(parts[0])
-    if count is None:
+    if count is None or parts[last]:
         return None
-    sizes = SIZES.get
-    if last == 2 * count + 1:
-        request = parts[2::2]
-        return [request] if [*map(sizes, parts[1:-1:2])] == [*map(len, request)] else None
-    requests = []
-    position = 0
-    while position < last:
-        count = COUNTS.get(parts[position])
-        if count is None:
-            return None
-        stop = position + 1 + 2 * count
-        if stop > last:
-            return None
-        request = parts[position + 2 : stop : 2]
-        if [*map(sizes, parts[position + 1 : stop : 2])] != [*map(len, request)]:
-            return None
-        requests.append(request)
-        position = stop
+    try:
+        if last == 2 * count + 1:
+            request = parts[2::2]
+            return [request] if [HEADERS[len(argument)] for argument in request] == parts[1:last:2] else None
+        requests = []
+        position = 0
+        while position < last:
+            count = COUNTS.get(parts[position])
+            if count is None:
+                return None
+            stop = position + 1 + 2 * count
+            if stop > last:
+                return None
+            request = parts[position + 2 : stop : 2]
+            if [HEADERS[len(argument)] for argument in request] != parts[position + 1 : stop : 2]:
+                return None
+            requests.append(request)
+            position = stop
+    except IndexError:  # an argument longer than any of HEADERS
+        return None
     return requests
 
 

@@ -10,6 +10,7 @@ from tidewarden.errors import BadArg
 
 if TYPE_CHECKING:
     from .connection import Connection
+    from .slot import Slot
 
 Request = list[bytes]
 ANY = 1 << 30
@@ -31,7 +32,7 @@ class Pending:
     waits: bool = False
 
 
-Handler = Callable[["Connection", Request], "bytes | Pending"]
+Handler = Callable[["Connection", Request], "bytes | Pending | Slot"]
 Needs = Literal["nothing", "entry", "user"]
 
 

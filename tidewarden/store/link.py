@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import hiredis
 
@@ -17,6 +17,25 @@ from tidewarden.store.connect import open_transport, options_of, redact
 log = logging.getLogger("tidewarden.store")
 
 Arg = str | bytes | int
+
+
+class Receiver(Protocol):
+    """
+    Who gets a reply: a future, or anything else with these three methods of one.
+
+    A future's listeners run in a later turn of the loop; what acts at once in ``set_result`` saves those turns. It must not raise.
+    """
+
+    def done(self) -> bool:
+        """Whether it wants nothing any more."""
+
+    def set_result(self, result: Any, /) -> None:
+        """The reply."""
+
+    def set_exception(self, exception: BaseException, /) -> None:
+        """Why there is none."""
+
+
 PATIENCE_S = 5.0  # a call made while the link is down waits so long for it; it was never sent, so that is safe
 STALL_S = 10.0  # a link that owes an answer for so long is cut
 BACKLOG_MAX = 100_000
@@ -76,11 +95,9 @@ class Link(asyncio.Protocol):
         self._on_message = on_message
         self._transport: asyncio.Transport | None = None
         self._reader = hiredis.Reader()
-        self._waiting: deque[asyncio.Future[Any]] = deque()
-        self._backlog: deque[tuple[bytes, asyncio.Future[Any]]] = deque()
-        self._unsent: set[asyncio.Future[Any]] = set()
-        self._out: list[bytes] = []
-        self._flushing = False
+        self._waiting: deque[Receiver] = deque()
+        self._backlog: deque[tuple[bytes, Receiver]] = deque()
+        self._unsent: set[Receiver] = set()
         self._lost: asyncio.Event = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop = asyncio.get_event_loop()
@@ -137,42 +154,38 @@ class Link(asyncio.Protocol):
         :class:`~tidewarden.errors.Error` for an error reply, by its first word.
         """
         future: asyncio.Future[Any] = self._loop.create_future()
-        packed: bytes = hiredis.pack_command(args)  # type: ignore[arg-type]  # a tuple is invariant in its items
-        self.calls += 1
-        if self._transport is None:
-            if len(self._backlog) >= BACKLOG_MAX:
-                future.set_exception(
-                    StoreDown(f"the store at {redact(self.url)} is away and {BACKLOG_MAX} calls wait for it")
-                )
-                return future
-            self._backlog.append((packed, future))
-            self._unsent.add(future)
-            self._loop.call_later(PATIENCE_S, self._give_up, future)
-            return future
-        self._send(packed, future)
+        self.send(pack(args), future)
         return future
 
-    def _give_up(self, future: asyncio.Future[Any]) -> None:
-        if future in self._unsent and not future.done():
-            future.set_exception(StoreDown(f"the store at {redact(self.url)} is away; nothing was sent"))
-        self._unsent.discard(future)
+    def send(self, packed: bytes, receiver: Receiver) -> None:
+        """Send one packed command for ``receiver``; what :meth:`call` raises is its exception."""
+        self.calls += 1
+        if self._transport is not None:
+            self._send(packed, receiver)
+        elif len(self._backlog) >= BACKLOG_MAX:
+            receiver.set_exception(
+                StoreDown(f"the store at {redact(self.url)} is away and {BACKLOG_MAX} calls wait for it")
+            )
+        else:
+            self._backlog.append((packed, receiver))
+            self._unsent.add(receiver)
+            self._loop.call_later(PATIENCE_S, self._give_up, receiver)
+
+    def _give_up(self, receiver: Receiver) -> None:
+        if receiver in self._unsent and not receiver.done():
+            receiver.set_exception(StoreDown(f"the store at {redact(self.url)} is away; nothing was sent"))
+        self._unsent.discard(receiver)
         while self._backlog and self._backlog[0][1].done():
             self._backlog.popleft()  # what it would have said need not be kept until the store is back
 
-    def _send(self, packed: bytes, future: asyncio.Future[Any]) -> None:
+    def _send(self, packed: bytes, receiver: Receiver) -> None:
         if not self._waiting:
             self._answered_at = self._loop.time()
-        self._waiting.append(future)
-        self._out.append(packed)
-        if not self._flushing:
-            self._flushing = True
-            self._loop.call_soon(self._flush)
-
-    def _flush(self) -> None:
-        self._flushing = False
-        if self._transport is not None and self._out:
-            self._transport.write(b"".join(self._out) if len(self._out) > 1 else self._out[0])
-        self._out.clear()
+        self._waiting.append(receiver)
+        transport = self._transport
+        assert transport is not None
+        if not transport.is_closing():  # else its end, which is about to be told, is the answer
+            transport.write(packed)  # uvloop gathers what is written in one turn
 
     def data_received(self, data: bytes) -> None:
         self._answered_at = self._loop.time()
@@ -186,13 +199,13 @@ class Link(asyncio.Protocol):
                 if self._on_message is not None:
                     self._on_message(reply)
                 continue
-            future = waiting.popleft()
-            if future.done():
+            receiver = waiting.popleft()
+            if receiver.done():
                 continue
             if isinstance(reply, hiredis.ReplyError):
-                future.set_exception(error_of(str(reply)))
+                receiver.set_exception(error_of(str(reply)))
             else:
-                future.set_result(reply)
+                receiver.set_result(reply)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
@@ -200,23 +213,14 @@ class Link(asyncio.Protocol):
         self._fail(str(exc) if exc else "closed by the store")
 
     def _fail(self, why: str) -> None:
-        self._out.clear()
         waiting, self._waiting = self._waiting, deque()
-        for future in waiting:
-            if not future.done():
-                future.set_exception(
-                    StoreDown(
-                        f"the connection to the store was lost ({why}); what was sent may or may not have happened"
-                    )
-                )
-                _ = future.exception()  # a caller that has gone must not leave a warning
+        lost = f"the connection to the store was lost ({why}); what was sent may or may not have happened"
+        for receiver in waiting:
+            refuse(receiver, StoreDown(lost))
 
     def _fail_backlog(self, why: str) -> None:
         while self._backlog:
-            _, future = self._backlog.popleft()
-            if not future.done():
-                future.set_exception(StoreDown(f"nothing was sent: {why}"))
-                _ = future.exception()
+            refuse(self._backlog.popleft()[1], StoreDown(f"nothing was sent: {why}"))
 
     async def _keep(self) -> None:
         """Connect, watch, connect again, until stopped."""
@@ -255,16 +259,16 @@ class Link(asyncio.Protocol):
         for args in self._on_up(self) if self._on_up is not None else ():
             first = self._loop.create_future()
             first.add_done_callback(_refused)
-            self._send(hiredis.pack_command(tuple(args)), first)  # type: ignore[arg-type]
+            self._send(pack(args), first)
         if first is None:
             self._begun(transport)
         else:
             first.add_done_callback(lambda _: self._begun(transport))
         self._unsent.clear()
         while self._backlog:
-            packed, future = self._backlog.popleft()
-            if not future.done():
-                self._send(packed, future)
+            packed, receiver = self._backlog.popleft()
+            if not receiver.done():
+                self._send(packed, receiver)
 
     def _begun(self, transport: asyncio.Transport) -> None:
         """The last of the first commands was answered."""
@@ -285,7 +289,21 @@ class Link(asyncio.Protocol):
                 elif not self._waiting and silent_s > STALL_S / 2 and not self._lost.is_set():
                     # One that only listens would never learn that its peer has gone without a word.
                     alive: asyncio.Future[Any] = self._loop.create_future()
-                    self._send(hiredis.pack_command(("PING",)), alive)
+                    self._send(pack(("PING",)), alive)
+
+
+def pack(args: Sequence[Arg]) -> bytes:
+    """A command as it is sent. Raises: UnicodeEncodeError: a text is none."""
+    packed: bytes = hiredis.pack_command(tuple(args))  # type: ignore[arg-type]  # a tuple is invariant in its items
+    return packed
+
+
+def refuse(receiver: Receiver, error: BaseException) -> None:
+    """There will be no reply; a caller that has gone leaves no warning."""
+    if not receiver.done():
+        receiver.set_exception(error)
+        if isinstance(receiver, asyncio.Future):
+            _ = receiver.exception()
 
 
 def _refused(done: asyncio.Future[Any]) -> None:

@@ -11,7 +11,7 @@ from importlib import resources
 from typing import Any
 
 from tidewarden.errors import Error, Full
-from tidewarden.store.link import Arg, Link
+from tidewarden.store.link import Arg, Link, Receiver, pack
 from tidewarden.store.trim import trim
 
 PRELUDE = "prelude.lua"
@@ -135,39 +135,52 @@ class Scripts:
 
         Raises (in the future): what :meth:`Link.call` raises; refusals of the script by their word.
         """
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.send(link, name, keys, args, future)
+        return future
+
+    def send(self, link: Link, name: str, keys: Sequence[str], args: Sequence[Arg], receiver: Receiver) -> None:
+        """
+        Run the script ``name`` for ``receiver``, which gets what :meth:`run` returns or raises.
+
+        Raises: UnicodeEncodeError: an argument is no text; nothing was sent.
+        """
         script = self._scripts[name]
-        tries: list[tuple[str, Arg]] = [("EVALSHA", script.sha), ("EVAL", script.source)]
-        if self.uses_library and script.function:
-            tries.insert(0, ("FCALL", script.function))
-        first = link.call(*tries[0], len(keys), *keys, *args)
-        if not first.done():
-            outer: asyncio.Future[Any] = first.get_loop().create_future()
-            _follow(link, tries, (len(keys), *keys, *args), first, outer)
-            return outer
-        return first
+        call = _Call(link, script, (len(keys), *keys, *args), receiver)
+        call.send(0 if self.uses_library and script.function else 1)
 
 
-def _follow(
-    link: Link,
-    tries: list[tuple[str, Arg]],
-    args: Sequence[Arg],
-    inner: asyncio.Future[Any],
-    outer: asyncio.Future[Any],
-) -> None:
-    """``outer`` gets what ``inner`` says, or the next way of calling does where the server could not run it in this one."""
+class _Call:
+    """A script under way: its reply is passed on, or it is called in the next way where the server could not run it in this one."""
 
-    def settle(done: asyncio.Future[Any]) -> None:
-        if done.cancelled() or outer.done():
-            return  # whoever asked has gone
-        error = done.exception()
-        if error is None:
-            outer.set_result(done.result())
-        elif len(tries) > 1 and _not_run(tries[0][0], error):
-            _follow(link, tries[1:], args, link.call(*tries[1], *args), outer)
+    __slots__ = ("_args", "_link", "_receiver", "_script", "_way", "done", "set_result")
+
+    def __init__(self, link: Link, script: Script, args: tuple[Arg, ...], receiver: Receiver) -> None:
+        self._link = link
+        self._script = script
+        self._args = args
+        self._receiver = receiver
+        self._way = 0
+        self.done = receiver.done
+        self.set_result = receiver.set_result
+
+    def send(self, way: int) -> None:
+        script = self._script
+        self._way = way
+        said: tuple[Arg, Arg]
+        if way == 0:
+            said = ("FCALL", script.function)
+        elif way == 1:
+            said = ("EVALSHA", script.sha)
         else:
-            outer.set_exception(error)
+            said = ("EVAL", script.source)
+        self._link.send(pack((*said, *self._args)), self)
 
-    inner.add_done_callback(settle)
+    def set_exception(self, exception: BaseException, /) -> None:
+        if _not_run(self._way, exception):
+            self.send(self._way + 1)
+        else:
+            self._receiver.set_exception(exception)
 
 
 def known_already(error: BaseException) -> bool:
@@ -175,12 +188,12 @@ def known_already(error: BaseException) -> bool:
     return isinstance(error, Error) and "already exists" in str(error)
 
 
-def _not_run(way: str, error: BaseException) -> bool:
+def _not_run(way: int, error: BaseException) -> bool:
     """
     Whether the server refused before the script's first line, so that calling it in another way is no repetition.
 
     A full store refuses a whole FCALL; by EVALSHA it refuses only what grows (https://valkey.io/topics/lua-api, script flags).
     """
-    if way == "FCALL":
+    if way == 0:
         return isinstance(error, Full) or (isinstance(error, Error) and "unction not found" in str(error))
-    return isinstance(error, Error) and str(error).startswith("NOSCRIPT")
+    return way == 1 and isinstance(error, Error) and str(error).startswith("NOSCRIPT")

@@ -1,0 +1,207 @@
+"""The plain put, take and ack: the same as the ordinary ones, without the futures between."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tidewarden.errors import StoreDown
+from tidewarden.queue import NewTask
+
+LONG_MS = 60_000
+NEVER_LEASE = 2**53
+
+
+class Box:
+    """A receiver that keeps what it gets."""
+
+    def __init__(self) -> None:
+        self.got: list[Any] = []
+
+    def done(self) -> bool:
+        return bool(self.got)
+
+    def set_result(self, result: Any, /) -> None:
+        self.got.append(result)
+
+    set_exception = set_result
+
+
+@pytest.fixture
+async def n0(node: Any) -> Any:
+    made = await node()
+    await made.queues.shards("q")
+    return made
+
+
+async def put(n: Any, eventually: Any, payload: bytes = b"x") -> str:
+    box = Box()
+    task_id = n.queues.put_plain(b"q", payload, box)
+    await eventually(box.done)
+    assert box.got == [1]
+    return task_id
+
+
+async def test_put_take_ack(n0: Any, eventually: Any) -> None:
+    queues, session, taken, acked = n0.queues, n0.queues.open_session(), Box(), [Box(), Box()]
+    task_id = await put(n0, eventually, b"\x00\r\n")
+    queues.take_plain(session, b"q", 0, taken)
+    await eventually(taken.done)
+    name, lease, payload, attempt, deadline_ms, lease_end_ms = taken.got[0]
+    assert (name, payload, attempt) == (task_id.encode(), b"\x00\r\n", 1)
+    assert session.held == {("q", task_id): (lease, lease_end_ms)}
+    assert deadline_ms < lease_end_ms
+    for box, number in zip(acked, (lease, lease + 1), strict=True):
+        queues.ack_plain(session, b"q", name, number, box)
+    assert session.held == {}
+    await eventually(lambda: all(box.done() for box in acked))
+    assert [box.got for box in acked] == [[1], [0]]
+
+
+async def test_what_is_not_plain_goes_the_ordinary_way(n0: Any) -> None:
+    queues, session, box = n0.queues, n0.queues.open_session(), Box()
+    await queues.configure("wide", {"shards": 2})
+    await queues.put("_system", NewTask(b""))
+    for queue in (b"unknown", b"wide", b"_system", b"\xff"):
+        assert queues.put_plain(queue, b"", box) is None
+        assert queues.take_plain(session, queue, 0, box) is None
+        assert queues.ack_plain(session, queue, b"a", 1, box) is None
+    assert queues.put_plain(b"q", b"x" * (n0.queues._config.limits.payload_bytes + 1), box) is None
+    assert queues.take_plain(session, b"q", n0.queues._config.limits.wait_ms + 1, box) is None
+    assert queues.ack_plain(session, b"q", b"a", NEVER_LEASE, box) is None
+    assert queues.ack_plain(session, b"q", b"\xff", 1, box) is None
+    assert not box.got
+
+
+async def test_a_queue_that_is_cut_anew_is_not_served_by_its_old_shard(n0: Any, eventually: Any) -> None:
+    assert n0.queues.take_plain(n0.queues.open_session(), b"q", 0, Box()) is not None
+    await n0.queues.configure("q", {"shards": 2})
+    assert n0.queues.put_plain(b"q", b"", Box()) is None
+
+
+async def test_a_take_that_finds_nothing_ends_at_once_or_waits(n0: Any, eventually: Any) -> None:
+    queues, session, empty, short, woken = n0.queues, n0.queues.open_session(), Box(), Box(), Box()
+    queues.take_plain(session, b"q", 0, empty)
+    queues.take_plain(session, b"q", 20, short)
+    await eventually(short.done)
+    assert (empty.got, short.got) == ([None], [None])
+    queues.take_plain(session, b"q", LONG_MS, woken)
+    await eventually(lambda: n0.queues._shards["q"][0].parked)
+    assert queues.waiting() == 1
+    task_id = await put(n0, eventually)
+    await eventually(woken.done)
+    assert woken.got[0][0] == task_id.encode()
+    assert list(session.held) == [("q", task_id)]
+    assert queues.waiting() == 0
+
+
+@pytest.mark.parametrize("parked", [False, True])
+async def test_a_cancelled_take_takes_nothing(n0: Any, eventually: Any, parked: bool) -> None:
+    queues, session, box = n0.queues, n0.queues.open_session(), Box()
+    if not parked:
+        await put(n0, eventually)
+    take = queues.take_plain(session, b"q", LONG_MS, box)
+    if parked:
+        await eventually(lambda: n0.queues._shards["q"][0].parked)
+    take.cancel()
+    take.cancel()
+    await eventually(box.done)
+    assert [type(got) for got in box.got] == [asyncio.CancelledError]
+    if parked:
+        await put(n0, eventually)
+    (task,) = await queues.take(queues.open_session(), ["q"], wait_ms=LONG_MS)
+    assert task.attempt == 1
+    assert session.held == {}
+    assert len(box.got) == 1
+
+
+async def test_what_comes_for_a_session_that_closed_goes_back_uncounted(n0: Any, eventually: Any) -> None:
+    queues, session, box = n0.queues, n0.queues.open_session(), Box()
+    await put(n0, eventually)
+    queues.take_plain(session, b"q", 0, box)
+    await queues.close_session(session)
+    (task,) = await queues.take(queues.open_session(), ["q"], wait_ms=LONG_MS)
+    assert task.attempt == 1
+    assert [type(got) for got in box.got] == [asyncio.CancelledError]
+
+
+async def test_nothing_new_waits_at_a_node_that_goes_down(n0: Any, eventually: Any) -> None:
+    box, parked = Box(), Box()
+    n0.queues.take_plain(n0.queues.open_session(), b"q", LONG_MS, parked)
+    await eventually(lambda: n0.queues._shards["q"][0].parked)
+    n0.queues.take_plain(n0.queues.open_session(), b"q", LONG_MS, box)
+    n0.queues.end_waits()
+    await eventually(box.done)
+    assert (box.got, parked.got) == ([None], [None])
+
+
+async def test_a_waiting_take_outlives_the_stores_absence(n0: Any, eventually: Any) -> None:
+    queues, waiting, hasty = n0.queues, Box(), Box()
+    queues.take_plain(queues.open_session(), b"q", LONG_MS, waiting)
+    queues.take_plain(queues.open_session(), b"q", 0, hasty)
+    n0.link._transport.abort()
+    await eventually(hasty.done)
+    assert isinstance(hasty.got[0], StoreDown)
+    task_id = await put(n0, eventually)
+    await eventually(waiting.done)
+    assert waiting.got[0][0] == task_id.encode()
+
+
+async def test_an_ack_of_unknown_end_leaves_the_task_held(n0: Any, eventually: Any) -> None:
+    queues, session, taken, acked = n0.queues, n0.queues.open_session(), Box(), Box()
+    await put(n0, eventually)
+    queues.take_plain(session, b"q", 0, taken)
+    await eventually(taken.done)
+    held = dict(session.held)
+    queues.ack_plain(session, b"q", taken.got[0][0], taken.got[0][1], acked)
+    n0.link._transport.abort()
+    await eventually(acked.done)
+    assert isinstance(acked.got[0], StoreDown)
+    assert session.held == held
+
+
+async def test_a_full_queue_says_so(n0: Any, eventually: Any) -> None:
+    await n0.queues.configure("q", {"capacity": 1})
+    await put(n0, eventually)
+    box = Box()
+    n0.queues.put_plain(b"q", b"", box)
+    await eventually(box.done)
+    assert box.got == [b"FULL"]
+
+
+async def test_under_a_shared_session_the_lease_is_the_sessions(n0: Any, eventually: Any) -> None:
+    queues, first, box = n0.queues, n0.queues.open_session(), Box()
+    uuid = await queues.join_session(first, "default")
+    await put(n0, eventually)
+    assert queues.take_plain(first, b"q", 0, box) is None, "the session's record does not name this shard yet"
+    (task,) = await queues.take(first, ["q"])
+    await queues.release(first, "q", task.id, task.lease)
+    queues.take_plain(first, b"q", 0, box)
+    await eventually(box.done)
+    second = queues.open_session()
+    await queues.join_session(second, "default", uuid)
+    await queues.close_session(first)
+    acked = Box()
+    queues.ack_plain(second, b"q", box.got[0][0], box.got[0][1], acked)
+    await eventually(acked.done)
+    assert acked.got == [1]
+    await queues.close_session(second)
+
+
+async def test_a_waiting_take_at_a_shard_that_another_node_cut_ends_empty(n0: Any, node: Any, eventually: Any) -> None:
+    n1 = await node("n1")
+    await n1.queues.shards("q")
+    await n1.ears.stop()
+    await n0.queues.configure("q", {"shards": 2})
+    waiting, hasty = Box(), Box()
+    n1.queues.take_plain(n1.queues.open_session(), b"q", LONG_MS, waiting)
+    assert n1.queues.take_plain(n1.queues.open_session(), b"q", 0, hasty) is not None
+    put_box = Box()
+    task_id = n1.queues.put_plain(b"q", b"x", put_box)
+    await eventually(lambda: waiting.done() and hasty.done() and put_box.done())
+    assert waiting.got == [None]
+    assert type(hasty.got[0]).__name__ == "Recut"
+    assert put_box.got == [1]
+    assert [t.id for t in await n0.queues.take(n0.queues.open_session(), ["q"], wait_ms=LONG_MS)] == [task_id]

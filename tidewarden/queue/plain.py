@@ -1,0 +1,224 @@
+"""
+The plain put, take and ack: of one task, without options, of a queue known here that has one shard.
+
+Most requests are of this kind. They go from the door into the shard's batch, and from the script's reply to the door,
+without a future between: each of its listeners costs a turn of the loop. Whatever is not plain is refused here with
+``None``, before anything was done, and goes the ordinary way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from tidewarden.errors import Stale, StoreDown
+from tidewarden.queue.batch import never
+from tidewarden.queue.recut import Recut
+from tidewarden.queue.session import Session
+from tidewarden.queue.sessions import Sessions, gone
+from tidewarden.queue.shard import PROMOTED_MAX, TASK_BYTES, Shard
+from tidewarden.queue.take import Take
+from tidewarden.queue.task import LEASE_NUMBER_MAX, Taken
+from tidewarden.store.link import Receiver
+
+ONE = (PROMOTED_MAX,)
+
+
+class PlainTake:
+    """One such take. Its receiver gets the task's row (id, lease, payload, attempt, deadline, lease end), or None: none came."""
+
+    __slots__ = ("_cancelled", "_queues", "_receiver", "_session", "_shard", "_take", "_until", "_wakes")
+
+    def __init__(self, queues: Plain, session: Session, shard: Shard, until: float, receiver: Receiver) -> None:
+        self._queues = queues
+        self._session = session
+        self._shard = shard
+        self._until = until  # 0: it does not wait
+        self._receiver = receiver
+        self._wakes = shard.wakes
+        self._take: Take | None = None
+        self._cancelled = False
+
+    def done(self) -> bool:
+        return False  # what was taken for one that has gone has to go back
+
+    def set_result(self, rows: Any, /) -> None:
+        session, shard = self._session, self._shard
+        if not rows:
+            self._wait(None)
+            return
+        row = rows[0]
+        task_id = row[0].decode("utf-8", "surrogateescape")
+        if self._cancelled or session.closed:
+            shard.end(task_id, row[1], "release").add_done_callback(_seen)
+            self.cancel()
+        else:
+            session.hold_one(shard.queue, task_id, row[1], row[5], shard.now_ms)
+            self._receiver.set_result(row)
+
+    def set_exception(self, error: BaseException, /) -> None:
+        if isinstance(error, Recut) and self._until and not self._cancelled:
+            self._receiver.set_result(None)  # this shard is the queue's no longer: who waits here asks again
+        elif isinstance(error, StoreDown | Stale):
+            self._wait(error)
+        elif not self._cancelled:
+            self._receiver.set_exception(error)
+
+    def cancel(self) -> None:
+        """Its consumer goes, or this node: it ends now, and what comes yet goes back."""
+        if self._take is not None:
+            self._take.future.cancel()
+        elif not self._cancelled:
+            self._cancelled = True
+            self._receiver.set_exception(asyncio.CancelledError())
+
+    def _wait(self, error: BaseException | None) -> None:
+        """Nothing came: go on as an ordinary take, when there is time left."""
+        if self._cancelled:
+            return
+        shared = self._session.shared
+        if shared is not None and shared.lost:
+            self._receiver.set_exception(gone(shared))
+        elif self._until and not self._session.closed and not self._queues.draining:
+            self._take = take = self._queues.begin_take(self._session, [self._shard], self._until)
+            take.future.add_done_callback(self._came)
+            take.resume(self._wakes, error)
+        elif error is not None:
+            self._receiver.set_exception(error)
+        else:
+            self._receiver.set_result(None)
+
+    def _came(self, done: asyncio.Future[list[Taken]]) -> None:
+        if done.cancelled():
+            self._receiver.set_exception(asyncio.CancelledError())
+            return
+        error = done.exception()
+        if error is not None:
+            self._receiver.set_exception(error)
+            return
+        for task in done.result():
+            row = (
+                task.id.encode("utf-8", "surrogateescape"),
+                task.lease,
+                task.payload,
+                task.attempt,
+                task.deadline_ms,
+                task.lease_end_ms,
+            )
+            self._receiver.set_result(row)
+            return
+        self._receiver.set_result(None)
+
+
+class PlainAck:
+    """An ack of what the session held: when nobody knows its end, the session goes on holding the task."""
+
+    __slots__ = ("_dropped", "_queues", "_receiver", "_session", "done", "set_result")
+
+    def __init__(
+        self, queues: Plain, session: Session, dropped: dict[tuple[str, str], tuple[int, int]], receiver: Receiver
+    ) -> None:
+        self._queues = queues
+        self._session = session
+        self._dropped = dropped
+        self._receiver = receiver
+        self.done = never
+        self.set_result = receiver.set_result
+
+    def set_exception(self, error: BaseException, /) -> None:
+        self._queues.hold_again(self._session, self._dropped)
+        self._receiver.set_exception(error)
+
+
+class Plain(Sessions):
+    """The three verbs. All return None when the case is not plain."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._takes: set[Take] = set()
+        self._payload_max = self._config.limits.payload_bytes
+        self._wait_max = self._config.limits.wait_ms
+        self._waiting_max = self._config.limits.waiting_max
+
+    def put_plain(self, queue: bytes, payload: bytes, receiver: Receiver) -> str | None:
+        """Put a task; the id it has when ``receiver`` gets 1. It gets a word of put.lua's otherwise."""
+        shard = self._plain.get(queue) or self._plain_shard(queue)
+        size = len(payload)
+        if shard is None or size > self._payload_max:
+            return None
+        task_id = self._ids.make(self._clock.unix_ms())
+        shard.add("queue.put", (task_id, "", payload), receiver, (), size)
+        return task_id
+
+    def take_plain(self, session: Session, queue: bytes, wait_ms: int, receiver: Receiver) -> PlainTake | None:
+        """Take one task, waiting ``wait_ms`` for it; see :class:`PlainTake`. Cancel it when the consumer goes."""
+        shard = self._plain.get(queue) or self._plain_shard(queue)
+        if shard is None:
+            return None
+        until = 0.0
+        if wait_ms:
+            if wait_ms > self._wait_max or len(self._takes) >= self._waiting_max:
+                return None
+            until = self._loop.time() + wait_ms / 1000
+        waits: str | int = 1 if wait_ms else 0
+        shared = session.shared
+        if shared is not None:
+            if not self._entered(shared, (shard,)):
+                return None
+            waits = f"{waits}{shared.uuid}"
+        take = PlainTake(self, session, shard, until, receiver)
+        shard.add("queue.take", (1, 0, waits, ""), take, ONE, TASK_BYTES)
+        return take
+
+    def ack_plain(
+        self, session: Session, queue: bytes, task_id: bytes, lease: int, receiver: Receiver
+    ) -> Receiver | None:
+        """The task is done; ``receiver`` gets 1, or 0: the lease is not current."""
+        shard = self._plain.get(queue) or self._plain_shard(queue)
+        if shard is None or lease > LEASE_NUMBER_MAX:
+            return None
+        try:
+            name = task_id.decode()
+        except UnicodeDecodeError:
+            return None
+        entry = session.drop(shard.queue, name, lease)
+        if entry is not None:
+            receiver = PlainAck(self, session, {(shard.queue, name): entry}, receiver)
+        shard.add("queue.ack", (name, lease, b""), receiver)
+        return receiver
+
+    def _plain_shard(self, queue: bytes) -> Shard | None:
+        """The one shard of a user's queue that is known here."""
+        if not queue.isascii() or queue[:1] == b"_":
+            return None
+        name = queue.decode()
+        shards = self._shards.get(name)
+        if shards is None or len(shards) != 1 or name in self._choosers:
+            return None
+        self._plain[queue] = shards[0]
+        return shards[0]
+
+    def begin_take(self, session: Session, shards: list[Shard], until: float, **options: Any) -> Take:
+        """A take that is not started yet, known to its session and here until it ends."""
+
+        def ended(take: Take) -> None:
+            self._takes.discard(take)
+            session.takes.discard(take)
+
+        take = Take(session, shards, until=until, on_end=ended, **options)
+        self._takes.add(take)
+        session.takes.add(take)
+        return take
+
+    def hold_again(self, session: Session, dropped: dict[tuple[str, str], tuple[int, int]]) -> None:
+        """Nobody knows the end of these tasks' ack: the session goes on holding them, or ends their leases if it has closed."""
+        if not session.closed:
+            session.held.update(dropped)
+        elif session.joining is None:
+            self._end_soon(dropped)
+
+
+def _seen(future: asyncio.Future[Any]) -> None:
+    """The hand-back of a task nobody waits for: when it fails, the lease ends by its time."""
+    if not future.cancelled():
+        _ = future.exception()

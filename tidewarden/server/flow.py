@@ -1,0 +1,137 @@
+"""
+How much is read from a peer and kept for it: what a peer that sends too much, or does not read, may use up here.
+
+Requests read ahead and unread replies have bounds; past the first of each the peer's socket is left alone, so that TCP
+holds the peer back, and past the last of the replies' it is cut off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from typing import TYPE_CHECKING
+
+from tidewarden.errors import TooBig
+
+from .peer import Peer
+from .verbs import Request
+
+if TYPE_CHECKING:
+    from .resp import RespServer
+
+log = logging.getLogger("tidewarden.server")
+
+PIPELINE_MAX = 1000  # requests read ahead; past it, or past AHEAD_BYTES, the peer's next bytes stay in its socket
+AHEAD_BYTES = 16 << 20
+OUTPUT_BYTES = 1 << 20  # unread replies past which nothing more is read or begun for the peer
+OUTPUT_BYTES_MAX = 64 << 20  # unread replies past which it is cut off
+STALL_S = 60.0  # how long replies may lie unread past OUTPUT_BYTES before it is cut off
+
+
+class Flow(asyncio.Protocol):
+    """The bytes of one peer. A subclass says what to do with its requests (``_pump``) and errors (``refuse``)."""
+
+    __slots__ = (
+        "_ahead", "_closing", "_flush_due", "_held_up", "_out", "_paused", "_reading", "_requests", "_stall", "_transport",
+        "peer", "server",
+    )  # fmt: skip
+
+    _transport: asyncio.Transport
+    peer: Peer
+
+    def __init__(self, server: RespServer) -> None:
+        self.server = server
+        self._requests: deque[Request] = deque()
+        self._ahead = 0  # bytes read since there were none
+        self._out: list[bytes] = []
+        self._flush_due = False
+        self._held_up = False  # a request waits
+        self._paused = False  # the peer does not read
+        self._reading = True
+        self._closing = False
+        self._stall: asyncio.TimerHandle | None = None
+
+    def refuse(self, error: BaseException) -> bytes:
+        """The reply for ``error``."""
+        raise NotImplementedError
+
+    def _pump(self) -> None:
+        """Begin what may begin, then send what is ready."""
+        raise NotImplementedError
+
+    def _open(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        transport.set_write_buffer_limits(OUTPUT_BYTES)
+
+    def pause_writing(self) -> None:
+        self._paused = True
+        self._read(False)
+        self._stall = self.server.loop.call_later(STALL_S, self._transport.abort)
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        if self._stall is not None:
+            self._stall.cancel()
+            self._stall = None
+        self._read(self._roomy())
+        self._pump()
+
+    @property
+    def closing(self) -> bool:
+        """Whether nothing more is read: it ends when what is under way is answered."""
+        return self._closing
+
+    def hang_up(self) -> None:
+        """Read nothing more; close when what is under way is answered."""
+        self._closing = True
+        self._requests.clear()
+
+    def close(self) -> None:
+        """Send what is ready and hang up now."""
+        self.hang_up()
+        self.flush()
+        self._transport.close()
+
+    def abort(self) -> None:
+        """Hang up at once, whatever the peer has not read yet."""
+        self._transport.abort()
+
+    def flush(self) -> None:
+        """Write every reply that is ready, as one piece."""
+        self._flush_due = False
+        out = self._out
+        if not out:
+            return
+        if self._transport.is_closing():
+            out.clear()
+            return
+        self._transport.write(out[0] if len(out) == 1 else b"".join(out))
+        out.clear()
+        if self._paused and self._transport.get_write_buffer_size() > OUTPUT_BYTES_MAX:
+            log.warning("peer cut off: it does not read its replies", extra={"peer": self.peer.address})
+            self._transport.abort()
+
+    def _roomy(self) -> bool:
+        return len(self._requests) <= PIPELINE_MAX // 2 and self._ahead <= AHEAD_BYTES
+
+    def _read_ahead(self, size: int) -> None:
+        """Requests stay unbegun after ``size`` bytes more were read. When they are too many, the peer is held back."""
+        self._ahead += size
+        if len(self._requests) <= PIPELINE_MAX and self._ahead <= AHEAD_BYTES:
+            return
+        if self._held_up:
+            # With its socket unread we would not see it go, and a task could be handed to a peer that is gone.
+            self._out.append(
+                self.refuse(
+                    TooBig(f"At most {PIPELINE_MAX} requests or {AHEAD_BYTES} bytes may stand behind one that waits.")
+                )
+            )
+            self.close()
+        else:
+            self._read(False)
+
+    def _read(self, on: bool) -> None:
+        if on != self._reading and not self._transport.is_closing():
+            self._reading = on
+            (self._transport.resume_reading if on else self._transport.pause_reading)()
