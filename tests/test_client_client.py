@@ -74,6 +74,19 @@ async def test_connections_for_waiting_are_used_again(here: Site) -> None:
         assert len(here.doors[0].server.connections) <= 11
 
 
+async def test_topics(here: Site) -> None:
+    async with AsyncClient(here.urls) as client:
+        assert await client.link("news", "mail")
+        assert await client.link("news", "push")
+        assert not await client.link("news", "push")
+        await client.queue("news").put("x", id="a")
+        tasks = await client.take("mail", "push", count=5)
+        assert [(task.queue, task.payload) for task in tasks] == [("mail", b"x"), ("push", b"x")]
+        assert await client.unlink("news", "push")
+        assert await client.topics() == {"news": ["mail"]}
+        assert (await client.queue("mail").stats(by_shard=True))["by_shard"][0]["leased"] == 1
+
+
 async def test_whatever_a_node_answers(here: Site) -> None:
     async with AsyncClient(here.urls) as client:
         await client.queue("mail").put("x")

@@ -21,7 +21,7 @@ from .line import Line, only
 from .nodes import Nodes
 from .options import words
 from .queue import AsyncQueue
-from .replies import Token, plain
+from .replies import Token, mapped, plain
 from .task import AsyncTask
 from .touch import Toucher
 
@@ -192,10 +192,22 @@ class AsyncClient:
         names: list[str] = await self.execute("Q.LIST", again=True)
         return names
 
+    async def topics(self) -> dict[str, list[str]]:
+        """Every topic, and the queues that subscribe to it."""
+        found: dict[str, list[str]] = mapped(only(await self.line.run([("Q.LIST", "TOPICS")], again=True))[0])
+        return found
+
+    async def link(self, topic: str, queue: str) -> bool:
+        """Subscribe a queue: each put to ``client.queue(topic)`` reaches it once. Whether it is new."""
+        return bool(await self.execute("Q.LINK", topic, queue, again=True))
+
+    async def unlink(self, topic: str, queue: str) -> bool:
+        """End a subscription; whether there was one. Raises: NotFound: there is no such topic."""
+        return bool(await self.execute("Q.UNLINK", topic, queue, again=True))
+
     async def status(self) -> dict[str, Any]:
         """What the node that is used knows of the cluster: ``node``, ``role``, ``leader``, ``epoch`` and more."""
-        found: dict[str, Any] = await self.execute("R.STATUS", again=True)
-        return found
+        return mapped(await self.execute("R.STATUS", again=True))
 
     async def execute(self, *command: Arg, again: bool = False, wait_ms: int = 0) -> Any:
         """
