@@ -1,4 +1,4 @@
-"""What a benchmark drives: nodes and peers, started on free ports and ended with their block."""
+"""What a benchmark drives: processes on free ports, ended with their block."""
 
 from __future__ import annotations
 
@@ -8,20 +8,28 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from typing import TYPE_CHECKING
 
-import hiredis
+from tidewarden.clock import SystemClock
+from tidewarden.config import Store
+from tidewarden.store.embedded import EmbeddedStore, store_password
+
+if TYPE_CHECKING:
+    from benchmarks.connections import Connection
 
 START_S = 30.0
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
-@dataclass
+class Missing(Exception):
+    """A peer is not installed; the message says how it would be."""
+
+
+@dataclass(frozen=True)
 class Target:
     """What is measured: where it listens, how it is spoken to, whose processor time counts."""
 
@@ -29,7 +37,11 @@ class Target:
     host: str
     port: int
     pids: dict[str, int]
+    connection: type[Connection]
     auth: tuple[str, ...] = ()
+    version: str = ""
+    engine: str = ""
+    """URL of the store under it, where there is one."""
 
 
 def cpu_s(pid: int) -> float:
@@ -37,6 +49,11 @@ def cpu_s(pid: int) -> float:
     stat = Path(f"/proc/{pid}/stat").read_text()
     fields = stat.rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS
+
+
+def resident_bytes(pid: int) -> int:
+    """Memory of a process that is in RAM."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def free_ports(count: int) -> int:
@@ -53,7 +70,24 @@ def free_ports(count: int) -> int:
             return base
 
 
+def binary_of(name: str, package: str) -> str:
+    """
+    Where a peer's program is.
+
+    Raises: Missing.
+    """
+    found = shutil.which(name) or shutil.which(name, path="/usr/bin:/usr/sbin:/usr/local/bin")
+    if found is None:
+        raise Missing(f"{name} is not installed: apt-get install {package}")
+    return found
+
+
 def wait_port(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+    """
+    Return when ``process`` listens on ``port``.
+
+    Raises: SystemExit: it ended, or does not after half a minute; with the end of its log.
+    """
     until = time.monotonic() + START_S
     while time.monotonic() < until:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
@@ -64,22 +98,45 @@ def wait_port(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
     raise SystemExit(f"{process.args!r} does not listen on {port}:\n{log.read_text()[-2000:]}")
 
 
-@contextlib.contextmanager
-def running(command: list[str], port: int, folder: Path, name: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A process of ours that listens on ``port``, ended with the block."""
-    log = folder / f"{name}.out"
-    with log.open("wb") as out:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True)
+def stop(process: subprocess.Popen[bytes], grace_s: float = 20.0) -> None:
+    """End a process that we started, and whatever it started in its group."""
+    process.send_signal(signal.SIGTERM)
     try:
-        wait_port(process, port, log)
+        process.wait(grace_s)
+    except subprocess.TimeoutExpired:
+        kill(process)
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    """SIGKILL for a process that we started and its group."""
+    if process.poll() is None:  # not reaped, so its number is still its own
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait(10)
+
+
+@contextlib.contextmanager
+def process_of(
+    command: list[str], folder: Path, name: str, surroundings: Mapping[str, str] | None = None, grace_s: float = 20.0
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A process of ours in a group of its own, its output in ``folder``, ended with the block."""
+    with (folder / f"{name}.out").open("ab") as out:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True, env=surroundings
+        )
+    try:
         yield process
     finally:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait(10)
+        stop(process, grace_s)
+
+
+@contextlib.contextmanager
+def running(
+    command: list[str], port: int, folder: Path, name: str, surroundings: Mapping[str, str] | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
+    """The same, once it listens on ``port``."""
+    with process_of(command, folder, name, surroundings) as process:
+        wait_port(process, port, folder / f"{name}.out")
+        yield process
 
 
 def child_of(pid: int, name: str) -> int | None:
@@ -92,50 +149,26 @@ def child_of(pid: int, name: str) -> int | None:
     return None
 
 
-@contextlib.contextmanager
-def own_node(folder: Path) -> Iterator[Target]:
-    base = free_ports(5)
-    settings = [f"node.base_port={base}", f"node.data_dir={folder / 'node'}", "log.level=warning"]
-    command = [sys.executable, "-m", "tidewarden", "node", *(word for text in settings for word in ("--set", text))]
-    with running(command, base, folder, "node") as process:
-        yield Target("tidewarden", "127.0.0.1", base, parts_of(process.pid))
-
-
 def parts_of(pid: int) -> dict[str, int]:
     """The front's process, and the engine's where it is a child of it."""
     engine = child_of(pid, "valkey") or child_of(pid, "redis")
     return {"front": pid} | ({"engine": engine} if engine else {})
 
 
-def node_at(url: str) -> Target:
-    """A node that runs already; its processor time counts when it runs on this machine."""
-    parts = urlsplit(url)
-    host, port = parts.hostname or "127.0.0.1", parts.port or 7420
-    auth = (unquote(parts.username or "default"), unquote(parts.password)) if parts.password else ()
-    with socket.create_connection((host, port), 5) as connection:
-        requests = [("AUTH", *auth)] if auth else []
-        reader = hiredis.Reader()
-        reply: object = None
-        for request in [*requests, ("R.STATUS",)]:
-            connection.sendall(hiredis.pack_command(request))
-            while (reply := reader.gets()) is False:
-                reader.feed(connection.recv(65_536))
-    if not isinstance(reply, list):
-        raise SystemExit(f"{host}:{port} answers R.STATUS with {reply!r}")
-    status = dict(zip(reply[::2], reply[1::2], strict=True))
-    pid = int(status[b"pid"])
-    local = host in ("127.0.0.1", "localhost", "::1") and Path(f"/proc/{pid}").exists()
-    return Target("tidewarden", host, port, parts_of(pid) if local else {}, auth)
+def engine_url(data: Path) -> str:
+    """URL of the embedded store of a node (or a cluster of ``up``) with its data in that folder."""
+    secret = (data / "secrets" / "cluster.key").read_text().strip()
+    return EmbeddedStore(data / "store", Store(), "", store_password(secret), SystemClock()).url
 
 
-@contextlib.contextmanager
-def beanstalkd(folder: Path) -> Iterator[Target | None]:
-    """The peer without a log; None where it is not installed."""
-    binary = shutil.which("beanstalkd") or shutil.which("beanstalkd", path="/usr/bin:/usr/local/bin")
-    if binary is None:
-        print("beanstalkd is not installed (apt-get install beanstalkd): no peer beside us, no ratio")
-        yield None
-        return
-    port = free_ports(1)
-    with running([binary, "-l", "127.0.0.1", "-p", str(port)], port, folder, "beanstalkd") as process:
-        yield Target("beanstalkd", "127.0.0.1", port, {"engine": process.pid})
+def start_peers(
+    stack: contextlib.ExitStack, *starts: Callable[[], contextlib.AbstractContextManager[Target]]
+) -> list[Target]:
+    """Those peers that are installed; a line for each that is not."""
+    found: list[Target] = []
+    for start in starts:
+        try:
+            found.append(stack.enter_context(start()))
+        except Missing as missing:
+            print(missing)
+    return found

@@ -13,9 +13,12 @@ import hiredis
 from tidewarden.errors import Error
 from tidewarden.server import replies
 
+NIL = object()
+"""An answer that is there, and is null."""
+
 
 class RecordingNode(socketserver.ThreadingTCPServer):
-    """``answers`` maps a verb to its result, an :class:`Error`, a function of the request, or None: hang up."""
+    """``answers`` maps a verb to its result, an :class:`Error`, a function of the request, NIL, or None: hang up."""
 
     daemon_threads = True
     allow_reuse_address = True
@@ -40,6 +43,8 @@ class RecordingNode(socketserver.ThreadingTCPServer):
             found = found(request)
         if found is None:
             return None
+        if found is NIL:
+            return replies.encode(None, 3)
         return replies.failure(found) if isinstance(found, Error) else replies.encode(found, 3)
 
 

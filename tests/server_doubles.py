@@ -269,6 +269,40 @@ class RecordingSchedules:
         return name == "nightly"
 
 
+class RecordingLocks:
+    """Everything is free, but ``taken``; the fence 1 is never current."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+
+    def acquire(
+        self, session: Any, name: str, lease_ms: int, *, wait_ms: int = 0, key: bytes = b""
+    ) -> asyncio.Future[int | None]:
+        self.calls.append(("acquire", session.id, name, lease_ms, wait_ms, key))
+        future: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
+        if name != "waits":
+            future.set_result(None if name == "taken" else 2**37)
+        return future
+
+    async def renew(self, session: Any, name: str, fence: int, lease_ms: int) -> int:
+        self.calls.append(("renew", name, fence, lease_ms))
+        if fence == 1:
+            raise NotHeld("not held")
+        return 2**41
+
+    async def release(self, session: Any, name: str, fence: int) -> None:
+        self.calls.append(("release", name, fence))
+        if fence == 1:
+            raise NotHeld("not held")
+
+    async def peek(self, name: str) -> dict[str, Any]:
+        return {"name": name, "fence": 5}
+
+    async def page(self, count: int, after: str) -> tuple[list[dict[str, Any]], str]:
+        self.calls.append(("page", count, after))
+        return [{"name": "a"}], "next"
+
+
 class FixedCluster:
     def __init__(self) -> None:
         self.seen = {
@@ -295,8 +329,11 @@ class Door:
         self.queues = queues or RecordingQueues()
         self.tokens = RecordingTokens()
         self.schedules = RecordingSchedules()
+        self.locks = RecordingLocks()
         self.cluster = FixedCluster()
-        self.server = RespServer(self.config, self.queues, self.tokens, self.schedules, self.cluster, SystemClock())
+        self.server = RespServer(
+            self.config, self.queues, self.tokens, self.schedules, self.cluster, SystemClock(), locks=self.locks
+        )
 
     async def __aenter__(self) -> Door:
         await self.server.start()

@@ -41,10 +41,11 @@ STATUS = {
     "pid": 1,
 }
 VERBS = (
-    "up node status doctor sandbox version",
+    "up node status doctor sandbox version worker",
     "queue list stats put take peek kick delete purge release-all move pause resume config",
     "token import get list refresh delete stats",
     "schedule put list delete",
+    "lock run list show release",
 )
 
 
@@ -87,7 +88,7 @@ def test_help_teaches_every_verb(run: Run, words: list[str]) -> None:
 
 def test_help_lists_every_verb_and_the_exit_codes(run: Run) -> None:
     out = run("--help").stdout
-    assert all(verb in out for verb in (*VERBS[0].split(), "queue", "token", "schedule"))
+    assert all(verb in out for verb in (*VERBS[0].split(), "queue", "token", "schedule", "lock"))
     assert "3 no node can be reached" in " ".join(out.split())
 
 

@@ -318,3 +318,13 @@ def test_hashes_of_secrets() -> None:
 def test_an_unknown_form_of_hash_is_refused(text: str) -> None:
     with pytest.raises(ValueError):
         check_secret("x", text)
+
+
+def test_a_list_of_functions(write: Write) -> None:
+    path = write('[queues]\nstrategies = ["a.b:pick", "a.pick"]')
+    assert load(path, {}, {}).queues.strategies == ("a.b:pick", "a.pick")
+    assert load(path, {"TIDEWARDEN_QUEUES_STRATEGIES": "c:d, e.f"}, {}).queues.strategies == ("c:d", "e.f")
+    assert load(None, {}, {"queues.strategies": ""}).queues.strategies == ()
+    for wrong in ('"a.b:pick"', '["pick"]', '["a b:c"]', "[1]", '["a:b:c"]'):
+        with pytest.raises(ConfigError, match=r"queues\.strategies: .*allowed: a list of names like"):
+            load(write(f"[queues]\nstrategies = {wrong}"), {}, {})

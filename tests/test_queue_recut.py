@@ -136,3 +136,48 @@ async def test_two_that_cut_at_once_do_not_mix(node: Any) -> None:
         for one in (n0, n1):
             await one.queues.put("q", NewTask(id=f"t{n}"))
     assert (await n0.queues.stats("q"))["total"] == (await n1.queues.stats("q"))["total"] == 30
+
+
+async def test_nothing_is_lost_while_a_busy_queue_is_cut_again_and_again(node: Any) -> None:
+    n0, n1 = await node("n0"), await node("n1")
+    names = [f"t{n}" for n in range(400)]
+    done: set[str] = set()
+    cuts = 0
+
+    async def produce() -> None:
+        for at, name in enumerate(names):
+            while True:
+                try:
+                    await (n0, n1)[at % 2].queues.put("q", NewTask(id=name))
+                    break
+                except Stale:
+                    await asyncio.sleep(0)
+
+    async def consume(one: Any) -> None:
+        session = one.queues.open_session()
+        while len(done) < len(names):
+            try:
+                for task in await one.queues.take(session, ["q"], count=5, wait_ms=20):
+                    assert await one.queues.ack(session, "q", [(task.id, task.lease)]) == [1]
+                    assert task.id not in done
+                    done.add(task.id)
+            except Stale:
+                await asyncio.sleep(0)
+
+    async def cut() -> None:
+        nonlocal cuts
+        shards = 0
+        while len(done) < len(names):
+            shards = shards % 4 + 1
+            try:
+                await (n0, n1)[shards % 2].queues.configure("q", {"shards": shards})
+                cuts += 1
+            except (BadArg, Stale):
+                pass
+            await asyncio.sleep(0.002)
+
+    async with asyncio.timeout(60):
+        await asyncio.gather(produce(), consume(n0), consume(n1), cut())
+    assert done == set(names)
+    assert cuts > 3
+    assert await n0.link.call("KEYS", "{tw:q:*}:tasks") == [], "no task lies where nobody looks"

@@ -154,7 +154,7 @@ async def test_an_unknown_verb_names_itself_and_the_line_lives() -> None:
     async with Door() as door:
         line = await door.dial()
         assert await line.ask("NONSENSE x") == b"-ERR unknown command 'NONSENSE'"
-        assert await line.ask("L.ACQUIRE a 5") == b"-BADARG L.ACQUIRE (locks) is not supported by this version."
+        assert await line.ask("S.PAUSE a") == b"-BADARG S.PAUSE (a schedule verb) is not supported by this version."
         assert await line.ask("pInG") == b"+PONG"
         await line.close()
 

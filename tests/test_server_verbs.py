@@ -16,5 +16,5 @@ def test_misuse_shows_the_form() -> None:
 
 
 def test_a_verb_to_come_names_itself() -> None:
-    with pytest.raises(BadArg, match=r"L.ACQUIRE \(locks\) is not supported by this version"):
-        unsupported("L.ACQUIRE", "locks").handler(cast(Any, None), [b"L.ACQUIRE"])
+    with pytest.raises(BadArg, match=r"S.PAUSE \(a schedule verb\) is not supported by this version"):
+        unsupported("S.PAUSE", "a schedule verb").handler(cast(Any, None), [b"S.PAUSE"])

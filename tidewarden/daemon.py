@@ -29,6 +29,7 @@ from tidewarden.fronts import Fronts
 from tidewarden.health import Health
 from tidewarden.participant import Participant, heard_error
 from tidewarden.process import calm_collector, raise_file_limit
+from tidewarden.queue.locks import Locks
 from tidewarden.raft import Raft
 from tidewarden.scheduler.schedules import Schedules
 from tidewarden.scheduler.sweep import Sweep
@@ -180,7 +181,8 @@ class Daemon(Participant):
         self.health = health = Health(
             config, clock, self.raft, self.nodes, self.term, self.sweep, self.reaper, self.queues, self.data, self._server, view
         )  # fmt: skip
-        resp = RespServer(config, self.queues, self.tokens, self.schedules, health, clock, users)
+        locks = Locks(self.queues, wait_max_ms=config.limits.wait_ms, waiting_max=config.limits.waiting_max)
+        resp = RespServer(config, self.queues, self.tokens, self.schedules, health, clock, users, locks)
         self.fronts = fronts = Fronts(config, clock, resp, self._register)
         resp.others = lambda: fronts.stats("resp")
         health.processes = fronts

@@ -136,6 +136,17 @@ class Internal(Error):
     http_status = 500
 
 
+class Unreachable(Error):
+    """
+    The SDK's: no node could be reached in time, or a connection broke after a request that cannot be repeated safely.
+
+    The message says which; in the second case it may or may not have happened. No door answers it.
+    """
+
+    code = "UNREACHABLE"
+    http_status = 503
+
+
 class ConfigError(Error):
     """The configuration cannot be used. ``problems`` lists every one: file, key, what was found, what is allowed."""
 

@@ -29,6 +29,7 @@ from tidewarden.clock import Clock, SystemClock, sleep
 from tidewarden.config import Config
 from tidewarden.participant import Participant
 from tidewarden.process import calm_collector, raise_file_limit
+from tidewarden.queue.locks import Locks
 from tidewarden.server.commands import COMMANDS
 from tidewarden.server.relay import relayed
 from tidewarden.server.resp import RespServer
@@ -76,8 +77,10 @@ class Front(Participant):
             control = await stack.enter_async_context(self._link(orders.url, "control"))
             await self._join(stack, orders.url, self.data, control, views=orders.views)
             await self.nodes.register()
+            limits = self.config.limits
+            locks = Locks(self.queues, wait_max_ms=limits.wait_ms, waiting_max=limits.waiting_max)
             self.resp = RespServer(
-                self.config, self.queues, None, None, Nobody(), self.clock,
+                self.config, self.queues, None, None, Nobody(), self.clock, locks=locks,
                 commands=relayed(COMMANDS), port=orders.port, hand_over=self._hand_over,
             )  # fmt: skip
             await self.resp.start()

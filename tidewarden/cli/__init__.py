@@ -6,7 +6,7 @@ import importlib
 
 import typer
 
-from . import doctor, node, queue, sandbox, schedule, status, token, version
+from . import doctor, lock, node, queue, sandbox, schedule, status, token, version, worker
 from .connection import EXIT_CODES
 
 app = typer.Typer(
@@ -38,6 +38,8 @@ app.command("doctor")(doctor.doctor)
 app.add_typer(queue.app, name="queue")
 app.add_typer(token.app, name="token")
 app.add_typer(schedule.app, name="schedule")
+app.add_typer(lock.app, name="lock")
+app.command("worker")(worker.worker)
 app.command("sandbox")(sandbox.sandbox)
 app.command("version")(version.version)
 

@@ -85,9 +85,9 @@ class NodeLine:
         self._client.close()
 
 
-def dial(address: str) -> NodeLine:
+def dial(address: str, silence_s: float | None = None) -> NodeLine:
     """
-    Connect to one address.
+    Connect to one address; an answer that is longer than ``silence_s`` in coming breaks the connection.
 
     Raises: redis.ConnectionError, redis.TimeoutError: nobody answers. ValueError: it is no address.
     """
@@ -95,7 +95,7 @@ def dial(address: str) -> NodeLine:
         address,
         protocol=3,  # maps arrive as maps
         single_connection_client=True,  # leases belong to the connection
-        socket_timeout=None,  # a waiting take is silent for as long as it waits
+        socket_timeout=silence_s,  # None: a waiting take is silent for as long as it waits
         socket_connect_timeout=CONNECT_S,
         retry=Retry(NoBackoff(), 0),  # redis-py would repeat a put that may have happened
     )

@@ -17,9 +17,9 @@ from rich.text import Text
 WIDE = 10_000  # columns where no terminal cuts lines: a line of the table stays one line for grep
 
 
-def print_json(value: Any) -> None:
-    """One line of JSON. Bytes that are no text become ``{"base64": …}``."""
-    typer.echo(json.dumps(value, ensure_ascii=False, default=_bytes))
+def print_json(value: Any, *, err: bool = False) -> None:
+    """One line of JSON, on standard error with ``err``. Bytes that are no text become ``{"base64": …}``."""
+    typer.echo(json.dumps(value, ensure_ascii=False, default=_bytes), err=err)
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:

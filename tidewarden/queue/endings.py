@@ -36,18 +36,27 @@ class Endings(Check):
             raise Full(f"the ends of {len(self._awaited)} tasks are waited for on this node; that is its limit")
         nudge = asyncio.Event()
         place = (queue, task_id)
-        self._awaited.setdefault(place, set()).add(nudge)
         word = ""
+        self.listen(place, nudge)
         try:
             word, result = await self._ending(place, nudge, self._loop.time() + wait_ms / 1000)
             return word, result
         finally:
-            waiters = self._awaited[place]
-            waiters.discard(nudge)
-            if not waiters:
-                del self._awaited[place]
-                if wait_ms and word in ("", "timeout"):
-                    self._lane(self._shards[queue], task_id).run("queue.unwait", (task_id,)).add_done_callback(_seen)
+            self.unlisten(place, nudge, noted=wait_ms > 0 and word in ("", "timeout"))
+
+    def listen(self, place: tuple[str, str], nudge: asyncio.Event) -> None:
+        """Set ``nudge`` whenever the task ``(queue, id)`` may have ended; the script that found it there notes this node for it."""
+        self._awaited.setdefault(place, set()).add(nudge)
+
+    def unlisten(self, place: tuple[str, str], nudge: asyncio.Event, *, noted: bool) -> None:
+        """Set it no more. ``noted``: this node may be noted; when nobody here is left to be told, it is so no longer."""
+        waiters = self._awaited[place]
+        waiters.discard(nudge)
+        if not waiters:
+            del self._awaited[place]
+            queue, task_id = place
+            if noted and queue in self._shards:
+                self._lane(self._shards[queue], task_id).run("queue.unwait", (task_id,)).add_done_callback(_seen)
 
     async def _ending(self, place: tuple[str, str], nudge: asyncio.Event, until: float) -> tuple[str, bytes]:
         """Ask, and ask again at each nudge."""

@@ -183,9 +183,17 @@ class Registry:
             for shard in self._build(queue, msgspec.json.decode(raw, type=QueueSettings)):
                 self._next(shard, 0)
 
+    def time(self) -> asyncio.Future[list[bytes]]:
+        """The store's clock: whole seconds since 1970, and microseconds. Raises (in the future): StoreDown."""
+        return self._link.call("TIME")
+
     def shard_of(self, queue: str, task_id: str) -> int:
         """The shard that an id lies in: the one it carries, else ``crc32(id) % S`` (:mod:`tidewarden.queue.placing`)."""
         return shard_of(task_id, len(self._shards[queue]))
+
+    async def shard(self, queue: str, task_id: str) -> Shard:
+        """The shard that an id lies in."""
+        return self._lane(await self._open(queue), task_id)
 
     async def shards(self, queue: str) -> int:
         """How many shards the queue has."""

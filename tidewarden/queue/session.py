@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 from tidewarden.queue.task import Taken
 
-if TYPE_CHECKING:
-    from tidewarden.queue.take import Take
+
+class Waiting(Protocol):
+    """What ends with its session: its future is cancelled."""
+
+    future: asyncio.Future[Any]
+
 
 HELD_MAX = 10_000
 _numbers = itertools.count(1)
@@ -50,7 +54,7 @@ class Session:
         self.id = str(next(_numbers))
         self.user = user
         self.held: dict[tuple[str, str], tuple[int, int]] = {}
-        self.takes: set[Take] = set()
+        self.takes: set[Waiting] = set()
         self.closed = False
         self.shared: Shared | None = None
         self.joining: asyncio.Lock | None = None

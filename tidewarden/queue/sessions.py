@@ -209,6 +209,17 @@ class Sessions(Graces):
         await self._session_script("enter", shared.uuid, *(f"{shard.queue} {shard.index}" for shard in shards))
         shared.places.update(shard.keys[0] for shard in shards)
 
+    async def owner(self, session: Session, shard: Shard) -> str:
+        """
+        The uuid of the session whose the connection's leases in this shard are, "" for its own; the record names the shard by then.
+
+        Raises: NotFound: the session has ended; Stale; StoreDown.
+        """
+        shared = session.shared
+        if shared is not None and not self._entered(shared, (shard,)):
+            await self._enter(shared, (shard,))
+        return session.uuid
+
     def rejoin(self) -> None:
         """This node has registered anew, so its former boot left every session: join those that connections here have."""
         for shared in list(self._shared.values()):

@@ -54,7 +54,10 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 # The system's own queues are made with what they need, so that nodes which start together agree from the first moment.
-SYSTEM = {"_tokens:": QueueSettings(shards=16, losses_max=0, dedup_ms=0, history=0)}
+SYSTEM = {
+    "_tokens:": QueueSettings(shards=16, losses_max=0, dedup_ms=0, history=0),
+    "_locks": QueueSettings(shards=8, losses_max=0, dedup_ms=0, history=0),
+}
 
 
 def settings_of_new(queue: str) -> QueueSettings:

@@ -98,6 +98,10 @@ class Shard:
     def touch(self, task_id: str, lease: int, lease_ms: int) -> asyncio.Future[Any]:
         return self._ask("queue.touch", (task_id, lease, lease_ms))
 
+    def batched(self, name: str, *args: Arg) -> asyncio.Future[Any]:
+        """One item of any script that takes a list of them and answers each."""
+        return self._ask(name, args)
+
     def run(self, name: str, args: Sequence[Arg], now_ms: int = 0) -> asyncio.Future[Any]:
         """Run any script of this shard by itself, after what is batched so far."""
         self._send_all()

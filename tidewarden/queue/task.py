@@ -53,9 +53,9 @@ def check_name(name: str, what: str = "queue") -> str:
     return name
 
 
-def check_id(task_id: str) -> str:
+def check_id(task_id: str, what: str = "id") -> str:
     """
-    The id, if a task may have it.
+    The id, if a task may have it; ``what`` it is called in the message.
 
     Raises: BadArg: empty, longer than 200 bytes, no UTF-8 text, or with white space or a control character.
     """
@@ -64,7 +64,9 @@ def check_id(task_id: str) -> str:
         or len(task_id.encode("utf-8", "replace")) > ID_MAX
         or any(c <= " " or c == "\x7f" or "\ud800" <= c <= "\udfff" for c in task_id)
     ):
-        raise BadArg(f"the id {task_id[:60]!r} is not 1 to {ID_MAX} bytes without white space or control characters")
+        raise BadArg(
+            f"the {what} {task_id[:60]!r} is not 1 to {ID_MAX} bytes without white space or control characters"
+        )
     return task_id
 
 

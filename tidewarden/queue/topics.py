@@ -88,7 +88,7 @@ class Topics(Registry):
             have = [queue for queue, error in zip(queues, answers, strict=True) if error is None]
             raise type(refused[0][1])(
                 f"of the topic {topic}, {'; '.join(f'{queue} refused: {error}' for queue, error in refused)[:600]}. "
-                f"{', '.join(have)[:600] or 'None'} of its queues have the task; a put with ID {copy.id} may be repeated"
+                f"Its queues that have the task: {', '.join(have)[:600] or 'none'}. A put with ID {copy.id} may be repeated"
             )
         return copy.id
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from . import connection_verbs, queue_verbs, schedule_verbs, session_verbs, token_verbs, upkeep_verbs
+from . import connection_verbs, lock_verbs, queue_verbs, schedule_verbs, session_verbs, token_verbs, upkeep_verbs
 from .verbs import Command
 
 
@@ -25,6 +25,7 @@ COMMANDS: dict[bytes, Command] = table(
         *upkeep_verbs.COMMANDS,
         *token_verbs.COMMANDS,
         *schedule_verbs.COMMANDS,
+        *lock_verbs.COMMANDS,
         *connection_verbs.LATER,
     )
 )

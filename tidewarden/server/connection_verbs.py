@@ -181,6 +181,11 @@ def info(connection: Connection, request: Request) -> bytes:
     return replies.bulk(connection.server.info())
 
 
+def time(connection: Connection, request: Request) -> Pending:
+    """TIME: the store's clock, by which everything here is due"""
+    return Pending(connection.server.queues.time(), replies.encode)
+
+
 def command(connection: Connection, request: Request) -> bytes:
     """COMMAND, COMMAND COUNT, LIST, DOCS, INFO"""
     known = {item.name: item for item in connection.server.commands.values()}
@@ -249,6 +254,7 @@ COMMANDS = (
     Command("SELECT", select, 2, 2, "0"),
     Command("CLIENT", client, 2, ANY, "SETNAME|GETNAME|SETINFO|ID|INFO|LIST|NO-EVICT|NO-TOUCH|REPLY …"),
     Command("INFO", info, 1, ANY, "[section …]"),
+    Command("TIME", time, 1, 1),
     Command("COMMAND", command, 1, ANY, "[COUNT|LIST|DOCS|INFO …]"),
     Command("MULTI", multi, 1, 1, immediate=True),
     Command("EXEC", execute, 1, 1, immediate=True),
@@ -258,6 +264,5 @@ COMMANDS = (
 LATER = (
     unsupported("T.MGET", "a token verb"),
     *(unsupported(name, "a schedule verb") for name in ("S.PAUSE", "S.RESUME")),
-    *(unsupported(name, "locks") for name in ("L.ACQUIRE", "L.RENEW", "L.RELEASE")),
     *(unsupported(name, "a cluster verb") for name in ("R.TRANSFER", "R.SWITCHOVER", "R.JOIN", "R.LEAVE", "R.BACKUP")),
 )  # fmt: skip

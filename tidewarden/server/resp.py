@@ -16,7 +16,7 @@ from tidewarden.errors import Error
 
 from .commands import COMMANDS
 from .connection import Connection
-from .parts import Cluster, Queues, Schedules, Session, Tokens
+from .parts import Cluster, Locks, Queues, Schedules, Session, Tokens
 from .sums import add_up
 from .users import DEFAULT_USER, Users
 
@@ -36,7 +36,7 @@ class RespServer:
 
     Args:
         config: listens on ``node.host`` at ``node.resp_port``; ``limits`` and ``users`` count here.
-        queues, tokens, schedules, cluster: the rooms that answer; without tokens or schedules their verbs are refused.
+        queues, tokens, schedules, cluster, locks: the rooms that answer; without tokens, schedules or locks their verbs are refused.
         clock: for ages in CLIENT LIST, the delay after a wrong secret, the grace of :meth:`stop`.
         users: shared with the HTTP door; made from the configuration when absent.
         commands: its verbs.
@@ -55,6 +55,7 @@ class RespServer:
         cluster: Cluster,
         clock: Clock,
         users: Users | None = None,
+        locks: Locks | None = None,
         *,
         commands: dict[bytes, Command] = COMMANDS,
         port: int = 0,
@@ -64,6 +65,7 @@ class RespServer:
         self.queues = queues
         self.tokens = tokens
         self.schedules = schedules
+        self.locks = locks
         self.cluster = cluster
         self.clock = clock
         self.users = users or Users(config.users, clock, loopback=is_loopback(config.node.host))

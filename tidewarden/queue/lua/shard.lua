@@ -348,6 +348,15 @@ local function removed(id, known)
   over(id)
 end
 
+-- This node is told when the task ends.
+local function await_end(id)
+  local holders = redis.call('HGET', key('waits'), id) or ''
+  if has(holders, CALLER) then return end
+  redis.call('HDEL', key('shard'), '') -- a removal first: a full store lets the script go on
+  redis.call('HSET', key('waits'), id, with(holders, CALLER))
+  if holders == '' then set('awaited', S.awaited + 1) end
+end
+
 local function tell_ends(channel, place)
   for from = 1, #ended, 1000 do
     local ids = {unpack(ended, from, math.min(from + 999, #ended))}
@@ -394,11 +403,26 @@ local function backoff(t, r)
   return math.floor(wait * (1 + dice / 4))
 end
 
+-- A lock is a task that is there while somebody holds it (see lock_acquire.lua): whatever ends the lease, nothing stays, and who waits is told.
+local function unlock(id)
+  redis.call('HDEL', key('tasks'), id)
+  tries_drop(id)
+  over(id)
+end
+
+-- The lock under its fence number: its body and tries record; nil when it is not held under that one.
+local function locked(name, fence)
+  local t, r = task_get(name), tries_get(name)
+  if t and r and r.holder ~= '' and unpack_struct('>d', t.payload) == fence then return t, r end
+  return nil
+end
+
 -- A lease is over. how: release (attempt given back) | fail, expired (attempt kept, backoff) | loss (given back, counted as a loss).
 -- delay_ms: nil for the backoff. The caller has checked that `r` is the record of a leased task.
 local function end_lease(id, t, r, how, delay_ms, reason)
   unlease(id, r)
   count(how)
+  if S.locks then return unlock(id) end
   reason = reason and string.sub(reason, 1, 240)
   if how ~= 'release' then remember(r, how, r.attempts, reason or '') end
   if how == 'release' or how == 'loss' then r.attempts = r.attempts - 1 end

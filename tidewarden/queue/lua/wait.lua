@@ -4,19 +4,11 @@
 -- RETURNS per task: {word, result}; word is waits (it has not ended), done, buried (the result is the reason), deleted or unknown
 open()
 if #ARGV < 4 or #ARGV % 2 ~= 0 then refuse('BADARG a wait has two arguments a task: id, note') end
-local function noted(id)
-  local holders = redis.call('HGET', key('waits'), id) or ''
-  if has(holders, CALLER) then return end
-  redis.call('HDEL', key('shard'), '') -- a removal first: a full store lets the script go on
-  redis.call('HSET', key('waits'), id, with(holders, CALLER))
-  if holders == '' then set('awaited', S.awaited + 1) end
-end
-
 local function ending(id, note)
   if redis.call('HEXISTS', key('tasks'), id) == 1 then
     local r = tries_get(id)
     if (not r or r.holder == '') and redis.call('ZSCORE', key('buried'), id) then return {'buried', r and r.reason or ''} end
-    if note then noted(id) end
+    if note then await_end(id) end
     return {'waits', ''}
   end
   local done = redis.call('GET', key('done:' .. id))

@@ -1,0 +1,1 @@
+"""The peers, one a file, and ``python -m benchmarks.peers``, which prints all of them beside us."""

@@ -1,0 +1,73 @@
+"""Where nodes are: ``redis://user:secret@host:port``, several of them separated by commas."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from tidewarden.errors import BadArg
+
+DEFAULT_URL = "redis://127.0.0.1:7420"
+DEFAULT_PORT = 7420
+VARIABLE = "TIDEWARDEN_URL"
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """One node's RESP door, and as whom to knock. ``str()`` and ``repr()`` are without the secret."""
+
+    host: str
+    port: int
+    user: str = ""
+    secret: str = field(default="", repr=False)
+    tls: bool = False
+    ca_file: str = ""
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'rediss' if self.tls else 'redis'}://{host}:{self.port}"
+
+    def context(self) -> ssl.SSLContext | None:
+        """How to encrypt; ``None``: not at all."""
+        return ssl.create_default_context(cafile=self.ca_file or None) if self.tls else None
+
+
+def addresses(urls: str | Iterable[str] | None, environ: Mapping[str, str]) -> list[Address]:
+    """
+    The nodes to use, in order: those of ``urls``, else of ``TIDEWARDEN_URL`` in ``environ``, else 127.0.0.1:7420.
+
+    Raises: BadArg: one of them is no address; says which, without its secret.
+    """
+    if urls is None:
+        urls = environ.get(VARIABLE) or DEFAULT_URL
+    texts = urls.split(",") if isinstance(urls, str) else urls
+    found = [parse(text.strip()) for text in texts if text.strip()]
+    if not found:
+        raise BadArg(f"no node is given; allowed: redis://[USER:SECRET@]HOST:PORT, also in {VARIABLE}")
+    return found
+
+
+def parse(url: str) -> Address:
+    """
+    One address. ``rediss://`` is TLS, for a terminator before the node; ``?ca=FILE`` names whom to trust then.
+
+    Raises: BadArg.
+    """
+    shown = url.rpartition("@")[2]
+    try:
+        parts = urlsplit(url)
+        port = parts.port or DEFAULT_PORT
+    except ValueError as error:
+        raise BadArg(f"{shown!r} is no node's address: {error}; allowed: redis://[USER:SECRET@]HOST:PORT") from None
+    if parts.scheme not in ("redis", "rediss") or not parts.hostname or parts.path not in ("", "/", "/0"):
+        raise BadArg(f"{shown!r} is no node's address; allowed: redis://[USER:SECRET@]HOST:PORT")
+    return Address(
+        parts.hostname,
+        port,
+        unquote(parts.username or ""),
+        unquote(parts.password or ""),
+        parts.scheme == "rediss",
+        parse_qs(parts.query).get("ca", [""])[0],
+    )

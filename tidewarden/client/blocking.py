@@ -1,0 +1,278 @@
+"""
+The blocking client: the asyncio one, run by a thread beside yours. Any number of threads may use it at once.
+
+Each method is that of its namesake in ``client.py``, ``queue.py`` or ``task.py``, and waits for its answer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import weakref
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from types import TracebackType
+from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
+
+from .bridge import Bridge, LoopThread
+from .client import ANSWER_S, GRACE_MS, RETRY_S, AsyncClient
+from .queue import FOREVER_MS, AsyncQueue
+from .task import AsyncTask
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Front(Protocol):
+    """What stands before an object of the asyncio client."""
+
+    @property
+    def bridge(self) -> Bridge: ...
+    @property
+    def inner(self) -> Any: ...
+
+
+def blocking(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]) -> Callable[Concatenate[Front, P], R]:
+    """The method of the asyncio class as one of its front: same arguments, and it waits."""
+
+    @functools.wraps(method)
+    def call(self: Front, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.bridge.run(method(self.inner, *args, **kwargs))
+
+    return call
+
+
+class Task:
+    """
+    A task under a lease, see :class:`AsyncTask`. ``with task:`` keeps the lease while the block runs, then acknowledges the
+    task; an exception fails it, Ctrl-C and ``SystemExit`` release it.
+    """
+
+    __slots__ = ("client", "inner")
+
+    def __init__(self, client: Client, inner: AsyncTask) -> None:
+        self.client = client
+        self.inner = inner
+
+    def __repr__(self) -> str:
+        return repr(self.inner).replace("AsyncTask", "Task")
+
+    @property
+    def bridge(self) -> Bridge:
+        """What runs the asyncio task."""
+        return self.client.bridge
+
+    @property
+    def queue(self) -> str:
+        """The queue's name."""
+        return self.inner.queue
+
+    @property
+    def id(self) -> str:
+        """The task's id."""
+        return self.inner.id
+
+    @property
+    def lease(self) -> int:
+        """The lease's number."""
+        return self.inner.lease
+
+    fence = lease
+
+    @property
+    def payload(self) -> bytes:
+        """As put."""
+        return self.inner.payload
+
+    @property
+    def text(self) -> str:
+        """The payload as UTF-8 text."""
+        return self.inner.text
+
+    @property
+    def attempt(self) -> int:
+        """1 for the first."""
+        return self.inner.attempt
+
+    @property
+    def deadline_ms(self) -> int:
+        """Wanted done by, unix ms."""
+        return self.inner.deadline_ms
+
+    @property
+    def lease_ms(self) -> int:
+        """How long the lease is."""
+        return self.inner.lease_ms
+
+    @property
+    def lease_end_ms(self) -> int:
+        """The lease's end by the store's clock, unix ms."""
+        return self.inner.lease_end_ms
+
+    @property
+    def settled(self) -> bool:
+        """Whether the task is no longer ours by a verb of ours."""
+        return self.inner.settled
+
+    @property
+    def lost(self) -> bool:
+        """Whether the lease is known to have ended without our doing: drop the work."""
+        return self.inner.lost
+
+    def json(self) -> Any:
+        """The payload read as JSON. Raises: ValueError: it is none."""
+        return self.inner.json()
+
+    wait_lost = blocking(AsyncTask.wait_lost)
+    ack = blocking(AsyncTask.ack)
+    release = blocking(AsyncTask.release)
+    fail = blocking(AsyncTask.fail)
+    bury = blocking(AsyncTask.bury)
+    touch = blocking(AsyncTask.touch)
+
+    def __enter__(self) -> Self:
+        if not self.settled:
+            self.bridge.loop.call_soon_threadsafe(self.inner.client.toucher.keep, self.inner)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.bridge.run(self.inner.__aexit__(kind, error, trace))
+
+
+class Queue:
+    """A queue of a cluster, see :class:`AsyncQueue`."""
+
+    __slots__ = ("client", "inner")
+
+    def __init__(self, client: Client, inner: AsyncQueue) -> None:
+        self.client = client
+        self.inner = inner
+
+    def __repr__(self) -> str:
+        return f"<Queue {self.name}>"
+
+    @property
+    def bridge(self) -> Bridge:
+        """What runs the asyncio queue."""
+        return self.client.bridge
+
+    @property
+    def name(self) -> str:
+        """The queue's name."""
+        return self.inner.name
+
+    put = blocking(AsyncQueue.put)
+    put_json = blocking(AsyncQueue.put_json)
+    put_many = blocking(AsyncQueue.put_many)
+
+    def take(self, *, wait_ms: int = 0, lease_ms: int | None = None, id: str | None = None) -> Task | None:
+        """
+        Take a task, waiting at most ``wait_ms`` for one; ``None`` when none came. ``id``: this one alone.
+
+        ``lease_ms``: how long it is ours, else the put's or the queue's; a block (``with task:``) renews it.
+        """
+        found = self.bridge.run(self.inner.take(wait_ms=wait_ms, lease_ms=lease_ms, id=id))
+        return None if found is None else Task(self.client, found)
+
+    def take_many(self, count: int, *, wait_ms: int = 0, lease_ms: int | None = None) -> list[Task]:
+        """Take at most ``count`` tasks (1,000), as many as are there once there is one."""
+        found = self.bridge.run(self.inner.take_many(count, wait_ms=wait_ms, lease_ms=lease_ms))
+        return [Task(self.client, task) for task in found]
+
+    def tasks(self, *, lease_ms: int | None = None) -> Iterator[Task]:
+        """Tasks one after another, without an end: ``for task in queue.tasks(): with task: …``"""
+        while True:
+            task = self.take(wait_ms=FOREVER_MS, lease_ms=lease_ms)
+            if task is not None:
+                yield task
+
+    def ack_many(self, tasks: Iterable[Task | tuple[str, int]]) -> list[bool]:
+        """
+        Acknowledge many tasks (or ``(id, lease)`` pairs) of this queue in few pieces.
+
+        Returns: for each whether it was ours; one that was not has somebody else.
+        """
+        given = [task.inner if isinstance(task, Task) else task for task in tasks]
+        return self.bridge.run(self.inner.ack_many(given))
+
+    ack = blocking(AsyncQueue.ack)
+    release = blocking(AsyncQueue.release)
+    fail = blocking(AsyncQueue.fail)
+    bury = blocking(AsyncQueue.bury)
+    touch = blocking(AsyncQueue.touch)
+    peek = blocking(AsyncQueue.peek)
+    page = blocking(AsyncQueue.page)
+    wait = blocking(AsyncQueue.wait)
+    kick = blocking(AsyncQueue.kick)
+    update = blocking(AsyncQueue.update)
+    delete = blocking(AsyncQueue.delete)
+    stats = blocking(AsyncQueue.stats)
+    pause = blocking(AsyncQueue.pause)
+    resume = blocking(AsyncQueue.resume)
+    settings = blocking(AsyncQueue.settings)
+    configure = blocking(AsyncQueue.configure)
+    purge = blocking(AsyncQueue.purge)
+    release_all = blocking(AsyncQueue.release_all)
+    move = blocking(AsyncQueue.move)
+    check = blocking(AsyncQueue.check)
+
+
+class Client:
+    """
+    A connection to a cluster, see :class:`AsyncClient`, for any number of threads. Make one in each process: it does not
+    survive a fork. ``with Client() as client: …`` closes it.
+    """
+
+    def __init__(
+        self,
+        urls: str | Iterable[str] | None = None,
+        *,
+        grace_ms: int = GRACE_MS,
+        retry_s: float = RETRY_S,
+        answer_s: float = ANSWER_S,
+        name: str = "",
+    ) -> None:
+        inner = AsyncClient(urls, grace_ms=grace_ms, retry_s=retry_s, answer_s=answer_s, name=name)
+        thread = LoopThread("tidewarden client")
+        self.bridge: Bridge = thread
+        self.inner = inner
+        self._end: Callable[[], object] = weakref.finalize(self, _end, thread, inner, os.getpid())
+
+    def __repr__(self) -> str:
+        return repr(self.inner).replace("AsyncClient", "Client")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give back the tasks that blocks still hold, and close every connection. Calls under way raise Unreachable."""
+        self._end()
+
+    def queue(self, name: str) -> Queue:
+        """The queue of this name; it is made by its first use."""
+        return Queue(self, self.inner.queue(name))
+
+    def take(self, *queues: str, count: int = 1, wait_ms: int = 0, lease_ms: int | None = None) -> list[Task]:
+        """As :meth:`AsyncClient.take`: from several queues, earlier ones first."""
+        found = self.bridge.run(self.inner.take(*queues, count=count, wait_ms=wait_ms, lease_ms=lease_ms))
+        return [Task(self, task) for task in found]
+
+    token = blocking(AsyncClient.token)
+    queues = blocking(AsyncClient.queues)
+    status = blocking(AsyncClient.status)
+    execute = blocking(AsyncClient.execute)
+
+
+def _end(thread: LoopThread, inner: AsyncClient, pid: int) -> None:
+    """The client was closed, has been forgotten, or the program ends."""
+    if os.getpid() == pid and not thread.loop.is_closed():
+        with contextlib.suppress(RuntimeError):
+            thread.run(inner.close())
+        thread.stop()

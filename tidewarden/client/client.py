@@ -1,0 +1,230 @@
+"""The asyncio client of a cluster: its queues, takes from several of them, tokens, and whatever else a node answers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import socket
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from tidewarden.clock import Clock, SystemClock
+from tidewarden.errors import BadArg, Error
+
+from .address import addresses
+from .connection import Arg, Replies
+from .ids import Ids
+from .line import Line, only
+from .nodes import Nodes
+from .options import words
+from .queue import AsyncQueue
+from .replies import Token, plain
+from .task import AsyncTask
+from .touch import Toucher
+
+GRACE_MS = 5_000
+RETRY_S = 30.0
+ANSWER_S = 10.0
+WAIT_TURN_MS = 20_000  # longest wait asked of a node at a time: one that froze is left after this
+CLOSE_S = 3.0  # how long giving back may take when the client is closed
+LINES_KEPT = 8  # connections for waiting that are kept when nobody waits
+
+
+class AsyncClient:
+    """
+    A connection to a cluster, for any number of asyncio tasks of one loop. Connections are made when first needed.
+
+    What is under way goes out together and is answered in order; whatever waits (a take, for example) has a connection of its
+    own. All of them share one session, which holds the leases and outlives broken connections and dead nodes.
+
+    Args:
+        urls: nodes, ``redis://user:secret@host:port``, one or several (a list, or separated by commas); the first is used
+            until it fails. Without any: ``TIDEWARDEN_URL``, else 127.0.0.1:7420.
+        grace_ms: how long the session's leases outlive its last connection.
+        retry_s: how long a call goes on over broken connections before it raises Unreachable.
+        answer_s: how long a node may take to answer before it is left.
+        name: shown in the node's CLIENT LIST.
+    """
+
+    def __init__(
+        self,
+        urls: str | Iterable[str] | None = None,
+        *,
+        grace_ms: int = GRACE_MS,
+        retry_s: float = RETRY_S,
+        answer_s: float = ANSWER_S,
+        name: str = "",
+        clock: Clock | None = None,
+    ) -> None:
+        self.clock: Clock = clock or SystemClock()
+        self.ids = Ids(self.clock)
+        self._addresses = addresses(urls, os.environ)
+        self._random = random.Random()
+        self._limits = {"retry_s": retry_s, "answer_s": answer_s}
+        self.nodes = Nodes(
+            self._addresses,
+            self.clock,
+            grace_ms=grace_ms,
+            name=name or f"python:{socket.gethostname()[:80]}:{os.getpid()}",
+        )
+        self.line = self._new_line()
+        self.toucher = Toucher(self.line, self.clock)
+        self.nodes.on_session_lost = self.toucher.lose_all
+        self._idle: list[Line] = []
+        self._waiting: set[Line] = set()
+        self._errands: set[asyncio.Task[Any]] = set()
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {','.join(str(address) for address in self._addresses)}>"
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Give back the tasks that blocks still hold, and close every connection. Calls under way raise Unreachable."""
+        if self._closed:
+            return
+        self._closed = True
+        held = self.toucher.held
+        await self.toucher.close()
+        with contextlib.suppress(TimeoutError, Error):  # what is still held then comes back by the end of the session
+            async with asyncio.timeout(CLOSE_S):
+                if held:
+                    await self._give_back([(task.queue, task.id, task.lease) for task in held])
+                for line in list(self._waiting):
+                    await line.close()
+                if self._errands:
+                    await asyncio.wait(self._errands)
+                if self.line.up and self.nodes.session:
+                    await self.line.run([("SESSION", self.nodes.session, "GRACE", 0)], again=False)
+        for line in (*self._waiting, *self._idle, self.line):
+            await line.close()
+
+    # Queues and tasks.
+
+    def queue(self, name: str) -> AsyncQueue:
+        """The queue of this name; it is made by its first use."""
+        return AsyncQueue(self, name)
+
+    async def take(
+        self, *queues: str, count: int = 1, wait_ms: int = 0, lease_ms: int | None = None
+    ) -> list[AsyncTask]:
+        """
+        Take at most ``count`` tasks from these queues, earlier ones first, waiting at most ``wait_ms`` for a first one.
+
+        Raises: Full: too many wait at the node; Unreachable.
+        """
+        if not queues:
+            raise BadArg("a take needs the name of a queue")
+        fixed = words(count=count, lease=lease_ms)
+        return await self.take_words(fixed, queues, wait_ms=wait_ms, lease_ms=lease_ms)
+
+    async def take_words(
+        self, options: tuple[Arg, ...], queues: Sequence[str], *, wait_ms: int, lease_ms: int | None
+    ) -> list[AsyncTask]:
+        """A take with these options beside WAIT."""
+        until = self.clock.monotonic() + wait_ms / 1000
+        while True:
+            turn_ms = min(wait_ms, WAIT_TURN_MS)
+            command = ("Q.TAKE", *options, *(("WAIT", turn_ms) if turn_ms else ()), "FROM", *queues)
+            rows, _ = only(await self.wait([command], turn_ms, orphan=self._give_back_rows))
+            wait_ms = int((until - self.clock.monotonic()) * 1000)
+            if rows or wait_ms <= 0:
+                return self._tasks(rows, lease_ms)
+
+    def _tasks(self, rows: list[list[Any]], lease_ms: int | None) -> list[AsyncTask]:
+        if not rows:
+            return []
+        since = self.clock.monotonic()
+        store_ms = self.nodes.store_ms()
+        names: dict[bytes, str] = {}
+        tasks = []
+        for row in rows:
+            name = names.get(row[0]) or names.setdefault(row[0], row[0].decode())
+            tasks.append(AsyncTask(self, name, row, lease_ms or max(1, int(row[6] - store_ms)), since))
+        return tasks
+
+    def _give_back_rows(self, replies: Replies) -> None:
+        """A take was answered after its caller had gone."""
+        rows = replies[0] if isinstance(replies[0], list) else []
+        if rows:
+            errand = asyncio.get_running_loop().create_task(
+                self._give_back([(row[0].decode(), row[1].decode(), row[2]) for row in rows])
+            )
+            self._errands.add(errand)
+            errand.add_done_callback(self._errands.discard)
+
+    async def _give_back(self, held: list[tuple[str, str, int]]) -> None:
+        commands = [("Q.RELEASE", queue, task_id, lease) for queue, task_id, lease in held]
+        try:
+            await self.line.run(commands, again=True)
+        except Error:
+            return  # no node can be reached: they come back by the end of the session or of their leases
+
+    # Everything else.
+
+    async def token(self, account: str, *, min_ttl_ms: int = 0, wait_ms: int = 0) -> Token:
+        """
+        The access token of ``provider/account``. With less than ``min_ttl_ms`` to live it is refreshed first, waiting at most
+        ``wait_ms`` for that.
+
+        Raises: NotFound, NoAuth, Timeout, Unreachable.
+        """
+        command = ("T.GET", account, "MINTTL", min_ttl_ms, "WAIT", wait_ms)
+        row, _ = only(await self.wait([command], wait_ms))
+        access_token, token_type, expires_at_ms, generation, state = plain(row)[:5]
+        return Token(access_token, token_type, expires_at_ms, generation, state)
+
+    async def queues(self) -> list[str]:
+        """The names of all queues."""
+        names: list[str] = await self.execute("Q.LIST", again=True)
+        return names
+
+    async def status(self) -> dict[str, Any]:
+        """What the node that is used knows of the cluster: ``node``, ``role``, ``leader``, ``epoch`` and more."""
+        found: dict[str, Any] = await self.execute("R.STATUS", again=True)
+        return found
+
+    async def execute(self, *command: Arg, again: bool = False, wait_ms: int = 0) -> Any:
+        """
+        Any verb of the protocol; its answer, with text where the wire has bytes that are UTF-8.
+
+        Args: ``again``: it may be repeated when a connection broke. ``wait_ms``: how long its answer may wait for something.
+        Raises: the Error that the node answers; Unreachable.
+        """
+        answer, _ = only(await self.wait([command], wait_ms, again=again))
+        return plain(answer)
+
+    async def wait(
+        self,
+        commands: Sequence[tuple[Arg, ...]],
+        wait_ms: int,
+        *,
+        again: bool = True,
+        orphan: Any = None,
+    ) -> tuple[list[Any], bool]:
+        """As :meth:`Line.run`; what waits goes over a connection of its own."""
+        if not wait_ms:
+            return await self.line.run(commands, again=again, orphan=orphan)
+        line = self._idle.pop() if self._idle else self._new_line()
+        self._waiting.add(line)
+        try:
+            return await line.run(commands, again=again, wait_s=wait_ms / 1000, orphan=orphan)
+        finally:
+            self._waiting.discard(line)
+            if self._closed or len(self._idle) >= LINES_KEPT:
+                await line.close()
+            else:
+                self._idle.append(line)
+
+    def _new_line(self) -> Line:
+        return Line(self.nodes, self.clock, self._random, **self._limits)

@@ -1,0 +1,172 @@
+"""One connection to a node: requests of many callers under way at once, answered in their order. It repeats nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import hiredis
+
+from .address import Address
+
+Arg = str | bytes | int
+Replies = list[Any]
+Orphan = Callable[[Replies], None]
+
+
+class Broken(Exception):
+    """
+    The connection went before the answer came.
+
+    ``sent``: the request, or a part of it, may have reached the node, and it may or may not have happened.
+    """
+
+    def __init__(self, why: str, *, sent: bool) -> None:
+        super().__init__(why)
+        self.sent = sent
+
+
+class _Batch:
+    """Requests that were sent as one piece: their answers, and who waits for them."""
+
+    __slots__ = ("count", "future", "orphan", "replies")
+
+    def __init__(self, count: int, future: asyncio.Future[Replies], orphan: Orphan | None) -> None:
+        self.count = count
+        self.future = future
+        self.orphan = orphan
+        self.replies: Replies = []
+
+
+class Connection(asyncio.Protocol):
+    """What is asked in one turn of the loop goes out as one piece. ``on_lost`` is called once, when the connection has gone."""
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._reader = hiredis.Reader()
+        self._waiting: deque[_Batch] = deque()
+        self._out: list[bytes] = []
+        self._gone = self._loop.create_future()
+        self._why = ""
+        self.on_lost: Callable[[Connection], None] | None = None
+        self.answered_at = self._loop.time()  # when bytes came last, in seconds of the loop
+
+    # What asyncio calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        self.answered_at = self._loop.time()
+        reader, waiting = self._reader, self._waiting
+        try:
+            reader.feed(data)
+            while waiting:
+                batch = waiting[0]
+                replies = batch.replies
+                while len(replies) < batch.count:
+                    reply = reader.gets()
+                    if reply is False:
+                        return
+                    replies.append(reply)
+                waiting.popleft()
+                if not batch.future.done():
+                    batch.future.set_result(replies)
+                elif batch.orphan is not None:
+                    batch.orphan(replies)
+        except hiredis.ProtocolError as error:
+            self.abort(f"what came is no RESP: {error}")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._out.clear()
+        why = self._why or (str(exc) if exc else "closed by the node")
+        waiting, self._waiting = self._waiting, deque()
+        for batch in waiting:
+            if not batch.future.done():
+                batch.future.set_exception(Broken(why, sent=True))
+                _ = batch.future.exception()  # a caller that has gone must not leave a warning
+        if not self._gone.done():
+            self._gone.set_result(None)
+        if self.on_lost is not None:
+            self.on_lost(self)
+
+    # What we call.
+
+    @property
+    def up(self) -> bool:
+        """Whether requests may be sent."""
+        return self._transport is not None and not self._transport.is_closing()
+
+    @property
+    def busy(self) -> bool:
+        """Whether an answer is owed."""
+        return bool(self._waiting)
+
+    async def request(self, packed: Sequence[bytes], limit_s: float, orphan: Orphan | None = None) -> Replies:
+        """
+        Send these requests as one piece; a reply each, ``hiredis.ReplyError`` for one that was refused.
+
+        A connection that owes the answers for ``limit_s`` seconds is cut. ``orphan`` gets the replies when the caller was
+        cancelled meanwhile and they came all the same.
+
+        Raises: Broken.
+        """
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            raise Broken(self._why or "the connection is closed", sent=False)
+        future: asyncio.Future[Replies] = self._loop.create_future()
+        self._waiting.append(_Batch(len(packed), future, orphan))
+        if not self._out:
+            self._loop.call_soon(self._flush)
+        self._out += packed
+        timer = self._loop.call_later(limit_s, self.abort, f"no answer within {limit_s:g} s")
+        try:
+            return await future
+        finally:
+            timer.cancel()
+
+    def _flush(self) -> None:
+        if self._transport is not None and self._out:
+            self._transport.write(b"".join(self._out))
+        self._out.clear()
+
+    def abandon(self) -> None:
+        """
+        Send nothing more and let the node hang up: it ends a take that waits here, and what it had sent before still comes.
+        """
+        self._flush()
+        if self._transport is not None and not self._transport.is_closing():
+            if self._transport.can_write_eof():
+                self._transport.write_eof()
+            else:
+                self._transport.close()
+
+    def abort(self, why: str) -> None:
+        """Cut the connection; what is owed fails with ``why``."""
+        self._why = self._why or why
+        if self._transport is not None:
+            self._transport.abort()
+
+    async def close(self, limit_s: float = 1.0) -> None:
+        """Hang up and wait until it is done; after ``limit_s`` seconds cut it."""
+        if self._transport is None:
+            return
+        self._why = self._why or "the client was closed"
+        self._flush()
+        self._transport.close()
+        try:
+            async with asyncio.timeout(limit_s):
+                await asyncio.shield(self._gone)
+        except TimeoutError:
+            self.abort(self._why)
+
+
+def pack(*args: Arg) -> bytes:
+    """One request, as bytes."""
+    packed: bytes = hiredis.pack_command(args)  # type: ignore[arg-type]  # a tuple is invariant in its items
+    return packed

@@ -1,0 +1,177 @@
+"""A taken task: what it carries, how it is settled, and the block that keeps its lease and settles it at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from tidewarden.errors import NotHeld, Unreachable
+
+from .line import only
+from .options import encoded, words
+
+if TYPE_CHECKING:
+    from .client import AsyncClient
+
+REASON_BYTES = 240
+RELEASING = (asyncio.CancelledError, KeyboardInterrupt, SystemExit, GeneratorExit)
+"""Whoever works on the task is told to stop: that is no failure of the task."""
+
+
+class AsyncTask:
+    """
+    A task under a lease. ``async with task:`` keeps the lease while the block runs, then acknowledges the task; an exception
+    fails it with its text as the reason, a cancellation releases it. What the block has settled itself stays so.
+
+    ``queue``, ``id``, ``payload``: as put. ``lease``: the lease's number, also as :attr:`fence`: it only grows, hand it to what the
+    task changes. ``attempt``: 1 for the first. ``deadline_ms``: wanted done by, unix ms. ``lease_ms``: how long the lease is,
+    ``lease_end_ms``: its end by the store's clock. ``settled``: whether it is no longer ours by a verb of ours.
+    """
+
+    __slots__ = (
+        "_lost", "attempt", "client", "deadline_ms", "id", "lease", "lease_end_ms", "lease_ms", "on_lost", "payload", "queue",
+        "settled", "since",
+    )  # fmt: skip
+
+    def __init__(self, client: AsyncClient, queue: str, row: list[Any], lease_ms: int, since: float) -> None:
+        self.client = client
+        self.queue = queue
+        self.id: str = row[1].decode()
+        self.lease: int = row[2]
+        self.payload: bytes = row[3]
+        self.attempt: int = row[4]
+        self.deadline_ms: int = row[5]
+        self.lease_end_ms: int = row[6]
+        self.lease_ms = lease_ms
+        self.since = since  # our monotonic clock when the lease began or was renewed, in seconds; not later than it was
+        self.settled = False
+        self._lost: asyncio.Event | None = None
+        self.on_lost: Callable[[], object] | None = None  # called when a renewal finds the lease lost
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.queue} {self.id} lease={self.lease} attempt={self.attempt}>"
+
+    @property
+    def fence(self) -> int:
+        """The lease's number: whatever the task changes can refuse a smaller one than it has seen."""
+        return self.lease
+
+    @property
+    def text(self) -> str:
+        """The payload as UTF-8 text."""
+        return self.payload.decode()
+
+    def json(self) -> Any:
+        """The payload read as JSON. Raises: ValueError: it is none."""
+        return json.loads(self.payload)
+
+    @property
+    def lost(self) -> bool:
+        """Whether the lease is known to have ended without our doing: somebody else has the task, or will. Drop the work."""
+        return self._lost is not None and self._lost.is_set()
+
+    async def wait_lost(self, timeout_s: float | None = None) -> bool:
+        """Wait until the lease is lost, at most ``timeout_s`` seconds; whether it is. Only inside the task's block is it noticed."""
+        if self._lost is None:
+            self._lost = asyncio.Event()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._lost.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def ack(self, result: Any = None) -> None:
+        """
+        Done: the task is removed. ``result`` (bytes, text, or what JSON can say) is kept for those who wait for its end.
+
+        Raises: NotHeld: the lease has ended; Unreachable.
+        """
+        await self._settle("Q.ACK", words(result=None if result is None else encoded(result)), moot=False)
+
+    async def release(self, delay_ms: int | None = None, *, reason: str | None = None) -> None:
+        """Hand the task on, at once or after ``delay_ms``; the attempt does not count. Raises: NotHeld, Unreachable."""
+        await self._settle("Q.RELEASE", words(delay=delay_ms, reason=shortened(reason)))
+
+    async def fail(self, delay_ms: int | None = None, *, reason: str | None = None) -> None:
+        """
+        The attempt failed: again after ``delay_ms``, else after the task's backoff; buried when it was the last.
+
+        Raises: NotHeld, Unreachable.
+        """
+        await self._settle("Q.FAIL", words(delay=delay_ms, reason=shortened(reason)))
+
+    async def bury(self, reason: str | None = None) -> None:
+        """Put the task aside until somebody kicks it. Raises: NotHeld, Unreachable."""
+        await self._settle("Q.BURY", words(reason=shortened(reason)))
+
+    async def touch(self, lease_ms: int | None = None) -> int:
+        """Let the lease run on from now; its new end, unix ms of the store. Raises: NotHeld, Unreachable."""
+        asked_at = self.client.clock.monotonic()
+        if lease_ms is not None:
+            self.lease_ms = lease_ms
+        command = ("Q.TOUCH", self.queue, self.id, self.lease, "LEASE", self.lease_ms)
+        answer, _ = only(await self.client.line.run([command], again=True))
+        self.touched(int(answer), asked_at)
+        return self.lease_end_ms
+
+    async def _settle(self, verb: str, options: tuple[str | bytes | int, ...], *, moot: bool = True) -> None:
+        """``moot``: when it was sent twice, a lease that has ended is what was wanted."""
+        self.client.toucher.drop(self)
+        found = await self.client.line.run([(verb, self.queue, self.id, self.lease, *options)], again=True)
+        try:
+            only(found)
+        except NotHeld:
+            if not (moot and found[1]):
+                self.mark_lost()
+                raise
+        self.settled = True
+
+    def touched(self, lease_end_ms: int, since: float) -> None:
+        """The lease was renewed, not earlier than ``since``."""
+        self.lease_end_ms = lease_end_ms
+        self.since = since
+
+    def mark_lost(self) -> None:
+        """The lease has ended without our doing."""
+        if self._lost is None:
+            self._lost = asyncio.Event()
+        self._lost.set()
+
+    async def __aenter__(self) -> Self:
+        if not self.settled:
+            self.client.toucher.keep(self)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.client.toucher.drop(self)
+        if self.settled:
+            return
+        if error is None:
+            await self.ack()
+            return
+        try:
+            if isinstance(error, RELEASING):
+                await asyncio.shield(self.release())
+            elif not self.lost:
+                await self.fail(reason=reason_of(error))
+        except (NotHeld, Unreachable) as second:
+            error.add_note(f"and task {self.id} of {self.queue} could not be given back: {second}")
+
+
+def reason_of(error: BaseException) -> str:
+    """An exception as the reason of a failure: its class and its text."""
+    text = str(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def shortened(reason: str | None) -> str | None:
+    """A reason as the queue keeps it: at most 240 bytes of UTF-8, without broken characters."""
+    if reason is None or len(reason.encode("utf-8", "replace")) <= REASON_BYTES:
+        return reason
+    return reason.encode("utf-8", "replace")[:REASON_BYTES].decode("utf-8", "ignore")

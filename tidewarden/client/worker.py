@@ -1,0 +1,277 @@
+"""A program that works: takes the tasks of several queues, runs a function for each, and says how they ended."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import inspect
+import logging
+import signal
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
+
+from tidewarden.clock import sleep
+from tidewarden.errors import BadArg, Denied, Error, NoAuth, NotHeld, Unreachable, WrongPass
+
+from .blocking import Client, Task
+from .bridge import Bridge
+from .client import AsyncClient
+from .handler import Backoff, Function, Handler
+from .options import encoded
+from .task import AsyncTask, reason_of
+from .threads import Threads
+
+log = logging.getLogger("tidewarden.worker")
+
+F = TypeVar("F", bound=Function)
+WAIT_MS = 20_000
+GRACE_S = 20.0  # Kubernetes kills after 30 s, systemd after 90
+RELEASE_S = 5.0  # how long giving back may take at the end
+TROUBLE_FIRST_S, TROUBLE_LAST_S = 0.5, 10.0
+HOPELESS = (NoAuth, WrongPass, Denied, BadArg)  # no pause makes these better
+
+
+class BlockingSide(Client):
+    """The worker's client for handlers that run in threads. Closing it closes nothing: it is the worker's."""
+
+    def __init__(self, inner: AsyncClient, bridge: Bridge) -> None:
+        self.inner, self.bridge = inner, bridge
+
+    def close(self) -> None:
+        """Nothing: the worker closes its client."""
+
+
+class Worker:
+    """
+    Handlers by queue, and the loop that feeds them.
+
+    Args:
+        urls: nodes, as for :class:`AsyncClient`.
+        concurrency: tasks at a time, of all queues together.
+        grace_s: how long tasks under way may go on after SIGTERM or SIGINT; then they are released. A second signal ends this.
+        name: shown in logs and in the node's CLIENT LIST.
+    """
+
+    def __init__(
+        self,
+        urls: str | Iterable[str] | None = None,
+        *,
+        concurrency: int = 10,
+        grace_s: float = GRACE_S,
+        name: str = "",
+    ) -> None:
+        if concurrency < 1:
+            raise BadArg(f"concurrency is {concurrency}; allowed is 1 or more")
+        self.urls = urls
+        self.concurrency = concurrency
+        self.grace_s = grace_s
+        self.name = name
+        self.handlers: dict[str, Handler] = {}
+        self._client: AsyncClient | None = None
+        self._running: dict[asyncio.Task[None], AsyncTask] = {}
+        self._freed = asyncio.Event()
+        self._signals = 0
+        self._told = asyncio.Event()  # to stop
+        self._hurried = asyncio.Event()  # to stop at once
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def client(self) -> AsyncClient:
+        """The worker's client, for handlers that run in the loop; the others have ``task.client``. Only while it runs."""
+        if self._client is None:
+            raise RuntimeError("the worker does not run")
+        return self._client
+
+    def task(
+        self,
+        queue: str,
+        *,
+        lease_ms: int | None = None,
+        backoff: Backoff | None = None,
+        bury_on: tuple[type[BaseException], ...] = (),
+    ) -> Callable[[F], F]:
+        """
+        Decorates the function for the tasks of ``queue``: ``async def`` runs in the loop, ``def`` in a thread.
+
+        What it returns is the task's result (bytes, text, what JSON can say); an exception fails the task, or buries it; what it
+        settles itself (``task.release()``) stays so. Args: see :class:`Handler`.
+
+        Raises: BadArg: the queue has a handler already.
+        """
+
+        def add(function: F) -> F:
+            if queue in self.handlers:
+                raise BadArg(f"the queue {queue} has a handler already: {self.handlers[queue].function}")
+            self.handlers[queue] = Handler(queue, function, lease_ms, backoff, bury_on)
+            return function
+
+        return add
+
+    def run(self) -> int:
+        """Work until SIGTERM or SIGINT; the exit code: 0, or 1 when the cluster refuses us. For a program's main thread."""
+        return asyncio.run(self.serve())
+
+    def stop(self) -> None:
+        """Take nothing more, finish within ``grace_s``, end; called again: release at once. From any thread."""
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._stop)
+
+    def _stop(self) -> None:
+        (self._hurried if self._told.is_set() else self._told).set()
+
+    async def serve(self) -> int:
+        """
+        As :meth:`run`, inside a loop that runs already.
+
+        Raises: BadArg: there is no handler.
+        """
+        if not self.handlers:
+            raise BadArg("the worker has no handler: decorate a function with @worker.task(queue)")
+        self._loop = asyncio.get_running_loop()
+        self._told, self._hurried, self._freed = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        threads = Threads(self.concurrency, "tidewarden worker")
+        async with AsyncClient(self.urls, name=self.name) as client:
+            self._client = client
+            log.info("works on %s, %d at a time, at %r", ", ".join(self.handlers), self.concurrency, client)
+            with self._signal_handlers(self._loop):
+                taking = asyncio.ensure_future(self._take(client, threads))
+                told = asyncio.ensure_future(self._told.wait())
+                try:
+                    await asyncio.wait((taking, told), return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    taking.cancel()
+                    told.cancel()
+                    (ended,) = await asyncio.gather(taking, return_exceptions=True)
+                    await self._finish()
+                    threads.stop()
+                    self._client = None
+        if isinstance(ended, HOPELESS):
+            log.error("the cluster refuses this worker: %s %s", ended.code, ended)
+            return 1
+        if isinstance(ended, Exception):
+            raise ended
+        log.info("stopped")
+        return 0
+
+    async def _take(self, client: AsyncClient, threads: Threads) -> None:
+        queues = list(self.handlers)
+        blocking = BlockingSide(client, Bridge(asyncio.get_running_loop()))
+        pause_s = TROUBLE_FIRST_S
+        while True:
+            free = self.concurrency - len(self._running)
+            if free <= 0:
+                self._freed.clear()
+                await self._freed.wait()
+                continue
+            try:
+                tasks = await client.take(*queues, count=min(free, 1000), wait_ms=WAIT_MS)
+            except HOPELESS:
+                raise
+            except Error as error:
+                log.warning("no tasks can be had: %s %s; trying again", error.code, error)
+                await sleep(client.clock, pause_s)
+                pause_s = min(pause_s * 2, TROUBLE_LAST_S)
+                continue
+            pause_s = TROUBLE_FIRST_S
+            for task in tasks:
+                job = asyncio.ensure_future(self._work(task, blocking, threads))
+                self._running[job] = task
+                job.add_done_callback(self._worked)
+            queues.append(queues.pop(0))  # no queue starves another one
+
+    def _worked(self, job: asyncio.Task[None]) -> None:
+        task = self._running.pop(job)
+        self._freed.set()
+        if not job.cancelled() and (error := job.exception()) is not None:
+            log.error("defect while task %s of %s was settled", task.id, task.queue, exc_info=error)
+
+    async def _work(self, task: AsyncTask, blocking: Client, threads: Threads) -> None:
+        handler = self.handlers[task.queue]
+        job = asyncio.current_task()
+        assert job is not None
+        log.debug("begins task %s of %s, attempt %d", task.id, task.queue, task.attempt)
+        try:
+            if handler.lease_ms is not None and handler.lease_ms != task.lease_ms:
+                await task.touch(handler.lease_ms)
+            if handler.is_async:
+                task.on_lost = job.cancel  # its work would collide with somebody else's
+            task.client.toucher.keep(task)
+            result = await self._call(handler, task, blocking, threads)
+            if not task.settled:
+                await task.ack(result)
+        except asyncio.CancelledError:
+            if job.cancelling():
+                await self._dropped(task)
+            else:
+                await self._failed(handler, task, RuntimeError("the handler was cancelled, and not by the worker"))
+        except (NotHeld, Unreachable) as error:
+            log.warning("task %s of %s is not ours any more, it will run again: %s", task.id, task.queue, error)
+        except Exception as error:
+            await self._failed(handler, task, error)
+        finally:
+            task.client.toucher.drop(task)
+
+    async def _call(self, handler: Handler, task: AsyncTask, blocking: Client, threads: Threads) -> Any:
+        """The function's result, as bytes or ``None``."""
+        function: Callable[[Any], Any] = handler.function
+        if handler.is_async:
+            result = await function(task)
+        else:
+            result = await threads.run(functools.partial(function, Task(blocking, task)))
+            if inspect.isawaitable(result):
+                result = await result
+        return None if result is None else encoded(result)
+
+    async def _failed(self, handler: Handler, task: AsyncTask, error: Exception) -> None:
+        verdict, pause_ms = handler.verdict(error, task.attempt)
+        what = "buried" if verdict == "bury" else "failed"
+        log.warning("task %s of %s %s, attempt %d", task.id, task.queue, what, task.attempt, exc_info=error)
+        if task.settled or task.lost:
+            return
+        try:
+            if verdict == "bury":
+                await task.bury(reason_of(error))
+            else:
+                await task.fail(pause_ms, reason=reason_of(error))
+        except (NotHeld, Unreachable) as second:
+            log.warning("task %s of %s could not be given back: %s", task.id, task.queue, second)
+
+    async def _dropped(self, task: AsyncTask) -> None:
+        """The job was cancelled: the lease is lost, or the worker stops."""
+        if task.lost or task.settled:
+            return
+        log.info("releases task %s of %s", task.id, task.queue)
+        with contextlib.suppress(NotHeld, Unreachable):
+            await task.release()
+
+    async def _finish(self) -> None:
+        """Let what is under way finish, then release what is left."""
+        if not self._running:
+            return
+        log.info("stops: %d under way have %g s", len(self._running), self.grace_s)
+        hurried = asyncio.ensure_future(self._hurried.wait())
+        finished = asyncio.ensure_future(asyncio.wait(list(self._running)))
+        await asyncio.wait((hurried, finished), timeout=self.grace_s, return_when=asyncio.FIRST_COMPLETED)
+        hurried.cancel()
+        finished.cancel()
+        left = list(self._running)
+        for job in left:
+            job.cancel()
+        if left:
+            await asyncio.wait(left, timeout=RELEASE_S)
+
+    @contextlib.contextmanager
+    def _signal_handlers(self, loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+        mine = []
+        for number in (signal.SIGTERM, signal.SIGINT):
+            with contextlib.suppress(
+                ValueError, RuntimeError, NotImplementedError
+            ):  # not the main thread: stop() it is
+                loop.add_signal_handler(number, self._stop)
+                mine.append(number)
+        try:
+            yield
+        finally:
+            for number in mine:
+                loop.remove_signal_handler(number)

@@ -1,0 +1,259 @@
+"""Named locks: held under a lease, with a fence number, given to those who wait in the order they came to this node."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import struct
+from collections import OrderedDict
+from collections.abc import Coroutine
+from typing import Any, NamedTuple
+
+from tidewarden.errors import BadArg, Draining, Full, NotFound, NotHeld, Stale, StoreDown
+from tidewarden.queue.endings import AGAIN_S, AWAY_S
+from tidewarden.queue.queues import Queues
+from tidewarden.queue.session import Session
+from tidewarden.queue.shard import Shard
+from tidewarden.queue.task import LEASE_MAX_MS, LEASE_NUMBER_MAX, Taken, check_id, check_range
+
+QUEUE = "_locks"  # the system's queue that the locks are tasks of
+KEY_MAX = 200
+FENCE_BYTES = 8  # of a lock's payload; its KEY follows
+SOON_S = 0.001  # a lease that is just ending is looked at again so soon
+
+# Who waits for one lock on this node, oldest first. Only the first asks the store, so that a release costs one try a node.
+Line = OrderedDict[asyncio.Event, None]
+
+
+class _Want(NamedTuple):
+    """What is asked for: ``key`` begins with ``=`` when it is the caller's, with ``-`` when we made it."""
+
+    session: Session
+    name: str
+    key: bytes
+    lease_ms: int
+
+
+class _Claim:
+    """An acquire under way, as its session sees it: whoever ends :attr:`future` ends it."""
+
+    __slots__ = ("_session", "_task", "future")
+
+    def __init__(self, session: Session, work: Coroutine[Any, Any, int | None]) -> None:
+        loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[int | None] = loop.create_future()
+        self._session = session
+        self._task = loop.create_task(work)
+        self._task.add_done_callback(self._answered)
+        self.future.add_done_callback(self._ended)
+        session.takes.add(self)
+
+    def _answered(self, task: asyncio.Task[int | None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if self.future.done():
+            return  # what it got in that very moment is its session's, and ends with that
+        if task.cancelled():
+            self.future.cancel()
+        elif error is not None:
+            self.future.set_exception(error)
+        else:
+            self.future.set_result(task.result())
+
+    def _ended(self, _: asyncio.Future[int | None]) -> None:
+        self._session.takes.discard(self)
+        self._task.cancel()
+
+
+class Locks:
+    """The locks of one node. A lock is a task of ``_locks`` that is there while somebody holds it; its lease is the hold."""
+
+    def __init__(self, queues: Queues, *, wait_max_ms: int, waiting_max: int) -> None:
+        self._queues = queues
+        self._wait_max_ms = wait_max_ms
+        self._waiting_max = waiting_max
+        self._loop = asyncio.get_running_loop()
+        self._lines: dict[str, Line] = {}
+        self.waiting = 0  # acquires that wait on this node
+
+    def acquire(
+        self, session: Session, name: str, lease_ms: int, *, wait_ms: int = 0, key: bytes = b""
+    ) -> asyncio.Future[int | None]:
+        """
+        Hold the lock ``name`` for ``lease_ms`` from now; a future of its fence number, or None when it was not free in ``wait_ms``.
+
+        The number is greater than every earlier one of that name. With a ``key``, the same call again gets the same number while
+        the lock is held, and for ``lease_ms`` anew: it belongs to the session that asked last. Whoever waits is served after those
+        who waited on this node before. Cancel the future when the caller goes: what it was given by then is free again.
+        Raises: BadArg, Full: too many wait on this node (at once); StoreDown, Stale: the time is over, and the store still away
+        (in the future; without a ``key`` the lock may be held by nobody until its lease ends).
+        """
+        _check_name(name)
+        check_range(lease_ms, "the lease (ms)", 1, LEASE_MAX_MS)
+        check_range(wait_ms, "WAIT", 0, self._wait_max_ms)
+        if len(key) > KEY_MAX:
+            raise BadArg(f"KEY has {len(key)} bytes; allowed are 1 to {KEY_MAX}")
+        if wait_ms and self.waiting >= self._waiting_max:
+            raise Full(f"{self.waiting} wait for locks on this node; that is its limit (limits.waiting_max)")
+        # A key of our own makes our own second try safe, after the store was away.
+        want = _Want(session, name, b"=" + key if key else b"-" + secrets.token_bytes(8), lease_ms)
+        until = self._loop.time() + wait_ms / 1000
+        return _Claim(session, self._wait(want, until) if wait_ms else self._try(want)).future
+
+    async def _try(self, want: _Want) -> int | None:
+        """At once or not at all; where others wait on this node, only what the key holds already."""
+        fence, _ = await self._ask(want, take=want.name not in self._lines)
+        return fence or None
+
+    async def _wait(self, want: _Want, until: float) -> int | None:
+        line = self._lines.get(want.name)
+        if line and want.key[:1] == b"=":
+            # It may be this caller's own hold that the line waits for.
+            fence, _ = await self._ask(want, take=False)
+            if fence:
+                return fence
+        turn = asyncio.Event()
+        line = self._lines.setdefault(want.name, OrderedDict())
+        if not line:
+            turn.set()
+        line[turn] = None
+        self.waiting += 1
+        try:
+            return await self._first(want, turn, until)
+        except TimeoutError:
+            return None
+        finally:
+            self.waiting -= 1
+            del line[turn]
+            if line:
+                next(iter(line)).set()
+            else:
+                del self._lines[want.name]
+
+    async def _first(self, want: _Want, turn: asyncio.Event, until: float) -> int:
+        """Wait to be the first of the line, then for the lock. Raises: TimeoutError."""
+        async with asyncio.timeout_at(until):
+            await turn.wait()
+        place = (QUEUE, want.name)
+        fence = 0
+        self._queues.listen(place, turn)
+        try:
+            while not fence:
+                if self._queues.draining:
+                    raise Draining("This node is going down and waits for nothing any more. Connect to another.")
+                turn.clear()  # before the question: word of its end that comes with the answer is not lost
+                try:
+                    fence, again = await self._ask(want, take=True, note=True)
+                except (StoreDown, Stale):
+                    again = self._loop.time() + AWAY_S
+                    if again >= until:
+                        raise
+                if not fence:
+                    await _nudged(turn, min(again, until), until)
+            return fence
+        finally:
+            self._queues.unlisten(place, turn, noted=not fence)
+
+    async def _ask(self, want: _Want, *, take: bool, note: bool = False) -> tuple[int, float]:
+        """The fence, or 0 and the loop's time when to ask again if nothing was heard until then."""
+        shard = await self._queues.shard(QUEUE, want.name)
+        owner = await self._queues.owner(want.session, shard)
+        reply = shard.batched("queue.lock_acquire", want.name, want.key, want.lease_ms, int(take), int(note), owner)
+        try:
+            fence, lease, end_ms = await asyncio.shield(reply)
+        except asyncio.CancelledError:
+            reply.add_done_callback(lambda done: _give_back(shard, want.name, done))
+            raise
+        if not fence:
+            left_s = (end_ms - shard.now_ms) / 1000
+            return 0, self._loop.time() + min(max(left_s, SOON_S), AGAIN_S)
+        if want.session.closed:
+            _give_back(shard, want.name, reply)
+            raise asyncio.CancelledError
+        want.session.hold([Taken(QUEUE, want.name, lease, b"", 1, end_ms, end_ms)], shard.now_ms)
+        return int(fence), 0.0
+
+    async def renew(self, session: Session, name: str, fence: int, lease_ms: int) -> int:
+        """
+        Hold the lock on for ``lease_ms`` from now; the end, in unix ms of the store.
+
+        Raises: BadArg; NotHeld: not under this fence, or no longer; StoreDown.
+        """
+        check_range(lease_ms, "the lease (ms)", 1, LEASE_MAX_MS)
+        shard = await self._shard(name, fence)
+        lease, end_ms = await shard.batched("queue.lock_renew", name, fence, lease_ms)
+        if not lease:
+            raise _not_held(name, fence)
+        if session.drop(QUEUE, name, lease) is not None:
+            session.hold([Taken(QUEUE, name, lease, b"", 1, end_ms, end_ms)], shard.now_ms)
+        return int(end_ms)
+
+    async def release(self, session: Session, name: str, fence: int) -> None:
+        """Free the lock: who waits for it gets it. Raises: BadArg; NotHeld: not under this fence, or no longer; StoreDown."""
+        shard = await self._shard(name, fence)
+        lease = await shard.batched("queue.lock_release", name, fence)
+        if not lease:
+            raise _not_held(name, fence)
+        session.drop(QUEUE, name, lease)
+
+    async def _shard(self, name: str, fence: int) -> Shard:
+        _check_name(name)
+        check_range(fence, "the fence", 0, LEASE_NUMBER_MAX)
+        return await self._queues.shard(QUEUE, name)
+
+    async def peek(self, name: str) -> dict[str, Any]:
+        """Who holds the lock. Raises: BadArg; NotFound: nobody does."""
+        _check_name(name)
+        try:
+            return _described(await self._queues.peek(QUEUE, name))
+        except NotFound:
+            raise NotFound(f"nobody holds the lock {name}") from None
+
+    async def page(self, count: int = 100, after: str = "") -> tuple[list[dict[str, Any]], str]:
+        """At most ``count`` of the locks that are held, and the cursor to go on from, "" at the end."""
+        tasks, cursor = await self._queues.page(QUEUE, "leased", count, after)
+        return [_described(task) for task in tasks], cursor
+
+
+def _check_name(name: str) -> str:
+    return check_id(name, "lock's name")
+
+
+def _not_held(name: str, fence: int) -> NotHeld:
+    return NotHeld(f"the lock {name} is not held under the fence {fence}")
+
+
+def _described(task: dict[str, Any]) -> dict[str, Any]:
+    """A lock for people; its KEY is whoever's holds it."""
+    payload = task["payload"]
+    found = {
+        "name": task["id"],
+        "fence": int(struct.unpack(">d", payload[:FENCE_BYTES])[0]),
+        "node": task["node"],
+        "lease_end_ms": task.get("lease_end_ms", 0),
+        "keyed": payload[FENCE_BYTES : FENCE_BYTES + 1] == b"=",
+    }
+    if "session" in task:
+        found["session"] = task["session"]
+    return found
+
+
+async def _nudged(turn: asyncio.Event, at: float, until: float) -> None:
+    """Until ``turn`` is set, or the loop's time is ``at``. Raises: TimeoutError: it is ``until``."""
+    try:
+        async with asyncio.timeout_at(at):
+            await turn.wait()
+    except TimeoutError:
+        if at >= until:
+            raise
+
+
+def _give_back(shard: Shard, name: str, done: asyncio.Future[Any]) -> None:
+    """Nobody is there any more for what was acquired."""
+    if not done.cancelled() and done.exception() is None and done.result()[0]:
+        shard.end(name, done.result()[1], "release").add_done_callback(_seen)
+
+
+def _seen(future: asyncio.Future[Any]) -> None:
+    """A lock that could not be given back: its lease ends by its time."""
+    if not future.cancelled():
+        _ = future.exception()
