@@ -36,7 +36,7 @@ from tidewarden.scheduler.sweep import Sweep
 from tidewarden.server.http import HttpServer
 from tidewarden.server.resp import RespServer
 from tidewarden.server.users import Users
-from tidewarden.store.check import Server, check_store
+from tidewarden.store.check import Server, check_store, warn_of_settings
 from tidewarden.store.embedded import EmbeddedStore, store_password
 from tidewarden.store.firm import Firm
 from tidewarden.tokens import Tokens
@@ -71,6 +71,8 @@ class Daemon(Participant):
                 for purpose in ("data", "control", "sweep", "accounts")
             ]
             self._server = await check_store(self.control, self._name)
+            if not self._server.views:
+                await warn_of_settings(self.control)
             synced = self._server.waitaof and self.config.store.fsync != "always"
             self.firm = Firm(self.accounts, possible=synced)
             await self._join(stack, url, self.data, self.control, views=self._server.views)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import socket
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
 log = logging.getLogger("tidewarden.server")
 
 BACKLOG = 1024
+# A peer whose host is gone says nothing, not even goodbye: within a minute its waiting takes and its leases end.
+KEEPALIVE_IDLE_S = 30
+KEEPALIVE_EVERY_S = 10
+KEEPALIVE_TRIES = 3
 STATUS = ("node", "role", "leader", "epoch", "view", "primary", "quorum")
 
 
@@ -103,6 +108,11 @@ class RespServer:
             backlog=BACKLOG,
             reuse_port=self._shares_port or None,
         )
+        for listening in self._server.sockets:  # whoever is accepted inherits these
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_IDLE_S)
+            listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_EVERY_S)
+            listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_TRIES)
         log.info("RESP door open", extra={"host": node.host, "port": self.port})
 
     @property
