@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import recording_node
 from typer.testing import CliRunner, Result
 
 import tidewarden
@@ -23,11 +23,6 @@ from tidewarden.config import check_secret
 
 pytestmark = pytest.mark.live
 
-_spec = importlib.util.spec_from_file_location("recording_node", Path(__file__).parent / "recording_node.py")
-assert _spec is not None
-assert _spec.loader is not None
-recording_node = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(recording_node)
 
 Run = Callable[..., Result]
 STATUS = {

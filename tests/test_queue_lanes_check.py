@@ -68,6 +68,7 @@ async def test_a_lane_that_nothing_would_wake_is_found(node: Any) -> None:
     await n.link.call("ZREM", f"{P}:ready:50", "a0")
     for name, member in (("lanes", "a"), ("tasks", "a0")):
         await n.link.call("HDEL", f"{P}:{name}", member)
+    await n.link.call("HINCRBY", f"{P}:shard", "stored", -1)
     assert (await n.queues.check("q"))["found"] == {"lane that waits for nothing": 1}
     assert (await n.queues.check("q", repair=True))["repaired"] == 1
     assert (await n.queues.peek("q", "a1"))["state"] == "ready"

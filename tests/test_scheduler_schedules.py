@@ -15,7 +15,6 @@ from tidewarden.clock import SystemClock
 from tidewarden.config import load
 from tidewarden.errors import BadArg, Exists, Full, Stale, TooBig
 from tidewarden.queue.queues import Queues
-from tidewarden.queue.registry import SCRIPT_ROOMS, SHARED
 from tidewarden.queue.task import NewTask
 from tidewarden.scheduler import schedules as module
 from tidewarden.scheduler.schedules import Schedules
@@ -39,9 +38,9 @@ class HookedQueues(Queues):
 
 
 @pytest.fixture
-async def queues(valkey: Any) -> AsyncIterator[HookedQueues]:
+async def queues(valkey: Any, queue_scripts: Scripts) -> AsyncIterator[HookedQueues]:
     config = load(None, {}, {"cluster.name": CLUSTER})
-    scripts = Scripts(SHARED, SCRIPT_ROOMS)
+    scripts = queue_scripts
     link = Link(valkey.url, "test", SystemClock(), on_up=scripts.load_commands)
     await link.start()
     queues = HookedQueues(config, link, scripts, SystemClock(), views=False)

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
 from typing import Any
 
 import hiredis
 import pytest
+import server_doubles as doubles
 
 from tidewarden.queue.task import Changes, NewTask
-
-_spec = importlib.util.spec_from_file_location("server_doubles", Path(__file__).with_name("server_doubles.py"))
-doubles = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(doubles)
 
 
 async def ask(door: Any, *requests: str | tuple[str | bytes, ...]) -> list[Any]:

@@ -28,6 +28,16 @@ local function check_record()
     end
   end
   for _, name in ipairs(indexes_of('leased')) do names[#names + 1] = name end
+  local records, later = 0, 0
+  if S.buckets <= 1000 then -- where there are more, their entries are looked at one by one, but not counted
+    for i = 0, S.buckets - 1 do records = records + redis.call('HLEN', bucket_key(i)) end
+    if records ~= S.stored then problem('count of tasks', '', text(S.stored) .. ' instead of ' .. text(records), function() set('stored', records) end) end
+  end
+  local pieces = pieces_from(0, 1000)
+  if #pieces <= 1000 then
+    for _, name in ipairs(pieces) do later = later + redis.call('ZCARD', name) end
+    if later ~= S.later then problem('count of delayed tasks', '', text(S.later) .. ' instead of ' .. text(later), function() set('later', later) end) end
+  end
   local waits = redis.call('HLEN', key('waits'))
   if waits ~= S.awaited then problem('count of waits', '', text(S.awaited) .. ' instead of ' .. text(waits), function() set('awaited', waits) end) end
   if S.ttls == 0 and redis.call('EXISTS', key('expiring')) == 1 then
@@ -49,7 +59,8 @@ local function places_of(id, t, r)
   local places, leased = {}, indexes_of('leased')
   local index = r and index_of(r.holder) or ''
   if index ~= '' and not has(S.holders, index) then leased[#leased + 1] = 'leased:' .. index end
-  for _, list in ipairs({{'delayed', 'buried'}, indexes_of('ready'), leased}) do
+  if delayed_score(id, delayed_at(t, r)) then places[1] = 'delayed' end
+  for _, list in ipairs({{'buried'}, indexes_of('ready'), leased}) do
     for _, name in ipairs(list) do
       if score(name, id) then places[#places + 1] = name end
     end
@@ -60,7 +71,9 @@ end
 
 local function back_to_ready(id, t, r, places)
   return function()
-    for _, name in ipairs(places) do redis.call('ZREM', key(name), id) end
+    for _, name in ipairs(places) do
+      if name == 'delayed' then delayed_remove(id, delayed_at(t, r)) else redis.call('ZREM', key(name), id) end
+    end
     if r and r.holder ~= '' then unlease(id, r) end
     if t.lane then
       laned().leave(id, t, 'waiting')
@@ -189,29 +202,67 @@ local function check_held(entry)
   end
 end
 
+-- An entry of the delayed index must stand where its task's records say.
+local function check_delayed(name, id, due)
+  local t, r = task_get(id), tries_get(id)
+  if not t then
+    return problem('index entry without a task', id, 'delayed', function() set('later', S.later - redis.call('ZREM', name, id)) end)
+  end
+  if due == delayed_at(t, r) and piece_of(due) == name then return end
+  problem('delayed at another time than its record says', id, text(due), function()
+    set('later', S.later - redis.call('ZREM', name, id))
+    if locate(id, t, r) == 'lost' then index_add(id, t) end
+  end)
+end
+
+-- Many keys make one part; a cursor is the number of the key and the place in it. name_of(i): the key, nil behind the last.
+local PLACES = 1048576
+local function check_keys(command, name_of, look)
+  local at = int(4, 'cursor', 0, 2 ^ 53)
+  local i, inner = math.floor(at / PLACES), at % PLACES
+  repeat
+    local name = name_of(i)
+    if not name then return '0' end
+    local page = redis.call(command, name, text(inner), 'COUNT', most)
+    for j = 1, #page[2], 2 do
+      seen = seen + 1
+      look(name, page[2][j], page[2][j + 1])
+    end
+    inner = tonumber(page[1])
+    if inner == 0 then i = i + 1 end
+  until seen >= most
+  return text(i * PLACES + inner)
+end
+
 local function check_entries(command, name, kind, drop)
   local page = redis.call(command, key(name), ARGV[4], 'COUNT', most)
   for i = 1, #page[2], 2 do
     local id = page[2][i]
     seen = seen + 1
-    if name == 'tasks' then check_task(id, page[2][i + 1])
-    elseif name == 'waiting' then check_waiting(id)
+    if name == 'waiting' then check_waiting(id)
     elseif name == 'running' then check_running(id)
     elseif name == 'lanes' then check_head(id, page[2][i + 1])
     elseif name == 'held' then check_held(id)
-    elseif redis.call('HEXISTS', key('tasks'), id) == 0 then problem(kind, id, name, function() drop(id) end) end
+    elseif not stored(id) then problem(kind, id, name, function() drop(id) end) end
   end
   return page[1]
 end
 
 local at = '0'
 if part == 'record' then check_record()
-elseif part == 'tasks' then at = check_entries('HSCAN', 'tasks')
+elseif part == 'tasks' then
+  at = check_keys('HSCAN', function(i) return i < S.buckets and bucket_key(i) or nil end, function(_, id, raw) check_task(id, raw) end)
+elseif part == 'delayed' then
+  at = check_keys('ZSCAN', function(i)
+    if S.cut == 0 then return i == 0 and key('delayed') or nil end
+    local n = redis.call('ZRANGE', key('pieces'), i, i)[1]
+    return n and piece_key(n)
+  end, function(name, id, due) check_delayed(name, id, tonumber(due)) end)
 elseif part == 'lanes' then at = check_entries('HSCAN', 'lanes')
 elseif part == 'waiting' or part == 'running' then at = check_entries('ZSCAN', part)
 elseif part == 'tries' then at = check_entries('HSCAN', 'tries', 'tries without a task', tries_drop)
 elseif part == 'waits' then at = check_entries('HSCAN', 'waits', 'wait without a task', over)
-elseif part == 'delayed' or part == 'buried' or part == 'expiring' or part == 'held' or part == 'leased:~' or string.match(part, '^ready:%d%d?$') or string.match(part, '^leased:.+%.%d+$') then
+elseif part == 'buried' or part == 'expiring' or part == 'held' or part == 'leased:~' or string.match(part, '^ready:%d%d?$') or string.match(part, '^leased:.+%.%d+$') then
   at = check_entries('ZSCAN', part, 'index entry without a task', function(id) redis.call('ZREM', key(part), id) end)
 else refuse('BADARG there is no part ' .. part) end
 if not repair then changed, counted = {}, false end

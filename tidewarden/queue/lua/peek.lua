@@ -11,7 +11,8 @@ local function show(id, state, score)
   if not state then
     state = locate(id, t, r)
     local index = state == 'leased' and 'leased:' .. index_of(r.holder) or state == 'ready' and 'ready:' .. t.priority or state
-    score = state ~= 'waiting' and redis.call('ZSCORE', key(index), id)
+    if state == 'delayed' then score = delayed_at(t, r)
+    else score = state ~= 'waiting' and redis.call('ZSCORE', key(index), id) end
   end
   local history = history_of(r)
   for i = 1, #history do history[i][5] = nil end
@@ -67,10 +68,15 @@ local at_index, at_score, at_id = string.match(cursor, '^(%S+) ([%d.]+) (.+)$')
 if cursor ~= '' and (not at_index or string.match(at_index, '^%l+') ~= state) then
   refuse('BADARG the cursor is not one of the state ' .. state .. ': ' .. cursor)
 end
+if state == 'delayed' then -- its pieces from the one on in which the cursor's task stood, whatever that was called
+  indexes = pieces_from(tonumber(at_score or 0), most)
+  for i = 1, #indexes do indexes[i] = string.sub(indexes[i], #P + 2) end
+  if at_index then at_index = indexes[1] end
+end
 for i = 1, #indexes do
   local index, from = indexes[i], 0
   if index == at_index then from = rank_behind(index, at_score, at_id) end
-  if not at_index or not before(index, at_index) then
+  if state == 'delayed' or not at_index or not before(index, at_index) then
     local page = redis.call('ZRANGE', key(index), from, from + most - #tasks - 1, 'WITHSCORES')
     for j = 1, #page, 2 do
       show(page[j], state, page[j + 1])

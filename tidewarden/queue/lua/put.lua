@@ -36,8 +36,8 @@ for i = 3, #ARGV, 3 do
   items[#items + 1] = {id, t, mode}
 end
 
-local reply, bodies, lists = {}, {}, {}
-local room = S.capacity > 0 and S.capacity - redis.call('HLEN', key('tasks')) or NEVER
+local reply, bodies, later, lists = {}, {}, {}, {}
+local room = S.capacity > 0 and S.capacity - S.stored or NEVER
 local function add(name, score, id)
   local list = lists[name] or {}
   lists[name] = list
@@ -48,7 +48,7 @@ for i = 1, #items do
   local old = seen[id]
   local done = false
   if not old and not t.own then
-    old = redis.call('HEXISTS', key('tasks'), id) == 1
+    old = stored(id)
     done = not old and mode ~= 'replace' and redis.call('EXISTS', key('done:' .. id)) == 1
   end
   if not old and not done and room <= 0 then
@@ -59,7 +59,7 @@ for i = 1, #items do
     seen[id] = true
     bodies[#bodies + 1], bodies[#bodies + 2] = id, encode(t)
     if t.due > now then
-      add('delayed', t.due, id)
+      later[#later + 1], later[#later + 2] = t.due, id
       note(t.due)
     elseif t.lane then laned().enter(id, t)
     else
@@ -87,11 +87,12 @@ for i = 1, #items do
     end
   end
   if #bodies >= 1000 then
-    redis.call('HSET', key('tasks'), unpack(bodies))
+    records_put(bodies)
     bodies = {}
   end
 end
-if #bodies > 0 then redis.call('HSET', key('tasks'), unpack(bodies)) end
+records_put(bodies)
+delayed_put(later)
 for name, list in pairs(lists) do
   for from = 1, #list, 1000 do redis.call('ZADD', key(name), unpack(list, from, math.min(from + 999, #list))) end
 end

@@ -14,6 +14,6 @@ local counters = redis.call('HGETALL', key('counts'))
 for name, field in pairs(IN_RECORD) do
   if S[field] then counters[#counters + 1], counters[#counters + 2] = name, text(S[field]) end
 end
-return finish({redis.call('ZCARD', key('delayed')), ready, leased, redis.call('ZCARD', key('buried')), S.paused > now and S.paused or 0,
+return finish({S.later, ready, leased, redis.call('ZCARD', key('buried')), S.paused > now and S.paused or 0,
                nodes, oldest, S.alarm < NEVER and S.alarm or -1, S.epoch, counters, redis.call('ZCARD', key('ticks')),
                redis.call('ZCARD', key('waiting'))})

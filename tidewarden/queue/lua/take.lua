@@ -65,7 +65,7 @@ local picked, raws, tried = {}, {}, {} -- ids, and their records
 local function fetch()
   for from = #raws + 1, #picked, 1000 do
     local to = math.min(from + 999, #picked)
-    local a = redis.call('HMGET', key('tasks'), unpack(picked, from, to))
+    local a = records_get({unpack(picked, from, to)})
     local b = redis.call('HMGET', key('tries'), unpack(picked, from, to))
     for i = 1, #a do raws[from + i - 1], tried[from + i - 1] = a[i], b[i] end
   end
@@ -132,7 +132,7 @@ end
 
 -- One named task, wherever it waits: ready or delayed, or behind others in its lane if that may run.
 local function lease_named(id, lease_ms, holder)
-  local raw = redis.call('HGET', key('tasks'), id)
+  local raw = record_get(id)
   if not raw or paused then return nil end
   local t, tried = decode(raw), redis.call('HGET', key('tries'), id)
   local r = tried and tries_decode(tried)

@@ -12,7 +12,7 @@ local r = tries_get(id)
 local where = locate(id, t, r)
 if where == 'leased' and r.lease ~= lease or where ~= 'leased' and lease ~= 0 then return finish('NOTHELD') end
 redis.call('HDEL', key('shard'), '') -- a removal first: a full store lets the script go on
-local stood = where == 'delayed' and redis.call('ZSCORE', key('delayed'), id)
+local stood = where == 'delayed' and delayed_score(id, delayed_at(t, r))
 local waits = where == 'ready' or where == 'waiting' -- for a consumer, or for its turn in its lane
 if waits or where == 'delayed' then index_remove(id, t, r, where) end
 local floating = t.deadline == t.due

@@ -32,7 +32,7 @@ local function put_ticks(round)
   local options, done = round.task, 0
   for i = 1, #round.tasks do
     local id, tick = round.tasks[i].id, round.tasks[i].tick
-    if redis.call('HEXISTS', key('tasks'), id) == 0 then
+    if not stored(id) then
       local due = math.min(tick + options.delay_ms, NEVER - 1)
       local deadline = due
       if options.within_ms >= 0 then deadline = math.min(tick + options.within_ms, NEVER - 1) end
