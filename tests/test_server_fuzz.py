@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import random
 from collections.abc import AsyncIterator, Coroutine
 from typing import Any
@@ -57,7 +58,7 @@ class Victim:
         line = await self.door.dial()
         answers = Answers()
         edges = sorted({0, len(data), *(cut % (len(data) + 1) for cut in cuts)})
-        for start, stop in zip(edges, edges[1:], strict=False):
+        for start, stop in itertools.pairwise(edges):
             line.writer.write(data[start:stop])
             await asyncio.sleep(0)
         if end == "half close":
@@ -176,7 +177,9 @@ async def test_thousands_in_a_pipeline(victim: Victim) -> None:
                 answers.feed(got)
 
         listening = asyncio.ensure_future(listen())
-        for start in range(0, len(data), 5000):  # a peer may send no more ahead than a limit, while one of its requests waits
+        for start in range(
+            0, len(data), 5000
+        ):  # a peer may send no more ahead than a limit, while one of its requests waits
             line.writer.write(data[start : start + 5000])
             await line.writer.drain()
             while data[: start + 5000].count(b"$4\r\nECHO") > len(answers.replies) // 2 + 300:

@@ -14,7 +14,8 @@ from tidewarden.server.verbs import Pending
 class RecordingConnection:
     resp = 3
 
-    def __init__(self) -> None:
+    def __init__(self, closing: bool) -> None:
+        self.closing = closing
         self.answers: list[Slot] = []
 
     def refuse(self, error: Exception) -> bytes:
@@ -24,9 +25,9 @@ class RecordingConnection:
         self.answers.append(slot)
 
 
-async def settle(result: object) -> bytes | None:
+async def settle(result: object, *, closing: bool = False) -> bytes | None:
     """The reply that a future with ``result`` leaves in its slot."""
-    connection = RecordingConnection()
+    connection = RecordingConnection(closing)
     loop = asyncio.get_running_loop()
     future = loop.create_future()
     slot = PendingSlot(cast(Any, connection), Pending(future, replies.encode), loop)
@@ -49,4 +50,5 @@ async def test_results_errors_cancels_and_defects() -> None:
     assert await settle({"a": 1.5}) == b"%1\r\n$1\r\na\r\n,1.5\r\n"
     assert await settle(NotHeld("gone")) == b"-NOTHELD gone\r\n"
     assert (await settle(None) or b"").startswith(b"-DRAINING")
+    assert await settle(None, closing=True) == b""  # whoever called it off reads no error
     assert (await settle(object()) or b"").startswith(b"-INTERNAL")

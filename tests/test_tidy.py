@@ -49,6 +49,7 @@ TESTED_IN = {
     "sandbox_grants": "test_sandbox",  # through the door that it keeps books for
     "__main__": "test_cli",
     "cli_account_file": "test_cli_token",  # what `token import` reads
+    "client_local": "test_client_address",
     "cli_connection": "test_cli",
     "cli_output": "test_cli",
     "cli_node": "test_cli",

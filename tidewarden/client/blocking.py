@@ -266,6 +266,9 @@ class Client:
 
     token = blocking(AsyncClient.token)
     queues = blocking(AsyncClient.queues)
+    topics = blocking(AsyncClient.topics)
+    link = blocking(AsyncClient.link)
+    unlink = blocking(AsyncClient.unlink)
     status = blocking(AsyncClient.status)
     execute = blocking(AsyncClient.execute)
 

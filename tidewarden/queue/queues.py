@@ -14,6 +14,7 @@ from tidewarden.queue.plain import Plain
 from tidewarden.queue.room import put_error
 from tidewarden.queue.session import Session
 from tidewarden.queue.shard import Shard
+from tidewarden.queue.take import give_back
 from tidewarden.queue.task import (
     COUNT_MAX,
     LEASE_MAX_MS,
@@ -142,7 +143,15 @@ class Queues(Plain):
             await self._enter(session.shared, shards)
         if session.closed:
             return []
-        return await self.take(session, queues, count=count, wait_ms=wait_ms, lease_ms=lease_ms, task_id=task_id)
+        taking = self.take(session, queues, count=count, wait_ms=wait_ms, lease_ms=lease_ms, task_id=task_id)
+        try:
+            return await taking
+        except asyncio.CancelledError:
+            if taking.done() and not taking.cancelled() and taking.exception() is None:
+                # The tasks and the end of their consumer came in one turn of the loop.
+                found = taking.result()
+                give_back(found, [self._lane(self._shards[task.queue], task.id) for task in found])
+            raise
 
     def ack(
         self, session: Session, queue: str, pairs: Iterable[tuple[str, int]], result: bytes = b""

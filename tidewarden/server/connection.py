@@ -91,8 +91,12 @@ class Connection(Flow):
             self._read_ahead(len(data))
 
     def eof_received(self) -> bool:
+        if self._held_up:
+            self.hang_up()  # an answer that is there already still goes: its tasks are a session's, which may live on
+            self.end_waits()
+            return True
         holds = self.session is not None and self.session.held
-        if holds or self._held_up or not (self._begun_count or self._requests):
+        if holds or not (self._begun_count or self._requests):
             return False
         self._closing = True  # a script's last words, like `printf … | nc`: answer, then close
         return True

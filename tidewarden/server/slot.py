@@ -47,9 +47,12 @@ class Slot:
             self.connection.answered(self)
 
     def set_exception(self, error: BaseException, /) -> None:
-        if isinstance(error, asyncio.CancelledError):
-            error = Draining("This node is going down. Connect to another.")
-        self.reply = self.connection.refuse(error)
+        if not isinstance(error, asyncio.CancelledError):
+            self.reply = self.connection.refuse(error)
+        elif self.connection.closing:
+            self.reply = b""  # the peer has gone, or has said that it will say no more: it called this off itself
+        else:
+            self.reply = self.connection.refuse(Draining("This node is going down. Connect to another."))
         if self.begun:
             self.connection.answered(self)
 
