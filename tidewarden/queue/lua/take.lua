@@ -72,8 +72,7 @@ local function fetch()
 end
 
 -- Of what was picked behind `from`, each task of a lane runs in it now. Whether another of a lane came up to ready for it.
-local function settled(from)
-  if S.lanes ~= 1 then return false end
+local settled = S.lanes == 1 and function(from)
   fetch()
   for i = from + 1, #picked do
     local t = raws[i] and decode(raws[i])
@@ -99,7 +98,7 @@ while searching do
     end
     if #ids < needed then set('pris', without(S.pris, word)) end
     for i = 1, #ids do picked[#picked + 1] = ids[i] end
-    if #ids > 0 and settled(known) then -- a lane's next task may have the highest priority of all
+    if settled and #ids > 0 and settled(known) then -- a lane's next task may have the highest priority of all
       searching = true
       break
     end
