@@ -8,6 +8,8 @@ import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+import uvloop
+
 R = TypeVar("R")
 
 
@@ -59,7 +61,7 @@ class LoopThread(Bridge):
     """A loop in a daemon thread of its own."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(asyncio.new_event_loop())
+        super().__init__(uvloop.new_event_loop())
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._thread.start()
 
