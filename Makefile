@@ -4,13 +4,15 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.ready
 PYTEST := $(BIN)/python -m pytest -q -n 2 --dist loadfile
+# Tests start hundreds of Python processes; where this is set, each would compile everything anew.
+unexport PYTHONDONTWRITEBYTECODE
 DATA   ?= tidewarden-data
 
 .PHONY: help setup run test check bench soak clean
 help:
 	@echo "make run    a three-node cluster that keeps 2,000 sandbox accounts fresh (Ctrl-C stops it)"
 	@echo "make test   every test        make check  format, lint, types and the quick tests"
-	@echo "make bench  the benchmarks    make soak   long fault runs    make clean  remove .venv and $(DATA)"
+	@echo "make bench  beside the peers  make soak   long fault runs    make clean  remove .venv, .bench-venv and $(DATA)"
 
 setup: $(STAMP)
 $(STAMP): pyproject.toml
@@ -31,13 +33,13 @@ check: setup
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
-	@$(PYTEST) -m "not live and not soak"
+	@$(PYTEST) --dist worksteal --hypothesis-profile quick -m "not live and not soak"
 
 bench: setup
-	@$(BIN)/python -m benchmarks.cycle
+	@$(BIN)/python -m benchmarks.peers
 
 soak: setup
 	@$(BIN)/python -m pytest -q -m soak
 
 clean:
-	rm -rf $(VENV) $(DATA) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .bench-venv $(DATA) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

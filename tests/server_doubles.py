@@ -1,10 +1,14 @@
-"""Recording doubles of the rooms behind the doors. Test files load this by path; it imports nothing of pytest."""
+"""Recording doubles of the rooms behind the doors; nothing of pytest."""
 
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 from dataclasses import replace
 from typing import Any
+
+import hiredis
 
 from tidewarden.clock import SystemClock
 from tidewarden.config import Config, Node, User, hash_generated
@@ -356,6 +360,7 @@ class Line:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
         self.writer = writer
+        self._parser = hiredis.Reader()  # of reply() alone: whoever reads by it does not read by line()
 
     def send(self, *requests: str | bytes | tuple[str | bytes, ...]) -> None:
         """Requests as tuples of arguments or as text split at blanks; together, as one piece."""
@@ -375,6 +380,28 @@ class Line:
         """The first line of the reply to a request."""
         self.send(request if len(request) > 1 else request[0])
         return await self.line()
+
+    async def reply(self) -> Any:
+        """The next reply, parsed; an error as one."""
+        async with asyncio.timeout(20):
+            while (found := self._parser.gets()) is False:
+                data = await self.reader.read(65536)
+                if not data:
+                    raise ConnectionResetError("the door hung up")
+                self._parser.feed(data)
+        return found
+
+    async def call(self, *request: str | bytes | int) -> Any:
+        """The reply to one request."""
+        self.send(tuple(str(word) if isinstance(word, int) else word for word in request))
+        return await self.reply()
+
+    def drop(self, *, reset: bool = False) -> None:
+        """Go without a word; with ``reset`` as a host does that crashed and came back."""
+        if reset:
+            linger = struct.pack("ii", 1, 0)
+            self.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        self.writer.transport.abort()
 
     async def close(self) -> None:
         self.writer.close()

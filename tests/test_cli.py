@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import recording_node
 from typer.testing import CliRunner, Result
 
 import tidewarden
@@ -23,11 +23,6 @@ from tidewarden.config import check_secret
 
 pytestmark = pytest.mark.live
 
-_spec = importlib.util.spec_from_file_location("recording_node", Path(__file__).parent / "recording_node.py")
-assert _spec is not None
-assert _spec.loader is not None
-recording_node = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(recording_node)
 
 Run = Callable[..., Result]
 STATUS = {
@@ -186,11 +181,9 @@ def test_without_url_the_local_cluster_is_asked_with_its_secret(run: Run, node: 
 
 def test_put_passes_every_option_on(run: Run, node: Any) -> None:
     node.answers = {"Q.PUT": b"id-1"}
-    words = (
-        "--id id-1 --delay-ms 5 --within-ms 9 --priority 0 --lease-ms 7 --attempts 3 --backoff-ms 0 --if-exists fail"
-    )
+    words = "--id id-1 --delay-ms 5 --within-ms 9 --priority 0 --lease-ms 7 --attempts 3 --backoff-ms 0 --lane t-7 --if-exists fail"
     assert run("queue", "put", "mails", "é", *words.split()).stdout == "id-1\n"
-    asked = "ID id-1 DELAY 5 WITHIN 9 PRIORITY 0 LEASE 7 ATTEMPTS 3 BACKOFF 0 IFEXISTS fail"
+    asked = "ID id-1 DELAY 5 WITHIN 9 PRIORITY 0 LEASE 7 ATTEMPTS 3 BACKOFF 0 LANE t-7 IFEXISTS fail"
     assert node.asked == [["Q.PUT", "mails", "é", *asked.split()]]
     run("queue", "put", "mails", "-", stdin=b"\x00\xff\n")
     assert node.asked[1] == ["Q.PUT", "mails", "\x00\\xff\n"]

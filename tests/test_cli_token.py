@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import recording_node
 from typer.testing import CliRunner, Result
 
 from tidewarden import errors
@@ -17,11 +17,6 @@ from tidewarden.cli.account_file import LINE_BYTES_MAX, NotAccounts, rows
 
 pytestmark = pytest.mark.live
 
-_spec = importlib.util.spec_from_file_location("recording_node", Path(__file__).parent / "recording_node.py")
-assert _spec is not None
-assert _spec.loader is not None
-recording_node = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(recording_node)
 
 Run = Callable[..., Result]
 

@@ -15,7 +15,6 @@ from tidewarden.clock import SystemClock
 from tidewarden.config import load
 from tidewarden.errors import BadArg, Exists, Full, Stale, TooBig
 from tidewarden.queue.queues import Queues
-from tidewarden.queue.registry import SCRIPT_ROOMS, SHARED
 from tidewarden.queue.task import NewTask
 from tidewarden.scheduler import schedules as module
 from tidewarden.scheduler.schedules import Schedules
@@ -39,9 +38,9 @@ class HookedQueues(Queues):
 
 
 @pytest.fixture
-async def queues(valkey: Any) -> AsyncIterator[HookedQueues]:
+async def queues(valkey: Any, queue_scripts: Scripts) -> AsyncIterator[HookedQueues]:
     config = load(None, {}, {"cluster.name": CLUSTER})
-    scripts = Scripts(SHARED, SCRIPT_ROOMS)
+    scripts = queue_scripts
     link = Link(valkey.url, "test", SystemClock(), on_up=scripts.load_commands)
     await link.start()
     queues = HookedQueues(config, link, scripts, SystemClock(), views=False)
@@ -194,6 +193,18 @@ async def test_putting_the_same_again_changes_nothing(schedules: Schedules) -> N
     assert await put_every(schedules) == tick_ms + 1_000
     assert await put_every(schedules, priority=3) != tick_ms + 1_000
     assert [row["priority"] for row in await schedules.list()] == [3]
+
+
+async def test_ticks_of_a_lane_run_one_at_a_time(schedules: Schedules, raw: Any, queues: HookedQueues) -> None:
+    spec = Spec.every(1_000, "all")
+    tick_ms = await schedules.put("tick", spec, "jobs", NewTask(b"x", lane="nightly"))
+    await schedules.fire_due("jobs", 0, tick_ms + 2_000, 1, LEADER)
+    stats = await queues.stats("jobs")
+    assert stats["total"] == 3
+    assert (await queues.peek("jobs", f"tick:{tick_ms}"))["lane"] == "nightly"
+    assert [shown["lane"] for shown in await schedules.list()] == ["nightly"]
+    with pytest.raises(BadArg, match="queue of one shard"):
+        await schedules.put("other", spec, "wide", NewTask(b"x", lane="nightly"))
 
 
 async def test_list_shows_what_was_put(schedules: Schedules) -> None:

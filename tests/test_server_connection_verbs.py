@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import time
-from pathlib import Path
 from typing import Any
 
 import hiredis
 import pytest
+import server_doubles as doubles
 
-_spec = importlib.util.spec_from_file_location("server_doubles", Path(__file__).with_name("server_doubles.py"))
-doubles = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(doubles)
+from tidewarden.server import users
+
 Door = doubles.Door
+
+
+@pytest.fixture(autouse=True)
+def quick_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wrong secret costs its sender a quarter of a second; tests send many."""
+    monkeypatch.setattr(users, "FAILURE_DELAY_S", 0.01)
 
 
 async def parsed(line: Any) -> Any:

@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import io
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
+import server_doubles as doubles
 
 from tidewarden.clock import SystemClock
 from tidewarden.errors import StoreDown
-from tidewarden.server import HttpServer
+from tidewarden.server import HttpServer, users
 
-_spec = importlib.util.spec_from_file_location("server_doubles", Path(__file__).with_name("server_doubles.py"))
-doubles = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(doubles)
 Door = doubles.Door
 
 ALICE = {"Authorization": f"Bearer admin:{doubles.SECRET}"}
+
+
+@pytest.fixture(autouse=True)
+def quick_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wrong secret costs its sender a quarter of a second; tests send many."""
+    monkeypatch.setattr(users, "FAILURE_DELAY_S", 0.01)
 
 
 class Site:

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
+import server_doubles as doubles
 from aiohttp import web
 
 from tidewarden.errors import Error
 from tidewarden.server.http_tokens import TokenRoutes
 from tidewarden.server.replying import problem
 
-_spec = importlib.util.spec_from_file_location("server_doubles", Path(__file__).with_name("server_doubles.py"))
-doubles = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(doubles)
 Door = doubles.Door
 
 

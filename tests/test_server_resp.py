@@ -3,34 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import shutil
 import subprocess
 from collections.abc import AsyncIterator, Callable
-from pathlib import Path
 from typing import Any
 
 import hypothesis
 import pytest
 import redis
 import redis.asyncio
+import server_doubles as doubles
 from hypothesis import strategies as st
 
 from tidewarden.clock import SystemClock
 from tidewarden.config import Config
 from tidewarden.queue.queues import Queues
-from tidewarden.queue.registry import SCRIPT_ROOMS, SHARED
 from tidewarden.store import Link, Scripts
-
-_spec = importlib.util.spec_from_file_location("server_doubles", Path(__file__).with_name("server_doubles.py"))
-doubles = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(doubles)
 
 
 @pytest.fixture
-async def door(valkey: Any) -> AsyncIterator[Any]:
+async def door(valkey: Any, queue_scripts: Scripts) -> AsyncIterator[Any]:
     """A RESP door before a real queue and a real store."""
-    scripts = Scripts(SHARED, SCRIPT_ROOMS)
+    scripts = queue_scripts
     clock = SystemClock()
     link = Link(valkey.url, "test", clock, on_up=scripts.load_commands)
     await link.start()
@@ -199,7 +193,7 @@ def test_no_bytes_bring_the_door_down() -> None:
                 await each.close()
             door.lines.clear()
 
-        @hypothesis.settings(max_examples=300, deadline=None)
+        @hypothesis.settings(max_examples=3 * hypothesis.settings().max_examples, deadline=None)
         @hypothesis.given(st.lists(piece, max_size=8))
         def play(pieces: list[bytes]) -> None:
             runner.run(send(pieces))

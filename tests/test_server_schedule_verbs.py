@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-
 import pytest
+import server_doubles as doubles
 
 from tidewarden.queue.task import NewTask
 from tidewarden.scheduler.trigger import Spec
 
-_spec = importlib.util.spec_from_file_location("server_doubles", Path(__file__).with_name("server_doubles.py"))
-doubles = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(doubles)
 Door = doubles.Door
 
 
@@ -57,7 +52,7 @@ async def test_what_reaches_the_schedules(request_: tuple[str | bytes, ...], spe
         (("S.PUT", "n", "EVERY", b"\xff", "mail", "x"), b"-BADARG"),
         (("S.PUT", "n", "CRON", "0 3 * * *", "TZ", "Nowhere/At", "mail", "x"), b"-BADARG"),
         (("S.PUT", "n", "EVERY", "5000", "_mail", "x"), b"-DENIED"),
-        (("S.PUT", "n", "EVERY", "5000", "mail", "x", "LANE", "y"), b"-BADARG"),
+        (("S.PUT", "n", "EVERY", "5000", "mail", "x", "WAIT", "5"), b"-BADARG"),
         (("S.PAUSE", "n"), b"-BADARG"),
     ],
 )

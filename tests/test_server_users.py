@@ -10,10 +10,17 @@ import pytest
 from tidewarden.clock import ManualClock, SystemClock
 from tidewarden.config import User, hash_generated, hash_secret
 from tidewarden.errors import WrongPass
+from tidewarden.server import users as module
 from tidewarden.server.users import Users
 
 ADMIN = User(name="admin", secret_hash=hash_secret("slow:secret"))
 READER = User(name="reader", secret_hash=hash_generated("quick"))
+
+
+@pytest.fixture(autouse=True)
+def quick_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wrong secret costs its sender a quarter of a second; tests send many."""
+    monkeypatch.setattr(module, "FAILURE_DELAY_S", 0.01)
 
 
 async def test_the_right_secret_is_remembered() -> None:

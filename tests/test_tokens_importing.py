@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import tokens_harness as harness
 
 from tidewarden.errors import NotFound, StoreDown
 from tidewarden.tokens.importing import Imported, Problem, import_rows
-
-_spec = importlib.util.spec_from_file_location("tokens_harness", Path(__file__).with_name("tokens_harness.py"))
-harness = sys.modules.setdefault("tokens_harness", importlib.util.module_from_spec(_spec))
-_spec.loader.exec_module(harness)
 
 
 @pytest.fixture

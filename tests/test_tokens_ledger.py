@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import tokens_harness as harness
 
 from tidewarden.errors import BadArg
 from tidewarden.queue import Taken
 from tidewarden.tokens.ledger import Ledger, Opened, Refused
 from tidewarden.tokens.policy import Step
 from tidewarden.tokens.rows import Row, Troubles
-
-_spec = importlib.util.spec_from_file_location("tokens_harness", Path(__file__).with_name("tokens_harness.py"))
-harness = sys.modules.setdefault("tokens_harness", importlib.util.module_from_spec(_spec))
-_spec.loader.exec_module(harness)
 
 QUEUE = "_tokens:p:c0"
 LEASE_MS = 40_000

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib.util
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import tokens_harness as harness
 
 from tidewarden.errors import StoreDown
 from tidewarden.tokens import journal as journal_module
@@ -17,9 +16,6 @@ from tidewarden.tokens import pool as pool_module
 
 pytestmark = pytest.mark.live
 
-_spec = importlib.util.spec_from_file_location("tokens_harness", Path(__file__).with_name("tokens_harness.py"))
-harness = sys.modules.setdefault("tokens_harness", importlib.util.module_from_spec(_spec))
-_spec.loader.exec_module(harness)
 
 answers, cut, rotate_and_cut, eventually = harness.answers, harness.cut, harness.rotate_and_cut, harness.eventually
 

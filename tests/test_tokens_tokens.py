@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import tokens_harness as harness
 
 from tidewarden.config import Provider, Secret
 from tidewarden.errors import BadArg, ConfigError, NotFound
-
-_spec = importlib.util.spec_from_file_location("tokens_harness", Path(__file__).with_name("tokens_harness.py"))
-harness = sys.modules.setdefault("tokens_harness", importlib.util.module_from_spec(_spec))
-_spec.loader.exec_module(harness)
 
 answers, eventually = harness.answers, harness.eventually
 FAR_MS = 4_000_000_000_000

@@ -20,6 +20,8 @@ from tidewarden.store import Link, Scripts
 from tidewarden.tokens import Tokens
 from tidewarden.tokens.ledger import Ledger  # noqa: F401 - for the tests
 
+SCRIPTS = Scripts(SHARED, SCRIPT_ROOMS)
+
 Fault = Callable[[web.Request, "Endpoint", str], Awaitable[web.StreamResponse]]
 
 
@@ -139,7 +141,7 @@ async def node(
     config = Config(
         cluster=Cluster(name="t"), node=Node(name=name, data_dir=str(folder)), providers={chosen.name: chosen}
     )
-    scripts = Scripts(SHARED, SCRIPT_ROOMS)
+    scripts = SCRIPTS
     link = Link(store.url, name, clock, on_up=scripts.load_commands)
     await link.start()
     queues = Queues(config, link, scripts, clock, views=False)

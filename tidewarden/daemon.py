@@ -37,7 +37,7 @@ from tidewarden.server.http import HttpServer
 from tidewarden.server.resp import RespServer
 from tidewarden.server.users import Users
 from tidewarden.store import Link, Scripts
-from tidewarden.store.check import Server, check_store
+from tidewarden.store.check import Server, check_store, warn_of_settings
 from tidewarden.store.embedded import EmbeddedStore, store_password
 from tidewarden.store.firm import Firm
 from tidewarden.tokens import Tokens
@@ -77,6 +77,8 @@ class Daemon:
                 for purpose in ("data", "control", "sweep", "accounts")
             ]
             self._server = await check_store(self.control, self._name)
+            if not self._server.views:
+                await warn_of_settings(self.control)
             await self._scripts.use_library(self.control, self._server.views)
             synced = self._server.waitaof and self.config.store.fsync != "always"
             self.firm = Firm(self.accounts, possible=synced)

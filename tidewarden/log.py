@@ -27,7 +27,8 @@ _NAMES = "access_token|refresh_token|client_secret|client_assertion|password|aut
 _SECRETS = (
     re.compile(rf"""(?i)((?:{_NAMES})["']?\s*[=:]\s*(?:(?:basic|bearer)\s+)?["']?)[^\s"'&,;}}\])]+"""),
     re.compile(r"(?i)(\b(?:basic|bearer)\s+)[A-Za-z0-9+/=._~-]{8,}"),
-    re.compile(r"([a-z][a-z0-9+.-]*://[^\s/:@]*:)[^\s/@]+(?=@)"),
+    # The scheme is bounded, for a long word without "://" would be read anew from each of its letters.
+    re.compile(r"([a-z][a-z0-9+.-]{0,30}://[^\s/:@]*:)[^\s/@]+(?=@)"),
 )
 # What a record has of its own; all else came by ``extra=``.
 _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}

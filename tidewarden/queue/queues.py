@@ -9,6 +9,7 @@ from typing import Any
 from tidewarden.clock import Clock
 from tidewarden.config import Config
 from tidewarden.errors import BadArg, Full, NotHeld
+from tidewarden.queue.placing import in_lane
 from tidewarden.queue.plain import Plain
 from tidewarden.queue.room import put_error
 from tidewarden.queue.session import Session
@@ -52,7 +53,9 @@ class Queues(Plain):
             return self._loop.create_task(self._put_by_name(check_name(queue), task))
         own = not task.id
         task_id = task.id or self._ids.make(self._clock.unix_ms())
-        if queue in self._choosers:
+        if task.lane:
+            task_id = in_lane(task_id, task.lane, len(shards))
+        elif queue in self._choosers:
             task_id = self._choosers[queue](task_id, task.payload, own=own)
         future: asyncio.Future[str] = self._loop.create_future()
 

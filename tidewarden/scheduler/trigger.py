@@ -183,12 +183,13 @@ def _next_cron(spec: Spec, after_ms: int) -> int | None:
     if wall is None:
         return None
     instants = _instants(spec.zone, wall, expression.every_hour)
-    if len(instants) == 1 and _settled(spec.zone, after_ms) and _settled(spec.zone, instants[0]):
+    jump = max(_jump(spec.zone, at_ms) for at_ms in (after_ms, _unix_ms(wall.replace(tzinfo=cron.zone(spec.zone)))))
+    if len(instants) == 1 and not jump:
         return instants[0]
-    # Near a change of the clocks wall times and instants run in different orders: look at every match around.
+    # Near a change of the clocks wall times and instants run in different orders: look at every match that it may reorder.
     best: int | None = None
-    wall = expression.next_wall(after_wall - _SHIFT)
-    while wall is not None and (best is None or wall <= _wall(spec.zone, best) + _SHIFT):
+    wall = expression.next_wall(after_wall - jump)
+    while wall is not None and (best is None or wall <= _wall(spec.zone, best) + jump):
         for instant in _instants(spec.zone, wall, expression.every_hour):
             if instant > after_ms and (best is None or instant < best):
                 best = instant
@@ -202,10 +203,10 @@ def _wall(zone_name: str, at_ms: int) -> datetime:
     return instant.astimezone(cron.zone(zone_name)).replace(tzinfo=None)
 
 
-def _settled(zone_name: str, at_ms: int) -> bool:
-    """Whether the clocks do not change within three hours of this time."""
+def _jump(zone_name: str, at_ms: int) -> timedelta:
+    """How far the clocks are moved, to either side, within three hours of this time; zero when they are not."""
     before, after = _wall(zone_name, at_ms - _SHIFT_MS), _wall(zone_name, at_ms + _SHIFT_MS)
-    return after - before == 2 * _SHIFT
+    return abs(after - before - 2 * _SHIFT)
 
 
 def _instants(zone_name: str, wall: datetime, every_hour: bool) -> list[int]:

@@ -95,7 +95,8 @@ class Connection(Flow):
             self.hang_up()  # an answer that is there already still goes: its tasks are a session's, which may live on
             self.end_waits()
             return True
-        if not (self._begun_count or self._requests) or (self.session is not None and self.session.held):
+        holds = self.session is not None and self.session.held
+        if holds or not (self._begun_count or self._requests):
             return False
         self._closing = True  # a script's last words, like `printf … | nc`: answer, then close
         return True
@@ -254,6 +255,8 @@ class Connection(Flow):
                 self._out.append(reply)
             return
         self._slots.append(slot)
+        if self._held_up and self._closing:
+            self.close()  # half closed: we would not see it go, and a task could be handed to a peer that is gone
 
     def _unknown(self, request: Request) -> bytes:
         shown = request[0][:40].decode("utf-8", "backslashreplace")

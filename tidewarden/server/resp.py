@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import socket
 from collections import Counter, defaultdict
 from typing import Any
 
@@ -21,6 +22,10 @@ from .users import DEFAULT_USER, Users
 log = logging.getLogger("tidewarden.server")
 
 BACKLOG = 1024
+# A peer whose host is gone says nothing, not even goodbye: within a minute its waiting takes and its leases end.
+KEEPALIVE_IDLE_S = 30
+KEEPALIVE_EVERY_S = 10
+KEEPALIVE_TRIES = 3
 STATUS = ("node", "role", "leader", "epoch", "view", "primary", "quorum")
 
 
@@ -79,6 +84,11 @@ class RespServer:
         self._server = await self.loop.create_server(
             lambda: Connection(self), node.host, node.resp_port, backlog=BACKLOG
         )
+        for listening in self._server.sockets:  # whoever is accepted inherits these
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_IDLE_S)
+            listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_EVERY_S)
+            listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_TRIES)
         log.info("RESP door open", extra={"host": node.host, "port": self.port})
 
     @property

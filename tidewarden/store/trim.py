@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 _FUNCTION = re.compile(r"local function (\w+)")
 _WORD = re.compile(r"[A-Za-z_]\w*")
@@ -15,9 +16,11 @@ class _Block:
 
     name: str
     text: str
+    words: frozenset[str]
 
 
-def _blocks(shared: str) -> list[_Block]:
+@lru_cache(maxsize=8)  # one shared file goes before every script of its rooms
+def _blocks(shared: str) -> tuple[_Block, ...]:
     """
     The top-level functions and the statements between them; comment lines are left out.
 
@@ -36,25 +39,29 @@ def _blocks(shared: str) -> list[_Block]:
             lines.append(line)
             done = line.rstrip() == "end"
         else:
-            blocks.append(_Block("", line))
+            blocks.append(_block("", line))
             continue
         if done:
-            blocks.append(_Block(name, "\n".join(lines)))
+            blocks.append(_block(name, "\n".join(lines)))
             name, lines = "", []
     if name:
         raise ValueError(f"the Lua function {name} has no end at the beginning of a line")
-    return blocks
+    return tuple(blocks)
+
+
+def _block(name: str, text: str) -> _Block:
+    return _Block(name, text, frozenset(_WORD.findall(text)))
 
 
 def trim(shared: str, body: str) -> str:
     """``shared`` without the top-level functions that ``body`` does not use, neither itself nor through another."""
     blocks = _blocks(shared)
-    texts = {block.name: block.text for block in blocks if block.name}
+    functions = {block.name: block for block in blocks if block.name}
     wanted: set[str] = set()
-    unread = [body, *(block.text for block in blocks if not block.name)]
+    unread = [frozenset(_WORD.findall(body)), *(block.words for block in blocks if not block.name)]
     while unread:
-        for word in set(_WORD.findall(unread.pop())) & texts.keys() - wanted:
+        for word in unread.pop() & functions.keys() - wanted:
             wanted.add(word)
-            unread.append(texts[word])
+            unread.append(functions[word].words)
     kept = [block.text for block in blocks if not block.name or block.name in wanted]
     return "\n".join(kept) + "\n" if kept else ""

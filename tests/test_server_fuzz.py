@@ -1,0 +1,205 @@
+"""
+Rubbish at the RESP door, before a real queue, real locks and schedules, and a real store.
+
+Whatever one connection sends: it hears nothing but valid replies and documented error words, the door lives, and another
+connection's tasks come and go as ever. ``live/test_fuzz.py`` does the same to a whole node and watches its memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import random
+from collections.abc import AsyncIterator, Coroutine
+from typing import Any
+
+import pytest
+import server_doubles as doubles
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from resp_fuzz import ALL, GOOD, PLAIN, Answers, broken, ending, errors_in, stream
+from server_doubles import framed
+
+from tidewarden.queue.locks import Locks
+from tidewarden.scheduler.schedules import Schedules
+from tidewarden.server import users
+from tidewarden.server.commands import COMMANDS
+
+LIMIT_S = 20.0
+EXAMPLES = settings().max_examples
+
+
+class Victim:
+    """A door, and a connection at it whose work must not be disturbed."""
+
+    def __init__(self, door: Any, well: Any) -> None:
+        self.door = door
+        self.well = well
+        self.worked = 0
+        self._loop = asyncio.get_running_loop()
+
+    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """What a coroutine returns, for Hypothesis, which is synchronous and so in a thread of its own."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(3 * LIMIT_S)
+
+    async def work(self) -> None:
+        """Put, take and acknowledge a task; every answer is as it should be."""
+        self.worked += 1
+        name = b"w%d" % self.worked
+        self.well.send(("Q.PUT", "well", b"payload\r\n" + name, "ID", name), "Q.TAKE COUNT 5 WAIT 20000 FROM well")
+        assert await self.well.reply() == name
+        ((queue, task_id, lease, payload, attempt, _, _),) = await self.well.reply()
+        assert (queue, task_id, payload, attempt) == (b"well", name, b"payload\r\n" + name, 1)
+        assert await self.well.call("Q.ACK", "well", name, lease) == b"OK"
+
+    async def send(self, data: bytes, cuts: list[int], end: str, marker: bytes = b"") -> Answers:
+        """A newcomer sends this in pieces; what it heard until the marker came, the door hung up, or it had enough."""
+        line = await self.door.dial()
+        answers = Answers()
+        edges = sorted({0, len(data), *(cut % (len(data) + 1) for cut in cuts)})
+        for start, stop in itertools.pairwise(edges):
+            line.writer.write(data[start:stop])
+            await asyncio.sleep(0)
+        if end == "half close":
+            with contextlib.suppress(OSError):  # hung up on already
+                line.writer.write_eof()
+        try:
+            async with asyncio.timeout(0.02 if end == "leave" else LIMIT_S):
+                while got := await line.reader.read(65536):
+                    if marker in answers.feed(got):
+                        break
+                else:
+                    answers.over()
+        except ConnectionResetError:
+            pass
+        except TimeoutError:
+            waits = self.door.server.waiting > 0
+            assert end == "leave" or waits, f"no answer to {data!r}"
+        line.drop()
+        self.door.lines.remove(line)
+        return answers
+
+    async def gone(self) -> None:
+        """Until only the connection that works is left."""
+        async with asyncio.timeout(LIMIT_S):
+            while len(self.door.server.connections) > 1 or self.door.server.waiting:
+                await asyncio.sleep(0.001)
+
+
+@pytest.fixture
+async def victim(node: Any, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Victim]:
+    monkeypatch.setattr(users, "FAILURE_DELAY_S", 0.0)
+    queues = (await node("n0")).queues
+    door = doubles.Door(queues=queues)
+    door.server.locks = Locks(queues, wait_max_ms=door.config.limits.wait_ms, waiting_max=100)
+    door.server.schedules = Schedules(queues)
+    defects: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: defects.append(context))
+    async with door:
+        found = Victim(door, await door.dial())
+        await found.work()
+        yield found
+        await found.work()
+        await found.gone()
+        assert door.server.errors["INTERNAL"] == 0
+    assert not defects
+
+
+def examples(count: int) -> Any:
+    return settings(max_examples=count, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+def test_every_verb_has_requests_to_be_broken() -> None:
+    assert GOOD.keys() == {command.name for command in COMMANDS.values()}
+
+
+async def test_the_requests_to_be_broken_are_good(victim: Victim) -> None:
+    """Else breaking them would show little: none but those of other versions and users is refused for its form."""
+    for number, request in enumerate(ALL):
+        marker = b"marker %d" % number
+        answers = await victim.send(framed(request) + ending(marker.decode()), [], "stay", marker)
+        refused = [error for reply in answers.replies[:1] for error in errors_in(reply)]
+        if COMMANDS[request[0]].group != "later" and request[0][:2] != b"T." and b"LANE" not in request:
+            assert not [error for error in refused if str(error).startswith("BADARG")], (request, refused)
+
+
+async def test_any_arguments_to_any_verb(victim: Victim) -> None:
+    numbers = iter(range(10**9))
+
+    @examples(2 * EXAMPLES)
+    @given(st.lists(broken(ALL), min_size=1, max_size=6), st.lists(st.integers(0, 5000), max_size=3))
+    def play(requests: list[list[bytes]], cuts: list[int]) -> None:
+        marker = b"marker %d" % next(numbers)
+        data = b"".join(framed(request) for request in requests) + ending(marker.decode())
+        answers = victim.run(victim.send(data, cuts, "stay", marker))
+        if marker in answers.replies and not {request[0].upper() for request in requests} & {b"CLIENT", b"RESET"}:
+            assert len(answers.replies) == len(requests) + 3, "one reply for each request"
+        victim.run(victim.work())
+
+    await asyncio.to_thread(play)
+
+
+async def test_every_byte_by_itself(victim: Victim) -> None:
+    """Each request cut at each of its bytes, the lot of them on one connection."""
+    data = b"".join(framed(request) for request in PLAIN)
+    line = await victim.door.dial()
+    answers = Answers()
+
+    async def listen() -> None:
+        while b"marker" not in answers.feed(await line.reader.read(65536)):
+            pass
+
+    listening = asyncio.ensure_future(listen())
+    for number in range(len(data)):
+        line.writer.write(data[number : number + 1])
+        await asyncio.sleep(0)
+    line.writer.write(ending("marker"))
+    await asyncio.wait_for(listening, LIMIT_S)
+    assert len(answers.replies) == len(PLAIN) + 3
+    await line.close()
+
+
+async def test_thousands_in_a_pipeline(victim: Victim) -> None:
+    """Any verbs in any order, several connections at once: each request has its reply, in its place."""
+
+    async def flood(seed: int) -> None:
+        dice = random.Random(seed)
+        line = await victim.door.dial()
+        answers = Answers()
+        requests = [dice.choice(PLAIN) for _ in range(400)]
+        data = b"".join(framed(request) + framed(("ECHO", f"after {n}")) for n, request in enumerate(requests))
+
+        async def listen() -> None:
+            while len(answers.replies) < 2 * len(requests):
+                got = await line.reader.read(65536)
+                assert got, "hung up on"
+                answers.feed(got)
+
+        listening = asyncio.ensure_future(listen())
+        for start in range(
+            0, len(data), 5000
+        ):  # a peer may send no more ahead than a limit, while one of its requests waits
+            line.writer.write(data[start : start + 5000])
+            await line.writer.drain()
+            while data[: start + 5000].count(b"$4\r\nECHO") > len(answers.replies) // 2 + 300:
+                await asyncio.sleep(0.001)
+                assert not listening.done()
+        await asyncio.wait_for(listening, 3 * LIMIT_S)
+        assert answers.replies[1::2] == [b"after %d" % n for n in range(len(requests))]
+        await line.close()
+
+    flooding = asyncio.gather(*(flood(seed) for seed in range(3)))
+    while not flooding.done():
+        await victim.work()
+    await flooding
+
+
+async def test_any_bytes(victim: Victim) -> None:
+    @examples(2 * EXAMPLES)
+    @given(stream(), st.lists(st.integers(0, 100_000), max_size=6), st.sampled_from(["half close", "leave"]))
+    def play(data: bytes, cuts: list[int], end: str) -> None:
+        victim.run(victim.send(data, cuts, end))
+        victim.run(victim.work())
+
+    await asyncio.to_thread(play)
