@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any, cast
 
+import pytest
+
 from tidewarden.errors import NotHeld
 from tidewarden.server import replies
+from tidewarden.server.plain_slots import AckSlot
 from tidewarden.server.slot import PendingSlot, Slot
 from tidewarden.server.verbs import Pending
 
@@ -52,3 +55,20 @@ async def test_results_errors_cancels_and_defects() -> None:
     assert (await settle(None) or b"").startswith(b"-DRAINING")
     assert await settle(None, closing=True) == b""  # whoever called it off reads no error
     assert (await settle(object()) or b"").startswith(b"-INTERNAL")
+
+
+def test_a_defect_in_one_connection_is_that_ones_alone(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(RecordingConnection):
+        def answered(self, slot: Slot) -> None:
+            raise RuntimeError("broken")
+
+        def abort(self) -> None:
+            self.cut = True
+
+    connection = Broken()
+    slot = AckSlot(cast(Any, connection))
+    slot.begun = True
+    slot.set_result(1)
+    assert slot.reply == b"+OK\r\n"
+    assert connection.cut
+    assert "broken" in caplog.text

@@ -37,6 +37,9 @@ ROOM_OF = {
     "secret": "config",
     "health": "daemon",
     "process": "daemon",
+    "participant": "daemon",
+    "front": "daemon",
+    "fronts": "daemon",
     "cluster_secret": "config",
     "sandbox_grants": "sandbox",
     "__main__": "cli",
@@ -63,6 +66,8 @@ TESTED_IN = {
     "cli_schedule": "test_cli",
     "raft_questions": "test_raft_member",  # needs a thread to ask
     "health": "test_failover",
+    "front": "test_fronts",  # a process of its own
+    "participant": "test_fronts",
     "queue_upkeep": "test_queue_mend",
     "queue_shard": "test_queue_put",
     "queue_registry": "test_queue_mend",

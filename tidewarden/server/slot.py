@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING, Any
 
 from tidewarden.errors import Draining
@@ -11,6 +12,8 @@ from .verbs import Pending
 
 if TYPE_CHECKING:
     from .connection import Connection
+
+log = logging.getLogger("tidewarden.server")
 
 
 class Slot:
@@ -44,7 +47,7 @@ class Slot:
         except Exception as error:
             self.reply = self.connection.refuse(error)
         if self.begun:
-            self.connection.answered(self)
+            self._tell()
 
     def set_exception(self, error: BaseException, /) -> None:
         if not isinstance(error, asyncio.CancelledError):
@@ -54,7 +57,15 @@ class Slot:
         else:
             self.reply = self.connection.refuse(Draining("This node is going down. Connect to another."))
         if self.begun:
+            self._tell()
+
+    def _tell(self) -> None:
+        try:
             self.connection.answered(self)
+        except Exception:
+            # Other peers' replies come in the same call, which must not end here.
+            log.exception("a defect in sending a reply; its peer is cut off")
+            self.connection.abort()
 
     def cancel(self) -> None:
         """Nobody waits any longer."""
