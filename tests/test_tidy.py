@@ -53,6 +53,7 @@ TESTED_IN = {
     "__main__": "test_cli",
     "cli_account_file": "test_cli_token",  # what `token import` reads
     "client_local": "test_client_address",
+    "client_held": "test_client_blocking",
     "cli_connection": "test_cli",
     "cli_output": "test_cli",
     "cli_node": "test_cli",

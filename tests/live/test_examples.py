@@ -139,6 +139,26 @@ def test_a_worker_that_is_killed_in_the_middle_of_a_task_and_the_next_one(
         second.process.kill()
 
 
+def test_the_readmes_lines(folder: Path, run: Callable[..., str]) -> None:
+    """What a new user copies: ten lines, then a worker and its command."""
+    readme = (ROOT / "README.md").read_text()
+    section = readme[readme.index("## Ten lines, with the Python client") :]
+    lines, shop = re.findall(r"```python\n(.*?)```", section, re.DOTALL)[:2]
+    (folder / "readme.py").write_text(lines)
+    assert re.match(r"\{'to': 'ada@example.com'\} under lease \d+\n", run("readme.py"))
+    (folder / "shop.py").write_text(shop)
+    worker = WorkerProcess(folder, "shop:worker", "shop.log")
+    try:
+        (folder / "ask.py").write_text(
+            "from tidewarden.client import Client\nwith Client() as client:\n    mails = client.queue('mails')\n"
+            "    print(mails.wait(mails.put_json({'to': 'bob@example.com'}), timeout_ms=20_000))\n"
+        )
+        assert "result=b'sent to bob@example.com'" in run("ask.py")
+        assert worker.stop() == 0
+    finally:
+        worker.process.kill()
+
+
 def test_batches(run: Callable[..., str]) -> None:
     assert "250 of 250 tasks put, taken and acknowledged" in run("examples/batches.py", "250")
 

@@ -10,6 +10,7 @@ from tidewarden.client import (
     AsyncTask,
     Client,
     Ending,
+    Lock,
     NewTask,
     Page,
     Queue,
@@ -53,6 +54,10 @@ with Client(["redis://a", "redis://b"]) as client:
     assert_type(queue.move(None, "other", age_ms=5), int)
     assert_type(client.topics(), dict[str, list[str]])
     queue.configure(lease_ms=5, order="edf")
+    with client.lock("report", lease_ms=5) as lock:
+        assert_type(lock, Lock)
+        assert_type(lock.fence, int)
+    assert_type(client.lock("report").acquire(5), bool)
     assert_type(client.token("shop/42", min_ttl_ms=5), Token)
 
 

@@ -18,6 +18,7 @@ from .address import addresses
 from .connection import Arg, Replies
 from .ids import Ids
 from .line import Line, only
+from .lock import AsyncLock
 from .nodes import Nodes
 from .options import words
 from .queue import AsyncQueue
@@ -100,7 +101,7 @@ class AsyncClient:
         with contextlib.suppress(TimeoutError, Error):  # what is still held then comes back by the end of the session
             async with asyncio.timeout(CLOSE_S):
                 if held:
-                    await self._give_back([(task.queue, task.id, task.lease) for task in held])
+                    await self.quietly([one.returning() for one in held])
                 for line in list(self._waiting):
                     await line.close()
                 if self._errands:
@@ -158,20 +159,18 @@ class AsyncClient:
         """A take was answered after its caller had gone."""
         rows = replies[0] if isinstance(replies[0], list) else []
         if rows:
-            self._send_off(self._give_back([(row[0].decode(), row[1].decode(), row[2]) for row in rows]))
+            self.send_off(self.quietly([("Q.RELEASE", row[0], row[1], row[2]) for row in rows]))
 
-    def _send_off(self, errand: Coroutine[Any, Any, None]) -> None:
+    def send_off(self, errand: Coroutine[Any, Any, None]) -> None:
         """Run it beside everything else; a close waits for it."""
         task = asyncio.get_running_loop().create_task(errand)
         self._errands.add(task)
         task.add_done_callback(self._errands.discard)
 
-    async def _give_back(self, held: list[tuple[str, str, int]]) -> None:
-        commands = [("Q.RELEASE", queue, task_id, lease) for queue, task_id, lease in held]
-        try:
+    async def quietly(self, commands: Sequence[tuple[Arg, ...]]) -> None:
+        """Give back what nobody is there for. Without a node it comes back by the end of the session or of its lease."""
+        with contextlib.suppress(Error):
             await self.line.run(commands, again=True)
-        except Error:
-            return  # no node can be reached: they come back by the end of the session or of their leases
 
     # Everything else.
 
@@ -191,6 +190,10 @@ class AsyncClient:
         """The names of all queues."""
         names: list[str] = await self.execute("Q.LIST", again=True)
         return names
+
+    def lock(self, name: str, *, lease_ms: int = 30_000) -> AsyncLock:
+        """A lock: ``async with client.lock("report") as lock: …``; see :class:`AsyncLock`."""
+        return AsyncLock(self, name, lease_ms)
 
     async def topics(self) -> dict[str, list[str]]:
         """Every topic, and the queues that subscribe to it."""
@@ -237,7 +240,7 @@ class AsyncClient:
         finally:
             self._waiting.discard(line)
             if self._closed or len(self._idle) >= LINES_KEPT:
-                self._send_off(line.close())  # not awaited: a cancellation now would lose what was taken
+                self.send_off(line.close())  # not awaited: a cancellation now would lose what was taken
             else:
                 self._idle.append(line)
 
