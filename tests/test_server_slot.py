@@ -65,7 +65,7 @@ def test_a_defect_in_one_connection_is_that_ones_alone(caplog: pytest.LogCapture
         def abort(self) -> None:
             self.cut = True
 
-    connection = Broken()
+    connection = Broken(closing=False)
     slot = AckSlot(cast(Any, connection))
     slot.begun = True
     slot.set_result(1)
