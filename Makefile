@@ -12,7 +12,7 @@ DATA   ?= tidewarden-data
 help:
 	@echo "make run    a three-node cluster that keeps 2,000 sandbox accounts fresh (Ctrl-C stops it)"
 	@echo "make test   every test        make check  format, lint, types and the quick tests"
-	@echo "make bench  the benchmarks    make soak   long fault runs    make clean  remove .venv and $(DATA)"
+	@echo "make bench  beside the peers  make soak   long fault runs    make clean  remove .venv, .bench-venv and $(DATA)"
 
 setup: $(STAMP)
 $(STAMP): pyproject.toml
@@ -36,10 +36,10 @@ check: setup
 	@$(PYTEST) --dist worksteal --hypothesis-profile quick -m "not live and not soak"
 
 bench: setup
-	@$(BIN)/python -m benchmarks.cycle
+	@$(BIN)/python -m benchmarks.peers
 
 soak: setup
 	@$(BIN)/python -m pytest -q -m soak
 
 clean:
-	rm -rf $(VENV) $(DATA) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .bench-venv $(DATA) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

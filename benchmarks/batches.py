@@ -3,18 +3,22 @@ put → take → ack in batches through a client, beside the same scripts driven
 
     python -m benchmarks.batches [--seconds 15] [--batch 100]
 
-One client, one request under way: a batch of puts, one take of as many, one ack of them all. Through redis-py that is a
-pipeline of Q.PUT and two commands at a node's door; straight, the product's own scripts are run by the same
-redis-py on the same embedded store, without a node between. Rounds take turns.
+One client, one request under way: a batch of puts, one take of as many, one ack of them all. Through the SDK that is
+``put_many``, ``take_many``, ``ack_many`` of its asyncio client; through redis-py a pipeline of Q.PUT and two commands; both at a
+node's door. Straight, the product's own scripts are run by redis-py on the same embedded store, without a node
+between. Rounds take turns.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import itertools
 import time
 from collections.abc import Callable
 
 import redis
+import uvloop
 
 from benchmarks import machine
 from benchmarks.connections import PAYLOAD, Broken
@@ -22,6 +26,7 @@ from benchmarks.desk import Desk
 from benchmarks.machine import median
 from benchmarks.peers import tidewarden
 from benchmarks.targets import Target, cpu_s
+from tidewarden.client import AsyncClient
 from tidewarden.queue import NewTask
 
 LIMIT = 0.5
@@ -29,6 +34,7 @@ ROUNDS = 3
 QUEUE = "bench.batches"
 
 Batch = Callable[[int], None]
+"""Puts, takes and acknowledges so many tasks."""
 
 
 def through_scripts(target: Target) -> Batch:
@@ -43,6 +49,21 @@ def through_scripts(target: Target) -> Batch:
             raise Broken(f"straight: {len(rows)} of {size} tasks came back")
 
     return batch
+
+
+def through_sdk(target: Target, runner: asyncio.Runner, stack: contextlib.ExitStack) -> Batch:
+    """Our client at the door."""
+    client = AsyncClient(f"redis://{target.host}:{target.port}")
+    stack.callback(lambda: runner.run(client.close()))
+    queue = client.queue("bench.sdk")
+
+    async def one(size: int) -> None:
+        await queue.put_many([PAYLOAD] * size)
+        tasks = await queue.take_many(size, wait_ms=5000)
+        if sum(await queue.ack_many(tasks)) != size:
+            raise Broken(f"SDK: {len(tasks)} of {size} tasks came back")
+
+    return lambda size: runner.run(one(size))
 
 
 def through_pipeline(target: Target) -> Batch:
@@ -79,9 +100,15 @@ def rate(target: Target, batch: Batch, size: int, seconds: float) -> tuple[float
     return count / passed, {part: (value - before[part]) / count * 1e6 for part, value in used().items()}
 
 
-def measure(target: Target, size: int, seconds: float) -> dict[str, list[tuple[float, dict[str, float]]]]:
+def measure(
+    target: Target, runner: asyncio.Runner, stack: contextlib.ExitStack, size: int, seconds: float
+) -> dict[str, list[tuple[float, dict[str, float]]]]:
     """Rounds in turn."""
-    ways = {"scripts": through_scripts(target), "redis-py": through_pipeline(target)}
+    ways = {
+        "scripts": through_scripts(target),
+        "SDK": through_sdk(target, runner, stack),
+        "redis-py": through_pipeline(target),
+    }
     each = max(0.2, seconds / (ROUNDS * len(ways)))
     found: dict[str, list[tuple[float, dict[str, float]]]] = {name: [] for name in ways}
     for number in range(ROUNDS):
@@ -103,7 +130,8 @@ def report(found: dict[str, list[tuple[float, dict[str, float]]]]) -> None:
     for name, rounds in found.items():
         if name != "scripts":
             ratio = median([rate for rate, _ in rounds]) / straight
-            print(f"{'ratio':10}  {ratio:>8.2f}  {name} to the scripts; {machine.against(LIMIT, ratio, least=True)}")
+            limit = f"; {machine.against(LIMIT, ratio, least=True)}" if name == "SDK" else ""
+            print(f"{'ratio':10}  {ratio:>8.2f}  {name} to the scripts{limit}")
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -112,10 +140,15 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--seconds", type=float, default=15.0, help="length of the whole run, without starting up")
     parser.add_argument("--batch", type=int, default=100, help="tasks of a batch, at most 1000")
     options = parser.parse_args(argv)
-    with machine.own_folder(options.folder) as folder, tidewarden.started(folder) as target:
+    with (
+        machine.own_folder(options.folder) as folder,
+        tidewarden.started(folder) as target,
+        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+        contextlib.ExitStack() as stack,
+    ):
         machine.print_machine(folder, target.version, f"redis-py {redis.__version__}")
         print(f"batches of {options.batch}, payload {len(PAYLOAD)} bytes, ids of the caller's, one client")
-        report(measure(target, options.batch, options.seconds))
+        report(measure(target, runner, stack, options.batch, options.seconds))
 
 
 if __name__ == "__main__":

@@ -104,12 +104,13 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--connections", default="1,50,200", help="numbers of connections, in order")
     parser.add_argument("--fsync", action="store_true", help="every write is on disk before its answer, here and there")
     parser.add_argument("--wal", choices=("write", "none"), default="write", help="Tarantool's log, without --fsync")
+    parser.add_argument("--processes", type=int, default=1, help="of our node, on one port (node.processes)")
     parser.add_argument(
         "--url", default="", help="measure this node instead of starting one: redis://[user:secret@]host[:port]"
     )
     options = parser.parse_args(argv)
-    if options.fsync and options.url:
-        parser.error("--fsync is how a node is started; with --url it runs already")
+    if (options.fsync or options.processes > 1) and options.url:
+        parser.error("--fsync and --processes are how a node is started; with --url it runs already")
     counts = [int(word) for word in options.connections.split(",")]
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(machine.own_folder(options.folder))
@@ -118,7 +119,7 @@ def main(argv: list[str] | None = None) -> None:
         ours = (
             node_at(options.url)
             if options.url
-            else stack.enter_context(tidewarden.started(folder, fsync=options.fsync))
+            else stack.enter_context(tidewarden.started(folder, fsync=options.fsync, processes=options.processes))
         )
         peers = start_peers(
             stack,

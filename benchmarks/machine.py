@@ -7,7 +7,9 @@ import asyncio
 import contextlib
 import os
 import platform
+import signal
 import statistics
+import sys
 import tempfile
 from collections.abc import Coroutine, Iterator, Sequence
 from pathlib import Path
@@ -52,7 +54,8 @@ def print_machine(folder: Path, *versions: str) -> None:
 
 
 def arguments(about: str) -> argparse.ArgumentParser:
-    """A parser with what every script takes."""
+    """A parser with what every script takes. From here on SIGTERM ends a script as Ctrl-C does, so that it leaves nothing behind."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     parser.add_argument(
         "--folder", type=Path, default=None, help="where data may lie while it runs; the system's temporary folder"

@@ -150,9 +150,21 @@ def child_of(pid: int, name: str) -> int | None:
 
 
 def parts_of(pid: int) -> dict[str, int]:
-    """The front's process, and the engine's where it is a child of it."""
+    """The front's process, and the engine's and further fronts' where they are children of it."""
     engine = child_of(pid, "valkey") or child_of(pid, "redis")
-    return {"front": pid} | ({"engine": engine} if engine else {})
+    further = {f"front {number}": child for number, child in enumerate(fronts_of(pid), 2)}
+    return {"front": pid} | further | ({"engine": engine} if engine else {})
+
+
+def fronts_of(pid: int) -> list[int]:
+    """A node's further processes (``node.processes``)."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            parent = (folder / "stat").read_text().rpartition(")")[2].split()[1]
+            if parent == str(pid) and b"tidewarden.front" in (folder / "cmdline").read_bytes():
+                found.append(int(folder.name))
+    return sorted(found)
 
 
 def engine_url(data: Path) -> str:

@@ -10,6 +10,8 @@ from typing import Any
 import server_doubles
 from live.proxy import Proxy
 
+from tidewarden.queue.locks import Locks
+
 
 class Site:
     """
@@ -35,6 +37,7 @@ class Site:
         """One more node; ``options`` are the door's."""
         node = await make_node(f"n{len(self.nodes)}")
         door = await self.stack.enter_async_context(server_doubles.Door(queues=node.queues, **options))
+        door.server.locks = Locks(node.queues, wait_max_ms=3_600_000, waiting_max=1_000)
         self.nodes.append(node)
         self.doors.append(door)
 

@@ -6,12 +6,14 @@ import asyncio
 import contextlib
 import functools
 import os
+import re
 import shutil
 import struct
 import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,8 +30,9 @@ from tidewarden.errors import Full
 from tidewarden.queue.queues import Queues
 from tidewarden.queue.registry import SCRIPT_ROOMS, SHARED
 from tidewarden.queue.shard import prefix_of
-from tidewarden.queue.task import FIELDS, NewTask
+from tidewarden.queue.task import FIELDS, STATES, NewTask
 from tidewarden.store import Link, Scripts
+from tidewarden.store import scripts as store_scripts
 from tidewarden.store.link import error_of
 
 # redis-py parses its own package's metadata for every connection, which takes longer than connecting to a socket.
@@ -146,6 +149,7 @@ hypothesis.settings.register_profile("quick", max_examples=30)
 # --- the queue's scripts and nodes
 
 CLUSTER = "tw"
+whole_text = store_scripts.shared_text
 START_MS = 1_700_000_000_000
 NEVER_MS = 2**42
 
@@ -159,6 +163,18 @@ class Row(NamedTuple):
     attempt: int
     deadline_ms: int
     lease_end_ms: int
+
+
+def in_pieces(shared: tuple[str, ...]) -> str:
+    """The shared Lua with hashes and pieces of the layout cut after a few entries, so that every test meets many."""
+    usual = "BUCKET_MEAN, BUCKET_FIRST, PIECE_MAX, PIECE_LOOK = "
+    text, count = re.subn(usual + r"\d+, \d+, \d+, \d+", usual + "2, 3, 4, 1", whole_text(shared))
+    assert count == 1
+    return text
+
+
+if os.environ.get("TIDEWARDEN_TEST_PIECES"):
+    store_scripts.shared_text = in_pieces
 
 
 @functools.cache
@@ -177,7 +193,6 @@ class Desk:
     def __init__(self, server: StoreServer, *, views: bool, queue: str = "q", holder: str = "n0.1") -> None:
         self.server = server
         self.client = redis.Redis(unix_socket_path=server.path, socket_timeout=None, retry=None)
-        self.scripts = queue_scripts()
         self.prefix = prefix_of(CLUSTER, queue, 0)
         self.holder = holder
         self.views = views
@@ -185,10 +200,16 @@ class Desk:
         self.next_ms = -1
         self.woke = False
         self.keys = [self.prefix]
+        self.use(queue_scripts())
         if views:
-            self.client.execute_command("FUNCTION", "LOAD", "REPLACE", self.scripts.library)
             self.keys.append(f"{{{CLUSTER}}}:view")
             self.set_view(1)
+
+    def use(self, scripts: Scripts) -> None:
+        """Run these from now on."""
+        self.scripts = scripts
+        if self.views:
+            self.client.execute_command("FUNCTION", "LOAD", "REPLACE", scripts.library)
 
     def set_view(self, view: int) -> None:
         """The store was started anew."""
@@ -277,8 +298,10 @@ class Desk:
         return self.run("queue.configure", *(value for pair in settings.items() for value in pair))
 
     def counts(self) -> dict[str, int]:
-        """Tasks by state."""
-        return dict(zip(("delayed", "ready", "leased", "buried"), self.run("queue.stats")[:4], strict=True))
+        """Tasks by state; those that wait in lanes only where there are any."""
+        row = self.run("queue.stats")
+        counts = dict(zip(STATES, (*row[:4], row[11]), strict=True))
+        return counts if counts["waiting"] else {state: n for state, n in counts.items() if state != "waiting"}
 
     def record(self, name: str) -> str:
         """A field of the shard's record."""
@@ -295,13 +318,25 @@ class Desk:
 
 def audit_shard(client: redis.Redis, prefix: str) -> None:
     """Each task lies in exactly one place, and everything in the shard's record that speaks of the places is true."""
-    tasks = client.hgetall(f"{prefix}:tasks")
-    tries = client.hgetall(f"{prefix}:tries")
     record = client.hgetall(f"{prefix}:shard")
+    tasks = {
+        task_id: raw
+        for name in ("tasks", *_suffixes(client, prefix, "tasks:"))
+        for task_id, raw in client.hgetall(f"{prefix}:{name}").items()
+    }
+    assert len(tasks) == int(record.get(b"stored", 0)), f"{prefix}: the record counts {record.get(b'stored')} tasks"
+    audit_delayed(client, prefix, record, tasks)
+    tries = client.hgetall(f"{prefix}:tries")
     places: dict[bytes, list[str]] = {}
     expiring = dict(client.zrange(f"{prefix}:expiring", 0, -1, withscores=True))
     earliest = int(min(expiring.values(), default=NEVER_MS))
-    for name in ("delayed", "buried", *_suffixes(client, prefix, "ready:"), *_suffixes(client, prefix, "leased:")):
+    for name in (
+        "delayed",
+        "buried",
+        *_suffixes(client, prefix, "delayed:"),
+        *_suffixes(client, prefix, "ready:"),
+        *_suffixes(client, prefix, "leased:"),
+    ):
         index = client.zrange(f"{prefix}:{name}", 0, -1, withscores=True)
         for task_id, score in index:
             places.setdefault(task_id, []).append(name)
@@ -311,6 +346,8 @@ def audit_shard(client: redis.Redis, prefix: str) -> None:
             assert name[6:].encode() in record[b"pris"].split(), f"{name} is not in the record"
         if index and name.startswith("leased:"):
             assert name[7:].encode() in record[b"holders"].split(), f"{name} is not in the record"
+    for task_id in audit_lanes(client, prefix, record, tasks, places):
+        places.setdefault(task_id, []).append("waiting")
     sessions_leases = set(client.zrange(f"{prefix}:held", 0, -1))
     assert places.keys() == tasks.keys(), f"{prefix}: bodies and index entries differ"
     assert all(len(found) == 1 for found in places.values()), f"{prefix}: a task lies in two places: {places}"
@@ -333,7 +370,7 @@ def audit_shard(client: redis.Redis, prefix: str) -> None:
             lease_holder = b"~"
         assert held_in == lease_holder, f"{task_id!r} lies in {place}, its record says {lease_holder!r}"
         assert place != "buried" or task_id in tries
-        expires_ms = expires_of(tasks[task_id]) if place == "delayed" or place.startswith("ready:") else 0
+        expires_ms = expires_of(tasks[task_id]) if place.startswith(("delayed", "ready:", "waiting")) else 0
         assert int(expiring.get(task_id, 0)) == expires_ms, f"{task_id!r} in {place} expires at {expires_ms}"
         if place.startswith("ready:"):
             assert int(place[6:]) == tasks[task_id][1], f"{task_id!r} is in {place} with another priority"
@@ -343,11 +380,90 @@ def audit_shard(client: redis.Redis, prefix: str) -> None:
     assert earliest >= int(record.get(b"alarm", NEVER_MS)), f"{prefix}: the alarm is later than what comes next"
 
 
+def audit_delayed(client: redis.Redis, prefix: str, record: dict[bytes, bytes], tasks: dict[bytes, bytes]) -> None:
+    """Each entry stands at its task's time, in the piece of that time, and the record knows how many there are."""
+    bounds = [
+        (int(low), number.decode()) for number, low in client.zrange(f"{prefix}:pieces", 0, -1, withscores=True)
+    ] or [(0, "0")]
+    assert (len(bounds) > 1) == (int(record.get(b"cut", 0)) > 0)
+    assert {f"delayed:{number}" for _, number in bounds[1:]} == set(_suffixes(client, prefix, "delayed:"))
+    later = 0
+    for (low, number), (high, _) in zip(bounds, [*bounds[1:], (NEVER_MS, "")], strict=True):
+        entries = client.zrange(
+            f"{prefix}:delayed" if number == "0" else f"{prefix}:delayed:{number}", 0, -1, withscores=True
+        )
+        later += len(entries)
+        for task_id, due in entries:
+            assert low <= due < high, f"{task_id!r} at {due} lies in the piece of {low} to {high}"
+            tries = client.hget(f"{prefix}:tries", task_id)
+            own = tries and int.from_bytes(tries[13:19], "big")
+            assert due == (own or int.from_bytes(tasks[task_id][2:8], "big")), f"{task_id!r} is delayed at another time"
+    assert later == int(record.get(b"later", 0)), (
+        f"{prefix}: {later} are delayed, the record counts {record.get(b'later')}"
+    )
+
+
+def _behind_times(record: bytes) -> int:
+    return 8 + sum(size for bit, size in ((1, 6), (2, 6), (4, 2), (8, 6)) if record[0] & bit)
+
+
 def expires_of(record: bytes) -> int:
     """When the task with this static record expires; 0: never."""
-    flags = record[0]
-    at = 8 + sum(size for bit, size in ((1, 6), (2, 6), (4, 2), (8, 6)) if flags & bit)
-    return int.from_bytes(record[at : at + 6], "big") if flags & 32 else 0
+    at = _behind_times(record)
+    return int.from_bytes(record[at : at + 6], "big") if record[0] & 32 else 0
+
+
+def lane_entry_of(task_id: bytes, record: bytes) -> tuple[bytes, bytes]:
+    """The lane of a task with this static record, behind its length, and the task's entry among those that wait; empty: it has none."""
+    if not record[0] & 64:
+        return b"", b""
+    at = _behind_times(record) + (6 if record[0] & 32 else 0)
+    behind = at + 1 + record[at]
+    deadline = record[8:14] if record[0] & 1 else record[2:8]
+    return record[at:behind], record[at:behind] + record[1:2] + deadline + record[behind : behind + 6] + task_id
+
+
+def audit_lanes(
+    client: redis.Redis,
+    prefix: str,
+    record: dict[bytes, bytes],
+    tasks: dict[bytes, bytes],
+    places: dict[bytes, list[str]],
+) -> list[bytes]:
+    """Every lane is what its tasks make it, and none is forgotten; the ids of those that wait. ``places``: of all the others."""
+    lanes = client.hgetall(f"{prefix}:lanes")
+    entries = set(client.zrange(f"{prefix}:waiting", 0, -1))
+    running = client.zrange(f"{prefix}:running", 0, -1)
+    busy = Counter(entry[: 1 + entry[0]] for entry in running)
+    slots = dict(client.zrange(f"{prefix}:slots", 0, -1, withscores=True))
+    limit = int(record.get(b"lane_limit", 1))
+    leased: list[bytes] = []
+    heads: dict[bytes, bytes] = {}
+    waits: dict[bytes, list[bytes]] = {}
+    for task_id, raw in tasks.items():
+        lane, entry = lane_entry_of(task_id, raw)
+        where = places.get(task_id, ["waiting"])[0]
+        if lane and where.startswith("leased:"):
+            leased.append(lane + task_id)
+        elif lane and where.startswith("ready:"):
+            assert lane not in heads, f"{lane!r} has two heads"
+            heads[lane] = entry
+        elif where == "waiting":
+            assert entry in entries, f"{task_id!r} lies nowhere"
+            waits.setdefault(lane, []).append(task_id)
+    assert sorted(leased) == sorted(running), f"{prefix}: lanes count other leases than there are"
+    assert sum(map(len, waits.values())) == len(entries), f"{prefix}: a lane holds what is no task"
+    stored = {bytes([len(name)]) + name: raw[16:] for name, raw in lanes.items() if raw[16:]}
+    assert stored == heads, f"{prefix}: lanes have other heads than those in ready"
+    for name, raw in lanes.items():
+        assert raw[16:] or name in slots, f"the lane {name!r} is never forgotten"
+    for lane in waits:
+        full = limit and busy[lane] >= limit
+        assert lane in heads or full or lane[1:] in slots, f"the lane {lane!r} waits for nothing"
+    assert not (lanes or entries or running) or int(record[b"lanes"]) == 1
+    assert not slots or int(record[b"slots"]) == 1
+    assert min(slots.values(), default=NEVER_MS) >= int(record.get(b"alarm", NEVER_MS))
+    return [task_id for ids in waits.values() for task_id in ids]
 
 
 def _suffixes(client: redis.Redis, prefix: str, kind: str) -> list[str]:
@@ -373,6 +489,14 @@ def audit() -> Callable[[StoreServer], int]:
 def serve_store() -> Callable[..., tuple[subprocess.Popen[bytes], StoreServer]]:
     """``serve_store(binary, folder, *options)``: see :func:`serve`; the test stops what it started."""
     return serve
+
+
+@pytest.fixture(scope="session")
+def scripts_in_pieces() -> Scripts:
+    """The queue's scripts with a layout that cuts its hashes and pieces after a few entries, so that a handful of tasks meets many."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store_scripts, "shared_text", in_pieces)
+        return Scripts(SHARED, ("tidewarden.queue",))
 
 
 @pytest.fixture(name="queue_scripts")

@@ -181,11 +181,9 @@ def test_without_url_the_local_cluster_is_asked_with_its_secret(run: Run, node: 
 
 def test_put_passes_every_option_on(run: Run, node: Any) -> None:
     node.answers = {"Q.PUT": b"id-1"}
-    words = (
-        "--id id-1 --delay-ms 5 --within-ms 9 --priority 0 --lease-ms 7 --attempts 3 --backoff-ms 0 --if-exists fail"
-    )
+    words = "--id id-1 --delay-ms 5 --within-ms 9 --priority 0 --lease-ms 7 --attempts 3 --backoff-ms 0 --lane t-7 --if-exists fail"
     assert run("queue", "put", "mails", "é", *words.split()).stdout == "id-1\n"
-    asked = "ID id-1 DELAY 5 WITHIN 9 PRIORITY 0 LEASE 7 ATTEMPTS 3 BACKOFF 0 IFEXISTS fail"
+    asked = "ID id-1 DELAY 5 WITHIN 9 PRIORITY 0 LEASE 7 ATTEMPTS 3 BACKOFF 0 LANE t-7 IFEXISTS fail"
     assert node.asked == [["Q.PUT", "mails", "é", *asked.split()]]
     run("queue", "put", "mails", "-", stdin=b"\x00\xff\n")
     assert node.asked[1] == ["Q.PUT", "mails", "\x00\\xff\n"]

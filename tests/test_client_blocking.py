@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from client_harness import Site, site
 
-from tidewarden.client import AsyncClient, AsyncQueue, AsyncTask, Client, NewTask, Queue, Task
+from tidewarden.client import AsyncClient, AsyncLock, AsyncQueue, AsyncTask, Client, Lock, NewTask, Queue, Task
 from tidewarden.errors import NotHeld, Unreachable
 
 
@@ -28,9 +28,13 @@ async def in_thread(work: Callable[..., Any], *args: Any) -> Any:
     return await asyncio.wait_for(asyncio.to_thread(work, *args), 60)
 
 
-@pytest.mark.parametrize(("front", "inner"), [(Client, AsyncClient), (Queue, AsyncQueue), (Task, AsyncTask)])
+@pytest.mark.parametrize(
+    ("front", "inner"), [(Client, AsyncClient), (Queue, AsyncQueue), (Task, AsyncTask), (Lock, AsyncLock)]
+)
 def test_everything_that_the_asyncio_client_has_is_there(front: type, inner: type) -> None:
-    internal = {"wait", "take_words"} if inner is AsyncClient else {"touched", "mark_lost", "since", "on_lost"}
+    internal = {"wait", "take_words", "quietly", "send_off"} if inner is AsyncClient else set()
+    internal |= {"touched", "mark_lost", "renewal", "returning"} if inner in (AsyncTask, AsyncLock) else set()
+    internal |= {"since", "on_lost"}
     wanted = {name for name in dir(inner) if not name.startswith("_")} - internal
     assert wanted - set(dir(front)) == set()
     for name in wanted:

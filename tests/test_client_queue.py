@@ -84,8 +84,6 @@ async def test_every_option_of_a_put_arrives(queue: AsyncQueue) -> None:
 
 
 async def test_put_many_and_ack_many(queue: AsyncQueue) -> None:
-    await queue.put("the first use makes the queue", id="warm")
-    await queue.delete("warm")
     given: list[bytes | NewTask] = [b"%d" % n for n in range(1200)]
     given.append(NewTask(b"own", "own", {"priority": 1}))
     ids = await queue.put_many(given, priority=60)
@@ -192,7 +190,10 @@ async def test_the_buried(queue: AsyncQueue) -> None:
     assert await queue.kick(id="t0") == 1
     assert await queue.kick(10, reason="reason t1") == 1
     assert await queue.kick(10, reason="no such") == 0
-    assert await queue.move(10, "other") == 2
+    assert await queue.kick(None, age_ms=60_000) == 0
+    assert (await queue.peek("t2")).fields["history"][0]["reason"] == "reason t2"
+    assert await queue.move(10, "other", reason="reason t2") == 1
+    assert await queue.move(None, "other") == 1
     assert (await queue.client.queue("other").stats())["total"] == 2
 
 

@@ -102,6 +102,11 @@ def test_dead_are_those_old_at_the_store_and_not_heard_by_raft() -> None:
     assert dead_nodes(seen, "n0", heard.__getitem__) == [seen[1]], "not itself, not one that either still hears"
 
 
+def test_a_nodes_further_processes_are_dead_with_it() -> None:
+    seen = [Registration(name, 1, DEAD_MS) for name in ("n0/1", "n1/1", "n1/2", "n2/1")]
+    assert dead_nodes(seen, "n0", {"n1": 9e9, "n2": 0.1}.__getitem__) == seen[1:3]
+
+
 async def test_the_loop_beats_and_registers_again_when_it_was_buried(
     nodes: MakeNodes, eventually: Any, caplog: pytest.LogCaptureFixture
 ) -> None:

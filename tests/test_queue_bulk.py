@@ -31,14 +31,14 @@ async def filled(node: Any, shards: int = 2, each: int = 30, queue: str = "q") -
 
 async def counts(queues: Any, queue: str = "q") -> dict[str, int]:
     stats = await queues.stats(queue)
-    return {state: stats[state] for state in STATES}
+    return {state: stats[state] for state in STATES[:4]}
 
 
-@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("state", STATES[:4])
 async def test_purge_one_state(node: Any, state: str) -> None:
     queues, _ = await filled(node)
     assert await queues.purge("q", state) == 30
-    assert await counts(queues) == {other: 0 if other == state else 30 for other in STATES}
+    assert await counts(queues) == {other: 0 if other == state else 30 for other in STATES[:4]}
 
 
 async def test_purge_all(node: Any) -> None:

@@ -93,6 +93,29 @@ def test_an_update_gets_through_in_every_state(full: Any, state: str) -> None:
     assert (full.state(row_id := "a"), full.peek(row_id)["payload"]) == (state, b"1")
 
 
+def test_a_full_queue_of_lanes_is_drained(full: Any) -> None:
+    full.configure(lane_rate=100_000, lane_burst=5)
+    tasks = ((f"t{n:02}", b"x" * 100, {"lane": f"lane{n % 4}", "delay_ms": 10 * (n % 2)}) for n in range(40))
+    full.put_all(*tasks)
+    full.fill()
+    before = full.client.hgetall(f"{full.prefix}:shard")
+    with pytest.raises(Full):
+        full.put("new", lane="lane1")
+    with pytest.raises(Full):
+        full.put("new", lane="another", delay_ms=100)
+    assert full.client.hgetall(f"{full.prefix}:shard") == before
+    assert sum(full.counts().values()) == 40
+    seen = set()
+    for _ in range(200):
+        full.now += 10
+        rows = full.take(3)
+        seen |= {row.id for row in rows}
+        assert rows == [] or full.ack(*rows) == [1] * len(rows)
+    assert len(seen) == 40
+    assert full.configure(lane_limit=2) == 1
+    assert full.run("queue.lanes", "heads", "", 10) == full.run("queue.lanes", "waiting", "", 10) == b""
+
+
 def test_a_node_lives_on_and_a_leader_claims(full: Any) -> None:
     full.fill()
     beat, claim = full.scripts["cluster.beat"], full.scripts["cluster.claim"]

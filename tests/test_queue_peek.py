@@ -88,6 +88,7 @@ def test_a_task_as_it_lies(desk: Any) -> None:
         "backoff_ms": 2,
         "expires_ms": 0,
         "history": [],
+        "lane": b"",
     }
     row = desk.take_one(task_id="a")
     shown = desk.peek("a")

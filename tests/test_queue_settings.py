@@ -60,7 +60,7 @@ def test_what_a_shard_is_told() -> None:
     pairs = dict(zip(fields[::2], fields[1::2], strict=True))
     assert tuple(pairs) == SHARD_FIELDS
     assert (pairs["order"], pairs["lease_ms"]) == ("edf", 7)
-    assert QueueSettings(capacity=10, shards=4).shard_fields()[-2:] == ["capacity", 3], (
+    assert QueueSettings(capacity=10, shards=4).shard_fields()[-8:-6] == ["capacity", 3], (
         "no less in all than was asked for"
     )
-    assert set(SHARD_FIELDS) == {*LIMITS, *CHOICES} - {"shards", "durability"}
+    assert set(SHARD_FIELDS) == {*LIMITS, *CHOICES, "lane_rate"} - {"shards", "durability"}

@@ -160,11 +160,12 @@ def test_a_task_as_peek_shows_it() -> None:
         9,
         10,
         11,
+        b"tenant",
         [[12, b"fail", 1, b"no \xff"]],
     ]
     shown = described("q", row)
     assert (shown["queue"], shown["id"], shown["state"], shown["payload"]) == ("q", "a", "leased", b"\xff")
-    assert (shown["node"], shown["lease_end_ms"], shown["lease"]) == ("n0", 7, 6)
+    assert (shown["node"], shown["lease_end_ms"], shown["lease"], shown["lane"]) == ("n0", 7, 6, "tenant")
     assert shown["history"] == [{"at_ms": 12, "how": "fail", "attempt": 1, "reason": "no \ufffd"}]
     for state, name in ((b"buried", "buried_ms"), (b"delayed", "next_ms"), (b"ready", "")):
         shown = described("q", [b"a", state, *row[2:]])

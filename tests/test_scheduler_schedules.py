@@ -195,6 +195,18 @@ async def test_putting_the_same_again_changes_nothing(schedules: Schedules) -> N
     assert [row["priority"] for row in await schedules.list()] == [3]
 
 
+async def test_ticks_of_a_lane_run_one_at_a_time(schedules: Schedules, raw: Any, queues: HookedQueues) -> None:
+    spec = Spec.every(1_000, "all")
+    tick_ms = await schedules.put("tick", spec, "jobs", NewTask(b"x", lane="nightly"))
+    await schedules.fire_due("jobs", 0, tick_ms + 2_000, 1, LEADER)
+    stats = await queues.stats("jobs")
+    assert stats["total"] == 3
+    assert (await queues.peek("jobs", f"tick:{tick_ms}"))["lane"] == "nightly"
+    assert [shown["lane"] for shown in await schedules.list()] == ["nightly"]
+    with pytest.raises(BadArg, match="queue of one shard"):
+        await schedules.put("other", spec, "wide", NewTask(b"x", lane="nightly"))
+
+
 async def test_list_shows_what_was_put(schedules: Schedules) -> None:
     spec = Spec.cron("30 2 * * 7", "Europe/Berlin", "none")
     next_ms = await schedules.put("b", spec, "wide", NewTask(b"y" * 1_000, within_ms=60_000))

@@ -34,6 +34,7 @@ async def ask(door: Any, *requests: str | tuple[str | bytes, ...]) -> list[Any]:
         ("Q.PUT mail x WAIT 0", ("put", "mail", NewTask(b"x"))),
         ("Q.PUT mail x WAIT 5 ID a", ("put_waiting", "mail", NewTask(b"x", "a"), 5)),
         ("Q.PUT mail x TTL 5", ("put", "mail", NewTask(b"x", ttl_ms=5))),
+        ("Q.PUT mail x lane tenant-7", ("put", "mail", NewTask(b"x", lane="tenant-7"))),
         ("Q.PUT mail x AT 5 DEADLINE 6", ("put", "mail", NewTask(b"x", at_ms=5, deadline_ms=6))),
         ("Q.TAKE FROM a b", ("take", ("a", "b"), 1, 0, 0, "")),
         ("Q.TAKE COUNT 3 LEASE 4 ID x FROM a", ("take", ("a",), 3, 0, 4, "x")),
@@ -77,7 +78,6 @@ async def test_what_reaches_the_queue(request_: str, call: tuple[Any, ...]) -> N
     ("request_", "said"),
     [
         ("Q.PUT mail", "Q.PUT has 1 arguments here; its form is: Q.PUT queue payload [ID id]"),
-        ("Q.PUT mail x LANE k", "LANE is not supported by this version"),
         ("S.PUT s EVERY 500 mail x WAIT 5", "WAIT is not supported by this version"),
         ("Q.PUT mail x AT 5 DELAY 6", "DELAY excludes AT"),
         ("Q.PUT mail x DELAY -5", "DELAY must be an integer of 0 or more: found '-5'"),

@@ -52,7 +52,7 @@ async def test_what_reaches_the_schedules(request_: tuple[str | bytes, ...], spe
         (("S.PUT", "n", "EVERY", b"\xff", "mail", "x"), b"-BADARG"),
         (("S.PUT", "n", "CRON", "0 3 * * *", "TZ", "Nowhere/At", "mail", "x"), b"-BADARG"),
         (("S.PUT", "n", "EVERY", "5000", "_mail", "x"), b"-DENIED"),
-        (("S.PUT", "n", "EVERY", "5000", "mail", "x", "LANE", "y"), b"-BADARG"),
+        (("S.PUT", "n", "EVERY", "5000", "mail", "x", "WAIT", "5"), b"-BADARG"),
         (("S.PAUSE", "n"), b"-BADARG"),
     ],
 )

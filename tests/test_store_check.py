@@ -10,7 +10,7 @@ import redis
 from tidewarden.clock import SystemClock
 from tidewarden.errors import ConfigError
 from tidewarden.store import Link
-from tidewarden.store.check import check_store, parse_info, problems_of
+from tidewarden.store.check import LISTPACKS, check_store, parse_info, problems_of, warn_of_settings
 
 GOOD = {"redis_version": "7.2.4", "role": "master", "maxmemory_policy": "noeviction"}
 
@@ -78,3 +78,21 @@ async def test_an_evicting_server_is_refused(link: Link, valkey) -> None:  # typ
     finally:
         client.config_set("maxmemory-policy", "noeviction")
         client.close()
+
+
+async def test_settings_that_cost_memory_are_named(link: Link, caplog: pytest.LogCaptureFixture) -> None:
+    former = dict.fromkeys(LISTPACKS, b"")
+    for name in former:
+        (_, former[name]) = await link.call("CONFIG", "GET", name)
+    try:
+        await link.call("CONFIG", "SET", "hash-max-listpack-value", 64)
+        await warn_of_settings(link)
+        assert "hash-max-listpack-value 1024 (now 64)" in caplog.text
+        caplog.clear()
+        for name, value in LISTPACKS.items():
+            await link.call("CONFIG", "SET", name, value)
+        await warn_of_settings(link)
+        assert not caplog.text
+    finally:
+        for name, was in former.items():
+            await link.call("CONFIG", "SET", name, was)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import hashlib
 import re
 from importlib import resources
@@ -25,6 +26,7 @@ VERBS = [
     "end",
     "free",
     "kick",
+    "lanes",
     "link",
     "lock_acquire",
     "lock_release",
@@ -134,6 +136,17 @@ async def test_a_caller_that_has_gone_hears_nothing(node: Any) -> None:
     assert await n0.link.call("PING") == b"PONG"
 
 
+async def test_a_refusal_that_nobody_waits_for_is_no_defect(node: Any) -> None:
+    """asyncio reports an exception that nobody has looked at, which a cancelled caller cannot."""
+    n0 = await node()
+    reported: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
+    n0.scripts.run(n0.link, "queue.sweep", ["{tw:q:0}"], (0, "n0.1", "nonsense", 1)).cancel()
+    await n0.link.call("PING")
+    gc.collect()
+    assert not reported
+
+
 async def test_on_an_embedded_store_scripts_run_from_the_library(node: Any) -> None:
     n0 = await node(views=True)
     await n0.queues.put("q", NewTask(b"x"))
@@ -168,9 +181,10 @@ async def test_a_full_store_refuses_only_what_grows(node: Any) -> None:
 
 def test_the_shared_file_keeps_nothing_between_two_calls() -> None:
     """As a library it is read once: outside of functions there are names and constants, and `begin` gives the names their values."""
-    package, name = SHARED
-    lines = (resources.files(package) / "lua" / name).read_text().splitlines()
+    package, *names = SHARED
+    texts = [(resources.files(package) / "lua" / "shared" / name).read_text() for name in names]
+    lines = "\n".join(texts).splitlines()
     outside = [line for line in lines if re.match(r"local (?!function)", line)]
     assert outside
     for line in outside:
-        assert re.fullmatch(r"local [A-Za-z_, ]+( --.*)?|local [A-Z_]+ = .*", line), f"{line} would keep its value"
+        assert re.fullmatch(r"local [A-Za-z_, ]+( --.*)?|local [A-Z_, ]+ = .*", line), f"{line} would keep its value"

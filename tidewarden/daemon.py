@@ -25,41 +25,35 @@ from tidewarden.cluster import Nodes, Reaper, Term
 from tidewarden.cluster_secret import cluster_secret
 from tidewarden.config import Config, is_loopback
 from tidewarden.errors import ConfigError, Error, StoreDown
+from tidewarden.fronts import Fronts
 from tidewarden.health import Health
+from tidewarden.participant import Participant, heard_error
 from tidewarden.process import calm_collector, raise_file_limit
-from tidewarden.queue import Queues
 from tidewarden.queue.locks import Locks
-from tidewarden.queue.registry import SCRIPT_ROOMS, SHARED
 from tidewarden.raft import Raft
 from tidewarden.scheduler.schedules import Schedules
 from tidewarden.scheduler.sweep import Sweep
 from tidewarden.server.http import HttpServer
 from tidewarden.server.resp import RespServer
 from tidewarden.server.users import Users
-from tidewarden.store import Link, Scripts
-from tidewarden.store.check import Server, check_store
+from tidewarden.store.check import Server, check_store, warn_of_settings
 from tidewarden.store.embedded import EmbeddedStore, store_password
 from tidewarden.store.firm import Firm
 from tidewarden.tokens import Tokens
 
 log = logging.getLogger("tidewarden.daemon")
 
-STORE_WAIT_S = 30.0  # a store that is just starting, or loading its log, gets so long
 DRAIN_S = 5.0
 HAND_OVER_S = 1.0
 FIRM_SCRIPTS = ("tokens.put", "tokens.intent", "tokens.stored")
 
 
-class Daemon:
+class Daemon(Participant):
     """One node of a cluster. :meth:`run` builds it, serves until ``stopping`` is set, and takes it down."""
 
     def __init__(self, config: Config, clock: Clock) -> None:
-        self.config = config
-        self.clock = clock
-        self.stopping = asyncio.Event()
+        super().__init__(config, clock, config.node.name)
         self._secret = cluster_secret(config)
-        self._name = config.cluster.name
-        self._scripts = Scripts(SHARED, SCRIPT_ROOMS, plain=("tidewarden.cluster",))
         self._server = Server("?", "?", False, 0)
 
     # --- building
@@ -71,20 +65,17 @@ class Daemon:
         Raises: ConfigError: something about the configuration, the ports, the folder or the store stops the start.
         """
         async with contextlib.AsyncExitStack() as stack:
-            url = await stack.enter_async_context(self._store())
+            self._url = url = await stack.enter_async_context(self._store())
             self.data, self.control, self.sweeping, self.accounts = [
                 await stack.enter_async_context(self._link(url, purpose))
                 for purpose in ("data", "control", "sweep", "accounts")
             ]
             self._server = await check_store(self.control, self._name)
-            await self._scripts.use_library(self.control, self._server.views)
+            if not self._server.views:
+                await warn_of_settings(self.control)
             synced = self._server.waitaof and self.config.store.fsync != "always"
             self.firm = Firm(self.accounts, possible=synced)
-            self.queues = Queues(self.config, self.data, self._scripts, self.clock, views=self._server.views)
-            self.nodes = Nodes(
-                self._name, self.config.node.name, self.control, self._scripts, self.clock, self._held_by
-            )
-            self.ears = await stack.enter_async_context(self._ears(url))
+            await self._join(stack, url, self.data, self.control, views=self._server.views)
             self._build_leader()
             try:
                 await self.raft.start()
@@ -114,24 +105,6 @@ class Daemon:
             await asyncio.gather(watch, return_exceptions=True)
             await embedded.stop()
 
-    @contextlib.asynccontextmanager
-    async def _link(self, url: str, purpose: str, **hooks: Any) -> AsyncIterator[Link]:
-        hooks = hooks or {"on_up": self._scripts.load_commands}
-        link = Link(url, f"tidewarden-{self.config.node.name}-{purpose}", self.clock, **hooks)
-        try:
-            await link.start(wait_s=STORE_WAIT_S)
-            yield link
-        finally:
-            await link.stop()
-
-    def _ears(self, url: str) -> contextlib.AbstractAsyncContextManager[Link]:
-        """The connection that hears wake-ups. After every connect, what may have been missed is looked at."""
-        subscribe = lambda _: [("SUBSCRIBE", *self._channels())]  # noqa: E731
-        return self._link(url, "ears", on_up=subscribe, on_ready=self._missed, on_message=self._heard)
-
-    def _channels(self) -> list[str]:
-        return [f"{{{self._name}}}:queues", f"{{{self._name}}}:wake:{self.queues.holder}"]
-
     def _build_leader(self) -> None:
         config, clock = self.config, self.clock
         self.schedules = Schedules(self.queues, config.limits.payload_bytes)
@@ -149,28 +122,11 @@ class Daemon:
 
     # --- what the rooms call
 
-    def _held_by(self, holder: str) -> None:
-        """This node registered: its takes go by a new holder, whose wake-ups it has to hear."""
-        self.queues.holder = holder
-        self.queues.rejoin()
-        if hasattr(self, "ears") and self.ears.up:
-            self.ears.call("SUBSCRIBE", *self._channels()).add_done_callback(self._hears)
-        log.info("registered as %s", holder)
-
-    def _hears(self, done: asyncio.Future[Any]) -> None:
-        """The new holder's wake-ups are heard from now on; what was sent before may have been missed."""
-        _heard_error(done)
-        self.queues.wake_all()
-
-    def _heard(self, message: list[bytes]) -> None:
-        if message[0] == b"message":
-            self.queues.heard(message[1], message[2])
-
     def _missed(self) -> None:
-        self.queues.wake_all()
+        super()._missed()
         if hasattr(self, "sweep") and self.sweep.running:
             task = asyncio.ensure_future(self.sweep.expect_all())
-            task.add_done_callback(_heard_error)
+            task.add_done_callback(heard_error)
         if hasattr(self, "health") and self._server.views:
             self.control.call("GET", f"{{{self._name}}}:view").add_done_callback(self._heard_view)
 
@@ -229,6 +185,9 @@ class Daemon:
         )  # fmt: skip
         locks = Locks(self.queues, wait_max_ms=config.limits.wait_ms, waiting_max=config.limits.waiting_max)
         resp = RespServer(config, self.queues, self.tokens, self.schedules, health, clock, users, locks)
+        self.fronts = fronts = Fronts(config, clock, resp, self._register)
+        resp.others = lambda: fronts.stats("resp")
+        health.processes = fronts
         http = HttpServer(
             config, self.queues, self.tokens, self.schedules, health, clock, users,
             alive=health.dead, ready=health.complaint, stats={"node": health.stats, "resp": resp.stats, "refresh": self._refreshes},
@@ -236,12 +195,20 @@ class Daemon:
         await http.start()
         stack.push_async_callback(http.stop, 1.0)
         await resp.start()
-        stack.push_async_callback(resp.stop, DRAIN_S)
+        stack.push_async_callback(self._close_doors, resp)
+        await fronts.start(self._url, views=self._server.views)
         health.ready = True
         calm_collector()
         log.info("READY %s: RESP %d, HTTP %d", config.node.name, resp.port, http.port)
         await self._until_stopped()
         log.info("going down")
+
+    async def _close_doors(self, resp: RespServer) -> None:
+        await asyncio.gather(self.fronts.stop(DRAIN_S + 1), resp.stop(DRAIN_S))
+
+    async def _register(self, name: str) -> None:
+        """Register a further process's name anew, so that what it held is free."""
+        await Nodes(self._name, name, self.control, self._scripts, self.clock, lambda _: None).register()
 
     async def _until_stopped(self) -> None:
         """Run what runs for ever; return when told to stop, raise what any of it raises."""
@@ -270,18 +237,6 @@ class Daemon:
                 await self.raft.transfer(None)
         except (Error, TimeoutError) as error:
             log.debug("nobody was there to hand leadership to: %s", error)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        """A task that should run for ever has ended."""
-        if not task.cancelled() and task.exception() is not None:
-            log.critical("%s failed", task.get_name(), exc_info=task.exception())
-            self.stopping.set()
-
-
-def _heard_error(future: asyncio.Future[Any]) -> None:
-    """A call whose failure the connection's own watch reports."""
-    if not future.cancelled() and future.exception() is not None:
-        log.debug("not done: %s", future.exception())
 
 
 async def _main(config: Config) -> None:

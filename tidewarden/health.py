@@ -10,9 +10,11 @@ from tidewarden import __version__
 from tidewarden.clock import Clock
 from tidewarden.cluster import Nodes, Reaper, Term
 from tidewarden.config import Config
+from tidewarden.fronts import Fronts
 from tidewarden.queue import Queues
 from tidewarden.raft import Raft
 from tidewarden.scheduler.sweep import Sweep
+from tidewarden.server.sums import add_up
 from tidewarden.store import Link
 from tidewarden.store.check import Server
 
@@ -34,6 +36,7 @@ class Health:
     data: Link
     server: Server
     view: int
+    processes: Fronts | None = None
     ready: bool = False
     stopping: bool = False
 
@@ -53,10 +56,15 @@ class Health:
             "quorum": self.raft.has_quorum(),
             "holder": self.nodes.holder,
             "store": {"name": self.server.name, "version": self.server.version, "up": self.data.up},
-            "sessions": self.queues.session_counts(),
+            "sessions": self._sessions(),
+            "processes": [] if self.processes is None else self.processes.shown(),
             "members": self._members(),
             "raft": self.raft.status(),
         }
+
+    def _sessions(self) -> dict[str, Any]:
+        numbers = self.stats()
+        return {name: numbers[f"sessions_{name}"] for name in self.queues.session_counts()}
 
     def _members(self) -> dict[str, dict[str, Any]]:
         node = self.config.node
@@ -93,8 +101,8 @@ class Health:
         return ""
 
     def stats(self) -> dict[str, Any]:
-        """Numbers for /metrics."""
-        return {
+        """Numbers for /metrics, of all the node's processes."""
+        own = {
             "leader": int(self.term.epoch > 0),
             "epoch": self.term.last_epoch,
             "terms_total": self.term.terms,
@@ -107,6 +115,9 @@ class Health:
             "store_calls_total": self.data.calls,
             "store_connects_total": self.data.reconnects,
         }
+        if self.processes is None:
+            return own
+        return add_up(own, {"front_restarts_total": self.processes.restarts}, *self.processes.stats("node"))
 
 
 def _seconds(seconds: float) -> float | None:

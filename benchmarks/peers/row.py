@@ -33,7 +33,7 @@ COLUMNS = (
     ("death", "redelivery", "ms", 1),
     ("memory", "memory", "bytes a task", 0),
 )
-NAME, WIDTH = 18, 15
+NAME, WIDTH = 18, 16
 
 
 def print_table(rows: Sequence[Row], absent: dict[str, str]) -> None:
@@ -57,7 +57,7 @@ def shown(cell: Cell, digits: int) -> str:
 
 
 def ratio(cell: Cell, ours: Cell) -> str:
-    """How many times ours it is."""
-    if isinstance(cell, str) or isinstance(ours, str) or not ours:
+    """How many times ours it is; nothing where that says nothing."""
+    if isinstance(cell, str) or isinstance(ours, str) or cell < 0 or ours <= 0:
         return ""
     return f"{cell / ours:,.{3 if cell < ours / 10 else 2}f}"

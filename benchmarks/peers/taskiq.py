@@ -13,7 +13,7 @@ from taskiq_redis import ListRedisScheduleSource, RedisStreamBroker
 
 from benchmarks.peers.runs import URL, note
 
-broker = RedisStreamBroker(os.environ[URL])
+broker = RedisStreamBroker(os.environ[URL], consumer_id="0")  # from the beginning, not from the worker's start
 source = ListRedisScheduleSource(os.environ[URL])
 
 
@@ -39,7 +39,8 @@ async def put(arguments: tuple[Any, ...], delay_s: float) -> None:
 async def _work() -> None:
     scheduler = TaskiqScheduler(broker, [source])
     await asyncio.gather(
-        run_receiver_task(broker, max_async_tasks=50, run_startup=True), run_scheduler_task(scheduler, run_startup=True)
+        run_receiver_task(broker, max_async_tasks=50, run_startup=True),
+        run_scheduler_task(scheduler, run_startup=True, interval=timedelta(seconds=1)),  # else it looks once a minute
     )
 
 

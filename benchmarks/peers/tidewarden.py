@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import hiredis
 import redis
 
 from benchmarks.connections import Board, Connection
-from benchmarks.targets import Target, engine_url, free_ports, parts_of, running
+from benchmarks.targets import Target, engine_url, free_ports, fronts_of, parts_of, running
 from tidewarden import __version__
 
 QUEUE = "bench.cycle"
@@ -92,16 +93,31 @@ def setting_words(settings: dict[str, object]) -> list[str]:
     return [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
 
 
+def is_ready(port: int) -> bool:
+    """Whether a node says at its HTTP door that it serves."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health/ready", timeout=5):
+            return True
+    except OSError:
+        return False
+
+
 @contextlib.contextmanager
-def started(folder: Path, *, fsync: bool = False, name: str = "tidewarden") -> Iterator[Target]:
-    """A lone node with its embedded store in ``folder``; ``fsync``: every write is on disk before its OK."""
+def started(folder: Path, *, fsync: bool = False, name: str = "tidewarden", processes: int = 1) -> Iterator[Target]:
+    """
+    A lone node with its embedded store in ``folder``; ``fsync``: every write is on disk before its OK. ``processes``: of the node.
+    """
     base = free_ports(5)
     data = folder / name
     settings: dict[str, object] = {"node.base_port": base, "node.data_dir": data, "log.level": "warning"}
     if fsync:
         settings["store.fsync"] = "always"
+    if processes > 1:
+        settings["node.processes"] = processes
     command = [sys.executable, "-m", "tidewarden", "node", *setting_words(settings)]
     with running(command, base, folder, name) as process:
+        while len(fronts_of(process.pid)) < processes - 1 or not is_ready(base + 1):
+            time.sleep(0.05)
         target = at("127.0.0.1", base, parts_of(process.pid))
         with redis.Redis(port=base, retry=None) as client:
             if fsync:

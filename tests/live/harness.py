@@ -171,14 +171,16 @@ class Cluster:
 
 # Everything of a shard in one moment: ids with a body, ids with tries, then each index and what is in it.
 _LOOK = """\
-local indexes = {}
+local indexes, bodies = {}, {}
 for _, name in ipairs(redis.call('KEYS', KEYS[1] .. ':*')) do
   local kind = string.sub(name, #KEYS[1] + 2)
-  if string.match(kind, '^delayed$') or string.match(kind, '^ready:') or string.match(kind, '^leased:') or kind == 'buried' then
+  if string.match(kind, '^delayed') or string.match(kind, '^ready:') or string.match(kind, '^leased:') or kind == 'buried' then
     indexes[#indexes + 1] = {kind, redis.call('ZRANGE', name, 0, -1)}
+  elseif string.match(kind, '^tasks') then
+    for _, id in ipairs(redis.call('HKEYS', name)) do bodies[#bodies + 1] = id end
   end
 end
-return {redis.call('HKEYS', KEYS[1] .. ':tasks'), redis.call('HKEYS', KEYS[1] .. ':tries'), indexes}
+return {bodies, redis.call('HKEYS', KEYS[1] .. ':tries'), indexes}
 """
 
 

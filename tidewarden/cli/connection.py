@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import quote
 
 import redis
 import typer
 from redis.backoff import NoBackoff
 from redis.retry import Retry
+
+from tidewarden.client.local import local_urls
 
 REFUSED = 1
 USAGE = 2
@@ -20,7 +20,6 @@ UNREACHABLE = 3
 CONFIG = 4
 NOTHING = 5
 DATA_DIR = "./tidewarden-data"
-DEFAULT_PORT = 7420
 CONNECT_S = 5.0
 
 EXIT_CODES = (
@@ -55,12 +54,7 @@ def addresses(url: str, data_dir: Path) -> list[str]:
 
     The admin's secret that ``up`` wrote there is used for them; it goes to loopback addresses only.
     """
-    if url:
-        return [url]
-    secret = _read(data_dir / "secrets" / "admin.secret").strip()
-    user = f"admin:{quote(secret, safe='')}@" if secret else ""
-    hosts = [_host(path) for path in sorted(data_dir.glob("n*/node.toml"), key=lambda path: (len(str(path)), path))]
-    return [f"redis://{user}{host}" for host in hosts if host] or [f"redis://{user}127.0.0.1:{DEFAULT_PORT}"]
+    return [url] if url else local_urls(data_dir)
 
 
 class NodeLine:
@@ -165,18 +159,3 @@ def plain(value: Any) -> Any:
 
 def _who(url: str) -> str:
     return "" if "@" in url else " (name a user: --url redis://USER:SECRET@HOST:PORT)"
-
-
-def _host(node_toml: Path) -> str:
-    try:
-        node = tomllib.loads(_read(node_toml)).get("node", {})
-        return f"{node.get('host', '127.0.0.1')}:{int(node.get('base_port', DEFAULT_PORT))}"
-    except (tomllib.TOMLDecodeError, AttributeError, TypeError, ValueError):
-        return ""  # a damaged file is `node --check`'s to report; the other nodes can still be asked
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError):
-        return ""

@@ -40,6 +40,10 @@ def put(
     ttl_ms: Annotated[
         int | None, typer.Option("--ttl-ms", min=1, help="Buried when nobody took it within so long.")
     ] = None,
+    lane: Annotated[
+        str,
+        typer.Option("--lane", help="Few of one lane run at a time (lane_limit), lanes in turn.", show_default=False),
+    ] = "",
     wait_ms: Annotated[
         int | None, typer.Option("--wait-ms", min=1, help="Wait so long for room in a queue with a capacity.")
     ] = None,
@@ -68,6 +72,7 @@ def put(
         "ATTEMPTS": attempts,
         "BACKOFF": backoff_ms,
         "TTL": ttl_ms,
+        "LANE": lane or None,
         "IFEXISTS": if_exists or None,
         "WAIT": wait_ms,
     }
@@ -121,7 +126,9 @@ def take(
 def peek(
     queue: Queue,
     task_id: Annotated[str, typer.Argument(metavar="[ID]", help="One task.", show_default=False)] = "",
-    state: Annotated[str, typer.Option("--state", help="A page of those delayed, ready, leased or buried.")] = "",
+    state: Annotated[
+        str, typer.Option("--state", help="A page of those delayed, ready, leased, buried or waiting.")
+    ] = "",
     count: Annotated[int, typer.Option("--count", min=1, max=1000, help="Tasks on the page.")] = 20,
     after: Annotated[str, typer.Option("--after", help="Cursor that the page before ended with.")] = "",
     url: Url = "",
@@ -218,7 +225,7 @@ def delete(
 def purge(
     queue: Queue,
     state: Annotated[
-        str, typer.Option("--state", help="Only those delayed, ready, leased or buried.", show_default=False)
+        str, typer.Option("--state", help="Only those delayed, ready, leased, buried or waiting.", show_default=False)
     ] = "",
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     url: Url = "",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tidewarden.errors import BadArg
-from tidewarden.log import Human, Json
+from tidewarden.log import Human, Json, close
 
 from .connection import DATA_DIR, REFUSED, USAGE, DataDir, addresses, stop
 
@@ -50,6 +50,7 @@ def worker(
         ),
     ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="Log each task.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Log JSON objects on a terminal, too.")] = False,
 ) -> None:
     """
     Run a Worker: take tasks and call its handlers, until SIGINT or SIGTERM.
@@ -70,11 +71,13 @@ def worker(
     if grace_s is not None:
         found.grace_s = grace_s
     found.name = found.name or app.replace(":", ".")
-    _log(found.name, verbose)
+    _log(found.name, verbose, as_json)
     try:
         code = found.run()
     except BadArg as error:
         raise stop(str(error), USAGE) from None
+    finally:
+        close()
     if code:
         raise typer.Exit(REFUSED)
 
@@ -108,10 +111,9 @@ def load(app: str) -> Worker:
     return found
 
 
-def _log(name: str, verbose: bool) -> None:
+def _log(name: str, verbose: bool, as_json: bool) -> None:
     handler = logging.StreamHandler()
-    terminal = sys.stderr.isatty()
-    handler.setFormatter(Human(name, colour=terminal) if terminal else Json(name))
-    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
-    if verbose:
-        logging.getLogger("tidewarden").setLevel(logging.DEBUG)
+    handler.setFormatter(Human(name, colour=True) if sys.stderr.isatty() and not as_json else Json(name))
+    logging.getLogger().addHandler(handler)
+    logging.getLogger().setLevel(logging.INFO)
+    logging.getLogger("tidewarden").setLevel(logging.DEBUG if verbose else logging.INFO)

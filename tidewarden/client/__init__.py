@@ -4,8 +4,10 @@ The Python SDK of Tidewarden: ``Client`` and ``AsyncClient``, their queues and t
 See docs/client.md. Everything raises :mod:`tidewarden.errors`.
 """
 
-from .blocking import Client, Queue, Task
+from .blocking import Client, Queue
 from .client import AsyncClient
+from .held import Lock, Task
+from .lock import AsyncLock
 from .options import NewTask, PutOptions
 from .queue import AsyncQueue, BatchError
 from .replies import Ending, Page, TaskInfo, Token
@@ -14,11 +16,13 @@ from .worker import Worker
 
 __all__ = [
     "AsyncClient",
+    "AsyncLock",
     "AsyncQueue",
     "AsyncTask",
     "BatchError",
     "Client",
     "Ending",
+    "Lock",
     "NewTask",
     "Page",
     "PutOptions",

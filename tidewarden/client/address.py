@@ -9,7 +9,8 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from tidewarden.errors import BadArg
 
-DEFAULT_URL = "redis://127.0.0.1:7420"
+from .local import local_urls
+
 DEFAULT_PORT = 7420
 VARIABLE = "TIDEWARDEN_URL"
 
@@ -36,12 +37,13 @@ class Address:
 
 def addresses(urls: str | Iterable[str] | None, environ: Mapping[str, str]) -> list[Address]:
     """
-    The nodes to use, in order: those of ``urls``, else of ``TIDEWARDEN_URL`` in ``environ``, else 127.0.0.1:7420.
+    The nodes to use, in order: those of ``urls``, else of ``TIDEWARDEN_URL`` in ``environ``, else those of the local cluster
+    whose data is in ``./tidewarden-data``, else 127.0.0.1:7420.
 
     Raises: BadArg: one of them is no address; says which, without its secret.
     """
     if urls is None:
-        urls = environ.get(VARIABLE) or DEFAULT_URL
+        urls = environ.get(VARIABLE) or local_urls()
     texts = urls.split(",") if isinstance(urls, str) else urls
     found = [parse(text.strip()) for text in texts if text.strip()]
     if not found:

@@ -1,144 +1,22 @@
 """
 The blocking client: the asyncio one, run by a thread beside yours. Any number of threads may use it at once.
 
-Each method is that of its namesake in ``client.py``, ``queue.py`` or ``task.py``, and waits for its answer.
+Each method is that of its namesake in ``client.py``, ``queue.py``, ``task.py`` or ``lock.py``, and waits for its answer.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import weakref
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
+from typing import Self
 
-from .bridge import Bridge, LoopThread
+from .bridge import Bridge, LoopThread, blocking
 from .client import ANSWER_S, GRACE_MS, RETRY_S, AsyncClient
+from .held import Lock, Task
 from .queue import FOREVER_MS, AsyncQueue
-from .task import AsyncTask
-
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
-class Front(Protocol):
-    """What stands before an object of the asyncio client."""
-
-    @property
-    def bridge(self) -> Bridge: ...
-    @property
-    def inner(self) -> Any: ...
-
-
-def blocking(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]) -> Callable[Concatenate[Front, P], R]:
-    """The method of the asyncio class as one of its front: same arguments, and it waits."""
-
-    @functools.wraps(method)
-    def call(self: Front, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        return self.bridge.run(method(self.inner, *args, **kwargs))
-
-    return call
-
-
-class Task:
-    """
-    A task under a lease, see :class:`AsyncTask`. ``with task:`` keeps the lease while the block runs, then acknowledges the
-    task; an exception fails it, Ctrl-C and ``SystemExit`` release it.
-    """
-
-    __slots__ = ("client", "inner")
-
-    def __init__(self, client: Client, inner: AsyncTask) -> None:
-        self.client = client
-        self.inner = inner
-
-    def __repr__(self) -> str:
-        return repr(self.inner).replace("AsyncTask", "Task")
-
-    @property
-    def bridge(self) -> Bridge:
-        """What runs the asyncio task."""
-        return self.client.bridge
-
-    @property
-    def queue(self) -> str:
-        """The queue's name."""
-        return self.inner.queue
-
-    @property
-    def id(self) -> str:
-        """The task's id."""
-        return self.inner.id
-
-    @property
-    def lease(self) -> int:
-        """The lease's number."""
-        return self.inner.lease
-
-    fence = lease
-
-    @property
-    def payload(self) -> bytes:
-        """As put."""
-        return self.inner.payload
-
-    @property
-    def text(self) -> str:
-        """The payload as UTF-8 text."""
-        return self.inner.text
-
-    @property
-    def attempt(self) -> int:
-        """1 for the first."""
-        return self.inner.attempt
-
-    @property
-    def deadline_ms(self) -> int:
-        """Wanted done by, unix ms."""
-        return self.inner.deadline_ms
-
-    @property
-    def lease_ms(self) -> int:
-        """How long the lease is."""
-        return self.inner.lease_ms
-
-    @property
-    def lease_end_ms(self) -> int:
-        """The lease's end by the store's clock, unix ms."""
-        return self.inner.lease_end_ms
-
-    @property
-    def settled(self) -> bool:
-        """Whether the task is no longer ours by a verb of ours."""
-        return self.inner.settled
-
-    @property
-    def lost(self) -> bool:
-        """Whether the lease is known to have ended without our doing: drop the work."""
-        return self.inner.lost
-
-    def json(self) -> Any:
-        """The payload read as JSON. Raises: ValueError: it is none."""
-        return self.inner.json()
-
-    wait_lost = blocking(AsyncTask.wait_lost)
-    ack = blocking(AsyncTask.ack)
-    release = blocking(AsyncTask.release)
-    fail = blocking(AsyncTask.fail)
-    bury = blocking(AsyncTask.bury)
-    touch = blocking(AsyncTask.touch)
-
-    def __enter__(self) -> Self:
-        if not self.settled:
-            self.bridge.loop.call_soon_threadsafe(self.inner.client.toucher.keep, self.inner)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.bridge.run(self.inner.__aexit__(kind, error, trace))
 
 
 class Queue:
@@ -259,6 +137,10 @@ class Client:
         """The queue of this name; it is made by its first use."""
         return Queue(self, self.inner.queue(name))
 
+    def lock(self, name: str, *, lease_ms: int = 30_000) -> Lock:
+        """A lock: ``with client.lock("report") as lock: …``; see :class:`AsyncLock`."""
+        return Lock(self, self.inner.lock(name, lease_ms=lease_ms))
+
     def take(self, *queues: str, count: int = 1, wait_ms: int = 0, lease_ms: int | None = None) -> list[Task]:
         """As :meth:`AsyncClient.take`: from several queues, earlier ones first."""
         found = self.bridge.run(self.inner.take(*queues, count=count, wait_ms=wait_ms, lease_ms=lease_ms))
@@ -266,6 +148,9 @@ class Client:
 
     token = blocking(AsyncClient.token)
     queues = blocking(AsyncClient.queues)
+    topics = blocking(AsyncClient.topics)
+    link = blocking(AsyncClient.link)
+    unlink = blocking(AsyncClient.unlink)
     status = blocking(AsyncClient.status)
     execute = blocking(AsyncClient.execute)
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import threading
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
+import uvloop
+
+P = ParamSpec("P")
 R = TypeVar("R")
 
 
@@ -59,7 +63,7 @@ class LoopThread(Bridge):
     """A loop in a daemon thread of its own."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(asyncio.new_event_loop())
+        super().__init__(uvloop.new_event_loop())
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._thread.start()
 
@@ -80,3 +84,22 @@ class LoopThread(Bridge):
             self.loop.call_soon_threadsafe(self.loop.stop)
             if threading.current_thread() is not self._thread:
                 self._thread.join()
+
+
+class Front(Protocol):
+    """What stands before an object of the asyncio client."""
+
+    @property
+    def bridge(self) -> Bridge: ...
+    @property
+    def inner(self) -> Any: ...
+
+
+def blocking(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]) -> Callable[Concatenate[Front, P], R]:
+    """The method of the asyncio class as one of its front: same arguments, and it waits."""
+
+    @functools.wraps(method)
+    def call(self: Front, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.bridge.run(method(self.inner, *args, **kwargs))
+
+    return call

@@ -7,7 +7,7 @@ import contextlib
 import os
 import random
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -18,10 +18,11 @@ from .address import addresses
 from .connection import Arg, Replies
 from .ids import Ids
 from .line import Line, only
+from .lock import AsyncLock
 from .nodes import Nodes
 from .options import words
 from .queue import AsyncQueue
-from .replies import Token, plain
+from .replies import Token, mapped, plain
 from .task import AsyncTask
 from .touch import Toucher
 
@@ -42,7 +43,8 @@ class AsyncClient:
 
     Args:
         urls: nodes, ``redis://user:secret@host:port``, one or several (a list, or separated by commas); the first is used
-            until it fails. Without any: ``TIDEWARDEN_URL``, else 127.0.0.1:7420.
+            until it fails. Without any: ``TIDEWARDEN_URL``, else the local cluster whose data folder is ``./tidewarden-data``,
+            else 127.0.0.1:7420.
         grace_ms: how long the session's leases outlive its last connection.
         retry_s: how long a call goes on over broken connections before it raises Unreachable.
         answer_s: how long a node may take to answer before it is left.
@@ -99,7 +101,7 @@ class AsyncClient:
         with contextlib.suppress(TimeoutError, Error):  # what is still held then comes back by the end of the session
             async with asyncio.timeout(CLOSE_S):
                 if held:
-                    await self._give_back([(task.queue, task.id, task.lease) for task in held])
+                    await self.quietly([one.returning() for one in held])
                 for line in list(self._waiting):
                     await line.close()
                 if self._errands:
@@ -157,18 +159,18 @@ class AsyncClient:
         """A take was answered after its caller had gone."""
         rows = replies[0] if isinstance(replies[0], list) else []
         if rows:
-            errand = asyncio.get_running_loop().create_task(
-                self._give_back([(row[0].decode(), row[1].decode(), row[2]) for row in rows])
-            )
-            self._errands.add(errand)
-            errand.add_done_callback(self._errands.discard)
+            self.send_off(self.quietly([("Q.RELEASE", row[0], row[1], row[2]) for row in rows]))
 
-    async def _give_back(self, held: list[tuple[str, str, int]]) -> None:
-        commands = [("Q.RELEASE", queue, task_id, lease) for queue, task_id, lease in held]
-        try:
+    def send_off(self, errand: Coroutine[Any, Any, None]) -> None:
+        """Run it beside everything else; a close waits for it."""
+        task = asyncio.get_running_loop().create_task(errand)
+        self._errands.add(task)
+        task.add_done_callback(self._errands.discard)
+
+    async def quietly(self, commands: Sequence[tuple[Arg, ...]]) -> None:
+        """Give back what nobody is there for. Without a node it comes back by the end of the session or of its lease."""
+        with contextlib.suppress(Error):
             await self.line.run(commands, again=True)
-        except Error:
-            return  # no node can be reached: they come back by the end of the session or of their leases
 
     # Everything else.
 
@@ -189,10 +191,26 @@ class AsyncClient:
         names: list[str] = await self.execute("Q.LIST", again=True)
         return names
 
+    def lock(self, name: str, *, lease_ms: int = 30_000) -> AsyncLock:
+        """A lock: ``async with client.lock("report") as lock: …``; see :class:`AsyncLock`."""
+        return AsyncLock(self, name, lease_ms)
+
+    async def topics(self) -> dict[str, list[str]]:
+        """Every topic, and the queues that subscribe to it."""
+        found: dict[str, list[str]] = mapped(only(await self.line.run([("Q.LIST", "TOPICS")], again=True))[0])
+        return found
+
+    async def link(self, topic: str, queue: str) -> bool:
+        """Subscribe a queue: each put to ``client.queue(topic)`` reaches it once. Whether it is new."""
+        return bool(await self.execute("Q.LINK", topic, queue, again=True))
+
+    async def unlink(self, topic: str, queue: str) -> bool:
+        """End a subscription; whether there was one. Raises: NotFound: there is no such topic."""
+        return bool(await self.execute("Q.UNLINK", topic, queue, again=True))
+
     async def status(self) -> dict[str, Any]:
         """What the node that is used knows of the cluster: ``node``, ``role``, ``leader``, ``epoch`` and more."""
-        found: dict[str, Any] = await self.execute("R.STATUS", again=True)
-        return found
+        return mapped(await self.execute("R.STATUS", again=True))
 
     async def execute(self, *command: Arg, again: bool = False, wait_ms: int = 0) -> Any:
         """
@@ -222,7 +240,7 @@ class AsyncClient:
         finally:
             self._waiting.discard(line)
             if self._closed or len(self._idle) >= LINES_KEPT:
-                await line.close()
+                self.send_off(line.close())  # not awaited: a cancellation now would lose what was taken
             else:
                 self._idle.append(line)
 

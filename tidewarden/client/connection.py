@@ -127,6 +127,10 @@ class Connection(asyncio.Protocol):
         timer = self._loop.call_later(limit_s, self.abort, f"no answer within {limit_s:g} s")
         try:
             return await future
+        except asyncio.CancelledError:
+            if orphan is not None and future.done() and not future.cancelled() and future.exception() is None:
+                orphan(future.result())  # the answer and the cancellation came in one turn of the loop
+            raise
         finally:
             timer.cancel()
 

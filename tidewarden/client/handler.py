@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from tidewarden.errors import BadArg
 
-from .blocking import Task
+from .held import Task
 from .task import AsyncTask
 
 Backoff = Mapping[type[BaseException], int] | Callable[[Exception, int], int | None]

@@ -34,6 +34,11 @@ def pieces(commands: list[tuple[Arg, ...]]) -> Iterator[list[tuple[Arg, ...]]]:
         yield commands[start:]
 
 
+def some(count: int | None) -> tuple[Arg, ...]:
+    """So many, or all."""
+    return ("ALL",) if count is None else ("COUNT", checked("count", count))
+
+
 class BatchError(Error):
     """
     Some of a batch were refused; the others are done.
@@ -225,13 +230,14 @@ class AsyncQueue:
             if word != b"timeout" or (until is not None and left_ms <= turn_ms):
                 return Ending(word.decode(), result or b"")
 
-    async def kick(self, count: int = 1, *, reason: str | None = None, id: str | None = None) -> int:
+    async def kick(
+        self, count: int | None = 1, *, reason: str | None = None, age_ms: int | None = None, id: str | None = None
+    ) -> int:
         """
-        Make buried tasks ready: at most ``count`` of those whose reason begins with ``reason``, or the one of ``id``; how many.
-
-        Not repeated after a broken connection, unless it is by ``id``.
+        Make buried tasks ready: at most ``count`` (``None``: all) of those whose reason begins with ``reason`` and that were buried
+        ``age_ms`` ago or earlier, or the one of ``id``; how many. Not repeated after a broken connection, unless it is by ``id``.
         """
-        options = words(id=id) if id is not None else words(count=count, reason=reason)
+        options = words(id=id) if id is not None else (*some(count), *words(reason=reason, age=age_ms))
         return int(only(await self._run("Q.KICK", self.name, *options, again=id is not None))[0])
 
     async def update(
@@ -267,9 +273,9 @@ class AsyncQueue:
         options = (*words(lease=lease), *(("FORCE",) if force else ()))
         return bool(only(await self._run("Q.DELETE", self.name, id, *options))[0])
 
-    async def stats(self) -> dict[str, int]:
+    async def stats(self, *, by_shard: bool = False) -> dict[str, Any]:
         """Tasks by state and counters, by the names of Q.STATS. Raises: NotFound: nobody has used this queue yet."""
-        return mapped(only(await self._run("Q.STATS", self.name))[0])
+        return mapped(only(await self._run("Q.STATS", self.name, *(("SHARDS",) if by_shard else ())))[0])
 
     async def pause(self, ms: int | None = None) -> None:
         """Takes find nothing, for ``ms`` or until :meth:`resume`; puts and acks go on."""
@@ -296,9 +302,13 @@ class AsyncQueue:
         """End every lease as by a release, whoever holds it; how many."""
         return int(only(await self._run("Q.RELEASEALL", self.name))[0])
 
-    async def move(self, count: int, to: str) -> int:
-        """Move at most ``count`` buried tasks to another queue; how many. Not repeated after a broken connection."""
-        return int(only(await self._run("Q.MOVE", self.name, "COUNT", count, "TO", to, again=False))[0])
+    async def move(self, count: int | None, to: str, *, reason: str | None = None, age_ms: int | None = None) -> int:
+        """
+        Move buried tasks to another queue, chosen as by :meth:`kick`; how many. Not repeated after a broken connection, but the
+        same call again finishes what one began.
+        """
+        options = (*some(count), "TO", to, *words(reason=reason, age=age_ms))
+        return int(only(await self._run("Q.MOVE", self.name, *options, again=False))[0])
 
     async def check(self, *, repair: bool = False) -> dict[str, Any]:
         """Look for tasks and index entries that do not belong together; what was found, by the names of Q.CHECK."""

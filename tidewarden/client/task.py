@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from tidewarden.errors import NotHeld, Unreachable
 
+from .connection import Arg
 from .line import only
 from .options import encoded, words
 
@@ -19,6 +20,35 @@ if TYPE_CHECKING:
 REASON_BYTES = 240
 RELEASING = (asyncio.CancelledError, KeyboardInterrupt, SystemExit, GeneratorExit)
 """Whoever works on the task is told to stop: that is no failure of the task."""
+
+
+class Loss:
+    """Whether a lease is lost, and who waits to hear it."""
+
+    __slots__ = ("_event", "known")
+
+    def __init__(self) -> None:
+        self.known = False
+        self._event: asyncio.Event | None = None
+
+    def mark(self) -> None:
+        """It is."""
+        self.known = True
+        if self._event is not None:
+            self._event.set()
+
+    async def wait(self, timeout_s: float | None) -> bool:
+        """Wait for it, at most so many seconds; whether it is."""
+        if self.known:
+            return True
+        if self._event is None:
+            self._event = asyncio.Event()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._event.wait()
+        except TimeoutError:
+            return False
+        return True
 
 
 class AsyncTask:
@@ -32,7 +62,7 @@ class AsyncTask:
     """
 
     __slots__ = (
-        "_lost", "attempt", "client", "deadline_ms", "id", "lease", "lease_end_ms", "lease_ms", "on_lost", "payload", "queue",
+        "_loss", "attempt", "client", "deadline_ms", "id", "lease", "lease_end_ms", "lease_ms", "on_lost", "payload", "queue",
         "settled", "since",
     )  # fmt: skip
 
@@ -48,11 +78,14 @@ class AsyncTask:
         self.lease_ms = lease_ms
         self.since = since  # our monotonic clock when the lease began or was renewed, in seconds; not later than it was
         self.settled = False
-        self._lost: asyncio.Event | None = None
+        self._loss: Loss | None = None
         self.on_lost: Callable[[], object] | None = None  # called when a renewal finds the lease lost
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.queue} {self.id} lease={self.lease} attempt={self.attempt}>"
+
+    def __str__(self) -> str:
+        return f"task {self.id} of {self.queue}"
 
     @property
     def fence(self) -> int:
@@ -71,18 +104,13 @@ class AsyncTask:
     @property
     def lost(self) -> bool:
         """Whether the lease is known to have ended without our doing: somebody else has the task, or will. Drop the work."""
-        return self._lost is not None and self._lost.is_set()
+        return self._loss is not None and self._loss.known
 
     async def wait_lost(self, timeout_s: float | None = None) -> bool:
         """Wait until the lease is lost, at most ``timeout_s`` seconds; whether it is. Only inside the task's block is it noticed."""
-        if self._lost is None:
-            self._lost = asyncio.Event()
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._lost.wait()
-        except TimeoutError:
-            return False
-        return True
+        if self._loss is None:
+            self._loss = Loss()
+        return await self._loss.wait(timeout_s)
 
     async def ack(self, result: Any = None) -> None:
         """
@@ -113,9 +141,8 @@ class AsyncTask:
         asked_at = self.client.clock.monotonic()
         if lease_ms is not None:
             self.lease_ms = lease_ms
-        command = ("Q.TOUCH", self.queue, self.id, self.lease, "LEASE", self.lease_ms)
-        answer, _ = only(await self.client.line.run([command], again=True))
-        self.touched(int(answer), asked_at)
+        answer, _ = only(await self.client.line.run([self.renewal()], again=True))
+        self.touched(answer, asked_at)
         return self.lease_end_ms
 
     async def _settle(self, verb: str, options: tuple[str | bytes | int, ...], *, moot: bool = True) -> None:
@@ -130,16 +157,24 @@ class AsyncTask:
                 raise
         self.settled = True
 
-    def touched(self, lease_end_ms: int, since: float) -> None:
+    def renewal(self) -> tuple[Arg, ...]:
+        """The request that renews the lease."""
+        return ("Q.TOUCH", self.queue, self.id, self.lease, "LEASE", self.lease_ms)
+
+    def returning(self) -> tuple[Arg, ...]:
+        """The request that gives it back."""
+        return ("Q.RELEASE", self.queue, self.id, self.lease)
+
+    def touched(self, answer: Any, since: float) -> None:
         """The lease was renewed, not earlier than ``since``."""
-        self.lease_end_ms = lease_end_ms
+        self.lease_end_ms = answer
         self.since = since
 
     def mark_lost(self) -> None:
         """The lease has ended without our doing."""
-        if self._lost is None:
-            self._lost = asyncio.Event()
-        self._lost.set()
+        if self._loss is None:
+            self._loss = Loss()
+        self._loss.mark()
 
     async def __aenter__(self) -> Self:
         if not self.settled:

@@ -4,24 +4,37 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import Any, Protocol
 
 from tidewarden.clock import Clock
 from tidewarden.errors import Error, NotHeld
 
+from .connection import Arg
 from .line import Line
-
-if TYPE_CHECKING:
-    from .task import AsyncTask
 
 log = logging.getLogger("tidewarden.client")
 
 SHARE = 3  # of its lease, after which a task is touched
 
 
+class Kept(Protocol):
+    """What is held under a lease: a task, or a lock. ``since``: our monotonic clock at its latest renewal, seconds."""
+
+    lease_ms: int
+    since: float
+    on_lost: Callable[[], object] | None
+
+    def renewal(self) -> tuple[Arg, ...]: ...
+    def returning(self) -> tuple[Arg, ...]: ...
+    def touched(self, answer: Any, since: float) -> None: ...
+    def mark_lost(self) -> None: ...
+
+
 class Toucher:
     """
-    The tasks that somebody works on. One whose lease ended, by the node's word or by our clock, is marked lost.
+    The tasks that somebody works on, and the locks that somebody holds. One whose lease ended, by the node's word or by our
+    clock, is marked lost.
 
     Args: ``clock``: judges when a lease that could not be renewed has ended.
     """
@@ -29,22 +42,22 @@ class Toucher:
     def __init__(self, line: Line, clock: Clock) -> None:
         self._line = line
         self._clock = clock
-        self._timers: dict[AsyncTask, asyncio.TimerHandle] = {}
-        self._due: list[AsyncTask] = []
+        self._timers: dict[Kept, asyncio.TimerHandle] = {}
+        self._due: list[Kept] = []
         self._sending: set[asyncio.Task[None]] = set()
 
     @property
-    def held(self) -> list[AsyncTask]:
+    def held(self) -> list[Kept]:
         """What is kept now."""
         return list(self._timers)
 
-    def keep(self, task: AsyncTask) -> None:
+    def keep(self, task: Kept) -> None:
         """Touch it from now on, until :meth:`drop`."""
         self._again(task, task.lease_ms / 1000 / SHARE - (self._clock.monotonic() - task.since))
         if len(self._timers) == 1:
             self._line.hold(True)
 
-    def drop(self, task: AsyncTask) -> None:
+    def drop(self, task: Kept) -> None:
         """No longer."""
         timer = self._timers.pop(task, None)
         if timer is not None:
@@ -65,10 +78,10 @@ class Toucher:
             sending.cancel()
         await asyncio.gather(*self._sending, return_exceptions=True)
 
-    def _again(self, task: AsyncTask, in_s: float) -> None:
+    def _again(self, task: Kept, in_s: float) -> None:
         self._timers[task] = asyncio.get_running_loop().call_later(max(0.0, in_s), self._is_due, task)
 
-    def _is_due(self, task: AsyncTask) -> None:
+    def _is_due(self, task: Kept) -> None:
         if not self._due:
             asyncio.get_running_loop().call_soon(self._send)
         self._due.append(task)
@@ -80,18 +93,17 @@ class Toucher:
             self._sending.add(sending)
             sending.add_done_callback(self._sending.discard)
 
-    async def _touch(self, tasks: list[AsyncTask]) -> None:
+    async def _touch(self, tasks: list[Kept]) -> None:
         asked_at = self._clock.monotonic()
         answers: list[object]
         try:
-            commands = [("Q.TOUCH", task.queue, task.id, task.lease, "LEASE", task.lease_ms) for task in tasks]
-            answers, _ = await self._line.run(commands, again=True)
+            answers, _ = await self._line.run([task.renewal() for task in tasks], again=True)
         except Error as error:
             answers = [error] * len(tasks)
         for task, answer in zip(tasks, answers, strict=True):
             if task not in self._timers:
                 continue
-            if isinstance(answer, int):
+            if not isinstance(answer, Error):
                 task.touched(answer, asked_at)
                 self._again(task, task.lease_ms / 1000 / SHARE - (self._clock.monotonic() - asked_at))
             elif isinstance(answer, NotHeld):
@@ -101,9 +113,9 @@ class Toucher:
             else:
                 self._again(task, task.lease_ms / 1000 / SHARE / 4)
 
-    def _lose(self, task: AsyncTask, why: str) -> None:
+    def _lose(self, task: Kept, why: str) -> None:
         self.drop(task)
-        log.warning("the lease of task %s of %s is lost: %s", task.id, task.queue, why)
+        log.warning("the lease of %s is lost: %s", task, why)
         task.mark_lost()
         if task.on_lost is not None:
             task.on_lost()

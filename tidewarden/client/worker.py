@@ -14,10 +14,11 @@ from typing import Any, TypeVar
 from tidewarden.clock import sleep
 from tidewarden.errors import BadArg, Denied, Error, NoAuth, NotHeld, Unreachable, WrongPass
 
-from .blocking import Client, Task
+from .blocking import Client
 from .bridge import Bridge
 from .client import AsyncClient
 from .handler import Backoff, Function, Handler
+from .held import Task
 from .options import encoded
 from .task import AsyncTask, reason_of
 from .threads import Threads

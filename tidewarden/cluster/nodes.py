@@ -24,17 +24,23 @@ class Registration:
     boot: int
     age_ms: int
 
+    @property
+    def owner(self) -> str:
+        """The node whose process it is: a further one of a node's is registered as ``node/number``."""
+        return self.node.partition("/")[0]
+
 
 def dead_nodes(nodes: list[Registration], me: str, heard_s: Callable[[str], float]) -> list[Registration]:
     """
     Which registrations are dead: old at the store *and* not heard by Raft. A node that lost only one of the two lives.
 
-    ``heard_s(node)``: seconds since Raft last heard that node, as the leader knows it.
+    ``heard_s(node)``: seconds since Raft last heard that node, as the leader knows it. A node's further processes are dead with it;
+    the end of one alone is its node's to tell, which registers it anew then.
     """
     return [
         node
         for node in nodes
-        if node.node != me and node.age_ms >= DEAD_MS and heard_s(node.node) * 1000 >= DEAD_MS / 2
+        if node.owner != me and node.age_ms >= DEAD_MS and heard_s(node.owner) * 1000 >= DEAD_MS / 2
     ]
 
 

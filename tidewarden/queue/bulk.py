@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 from tidewarden.errors import BadArg, Full
+from tidewarden.queue.placing import in_lane
 from tidewarden.queue.shard import Shard
 from tidewarden.queue.task import COUNT_MAX, STATES, TIME_MAX_MS, NewTask, check_name, check_range
 from tidewarden.queue.upkeep import ALL, Upkeep
@@ -23,8 +24,8 @@ class Bulk(Upkeep):
         if state and state not in STATES:
             raise BadArg(f"STATE is {state[:60]!r}; allowed are {', '.join(STATES)}")
         total = 0
-        # Against the way that tasks take, so that none slips past.
-        for name in (state,) if state else ("buried", "leased", "ready", "delayed"):
+        # Against the way that tasks take, so that none slips past; those of lanes before what would bring them up.
+        for name in (state,) if state else ("buried", "waiting", "leased", "ready", "delayed"):
             pieces = (
                 self._pieces(shard, name, "queue.purge", (name,)) for shard in await self._open(check_name(queue))
             )
@@ -38,7 +39,8 @@ class Bulk(Upkeep):
 
     async def _pieces(self, shard: Shard, state: str, name: str, args: tuple[str, ...]) -> int:
         """Run a script until it has dealt with as many tasks as are in ``state`` now, or finds none."""
-        left = int((await shard.run("queue.stats", ()))[STATES.index(state)])
+        row = await shard.run("queue.stats", ())
+        left = int(row[11 if state == "waiting" else STATES.index(state)])
         total = 0
         while left > 0:
             done = int(await shard.run(name, (*args, min(left, PIECE))))
@@ -85,7 +87,7 @@ class Bulk(Upkeep):
         if len(row) == 1:
             return False  # no body: nothing to move
         task_id = row[0].decode("utf-8", "surrogateescape")
-        priority, due_ms, deadline_ms, lease_ms, attempts, backoff_ms, payload = row[1:]
+        priority, due_ms, deadline_ms, lease_ms, attempts, backoff_ms, payload, lane = row[1:]
         task = NewTask(
             id=task_id,
             at_ms=due_ms,
@@ -94,7 +96,10 @@ class Bulk(Upkeep):
             lease_ms=lease_ms,
             attempts=attempts,
             backoff_ms=backoff_ms,
+            lane=lane.decode() or None,
         )
+        if task.lane:
+            task_id = in_lane(task_id, task.lane, len(targets), moved=True)
         shard = self._lane(targets, task_id)
         reply = await shard.put(task_id, task.options(own=False), payload)
         if reply == 0:

@@ -53,6 +53,28 @@ def shard_of(task_id: str, shards: int) -> int:
     return zlib.crc32(task_id.encode()) % shards if named is None else named
 
 
+def in_lane(task_id: str, lane: str, shards: int, *, moved: bool = False) -> str:
+    """
+    The id under which a task with a lane is put: all of a lane lie in one shard of ``shards``, ``crc32(lane) % shards``, for
+    only there can they be counted, and where that is one of several, the id carries it. ``moved``: one that lies there anyhow
+    stays as it is, and one that names another shard gets a second number.
+
+    Raises: BadArg: the id names another shard, or is too long with this one.
+    """
+    if shards == 1:
+        return task_id
+    shard = zlib.crc32(lane.encode()) % shards
+    named = carried(task_id, shards)
+    if named == shard or (moved and shard_of(task_id, shards) == shard):
+        return task_id
+    if named is not None and not moved:
+        raise BadArg(f"the id {task_id[:60]!r} names shard {named}, but its lane lies in shard {shard}")
+    placed = carry(task_id, shard)
+    if len(placed.encode()) > ID_MAX:
+        raise BadArg(f"the id {placed[:60]!r}… is longer than {ID_MAX} bytes with the shard of its lane")
+    return placed
+
+
 class Chooser(Protocol):
     """How a queue's puts choose their shard; the id says it afterwards."""
 

@@ -113,20 +113,21 @@ class PlainTake:
 class PlainAck:
     """An ack of what the session held: when nobody knows its end, the session goes on holding the task."""
 
-    __slots__ = ("_dropped", "_queues", "_receiver", "_session", "done", "set_result")
+    __slots__ = ("_entry", "_place", "_queues", "_receiver", "_session", "done", "set_result")
 
     def __init__(
-        self, queues: Plain, session: Session, dropped: dict[tuple[str, str], tuple[int, int]], receiver: Receiver
+        self, queues: Plain, session: Session, place: tuple[str, str], entry: tuple[int, int], receiver: Receiver
     ) -> None:
         self._queues = queues
         self._session = session
-        self._dropped = dropped
+        self._place = place
+        self._entry = entry
         self._receiver = receiver
         self.done = never
         self.set_result = receiver.set_result
 
     def set_exception(self, error: BaseException, /) -> None:
-        self._queues.hold_again(self._session, self._dropped)
+        self._queues.hold_again(self._session, {self._place: self._entry})
         self._receiver.set_exception(error)
 
 
@@ -183,7 +184,7 @@ class Plain(Sessions):
             return None
         entry = session.drop(shard.queue, name, lease)
         if entry is not None:
-            receiver = PlainAck(self, session, {(shard.queue, name): entry}, receiver)
+            receiver = PlainAck(self, session, (shard.queue, name), entry, receiver)
         shard.add("queue.ack", (name, lease, b""), receiver)
         return receiver
 

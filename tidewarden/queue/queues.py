@@ -9,10 +9,12 @@ from typing import Any
 from tidewarden.clock import Clock
 from tidewarden.config import Config
 from tidewarden.errors import BadArg, Full, NotHeld
+from tidewarden.queue.placing import in_lane
 from tidewarden.queue.plain import Plain
 from tidewarden.queue.room import put_error
 from tidewarden.queue.session import Session
 from tidewarden.queue.shard import Shard
+from tidewarden.queue.take import give_back
 from tidewarden.queue.task import (
     COUNT_MAX,
     LEASE_MAX_MS,
@@ -51,7 +53,9 @@ class Queues(Plain):
             return self._loop.create_task(self._put_by_name(check_name(queue), task))
         own = not task.id
         task_id = task.id or self._ids.make(self._clock.unix_ms())
-        if queue in self._choosers:
+        if task.lane:
+            task_id = in_lane(task_id, task.lane, len(shards))
+        elif queue in self._choosers:
             task_id = self._choosers[queue](task_id, task.payload, own=own)
         future: asyncio.Future[str] = self._loop.create_future()
 
@@ -139,7 +143,15 @@ class Queues(Plain):
             await self._enter(session.shared, shards)
         if session.closed:
             return []
-        return await self.take(session, queues, count=count, wait_ms=wait_ms, lease_ms=lease_ms, task_id=task_id)
+        taking = self.take(session, queues, count=count, wait_ms=wait_ms, lease_ms=lease_ms, task_id=task_id)
+        try:
+            return await taking
+        except asyncio.CancelledError:
+            if taking.done() and not taking.cancelled() and taking.exception() is None:
+                # The tasks and the end of their consumer came in one turn of the loop.
+                found = taking.result()
+                give_back(found, [self._lane(self._shards[task.queue], task.id) for task in found])
+            raise
 
     def ack(
         self, session: Session, queue: str, pairs: Iterable[tuple[str, int]], result: bytes = b""

@@ -9,6 +9,7 @@ from typing import Any
 
 from tidewarden.errors import Draining, Error, Exists, Full, Internal, NotHeld
 from tidewarden.queue.endings import AGAIN_S, Endings
+from tidewarden.queue.placing import in_lane
 from tidewarden.queue.task import NewTask, check_name, check_range
 
 Line = deque[asyncio.Event]
@@ -51,7 +52,9 @@ class Room(Endings):
             return await self._put_to_each(queue, links, task, waiting)
         own = not task.id
         task_id = task.id or self._ids.make(self._clock.unix_ms())
-        if queue in self._choosers:
+        if task.lane:
+            task_id = in_lane(task_id, task.lane, len(self._shards[queue]))
+        elif queue in self._choosers:
             task_id = self._choosers[queue](task_id, task.payload, own=own)
         if sum(map(len, self._lines.values())) >= self._config.limits.waiting_max:
             raise Full("too many puts wait for room on this node (limits.waiting_max)")

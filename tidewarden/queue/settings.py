@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from typing import Any, Literal
 
@@ -22,8 +23,10 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
     disconnects before a task is buried, 0 = no limit. ``dedup_ms``: how long a finished id of the caller's is
     remembered, 0 = not at all. ``capacity``: tasks in any state that the queue holds at most, cut evenly over its
     shards, 0 = no limit. ``strategy``: how a put chooses its shard: ``hash``, ``round_robin``, or the dotted name of a
-    function that the node's configuration allows. ``history``: ends that a failed task remembers, 0 = none. ``shards`` and
-    ``strategy`` are fixed while the queue holds tasks; ``layout`` counts how often they were changed, and is ours alone.
+    function that the node's configuration allows. ``history``: ends that a failed task remembers, 0 = none. ``lane_limit``:
+    tasks of one lane leased at once, 0 = any number; ``lane_rate``: tasks of one lane taken per second, exact to the
+    thousandth, 0 = any number; ``lane_burst``: how many of those at once after a rest. ``shards`` and ``strategy`` are
+    fixed while the queue holds tasks; ``layout`` counts how often they were changed, and is ours alone.
     """
 
     shards: int = 1
@@ -37,6 +40,9 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
     losses_max: int = 10
     backoff_cap_ms: int = 3_600_000
     capacity: int = 0
+    lane_limit: int = 1
+    lane_rate: float = 0
+    lane_burst: int = 1
     strategy: str = "hash"
     history: int = 5
     layout: int = 0
@@ -49,7 +55,12 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
         """What configure.lua writes into each shard's record, as name, value, …"""
         fields: list[str | int] = []
         for name in SHARD_FIELDS:
-            fields += (name, -(-self.capacity // self.shards) if name == "capacity" else getattr(self, name))
+            value = getattr(self, name)
+            if name == "capacity":
+                value = -(-value // self.shards)
+            elif name == "lane_rate":
+                value = round(value * 1000)
+            fields += (name, value)
         return fields
 
 
@@ -76,7 +87,13 @@ SHARD_FIELDS = (
     "backoff_cap_ms",
     "history",
     "capacity",
+    "lane_limit",
+    "lane_rate",
+    "lane_burst",
 )
+LANE_FIELDS = ("lane_limit", "lane_rate", "lane_burst")
+LANE_RATE_MAX = 100_000
+_RATE = re.compile(r"[0-9]{1,6}(\.[0-9]{1,3}0*)?")
 LIMITS: dict[str, tuple[int, int]] = {
     "shards": (1, SHARDS_MAX),
     "lease_ms": (1, 30 * 86_400_000),
@@ -87,6 +104,8 @@ LIMITS: dict[str, tuple[int, int]] = {
     "losses_max": (0, 65_535),
     "backoff_cap_ms": (1, 366 * 86_400_000),
     "capacity": (0, 10**12),
+    "lane_limit": (0, 10**6),
+    "lane_burst": (1, 10**6),
     "history": (0, 20),
 }
 CHOICES: dict[str, tuple[str, ...]] = {"durability": ("one", "fsync"), "order": ("bands", "edf")}
@@ -108,6 +127,12 @@ def changed(
             if not text.removeprefix("-").isdecimal() or not low <= int(text) <= high:
                 raise BadArg(f"{name} is {value!r}; allowed is {low} to {high}")
             found[name] = int(text)
+        elif name == "lane_rate":
+            if _RATE.fullmatch(str(value)) is None or float(value) > LANE_RATE_MAX:
+                raise BadArg(
+                    f"{name} is {value!r}; allowed is 0 to {LANE_RATE_MAX} a second, with at most three decimals"
+                )
+            found[name] = float(value)
         elif name in CHOICES:
             if name == "durability" and value == "quorum":
                 raise BadArg(
@@ -124,7 +149,8 @@ def changed(
                 )
             found[name] = value
         else:
-            raise BadArg(f"there is no queue setting {name!r}; there are {', '.join((*LIMITS, *CHOICES, 'strategy'))}")
+            names = ", ".join((*LIMITS, *CHOICES, "lane_rate", "strategy"))
+            raise BadArg(f"there is no queue setting {name!r}; there are {names}")
     if found.get("durability") == "fsync" and not fsync_always:
         raise BadArg('durability fsync needs store.fsync = "always" in the configuration')
     return msgspec.structs.replace(old, **found)

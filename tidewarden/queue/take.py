@@ -110,7 +110,7 @@ class Take:
             return
         tasks = [Taken(shard.queue, row[0].decode("utf-8", "surrogateescape"), *row[1:]) for row in done.result()]
         if self.future.done():
-            _give_back(tasks, [shard] * len(tasks))
+            give_back(tasks, [shard] * len(tasks))
             return
         self._got += tasks
         self._from += [shard] * len(tasks)
@@ -199,11 +199,11 @@ class Take:
             for shard in self._shards:
                 shard.unpark(self)
         if self.future.cancelled():
-            _give_back(self._got, self._from)
+            give_back(self._got, self._from)
         self._on_end(self)
 
 
-def _give_back(tasks: Sequence[Taken], shards: Sequence[Shard]) -> None:
+def give_back(tasks: Sequence[Taken], shards: Sequence[Shard]) -> None:
     """Nobody is there any more for what was taken: it is ready again, and the attempt does not count."""
     for task, shard in zip(tasks, shards, strict=True):
         shard.end(task.id, task.lease, "release").add_done_callback(_seen)

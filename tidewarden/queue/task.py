@@ -18,7 +18,8 @@ COUNT_MAX = 1000
 NAME_MAX = 200
 ID_MAX = 200
 REASON_MAX = 240
-STATES = ("delayed", "ready", "leased", "buried")
+LANE_MAX = 200
+STATES = ("delayed", "ready", "leased", "buried", "waiting")
 
 # The table of a task's life, as the documentation shows it and the tests play it against the scripts.
 TRANSITIONS: dict[str, dict[str, str]] = {
@@ -35,6 +36,8 @@ TRANSITIONS: dict[str, dict[str, str]] = {
         "delete": "done",
     },
     "buried": {"kick": "ready", "delete": "done"},
+    # Of a lane, where others become ready: until its turn comes there.
+    "waiting": {"turn": "ready", "take": "leased", "expire": "buried", "delete": "done"},
 }
 
 Mode: TypeAlias = Literal["keep", "fail", "replace"]
@@ -92,6 +95,13 @@ def check_payload(data: bytes, what: str, bytes_max: int) -> bytes:
     return data
 
 
+def check_lane(lane: str) -> str:
+    """The lane, if a task may have it. Raises: BadArg: empty, longer than 200 bytes, or no UTF-8 text."""
+    if not 1 <= len(lane.encode("utf-8", "replace")) <= LANE_MAX or any("\ud800" <= c <= "\udfff" for c in lane):
+        raise BadArg(f"LANE is {lane[:60]!r}; allowed are 1 to {LANE_MAX} bytes of UTF-8 text")
+    return lane
+
+
 @dataclass(slots=True)
 class NewTask:
     """
@@ -99,7 +109,8 @@ class NewTask:
 
     Times are the store's: ``delay_ms`` and ``within_ms`` count from the put; 0 means "the queue's" for ``lease_ms``
     and "no limit", "no backoff", "for ever" for ``attempts``, ``backoff_ms`` and ``ttl_ms`` (how long after the put it may
-    still be taken; then it is buried). Without an id we make one, which sorts by time.
+    still be taken; then it is buried). Without an id we make one, which sorts by time. ``lane``: the tasks of one lane run
+    as few at a time and as slowly as the queue's ``lane_limit`` and ``lane_rate`` say, lanes in turn; None: no lane.
     """
 
     payload: bytes = b""
@@ -114,6 +125,7 @@ class NewTask:
     backoff_ms: int = 0
     if_exists: Mode = "keep"
     ttl_ms: int = 0
+    lane: str | None = None
 
     def check(self, payload_max: int) -> None:
         """Raises: BadArg, TooBig: the first field that is not allowed, with what is."""
@@ -141,6 +153,8 @@ class NewTask:
             raise BadArg(
                 f"TTL is {self.ttl_ms} and DELAY {self.delay_ms}; both count from the put, so nobody could take it"
             )
+        if self.lane is not None:
+            check_lane(self.lane)
         if self.if_exists not in ("keep", "fail", "replace"):
             raise BadArg(f"IFEXISTS is {self.if_exists!r}; allowed are keep, fail, replace")
 
@@ -154,7 +168,7 @@ class NewTask:
             and self.deadline_ms is None
             and self.within_ms is None
             and self.priority == 50
-            and not (self.lease_ms or self.attempts or self.backoff_ms or self.ttl_ms)
+            and not (self.lease_ms or self.attempts or self.backoff_ms or self.ttl_ms or self.lane)
         ):
             return ""
         due = (1, self.delay_ms) if self.delay_ms is not None else (2, self.at_ms) if self.at_ms is not None else (0, 0)
@@ -168,6 +182,7 @@ class NewTask:
         return (
             f"{due[0]} {due[1]} {limit[0]} {limit[1]} {self.priority} {self.lease_ms} {self.attempts} {self.backoff_ms} "
             f"{int(own)} {self.if_exists}{f' {self.ttl_ms}' if self.ttl_ms else ''}{' ' * (waits and not self.ttl_ms)}{'w' * waits}"
+            f"{f'@{self.lane}' if self.lane else ''}"
         )
 
 
@@ -234,7 +249,7 @@ class Changes:
 
 FIELDS = (
     "id", "state", "payload", "priority", "due_ms", "deadline_ms", "attempts", "losses", "lease", "at_ms", "holder", "reason",
-    "lease_ms", "attempts_max", "backoff_ms", "expires_ms", "history",
+    "lease_ms", "attempts_max", "backoff_ms", "expires_ms", "lane", "history",
 )  # fmt: skip
 
 
@@ -242,7 +257,7 @@ def described(queue: str, row: list[Any]) -> dict[str, Any]:
     """A task as ``Q.PEEK`` shows it, from peek.lua's row. ``at_ms``: lease end, time of burying, or the index's score."""
     shown: dict[str, Any] = {"queue": queue}
     for name, value in zip(FIELDS, row, strict=True):
-        if name in ("id", "state", "holder", "reason"):
+        if name in ("id", "state", "holder", "reason", "lane"):
             shown[name] = value.decode("utf-8", "surrogateescape")
         elif name == "history":
             shown[name] = [

@@ -10,12 +10,14 @@ import msgspec
 
 from tidewarden.errors import BadArg, NotFound, NotHeld, Stale
 from tidewarden.queue.placing import STRATEGIES
-from tidewarden.queue.settings import QueueSettings, changed
+from tidewarden.queue.settings import LANE_FIELDS, QueueSettings, changed
+from tidewarden.queue.shard import Shard
 from tidewarden.queue.task import COUNT_MAX, STATES, TIME_MAX_MS, Changes, check_id, check_name, check_range, described
 from tidewarden.queue.topics import Topics
 from tidewarden.store.link import Arg
 
 ALL = 2**31  # a count that is no limit
+LANES_PIECE = 200  # lanes that one script looks at when a setting of theirs changes
 
 
 class Upkeep(Topics):
@@ -122,13 +124,12 @@ class Upkeep(Topics):
             if links is None:
                 raise NotFound(f"there is no queue {queue}")
             return {"topic": queue, "queues": sorted(links.decode().split())}
-        names = ("delayed", "ready", "leased", "buried")
         total: dict[str, Any] = {
             "queue": queue,
             "shards": 0,
-            **dict.fromkeys(names, 0),
+            **dict.fromkeys(STATES, 0),
             "paused_until_ms": 0,
-            "waiting": 0,
+            "waiting_nodes": 0,
             "schedules": 0,
         }
         oldest: list[int] = []
@@ -137,11 +138,12 @@ class Upkeep(Topics):
         waiting_takes = 0
         each: list[dict[str, int]] = []
         for row, shard in zip(await self._each(queue, "queue.stats", ()), self._shards[queue], strict=True):
-            for name, value in zip(names, row[:4], strict=True):
+            counts = dict(zip(STATES, (*row[:4], row[11]), strict=True))
+            for name, value in counts.items():
                 total[name] += value
-            each.append({"shard": shard.index, **dict(zip(names, row, strict=False)), "total": sum(row[:4])})
+            each.append({"shard": shard.index, **counts, "total": sum(counts.values())})
             total["paused_until_ms"] = max(total["paused_until_ms"], row[4])
-            total["waiting"] = max(total["waiting"], row[5])
+            total["waiting_nodes"] = max(total["waiting_nodes"], row[5])
             oldest += [row[6]] if row[6] >= 0 else []
             upcoming += [row[7]] if row[7] >= 0 else []
             for name, value in zip(row[9][::2], row[9][1::2], strict=True):
@@ -149,8 +151,7 @@ class Upkeep(Topics):
             total["schedules"] += row[10]
             waiting_takes = max(waiting_takes, len(shard.parked))
         total["shards"] = len(self._shards[queue])
-        total["total"] = sum(total[name] for name in names)
-        total["waiting_nodes"] = total.pop("waiting")
+        total["total"] = sum(total[name] for name in STATES)
         total["waiting_takes_here"] = waiting_takes
         total["oldest_ready_deadline_ms"] = min(oldest, default=-1)
         total["next_ms"] = min(upcoming, default=-1)
@@ -184,7 +185,18 @@ class Upkeep(Topics):
         if not await self._by_name("queue.change", queue, raw, msgspec.json.encode(new)):
             raise Stale(f"the settings of {queue} were changed by somebody else at the same time; repeat this")
         self._build(queue, new)
+        if any(getattr(new, name) != getattr(old, name) for name in LANE_FIELDS):
+            await asyncio.gather(*(self._look_at_lanes(shard) for shard in shards))
         return new.shown()
+
+    async def _look_at_lanes(self, shard: Shard) -> None:
+        """Lanes follow the new settings, in bounded pieces. Where this breaks off, the rest do at their next event."""
+        for part in ("heads", "waiting"):
+            cursor = b""
+            while True:
+                cursor = await shard.run("queue.lanes", (part, cursor, LANES_PIECE))
+                if not cursor:
+                    break
 
     async def _close_cut(self, queue: str, raw: bytes, old: QueueSettings, cut: list[str]) -> None:
         """

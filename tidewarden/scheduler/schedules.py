@@ -49,6 +49,7 @@ class _Task(msgspec.Struct, frozen=True, kw_only=True):
     attempts: int = 0
     backoff_ms: int = 0
     ttl_ms: int = 0
+    lane: str = ""
 
 
 class Schedules:
@@ -74,6 +75,10 @@ class Schedules:
         check_schedule_name(name)
         check_name(queue)
         options = _task(task, self._payload_max)
+        if task.lane and await self._queues.shards(queue) > 1:
+            raise BadArg(
+                f"LANE in a schedule needs a queue of one shard; {queue} has more, and the name has chosen one"
+            )
         shard = await self._shard(queue, name)
         now_ms, _ = await self._queues.script("scheduler.find", queue, shard, [name])
         tick_ms = first_tick(spec.anchored(now_ms), now_ms)
@@ -245,6 +250,7 @@ def _task(task: NewTask, payload_max: int) -> _Task:
         attempts=task.attempts,
         backoff_ms=task.backoff_ms,
         ttl_ms=task.ttl_ms,
+        lane=task.lane or "",
     )
 
 

@@ -24,6 +24,7 @@ from .slot import PendingSlot, Slot
 from .verbs import Command, Pending, Request
 
 if TYPE_CHECKING:
+    from .relay import Relay
     from .resp import RespServer
 
 log = logging.getLogger("tidewarden.server")
@@ -39,7 +40,7 @@ class Connection(Flow):
 
     __slots__ = (
         "_begun_count", "_command", "_commands", "_reader", "_slots", "id", "last_command", "mute", "plan",
-        "resp", "session",
+        "relay", "resp", "session",
     )  # fmt: skip
 
     def __init__(self, server: RespServer) -> None:
@@ -50,6 +51,7 @@ class Connection(Flow):
         self.last_command = ""
         self.mute = 0  # how many of the next replies are not to be sent (CLIENT REPLY)
         self.plan: Plan | None = None  # since MULTI
+        self.relay: Relay | None = None  # to the node's first process, where this is a further one
         self._commands = server.commands
         self._reader = RequestReader(server.request_bytes, server.arguments_max, server.line_bytes)
         self._slots: deque[Slot] = deque()
@@ -63,7 +65,7 @@ class Connection(Flow):
         name = transport.get_extra_info("peername")
         address = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else str(name or "local")
         self.peer = Peer(address, self.server.clock.monotonic(), let_in=self.server.let_in())
-        self.id = self.server.admit(self)
+        self.id = self.admitted()
         if self.id == 0:
             self._out.append(
                 self.refuse(Full("This node has as many connections as it may. Close one, or try another."))
@@ -71,6 +73,10 @@ class Connection(Flow):
             self.hang_up()
             self._pump()
         self.leave()
+
+    def admitted(self) -> int:
+        """Its number, or 0: it may not stay."""
+        return self.server.admit(self)
 
     def data_received(self, data: bytes) -> None:
         if self._closing:
@@ -91,8 +97,12 @@ class Connection(Flow):
             self._read_ahead(len(data))
 
     def eof_received(self) -> bool:
+        if self._held_up:
+            self.hang_up()  # an answer that is there already still goes: its tasks are a session's, which may live on
+            self.end_waits()
+            return True
         holds = self.session is not None and self.session.held
-        if holds or self._held_up or not (self._begun_count or self._requests):
+        if holds or not (self._begun_count or self._requests):
             return False
         self._closing = True  # a script's last words, like `printf … | nc`: answer, then close
         return True
@@ -103,6 +113,8 @@ class Connection(Flow):
         if self._stall is not None:
             self._stall.cancel()
         self.end_waits()
+        if self.relay is not None:
+            self.relay.close()
         self.server.forget(self)
 
     # What handlers call.

@@ -77,6 +77,11 @@ class Flow(asyncio.Protocol):
         self._read(self._roomy())
         self._pump()
 
+    @property
+    def closing(self) -> bool:
+        """Whether nothing more is read: it ends when what is under way is answered."""
+        return self._closing
+
     def hang_up(self) -> None:
         """Read nothing more; close when what is under way is answered."""
         self._closing = True

@@ -27,7 +27,7 @@ TASK_OPTIONS = {
     "BACKOFF": Option("backoff_ms", number),
     "IFEXISTS": Option("if_exists", lowered),
     "TTL": Option("ttl_ms", number),
-    "LANE": Option("lane", unsupported),
+    "LANE": Option("lane", text),
     "WAIT": Option("wait_ms", unsupported),
 }
 PUT = Options("Q.PUT", {**TASK_OPTIONS, "WAIT": Option("wait_ms", number)})
@@ -188,7 +188,7 @@ def _taken(tasks: list[Taken], resp: int) -> bytes:
 LEASED = "queue id lease"
 COMMANDS = (
     Command("Q.PUT", put, 3, ANY, "queue payload [ID id] [DELAY ms | AT unix_ms] [DEADLINE unix_ms | WITHIN ms] "
-            "[PRIORITY n] [LEASE ms] [ATTEMPTS n] [BACKOFF ms] [TTL ms] [IFEXISTS keep|fail|replace] [WAIT ms]", group="queue"),
+            "[PRIORITY n] [LEASE ms] [ATTEMPTS n] [BACKOFF ms] [TTL ms] [LANE key] [IFEXISTS keep|fail|replace] [WAIT ms]", group="queue"),
     Command("Q.TAKE", take, 3, ANY, "[COUNT n] [WAIT ms] [LEASE ms] [ID id] FROM queue [queue …]", group="queue"),
     Command("Q.ACK", ack, 4, ANY, f"{LEASED} [id lease …] [RESULT bytes]", group="queue"),
     Command("Q.RELEASE", release, 4, 8, f"{LEASED} [DELAY ms] [REASON text]", group="queue"),

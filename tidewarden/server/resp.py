@@ -7,7 +7,8 @@ import logging
 import os
 import socket
 from collections import Counter, defaultdict
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from tidewarden import __version__
 from tidewarden.clock import Clock, sleep
@@ -17,7 +18,12 @@ from tidewarden.errors import Error
 from .commands import COMMANDS
 from .connection import Connection
 from .parts import Cluster, Locks, Queues, Schedules, Session, Tokens
+from .sums import add_up
 from .users import DEFAULT_USER, Users
+
+if TYPE_CHECKING:
+    from .relay import HandOver
+    from .verbs import Command
 
 log = logging.getLogger("tidewarden.server")
 
@@ -38,6 +44,11 @@ class RespServer:
         queues, tokens, schedules, cluster, locks: the rooms that answer; without tokens, schedules or locks their verbs are refused.
         clock: for ages in CLIENT LIST, the delay after a wrong secret, the grace of :meth:`stop`.
         users: shared with the HTTP door; made from the configuration when absent.
+        commands: its verbs.
+        port: where it listens instead, together with the node's other processes (SO_REUSEPORT).
+        hand_over: in a further process, gives the first one an end of a line (:mod:`.relay`).
+
+    ``others`` gives the stats of the node's other processes, which are added to this one's.
     """
 
     def __init__(
@@ -50,6 +61,10 @@ class RespServer:
         clock: Clock,
         users: Users | None = None,
         locks: Locks | None = None,
+        *,
+        commands: dict[bytes, Command] = COMMANDS,
+        port: int = 0,
+        hand_over: HandOver | None = None,
     ) -> None:
         self.config = config
         self.queues = queues
@@ -59,7 +74,12 @@ class RespServer:
         self.cluster = cluster
         self.clock = clock
         self.users = users or Users(config.users, clock, loopback=is_loopback(config.node.host))
-        self.commands = COMMANDS
+        self.commands = commands
+        self.hand_over = hand_over
+        self._shares_port = port > 0 or config.node.processes > 1
+        self._port = port or config.node.resp_port
+        self.relayed: set[Connection] = set()  # those that came in at another process
+        self.others: Callable[[], Iterable[Mapping[str, Any]]] = tuple
         self.request_bytes = config.limits.request_bytes
         self.line_bytes = config.limits.line_bytes
         self.arguments_max = 2 * config.limits.batch_max + 16
@@ -82,7 +102,11 @@ class RespServer:
         self._started = self.clock.monotonic()
         node = self.config.node
         self._server = await self.loop.create_server(
-            lambda: Connection(self), node.host, node.resp_port, backlog=BACKLOG
+            lambda: Connection(self),
+            node.host,
+            self._port,
+            backlog=BACKLOG,
+            reuse_port=self._shares_port or None,
         )
         for listening in self._server.sockets:  # whoever is accepted inherits these
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -126,9 +150,13 @@ class RespServer:
             await self._settled.wait()
 
     def stats(self) -> dict[str, Any]:
-        """Connections, waiting requests, requests by verb, errors by word, refused logins."""
+        """Connections, waiting requests, requests by verb, errors by word, refused logins; of all the node's processes."""
+        return add_up(self.own_stats(), *self.others())
+
+    def own_stats(self) -> dict[str, Any]:
+        """Likewise, of this process."""
         return {
-            "connections": len(self.connections),
+            "connections": len(self.connections) - len(self.relayed),
             "connections_total": self.connections_total,
             "refused_total": self.refused_total,
             "waiting": self.waiting,
@@ -141,7 +169,7 @@ class RespServer:
 
     def admit(self, connection: Connection) -> int:
         """A new peer's number, or 0: there are too many."""
-        if len(self.connections) >= self.config.limits.connections_max or self.draining:
+        if len(self.connections) - len(self.relayed) >= self.config.limits.connections_max or self.draining:
             self.refused_total += 1
             return 0
         self.connections.add(connection)
@@ -179,15 +207,15 @@ class RespServer:
 
     def info(self) -> str:
         """What INFO answers."""
-        status = self.cluster.status()
+        status, stats = self.cluster.status(), self.stats()
         lines = [
             "# Server", f"tidewarden_version:{__version__}", f"process_id:{os.getpid()}", f"tcp_port:{self.port}",
             f"uptime_in_seconds:{int(self.clock.monotonic() - self._started)}", "redis_mode:standalone",
-            "# Clients", f"connected_clients:{len(self.connections)}", f"blocked_clients:{self.waiting}",
+            "# Clients", f"connected_clients:{stats['connections']}", f"blocked_clients:{stats['waiting']}",
             f"maxclients:{self.config.limits.connections_max}",
-            "# Stats", f"total_connections_received:{self.connections_total}",
-            f"total_commands_processed:{sum(self.calls.values())}", f"rejected_connections:{self.refused_total}",
-            f"total_error_replies:{self.errors.total()}",
+            "# Stats", f"total_connections_received:{stats['connections_total']}",
+            f"total_commands_processed:{sum(stats['requests_total'].values())}", f"rejected_connections:{stats['refused_total']}",
+            f"total_error_replies:{sum(stats['errors_total'].values())}",
             "# Cluster", *(f"{name}:{status.get(name)}" for name in STATUS),
         ]  # fmt: skip
         return "\r\n".join(lines) + "\r\n"

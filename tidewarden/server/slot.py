@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING, Any
 
 from tidewarden.errors import Draining
@@ -11,6 +12,8 @@ from .verbs import Pending
 
 if TYPE_CHECKING:
     from .connection import Connection
+
+log = logging.getLogger("tidewarden.server")
 
 
 class Slot:
@@ -44,14 +47,25 @@ class Slot:
         except Exception as error:
             self.reply = self.connection.refuse(error)
         if self.begun:
-            self.connection.answered(self)
+            self._tell()
 
     def set_exception(self, error: BaseException, /) -> None:
-        if isinstance(error, asyncio.CancelledError):
-            error = Draining("This node is going down. Connect to another.")
-        self.reply = self.connection.refuse(error)
+        if not isinstance(error, asyncio.CancelledError):
+            self.reply = self.connection.refuse(error)
+        elif self.connection.closing:
+            self.reply = b""  # the peer has gone, or has said that it will say no more: it called this off itself
+        else:
+            self.reply = self.connection.refuse(Draining("This node is going down. Connect to another."))
         if self.begun:
+            self._tell()
+
+    def _tell(self) -> None:
+        try:
             self.connection.answered(self)
+        except Exception:
+            # Other peers' replies come in the same call, which must not end here.
+            log.exception("a defect in sending a reply; its peer is cut off")
+            self.connection.abort()
 
     def cancel(self) -> None:
         """Nobody waits any longer."""

@@ -104,7 +104,7 @@ def peek(connection: Connection, request: Request) -> Pending:
         return Pending(queues.peek(queue, text("An id", request[2])), replies.encode)
     fields = PAGE.parse(request, 2)
     if "state" not in fields:
-        raise BadArg("Q.PEEK needs an id, or STATE and one of delayed, ready, leased, buried.")
+        raise BadArg("Q.PEEK needs an id, or STATE and one of delayed, ready, leased, buried, waiting.")
     page = queues.page(queue, fields["state"], fields.get("count", PAGE_COUNT), fields.get("after", ""))
     return Pending(page, replies.encode)
 

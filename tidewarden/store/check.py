@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 
-from tidewarden.errors import ConfigError
+from tidewarden.errors import ConfigError, Error, StoreDown
 from tidewarden.store.connect import redact
 from tidewarden.store.link import Link
 
+log = logging.getLogger("tidewarden.store")
+
 OLDEST = (6, 2)
 WAITAOF_FROM = (7, 2)
+
+# What a server needs to keep small hashes and pieces of indexes as packed strings: see queue/lua/shared/layout.lua.
+LISTPACKS = {"hash-max-listpack-entries": 256, "hash-max-listpack-value": 1024, "zset-max-listpack-entries": 320}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +61,30 @@ def problems_of(info: dict[str, str]) -> list[str]:
     if info.get("cluster_enabled") == "1":
         problems.append("it is a node of a Redis Cluster, which this version does not speak; name a single server")
     return problems
+
+
+async def warn_of_settings(link: Link) -> None:
+    """Say once what the server's settings cost in memory, where it tells them. Raises: StoreDown."""
+    try:
+        found = await link.call("CONFIG", "GET", "*-max-*p*")  # ziplist before Redis 7
+    except StoreDown:
+        raise
+    except Error as error:  # a managed service that hides its settings
+        log.info("the store does not tell its settings (%s); docs/operations.md says which ones save memory", error)
+        return
+    told = {
+        name.decode().replace("ziplist", "listpack"): int(value)
+        for name, value in zip(found[::2], found[1::2], strict=True)
+        if name.startswith((b"hash-max", b"zset-max"))
+    }
+    small = [
+        f"{name} {value} (now {told.get(name, '?')})" for name, value in LISTPACKS.items() if told.get(name, 0) < value
+    ]
+    if small:
+        log.warning(
+            "the store's settings cost memory: a task of some hundred bytes takes about 285 bytes instead of 190; set %s",
+            ", ".join(small),
+        )
 
 
 async def check_store(link: Link, cluster: str) -> Server:

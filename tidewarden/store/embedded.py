@@ -32,6 +32,7 @@ from tidewarden.clock import Clock, sleep
 from tidewarden.config import Store
 from tidewarden.errors import ConfigError, StoreDown
 from tidewarden.store.binary import find_binary
+from tidewarden.store.check import LISTPACKS
 from tidewarden.store.child import FolderLock, how_ended, kill_group, start_child, stop_child
 
 log = logging.getLogger("tidewarden.store")
@@ -213,6 +214,7 @@ class EmbeddedStore:
             "appendfsync": self._config.fsync,
             "maxmemory": str(self._config.maxmemory_bytes),
             "maxmemory-policy": "noeviction",
+            **{name: str(value) for name, value in LISTPACKS.items()},
         }
         return "# Written by Tidewarden at each start; changes are lost.\n" + "".join(
             f"{name} {value}\n" for name, value in lines.items()

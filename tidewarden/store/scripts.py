@@ -41,15 +41,23 @@ def _read(package: str) -> Iterator[tuple[str, str]]:
                 yield path.name, path.read_text("utf-8")
 
 
+def shared_text(shared: tuple[str, ...]) -> str:
+    """The files that stand before every script: of a package and its folder ``lua/shared``, in this order."""
+    folder = resources.files(shared[0]) / "lua" / "shared"
+    return "\n".join((folder / name).read_text("utf-8") for name in shared[1:])
+
+
 def _sha(source: bytes) -> str:
     return hashlib.sha1(source, usedforsecurity=False).hexdigest()
 
 
 class Scripts:
     """
-    Every script of the product. ``shared`` is a file put before each script of ``packages``; a package's ``prelude.lua`` comes next.
-    The shared file's ``begin(KEYS, ARGV)``, the prelude's ``prepare()`` where it has one, and ``run(verb)`` are called with the
-    script as a function. A header line ``-- VERBS a b`` puts the folder's ``a.lua`` and ``b.lua`` before it, as functions.
+    Every script of the product. ``shared`` is a package and files of its folder ``lua/shared``, put before each script of
+    ``packages`` in this order; a package's
+    ``prelude.lua`` comes next. The shared files' ``begin(KEYS, ARGV)``, the prelude's ``prepare()`` where it has one, and
+    ``run(verb)`` are called with the script as a function. A header line ``-- VERBS a b`` puts the folder's ``a.lua`` and
+    ``b.lua`` before it, as functions.
 
     Packages in ``plain`` get nothing put before theirs.
 
@@ -58,15 +66,14 @@ class Scripts:
     """
 
     def __init__(
-        self, shared: tuple[str, str], packages: Sequence[str], plain: Sequence[str] = (), *, library: bool = False
+        self, shared: tuple[str, ...], packages: Sequence[str], plain: Sequence[str] = (), *, library: bool = False
     ) -> None:
-        package, name = shared
-        head = dict(_read(package))[name]
+        head = shared_text(shared)
         self.uses_library = library
         self._scripts: dict[str, Script] = {}
         self._library = ["local KEYS, ARGV", head]
         for package in packages:
-            self._add(package, head, skip=name)
+            self._add(package, head)
         for package in plain:
             self._add_plain(package)
         text = "\n".join(self._library)
@@ -82,14 +89,12 @@ class Scripts:
         source = text.encode()
         self._scripts[name] = Script(name, source, _sha(source), function)
 
-    def _add(self, package: str, head: str, skip: str) -> None:
+    def _add(self, package: str, head: str) -> None:
         files = dict(_read(package))
         prelude = files.pop(PRELUDE, "")
         begin = "begin(KEYS, ARGV)\n" + ("prepare()\n" if _PREPARED in prelude else "")
         self._library += ["do", prelude]
         for name, text in files.items():
-            if name == skip:
-                continue
             parts = _PARTS.search(text)
             before = "".join(
                 f"local function {part}()\n{files[part + '.lua']}\nend\n"

@@ -37,8 +37,15 @@ end
 if #gone > 0 then
   for holder, list in pairs(by) do redis.call('ZREM', key('leased:' .. holder), unpack(list)) end
   if #kept > 0 then redis.call('ZREM', key('held'), unpack(kept)) end
+  if S.lanes == 1 then -- only the body knows the lane
+    local bodies = records_get(gone)
+    for i = 1, #gone do
+      local t = bodies[i] and decode(bodies[i])
+      if t and t.lane then laned().leave(gone[i], t, 'leased') end
+    end
+  end
   redis.call('HDEL', key('tries'), unpack(gone))
-  redis.call('HDEL', key('tasks'), unpack(gone))
+  records_drop(gone)
   count('acked', #gone)
   freed = true
   for i = 1, #ids do

@@ -23,7 +23,7 @@ for i = 1, #parts do
   if not ok then answer = {err = 'INTERNAL ' .. tostring(answer)} end -- the other parts' writes need their record
   reply[i] = answer
   if verb == 'put' and answer.err then -- nothing was written: nothing may be counted
-    S, changed, counts, counted, woke, alarm_lowered = nil, {}, {}, false, false, false
+    S, lanes, changed, counts, counted, woke, alarm_lowered = nil, nil, {}, {}, false, false, false
   end
 end
 ARGV, joined, growing = all, false, #parts == 1 and growing

@@ -1,6 +1,6 @@
 -- check: look for what cannot be, in one piece of the shard; with `repair` put it right.
 -- KEYS    1 the shard  2 the view
--- ARGV    3 part (record, tasks, tries, waits, or the name of an index)  4 cursor ("0": from the start)  5 entries at most, about  6 repair 0|1
+-- ARGV    3 part (record, tasks, tries, waits, lanes, or the name of an index)  4 cursor ("0": from the start)  5 entries at most, about  6 repair 0|1
 -- RETURNS {cursor ("0": this part is done), entries seen, problems {kind, id, detail, repaired 0|1}, names of the indexes (of `record` only)}
 -- A task that lies nowhere, or in two places, goes back to ready (or delayed, when it is not due) and loses its lease; an entry without a task is dropped.
 open()
@@ -17,7 +17,7 @@ end
 local function score(index, id) return redis.call('ZSCORE', key(index), id) end
 
 local function check_record()
-  names = {'delayed', 'buried', 'expiring', 'held'}
+  names = {'delayed', 'buried', 'expiring', 'held', 'waiting', 'running', 'lanes'}
   for priority = 0, 99 do
     local name = 'ready:' .. priority
     if redis.call('EXISTS', key(name)) == 1 then
@@ -28,32 +28,59 @@ local function check_record()
     end
   end
   for _, name in ipairs(indexes_of('leased')) do names[#names + 1] = name end
+  local records, later = 0, 0
+  if S.buckets <= 1000 then -- where there are more, their entries are looked at one by one, but not counted
+    for i = 0, S.buckets - 1 do records = records + redis.call('HLEN', bucket_key(i)) end
+    if records ~= S.stored then problem('count of tasks', '', text(S.stored) .. ' instead of ' .. text(records), function() set('stored', records) end) end
+  end
+  local pieces = pieces_from(0, 1000)
+  if #pieces <= 1000 then
+    for _, name in ipairs(pieces) do later = later + redis.call('ZCARD', name) end
+    if later ~= S.later then problem('count of delayed tasks', '', text(S.later) .. ' instead of ' .. text(later), function() set('later', later) end) end
+  end
   local waits = redis.call('HLEN', key('waits'))
   if waits ~= S.awaited then problem('count of waits', '', text(S.awaited) .. ' instead of ' .. text(waits), function() set('awaited', waits) end) end
   if S.ttls == 0 and redis.call('EXISTS', key('expiring')) == 1 then
     problem('TTLs not in the record', '', 'expiring', function() set('ttls', 1) end)
     S.ttls = 1
   end
+  if S.slots ~= 1 and redis.call('EXISTS', key('slots')) == 1 then
+    problem('slots not in the record', '', 'slots', function() set('slots', 1) end)
+    S.slots = 1
+  end
+  if S.lanes ~= 1 and redis.call('EXISTS', key('lanes'), key('waiting'), key('running')) > 0 then
+    problem('lanes not in the record', '', 'lanes', function() set('lanes', 1) end)
+  end
   local at = next_event()
   if at < S.alarm then problem('late alarm', '', text(S.alarm) .. ' instead of ' .. text(at), function() note(at) end) end
 end
 
-local function places_of(id, r)
+local function places_of(id, t, r)
   local places, leased = {}, indexes_of('leased')
   local index = r and index_of(r.holder) or ''
   if index ~= '' and not has(S.holders, index) then leased[#leased + 1] = 'leased:' .. index end
-  for _, list in ipairs({{'delayed', 'buried'}, indexes_of('ready'), leased}) do
+  if delayed_score(id, delayed_at(t, r)) then places[1] = 'delayed' end
+  for _, list in ipairs({{'buried'}, indexes_of('ready'), leased}) do
     for _, name in ipairs(list) do
       if score(name, id) then places[#places + 1] = name end
     end
   end
+  if t.lane and score('waiting', laned().entry(id, t)) then places[#places + 1] = 'waiting' end
   return places
 end
 
 local function back_to_ready(id, t, r, places)
   return function()
-    for _, name in ipairs(places) do redis.call('ZREM', key(name), id) end
+    for _, name in ipairs(places) do
+      if name == 'delayed' then delayed_remove(id, delayed_at(t, r)) else redis.call('ZREM', key(name), id) end
+    end
     if r and r.holder ~= '' then unlease(id, r) end
+    if t.lane then
+      laned().leave(id, t, 'waiting')
+      laned().leave(id, t, 'leased')
+      local lane = laned().get(t.lane)
+      if lane.head == laned().entry(id, t) then lane.head = '' end
+    end
     redis.call('ZREM', key('expiring'), id)
     if r and r.attempts == 0 and r.losses == 0 then tries_drop(id)
     elseif r then
@@ -65,12 +92,65 @@ local function back_to_ready(id, t, r, places)
 end
 
 local function check_ttl(id, t, place)
-  local wanted = (place == 'delayed' or string.sub(place, 1, 6) == 'ready:') and t.expires or 0
+  local wanted = (place == 'delayed' or place == 'waiting' or string.sub(place, 1, 6) == 'ready:') and t.expires or 0
   if tonumber(score('expiring', id) or 0) ~= wanted then
     problem('TTL index', id, place, function()
       redis.call('ZREM', key('expiring'), id)
       if wanted > 0 then may_expire(id, t) end
     end)
+  end
+end
+
+-- What a lane must know of its task that is ready or leased.
+local function check_lane(id, t, r, place, held)
+  if held and not score('running', string.char(#t.lane) .. t.lane .. id) then
+    problem('lease that its lane does not count', id, t.lane, function()
+      laned().get(t.lane)
+      redis.call('ZADD', key('running'), 0, string.char(#t.lane) .. t.lane .. id)
+    end)
+  elseif string.sub(place, 1, 6) == 'ready:' then
+    local raw = redis.call('HGET', key('lanes'), t.lane) or ''
+    if string.sub(raw, 17) ~= laned().entry(id, t) then
+      problem('ready without being the head of its lane', id, t.lane, back_to_ready(id, t, r, {place}))
+    end
+  end
+end
+
+-- Entries of lanes without their tasks, and lanes that nothing would wake.
+local function check_waiting(entry)
+  local name, id = laned().parse(entry, 13)
+  local t = task_get(id)
+  if not t or t.lane ~= name or laned().entry(id, t) ~= entry then
+    return problem('index entry without a task', id, 'waiting', function()
+      redis.call('ZREM', key('waiting'), entry)
+      laned().get(name)
+    end)
+  end
+  local lane = {prefix = string.char(#name) .. name, tat = 0}
+  local raw = redis.call('HGET', key('lanes'), name) or ''
+  if #raw <= 16 and not score('slots', name) and laned().free_at(lane) <= now then
+    problem('lane that waits for nothing', id, name, function() laned().get(name) end)
+  end
+end
+
+local function check_running(entry)
+  local name, id = laned().parse(entry, 0)
+  local t, r = task_get(id), tries_get(id)
+  if not t or t.lane ~= name or not r or r.holder == '' then
+    problem('lease that ended and its lane still counts', id, name, function()
+      redis.call('ZREM', key('running'), entry)
+      laned().get(name)
+    end)
+  end
+end
+
+local function check_head(name, raw)
+  local head = string.sub(raw, 17)
+  local id = head ~= '' and select(2, laned().parse(head, 13))
+  if head == '' and not score('slots', name) then
+    problem('lane that is never forgotten', '', name, function() laned().get(name) end)
+  elseif id and not score('ready:' .. string.byte(head, #name + 2), id) then
+    problem('lane whose head is not ready', id, name, function() laned().get(name).head = '' end)
   end
 end
 
@@ -99,9 +179,9 @@ local function check_task(id, raw)
     r = nil
     problem('unreadable record of tries', id, '', function() tries_drop(id) end)
   end
-  local places = places_of(id, r)
+  local places = places_of(id, t, r)
   local place, held = places[1], r ~= nil and r.holder ~= ''
-  local right = place == 'delayed' or place == 'buried' or place == 'ready:' .. t.priority
+  local right = place == 'delayed' or place == 'buried' or place == 'waiting' or place == 'ready:' .. t.priority
   if held then right = place == 'leased:' .. index_of(r.holder) end
   if #places == 0 then problem('task without an index entry', id, held and 'leased' or '', back_to_ready(id, t, r, places))
   elseif #places > 1 then problem('task in two places', id, table.concat(places, ' '), back_to_ready(id, t, r, places))
@@ -110,6 +190,7 @@ local function check_task(id, raw)
     if held then check_holder(id, r, place) end
     if place == 'buried' and not r then problem('buried without a record', id, '', function() tries_put(id, fresh_tries()) end) end
     check_ttl(id, t, place)
+    if t.lane then check_lane(id, t, r, place, held) end
   end
 end
 
@@ -121,24 +202,67 @@ local function check_held(entry)
   end
 end
 
+-- An entry of the delayed index must stand where its task's records say.
+local function check_delayed(name, id, due)
+  local t, r = task_get(id), tries_get(id)
+  if not t then
+    return problem('index entry without a task', id, 'delayed', function() set('later', S.later - redis.call('ZREM', name, id)) end)
+  end
+  if due == delayed_at(t, r) and piece_of(due) == name then return end
+  problem('delayed at another time than its record says', id, text(due), function()
+    set('later', S.later - redis.call('ZREM', name, id))
+    if locate(id, t, r) == 'lost' then index_add(id, t) end
+  end)
+end
+
+-- Many keys make one part; a cursor is the number of the key and the place in it. name_of(i): the key, nil behind the last.
+local PLACES = 1048576
+local function check_keys(command, name_of, look)
+  local at = int(4, 'cursor', 0, 2 ^ 53)
+  local i, inner = math.floor(at / PLACES), at % PLACES
+  repeat
+    local name = name_of(i)
+    if not name then return '0' end
+    local page = redis.call(command, name, text(inner), 'COUNT', most)
+    for j = 1, #page[2], 2 do
+      seen = seen + 1
+      look(name, page[2][j], page[2][j + 1])
+    end
+    inner = tonumber(page[1])
+    if inner == 0 then i = i + 1 end
+  until seen >= most
+  return text(i * PLACES + inner)
+end
+
 local function check_entries(command, name, kind, drop)
   local page = redis.call(command, key(name), ARGV[4], 'COUNT', most)
   for i = 1, #page[2], 2 do
     local id = page[2][i]
     seen = seen + 1
-    if name == 'tasks' then check_task(id, page[2][i + 1])
+    if name == 'waiting' then check_waiting(id)
+    elseif name == 'running' then check_running(id)
+    elseif name == 'lanes' then check_head(id, page[2][i + 1])
     elseif name == 'held' then check_held(id)
-    elseif redis.call('HEXISTS', key('tasks'), id) == 0 then problem(kind, id, name, function() drop(id) end) end
+    elseif not stored(id) then problem(kind, id, name, function() drop(id) end) end
   end
   return page[1]
 end
 
 local at = '0'
 if part == 'record' then check_record()
-elseif part == 'tasks' then at = check_entries('HSCAN', 'tasks')
+elseif part == 'tasks' then
+  at = check_keys('HSCAN', function(i) return i < S.buckets and bucket_key(i) or nil end, function(_, id, raw) check_task(id, raw) end)
+elseif part == 'delayed' then
+  at = check_keys('ZSCAN', function(i)
+    if S.cut == 0 then return i == 0 and key('delayed') or nil end
+    local n = redis.call('ZRANGE', key('pieces'), i, i)[1]
+    return n and piece_key(n)
+  end, function(name, id, due) check_delayed(name, id, tonumber(due)) end)
+elseif part == 'lanes' then at = check_entries('HSCAN', 'lanes')
+elseif part == 'waiting' or part == 'running' then at = check_entries('ZSCAN', part)
 elseif part == 'tries' then at = check_entries('HSCAN', 'tries', 'tries without a task', tries_drop)
 elseif part == 'waits' then at = check_entries('HSCAN', 'waits', 'wait without a task', over)
-elseif part == 'delayed' or part == 'buried' or part == 'expiring' or part == 'held' or part == 'leased:~' or string.match(part, '^ready:%d%d?$') or string.match(part, '^leased:.+%.%d+$') then
+elseif part == 'buried' or part == 'expiring' or part == 'held' or part == 'leased:~' or string.match(part, '^ready:%d%d?$') or string.match(part, '^leased:.+%.%d+$') then
   at = check_entries('ZSCAN', part, 'index entry without a task', function(id) redis.call('ZREM', key(part), id) end)
 else refuse('BADARG there is no part ' .. part) end
 if not repair then changed, counted = {}, false end

@@ -1,19 +1,20 @@
 -- configure: write settings of the queue into the shard's record.
 -- KEYS    1 the shard  2 the view
 -- ARGV    3… pairs of name and value; names: urgent_ms lease_ms late_share early_share order dedup_ms losses_max backoff_cap_ms capacity history layout
+--         lane_limit lane_rate (per 1000 s) lane_burst
 -- RETURNS 1, or 'NOTEMPTY' when `order` or `layout` would change while the shard holds tasks, or `layout` while it has schedules
 -- A new `layout` closes the shard to everybody who does not know of it: what comes next is put where the queue's new settings say.
 open()
 local NAMES = {urgent_ms = 1, lease_ms = 1, late_share = 1, early_share = 1, order = 1, dedup_ms = 1, losses_max = 1, backoff_cap_ms = 1, capacity = 1,
-               history = 1, layout = 1}
+               history = 1, layout = 1, lane_limit = 1, lane_rate = 1, lane_burst = 1}
 for i = 3, #ARGV, 2 do
   if not NAMES[ARGV[i]] then refuse('BADARG no such setting in a shard: ' .. ARGV[i]) end
   if ARGV[i] == 'order' then
     if ARGV[i + 1] ~= 'bands' and ARGV[i + 1] ~= 'edf' then refuse('BADARG order is ' .. tostring(ARGV[i + 1]) .. '; allowed are bands, edf') end
-    if ARGV[i + 1] ~= S.order and redis.call('HLEN', key('tasks')) > 0 then return finish('NOTEMPTY') end
+    if ARGV[i + 1] ~= S.order and S.stored > 0 then return finish('NOTEMPTY') end
   else
     local n = int(i + 1, ARGV[i], 0, NEVER)
-    local used = ARGV[i] == 'layout' and n ~= S.layout and (redis.call('HLEN', key('tasks')) > 0 or redis.call('EXISTS', key('schedules')) == 1)
+    local used = ARGV[i] == 'layout' and n ~= S.layout and (S.stored > 0 or redis.call('EXISTS', key('schedules')) == 1)
     if used then return finish('NOTEMPTY') end
   end
 end

@@ -10,7 +10,7 @@ local r = tries_get(id)
 local where = locate(id, t, r)
 if not force and (where == 'leased' and r.lease ~= lease or where ~= 'leased' and lease ~= 0) then return finish('NOTHELD') end
 index_remove(id, t, r, where)
-redis.call('HDEL', key('tasks'), id)
+records_drop({id})
 if r then tries_drop(id) end
 count('deleted')
 freed = true

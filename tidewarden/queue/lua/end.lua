@@ -17,7 +17,7 @@ for i = 1, #items do
   local t = r and task_get(id)
   if not t or (how == 'loss' and r.sticky) then reply[i] = 0
   elseif how == 'bury' then
-    unlease(id, r)
+    index_remove(id, t, r, 'leased')
     remember(r, 'bury', r.attempts, string.sub(reason, 1, 240))
     bury(id, r, string.sub(reason, 1, 240))
     reply[i] = 1

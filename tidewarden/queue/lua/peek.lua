@@ -1,7 +1,7 @@
 -- peek: look at tasks by id, or at a page of those in one state; changes nothing.
 -- KEYS    1 the shard  2 the view
--- ARGV    3 'id' | state (delayed, ready, leased, buried)  4 id | tasks at most  5 cursor ("": from the start)
--- RETURNS {tasks, cursor ("": no more)}; a task is {id, state, payload, priority, due, deadline, attempts, losses, lease, lease_end | at, holder, reason, lease_ms, attempts_max, backoff_ms, expires (0: never), history}
+-- ARGV    3 'id' | state (delayed, ready, leased, buried, waiting)  4 id | tasks at most  5 cursor ("": from the start)
+-- RETURNS {tasks, cursor ("": no more)}; a task is {id, state, payload, priority, due, deadline, attempts, losses, lease, lease_end | at, holder, reason, lease_ms, attempts_max, backoff_ms, expires (0: never), lane ("": none), history}
 --         where history is a list of {ms, how, attempt, reason}, the oldest first
 open()
 local tasks = {}
@@ -11,12 +11,13 @@ local function show(id, state, score)
   if not state then
     state = locate(id, t, r)
     local index = state == 'leased' and 'leased:' .. index_of(r.holder) or state == 'ready' and 'ready:' .. t.priority or state
-    score = redis.call('ZSCORE', key(index), id)
+    if state == 'delayed' then score = delayed_at(t, r)
+    else score = state ~= 'waiting' and redis.call('ZSCORE', key(index), id) end
   end
   local history = history_of(r)
   for i = 1, #history do history[i][5] = nil end
   tasks[#tasks + 1] = {id, state, t.payload, t.priority, t.due, t.deadline, r.attempts, r.losses, r.holder ~= '' and r.lease or 0,
-                       tonumber(score or 0), r.holder, r.reason, t.lease_ms, t.attempts_max, t.backoff_ms, t.expires, history}
+                       tonumber(score or 0), r.holder, r.reason, t.lease_ms, t.attempts_max, t.backoff_ms, t.expires, t.lane or '', history}
 end
 if ARGV[3] == 'id' then
   show(ARGV[4])
@@ -52,21 +53,34 @@ local function before(a, b)
 end
 
 local state, most, cursor = ARGV[3], int(4, 'count', 1, 1000), ARGV[5]
+if state == 'waiting' then -- lane by lane, each in its order; here a cursor is the last entry, in hexadecimal
+  if string.match(cursor, '[^%x]') then refuse('BADARG the cursor is not one of the state waiting: ' .. cursor) end
+  local last = string.gsub(cursor, '%x%x', function(pair) return string.char(tonumber(pair, 16)) end)
+  local page = redis.call('ZRANGEBYLEX', key(state), cursor == '' and '-' or '(' .. last, '+', 'LIMIT', 0, most)
+  for i = 1, #page do show(select(2, laned().parse(page[i], 13)), state, 0) end
+  local full = #page == most and string.gsub(page[#page], '.', function(c) return string.format('%02x', string.byte(c)) end)
+  return finish({tasks, full or ''})
+end
 local indexes = indexes_of(state)
 table.sort(indexes, before)
 -- A cursor is `index score id`: it goes on behind the place where that task stood, also when the task or the whole index has gone.
-local at_index, at_score, at_id = string.match(cursor, '^(%S+) (%d+) (.+)$')
+local at_index, at_score, at_id = string.match(cursor, '^(%S+) ([%d.]+) (.+)$')
 if cursor ~= '' and (not at_index or string.match(at_index, '^%l+') ~= state) then
   refuse('BADARG the cursor is not one of the state ' .. state .. ': ' .. cursor)
+end
+if state == 'delayed' then -- its pieces from the one on in which the cursor's task stood, whatever that was called
+  indexes = pieces_from(tonumber(at_score or 0), most)
+  for i = 1, #indexes do indexes[i] = string.sub(indexes[i], #P + 2) end
+  if at_index then at_index = indexes[1] end
 end
 for i = 1, #indexes do
   local index, from = indexes[i], 0
   if index == at_index then from = rank_behind(index, at_score, at_id) end
-  if not at_index or not before(index, at_index) then
+  if state == 'delayed' or not at_index or not before(index, at_index) then
     local page = redis.call('ZRANGE', key(index), from, from + most - #tasks - 1, 'WITHSCORES')
     for j = 1, #page, 2 do
       show(page[j], state, page[j + 1])
-      if #tasks == most then return finish({tasks, index .. ' ' .. text(tonumber(page[j + 1])) .. ' ' .. page[j]}) end
+      if #tasks == most then return finish({tasks, index .. ' ' .. string.format('%.17g', tonumber(page[j + 1])) .. ' ' .. page[j]}) end
     end
   end
 end

@@ -10,7 +10,7 @@ local ids, seen, more = buried_page(from, most, ARGV[6], till)
 local tasks, size = {}, 0
 for i = 1, #ids do
   local t = task_get(ids[i])
-  tasks[i] = t and {ids[i], t.priority, t.due, t.deadline, t.lease_ms, t.attempts_max, t.backoff_ms, t.payload} or {ids[i]}
+  tasks[i] = t and {ids[i], t.priority, t.due, t.deadline, t.lease_ms, t.attempts_max, t.backoff_ms, t.payload, t.lane or ''} or {ids[i]}
   size = size + (t and #t.payload or 0)
   if size >= bytes and i < #ids then return finish({tasks, redis.call('ZRANK', key('buried'), ids[i]) + 1}) end
 end

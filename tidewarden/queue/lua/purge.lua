@@ -1,27 +1,52 @@
 -- purge: remove tasks in one state, the first of it or those named, also while somebody holds them.
 -- KEYS    1 the shard  2 the view
--- ARGV    3 state (delayed, ready, leased, buried)  4 tasks at most  5… ids (none: the first ones)
+-- ARGV    3 state (delayed, ready, leased, buried, waiting)  4 tasks at most  5… ids (none: the first ones)
 -- RETURNS how many were removed
 open()
 local state, most, named = ARGV[3], int(4, 'tasks', 1, 1000), #ARGV > 4
 local indexes = indexes_of(state)
 if #ARGV > 1004 then refuse('BADARG a purge names at most 1000 tasks') end
 
-local function gathered(index, left)
-  if not named then return redis.call('ZRANGE', key(index), 0, left - 1) end
+-- Ids in an index, which leave it; of delayed ones the named are known by their records.
+local function taken_out(index, left)
   local ids = {}
+  if index == 'delayed' and not named then
+    local first = delayed_first(left)
+    for j = 1, #first, 2 do
+      ids[#ids + 1] = first[j]
+      delayed_remove(first[j], tonumber(first[j + 1]))
+    end
+    return ids
+  elseif index == 'delayed' then
+    for i = 5, #ARGV do
+      local t, r = task_get(ARGV[i]), tries_get(ARGV[i])
+      if #ids < left and t and locate(ARGV[i], t, r) == 'delayed' then
+        ids[#ids + 1] = ARGV[i]
+        delayed_remove(ARGV[i], delayed_at(t, r))
+      end
+    end
+    return ids
+  elseif not named then
+    ids = redis.call('ZRANGE', key(index), 0, left - 1)
+    if #ids > 0 then redis.call('ZREM', key(index), unpack(ids)) end
+    return ids
+  end
   for i = 5, #ARGV do
-    if #ids < left and redis.call('ZSCORE', key(index), ARGV[i]) then ids[#ids + 1] = ARGV[i] end
+    if #ids < left and redis.call('ZREM', key(index), ARGV[i]) == 1 then ids[#ids + 1] = ARGV[i] end
   end
   return ids
 end
 
 local gone = 0
 for i = 1, #indexes do
-  local ids = gone < most and gathered(indexes[i], most - gone) or {}
+  local ids = gone < most and taken_out(indexes[i], most - gone) or {}
   if #ids > 0 then
-    local bodies = redis.call('HMGET', key('tasks'), unpack(ids))
-    redis.call('ZREM', key(indexes[i]), unpack(ids))
+    for j = 1, state == 'waiting' and #ids or 0 do ids[j] = select(2, laned().parse(ids[j], 13)) end
+    local bodies = records_get(ids)
+    for j = 1, S.lanes == 1 and #ids or 0 do
+      local t = bodies[j] and decode(bodies[j])
+      if t and t.lane then laned().leave(ids[j], t, state) end
+    end
     if indexes[i] == 'leased:~' then
       for j = 1, #ids do
         local r = tries_get(ids[j])
@@ -29,7 +54,7 @@ for i = 1, #indexes do
       end
     end
     if S.ttls == 1 then redis.call('ZREM', key('expiring'), unpack(ids)) end
-    redis.call('HDEL', key('tasks'), unpack(ids))
+    records_drop(ids)
     redis.call('HDEL', key('tries'), unpack(ids))
     for j = 1, #ids do
       if bodies[j] then removed(ids[j], false) else count('strays') end

@@ -2,7 +2,7 @@
 -- KEYS    1 the shard  2 the view
 -- ARGV    3… per task: id, options ("" for all defaults, else nine integers: due mode (0 now, 1 delay, 2 at), due ms,
 --         deadline mode (0 none, 1 at, 2 within), deadline ms, priority, lease ms, attempts, backoff ms, own 0|1, then the mode
---         keep|fail|replace, then the TTL ms where there is one, and `w` when the caller waits for room), payload
+--         keep|fail|replace, then the TTL ms where there is one, and `w` when the caller waits for room; the rest behind `@` is the lane), payload
 -- RETURNS per task: 1 put, 0 kept (the id was there), or an error word (EXISTS, NOTHELD, FULL: the shard is at its capacity)
 -- A task whose options are "" carries an id that we made: it is new, and leaves no tombstone.
 open()
@@ -14,14 +14,16 @@ for i = 3, #ARGV, 3 do
   local mode = 'keep'
   if not payload or id == '' then refuse('BADARG a put has three arguments a task: id, options, payload') end
   if options ~= '' then
-    local dm, due, lm, limit, priority, lease_ms, attempts, backoff_ms, own, word, ttl, waits =
-      string.match(options, '^([012]) (%d+) ([012]) (%d+) (%d+) (%d+) (%d+) (%d+) ([01]) (%l+) ?(%d*)(w?)$')
-    if not dm or not MODES[word] then refuse('BADARG the options of ' .. id .. ' do not parse: ' .. options) end
+    local dm, due, lm, limit, priority, lease_ms, attempts, backoff_ms, own, word, ttl, waits, lane =
+      string.match(options, '^([012]) (%d+) ([012]) (%d+) (%d+) (%d+) (%d+) (%d+) ([01]) (%l+) ?(%d*)(w?)(.*)$')
+    if not dm or not MODES[word] or lane ~= '' and (string.byte(lane) ~= 64 or #lane == 1) then refuse('BADARG the options of ' .. id .. ' do not parse: ' .. options) end
     if dm == '1' then t.due = now + tonumber(due) elseif dm == '2' then t.due = tonumber(due) end
     t.deadline = t.due
     if lm == '1' then t.deadline = tonumber(limit) elseif lm == '2' then t.deadline = now + tonumber(limit) end
     t.waits = waits == 'w'
     if ttl ~= '' then t.expires = now + tonumber(ttl) end
+    if #lane > 201 then refuse('BADARG the lane of ' .. id .. ' has ' .. #lane - 1 .. ' bytes; allowed are 200') end
+    if lane ~= '' then t.lane = string.sub(lane, 2) end
     if t.due >= NEVER or t.deadline >= NEVER or t.expires >= NEVER then
       refuse('BADARG the due time, deadline or TTL of ' .. id .. ' is not below 2^42 ms')
     end
@@ -34,8 +36,8 @@ for i = 3, #ARGV, 3 do
   items[#items + 1] = {id, t, mode}
 end
 
-local reply, bodies, lists = {}, {}, {}
-local room = S.capacity > 0 and S.capacity - redis.call('HLEN', key('tasks')) or NEVER
+local reply, bodies, later, lists = {}, {}, {}, {}
+local room = S.capacity > 0 and S.capacity - S.stored or NEVER
 local function add(name, score, id)
   local list = lists[name] or {}
   lists[name] = list
@@ -46,7 +48,7 @@ for i = 1, #items do
   local old = seen[id]
   local done = false
   if not old and not t.own then
-    old = redis.call('HEXISTS', key('tasks'), id) == 1
+    old = stored(id)
     done = not old and mode ~= 'replace' and redis.call('EXISTS', key('done:' .. id)) == 1
   end
   if not old and not done and room <= 0 then
@@ -57,8 +59,9 @@ for i = 1, #items do
     seen[id] = true
     bodies[#bodies + 1], bodies[#bodies + 2] = id, encode(t)
     if t.due > now then
-      add('delayed', t.due, id)
+      later[#later + 1], later[#later + 2] = t.due, id
       note(t.due)
+    elseif t.lane then laned().enter(id, t)
     else
       add('ready:' .. t.priority, t.deadline, id)
       use_priority(t.priority)
@@ -84,11 +87,12 @@ for i = 1, #items do
     end
   end
   if #bodies >= 1000 then
-    redis.call('HSET', key('tasks'), unpack(bodies))
+    records_put(bodies)
     bodies = {}
   end
 end
-if #bodies > 0 then redis.call('HSET', key('tasks'), unpack(bodies)) end
+records_put(bodies)
+delayed_put(later)
 for name, list in pairs(lists) do
   for from = 1, #list, 1000 do redis.call('ZADD', key(name), unpack(list, from, math.min(from + 999, #list))) end
 end

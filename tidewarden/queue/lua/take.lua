@@ -61,11 +61,35 @@ local function choose(priority, needed)
   return ids
 end
 
-local picked = {} -- {id, priority}
+local picked, raws, tried = {}, {}, {} -- ids, and their records
+local function fetch()
+  for from = #raws + 1, #picked, 1000 do
+    local to = math.min(from + 999, #picked)
+    local a = records_get({unpack(picked, from, to)})
+    local b = redis.call('HMGET', key('tries'), unpack(picked, from, to))
+    for i = 1, #a do raws[from + i - 1], tried[from + i - 1] = a[i], b[i] end
+  end
+end
+
+-- Of what was picked behind `from`, each task of a lane runs in it now. Whether another of a lane came up to ready for it.
+local settled = S.lanes == 1 and function(from)
+  fetch()
+  for i = from + 1, #picked do
+    local t = raws[i] and decode(raws[i])
+    if t and t.lane then
+      laned().leave(picked[i], t, 'ready')
+      if t.expires == 0 or t.expires > now then laned().run(picked[i], t) end
+    end
+  end
+  return lanes and lanes.settle()
+end
+
 local paused = S.paused > now
-if not paused and total > 0 then
+local searching = not paused and total > 0
+while searching do
+  searching = false
   for word in string.gmatch(S.pris, '%S+') do
-    local needed = total - #picked
+    local needed, known = total - #picked, #picked
     if needed == 0 then break end
     local ids = choose(word, needed)
     if #ids > 0 then
@@ -74,6 +98,10 @@ if not paused and total > 0 then
     end
     if #ids < needed then set('pris', without(S.pris, word)) end
     for i = 1, #ids do picked[#picked + 1] = ids[i] end
+    if settled and #ids > 0 and settled(known) then -- a lane's next task may have the highest priority of all
+      searching = true
+      break
+    end
   end
   if #picked < total then woke = false end -- what became ready in this call is taken: nobody need be told
 end
@@ -102,25 +130,21 @@ local function lease(id, raw, tried, lease_ms, holder)
   return {id, r.lease, t.payload, r.attempts, t.deadline, now + lease_ms}
 end
 
--- One named task, wherever it waits: ready or delayed.
+-- One named task, wherever it waits: ready or delayed, or behind others in its lane if that may run.
 local function lease_named(id, lease_ms, holder)
-  local raw = redis.call('HGET', key('tasks'), id)
+  local raw = record_get(id)
   if not raw or paused then return nil end
   local t, tried = decode(raw), redis.call('HGET', key('tries'), id)
   local r = tried and tries_decode(tried)
   local where = locate(id, t, r)
-  if where ~= 'ready' and where ~= 'delayed' then return nil end
+  if where ~= 'ready' and where ~= 'delayed' and where ~= 'waiting' then return nil end
+  if t.lane and where ~= 'ready' and laned().free_at(laned().get(t.lane)) > now then return nil end
   index_remove(id, t, r, where)
+  if t.lane and (t.expires == 0 or t.expires > now) then laned().run(id, t) end
   return lease(id, raw, tried, lease_ms, holder)
 end
 
-local raws, tried = {}, {}
-for from = 1, #picked, 1000 do
-  local to = math.min(from + 999, #picked)
-  local a = redis.call('HMGET', key('tasks'), unpack(picked, from, to))
-  local b = redis.call('HMGET', key('tries'), unpack(picked, from, to))
-  for i = 1, #a do raws[from + i - 1], tried[from + i - 1] = a[i], b[i] end
-end
+fetch()
 local reply, at, hungry = {}, 0, false
 for i = 1, #wants do
   local want, got = wants[i], {}

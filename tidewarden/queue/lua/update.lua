@@ -12,8 +12,9 @@ local r = tries_get(id)
 local where = locate(id, t, r)
 if where == 'leased' and r.lease ~= lease or where ~= 'leased' and lease ~= 0 then return finish('NOTHELD') end
 redis.call('HDEL', key('shard'), '') -- a removal first: a full store lets the script go on
-local stood = where == 'delayed' and redis.call('ZSCORE', key('delayed'), id)
-if where == 'ready' or where == 'delayed' then index_remove(id, t, r, where) end
+local stood = where == 'delayed' and delayed_score(id, delayed_at(t, r))
+local waits = where == 'ready' or where == 'waiting' -- for a consumer, or for its turn in its lane
+if waits or where == 'delayed' then index_remove(id, t, r, where) end
 local floating = t.deadline == t.due
 if ARGV[4] == '1' then t.payload = payload end
 if due_mode == 1 then t.due = now + due elseif due_mode == 2 then t.due = due end
@@ -22,9 +23,9 @@ if priority >= 0 then t.priority = priority end
 task_put(id, t)
 if due_mode == 0 and stood then
   make_delayed(id, t, tonumber(stood)) -- not asked to move in time: a retry's backoff stays
-elseif due_mode == 0 and where == 'ready' then
+elseif due_mode == 0 and waits then
   make_ready(id, t) -- likewise when it was kicked or released before it is due
-elseif where == 'ready' or where == 'delayed' then
+elseif waits or where == 'delayed' then
   index_add(id, t)
 end
 count('updated')

@@ -5,7 +5,7 @@
 open()
 if #ARGV < 4 or #ARGV % 2 ~= 0 then refuse('BADARG a wait has two arguments a task: id, note') end
 local function ending(id, note)
-  if redis.call('HEXISTS', key('tasks'), id) == 1 then
+  if stored(id) then
     local r = tries_get(id)
     if (not r or r.holder == '') and redis.call('ZSCORE', key('buried'), id) then return {'buried', r and r.reason or ''} end
     if note then await_end(id) end

@@ -32,13 +32,14 @@ local function put_ticks(round)
   local options, done = round.task, 0
   for i = 1, #round.tasks do
     local id, tick = round.tasks[i].id, round.tasks[i].tick
-    if redis.call('HEXISTS', key('tasks'), id) == 0 then
+    if not stored(id) then
       local due = math.min(tick + options.delay_ms, NEVER - 1)
       local deadline = due
       if options.within_ms >= 0 then deadline = math.min(tick + options.within_ms, NEVER - 1) end
       local expires = (options.ttl_ms or 0) > 0 and math.min(tick + options.ttl_ms, NEVER - 1) or 0
       place(id, {priority = options.priority, due = due, deadline = deadline, lease_ms = options.lease_ms, attempts_max = options.attempts,
-                 backoff_ms = options.backoff_ms, own = true, expires = expires, payload = round.row.payload})
+                 backoff_ms = options.backoff_ms, own = true, expires = expires, lane = options.lane ~= '' and options.lane or nil,
+                 payload = round.row.payload})
       done = done + 1
     end
   end

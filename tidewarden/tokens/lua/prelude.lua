@@ -1,4 +1,4 @@
--- accounts: what lies beside the tasks of a token queue's shard. Put between shard.lua and every script of this folder.
+-- accounts: what lies beside the tasks of a token queue's shard. Put between the shared files and every script of this folder.
 --   accounts         hash account -> row (see tokens/rows.py; only its head is read here)
 --   account_intents  hash account -> grant 4, generation 4, started_ms 6, until_ms 6, fingerprint 8, lease 8, holder
 --   account_spares   hash account -> a row whose grant or generation no longer fitted when it came
@@ -37,7 +37,7 @@ local function drop_task(account)
   local r = tries_get(account)
   index_remove(account, t, r, locate(account, t, r))
   if r then tries_drop(account) end
-  redis.call('HDEL', key('tasks'), account)
+  records_drop({account})
 end
 
 -- All is well with this account from now on.

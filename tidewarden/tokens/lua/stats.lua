@@ -5,7 +5,7 @@
 open()
 local total, failing, dead = redis.call('HLEN', ACCOUNTS), redis.call('ZCARD', FAILING), redis.call('ZCARD', DEAD)
 local failing_due = redis.call('ZCOUNT', FAILING, '-inf', text(now))
-local fresh = redis.call('ZCOUNT', key('delayed'), '(' .. text(now), '+inf') - (failing - failing_due)
+local fresh = delayed_count() - (failing - failing_due)
 local late = 0
 for priority in string.gmatch(S.pris, '%S+') do late = late + redis.call('ZCOUNT', key('ready:' .. priority), '1', text(now)) end
 late = math.max(0, late - failing_due)

@@ -1,245 +1,18 @@
--- shard: what a shard of a queue is. Local functions only; the loader puts this file, and the names KEYS and ARGV, before every verb's.
--- KEYS    1 the shard's prefix `{cluster:queue:shard}`  2 the store's view counter, on an embedded store only
--- ARGV    1 now_ms (unix; "0": the store's TIME), and `/layout` in a queue that was cut anew  2 the caller's holder `node.boot` ("-": none)  3… the verb's own
+-- shard: what becomes of a task in its shard, and how every script ends.
 -- REPLY   finish(items) = {now_ms, next_ms | -1, woke 0|1, items}; refusals are errors `CODE message`
--- This file alone knows the layout (format 1). A task is in exactly one of delayed, ready:<priority>, leased:<holder>, buried.
+-- A task is in exactly one of delayed, ready:<priority>, leased:<holder>, buried,
+-- or in waiting, where the tasks of lanes stand whose turn has not come (see lane.lua).
 -- The holder `~<uuid>` is a session's: the leases of all of them stand in `leased:~`, and `held` (zset, scores 0) has `<uuid><id>` for each.
 -- Beside them: expiring (zset, waiting tasks with a TTL), waits (hash id → holders), done:<id> and gone:<id> (how a task ended, for a while).
-local P, CALLER
-local now, now_us
-local view -- the store's, read at the first lease
-local S -- the shard record, numbers as numbers
-local changed -- fields of the record to write back
-local counts -- counters to raise
-local joined -- this verb is a part of a batch: another finishes for it
-local alarm_lowered, woke, counted
-local freed -- a task is gone: a queue with a capacity has room again
-local ended -- ids of tasks whose end somebody waits for
-local growing -- put-like scripts set it: on a full store they are refused, all others must get through
-local pack, unpack_struct
-local NEVER = 4398046511104 -- 2^42: later than any time on the wire
-local MODES = {keep = true, fail = true, replace = true}
-
--- Before every verb. As a library this file is read once, so whatever a verb changes begins here and not where it is named.
-local function begin(keys, arguments)
-  KEYS, ARGV = keys, arguments
-  P, CALLER = KEYS[1], ARGV[2]
-  now, now_us, view, S = nil, nil, nil, nil
-  changed, counts, ended = {}, {}, {}
-  joined, alarm_lowered, woke, counted, freed, growing = false, false, false, false, false, false
-  pack, unpack_struct = struct.pack, struct.unpack
-end
-
--- Exact for every integer below 2^53 (`tostring` and `..` round). redis.call writes the numbers it is given exactly, too.
-local function text(n) return string.format('%d', n) end
-local function refuse(message) error({err = message}, 0) end
-
--- Runs a verb. A refusal becomes an error reply of its message alone: Redis 6.2 cannot raise a table, later ones add the script's line.
-local function run(verb)
-  local ok, reply = pcall(verb)
-  if ok then return reply end
-  if type(reply) == 'table' then reply = reply.err end -- Redis 7's own pcall has taken the message out already
-  local message = string.match(reply, '^%u+ .*$') or string.match(reply, '^@user_script: ?%d+: %-?(%u+ .*)$') -- 6.2's redis.call
-  if message then return {err = message} end
-  error(reply, 0)
-end
-
-local function key(name) return P .. ':' .. name end
-
-local function int(i, name, low, high)
-  local raw = ARGV[i]
-  local n = raw and string.match(raw, '^-?%d+$') and tonumber(raw)
-  if not n then refuse('BADARG ' .. name .. ' is not an integer: ' .. tostring(raw)) end
-  if low and (n < low or n > high) then
-    refuse('BADARG ' .. name .. ' is ' .. raw .. '; allowed is ' .. text(low) .. ' to ' .. text(high))
-  end
-  return n
-end
-
--- The counters of every put, take and ack stand in the record, which is written anyway; all others in a hash of their own.
-local IN_RECORD = {put = 'puts', taken = 'takes', acked = 'acks'}
-local function count(name, n)
-  local field = IN_RECORD[name]
-  if field then
-    S[field] = (S[field] or 0) + (n or 1)
-    changed[field] = true
-  else
-    counts[name] = (counts[name] or 0) + (n or 1)
-    counted = true
-  end
-end
-
-local function set(field, value)
-  S[field] = value
-  changed[field] = true
-end
-
--- A queue that is cut anew counts its layouts, and callers say with the time which one they know: `now_ms/layout`. A newer one is adopted.
-local function agree(layout)
-  local stored = S.layout
-  if layout < stored then
-    S = nil -- no other part of a batch may run either
-    refuse('RECUT ' .. text(stored) .. ' the queue of ' .. P .. ' was cut anew since the caller read its settings')
-  end
-  set('layout', layout)
-end
-
-local function open()
-  if S then return end -- a part of a batch
-  local time = redis.call('TIME')
-  local layout = 0
-  now = tonumber(ARGV[1])
-  if not now then
-    local at, known = string.match(ARGV[1], '^(%d+)/(%d+)$')
-    now, layout = tonumber(at), tonumber(known)
-  end
-  if now == 0 then
-    now_us = time[1] * 1000000 + time[2]
-    now = math.floor(now_us / 1000)
-  else
-    now_us = now * 1000
-  end
-  -- One HGETALL is half the price of an HMGET of every field: most are absent and mean their default.
-  local raw = redis.call('HGETALL', key('shard'))
-  S = {}
-  for i = 1, #raw, 2 do S[raw[i]] = tonumber(raw[i + 1]) or raw[i + 1] end
-  S.format, S.epoch, S.view, S.n, S.seq, S.taken = S.format or 0, S.epoch or 0, S.view or 0, S.n or 0, S.seq or 0, S.taken or 0
-  S.pris = S.pris and tostring(S.pris) or '' -- a list of one priority looks like a number
-  S.sweeper, S.holders, S.waiting, S.dead = S.sweeper or '', S.holders or '', S.waiting or '', S.dead or ''
-  S.paused, S.alarm, S.tick, S.awaited = S.paused or 0, S.alarm or NEVER, S.tick or NEVER, S.awaited or 0
-  S.ttls, S.capacity, S.roomless = S.ttls or 0, S.capacity or 0, S.roomless or ''
-  S.urgent_ms, S.lease_ms, S.late_share, S.early_share = S.urgent_ms or 60000, S.lease_ms or 30000, S.late_share or 8, S.early_share or 16
-  S.order, S.dedup_ms, S.losses_max, S.backoff_cap_ms = S.order or 'bands', S.dedup_ms or 60000, S.losses_max or 10, S.backoff_cap_ms or 3600000
-  if S.format > 1 then
-    refuse('INTERNAL the shard ' .. P .. ' has format ' .. text(S.format) .. '; this version reads 1: upgrade this node')
-  end
-  S.layout = S.layout or 0
-  if S.layout ~= layout then agree(layout) end
-end
-
--- Lists in the record: names separated by spaces, each at most once.
-local function has(list, name) return string.find(' ' .. list .. ' ', ' ' .. name .. ' ', 1, true) ~= nil end
-local function with(list, name)
-  if list == '' then return name end
-  return list .. ' ' .. name
-end
-local function without(list, name)
-  local rest = {}
-  for word in string.gmatch(list, '%S+') do
-    if word ~= name then rest[#rest + 1] = word end
-  end
-  return table.concat(rest, ' ')
-end
-
--- The highest boot of a node that was declared dead, 0 when none was.
-local function dead_boot(node)
-  for word in string.gmatch(S.dead, '%S+') do
-    local name, boot = string.match(word, '^(.*)%.(%d+)$')
-    if name == node then return tonumber(boot) end
-  end
-  return 0
-end
-
-local function alive(holder)
-  local node, boot = string.match(holder, '^(.*)%.(%d+)$')
-  if not node then refuse('BADARG the holder ' .. holder .. ' is not node.boot') end
-  if tonumber(boot) <= dead_boot(node) then
-    refuse('STALE ' .. holder .. ' was declared dead; the node has to register again')
-  end
-end
-
--- Leader-only scripts: a greater epoch is adopted, the same leader runs, any other is refused.
-local function fence(epoch, holder)
-  if epoch > S.epoch then
-    set('epoch', epoch)
-    set('sweeper', holder)
-  elseif epoch < S.epoch or holder ~= S.sweeper then
-    refuse('STALE the fence of ' .. P .. ' is at epoch ' .. text(S.epoch) .. ' held by ' .. S.sweeper)
-  end
-end
-
--- Something will happen at `ms`: whoever sleeps longer than that is told by finish().
-local function note(ms)
-  if ms < S.alarm then
-    set('alarm', ms)
-    alarm_lowered = true
-  end
-end
-
--- A schedule's tick concerns the leader alone: it has an alarm of its own.
-local function note_tick(ms)
-  if ms ~= S.tick then
-    if ms < S.tick then alarm_lowered = true end
-    set('tick', ms)
-  end
-end
-
--- Static record, written at the put: flags, priority, due, then only what differs from the default.
-local function encode(t)
-  local flags, rest = 0, ''
-  if t.deadline ~= t.due then flags, rest = flags + 1, rest .. pack('>I6', t.deadline) end
-  if t.lease_ms ~= 0 then flags, rest = flags + 2, rest .. pack('>I6', t.lease_ms) end
-  if t.attempts_max ~= 0 then flags, rest = flags + 4, rest .. pack('>I2', t.attempts_max) end
-  if t.backoff_ms ~= 0 then flags, rest = flags + 8, rest .. pack('>I6', t.backoff_ms) end
-  if t.own then flags = flags + 16 end
-  if (t.expires or 0) > 0 then flags, rest = flags + 32, rest .. pack('>I6', t.expires) end
-  return pack('>BBI6', flags, t.priority, t.due) .. rest .. t.payload
-end
-
-local function decode(raw)
-  local flags, priority, due, at = unpack_struct('>BBI6', raw)
-  local t = {priority = priority, due = due, deadline = due, lease_ms = 0, attempts_max = 0, backoff_ms = 0, own = flags % 32 >= 16,
-             expires = 0}
-  local rest = flags % 16
-  if rest ~= 0 then
-    if rest % 2 >= 1 then t.deadline, at = unpack_struct('>I6', raw, at) end
-    if rest % 4 >= 2 then t.lease_ms, at = unpack_struct('>I6', raw, at) end
-    if rest % 8 >= 4 then t.attempts_max, at = unpack_struct('>I2', raw, at) end
-    if rest >= 8 then t.backoff_ms, at = unpack_struct('>I6', raw, at) end
-  end
-  if flags % 64 >= 32 then t.expires, at = unpack_struct('>I6', raw, at) end
-  t.payload = string.sub(raw, at)
-  return t
-end
-
--- Mutable record, there only once a task was taken, failed or buried. sticky: an open intent, the lease ends by its time alone.
--- history: how its leases ended badly, the last few; a task that never failed has none, and no bytes for it.
-local function tries_encode(r)
-  local flags, history = (r.sticky and 1 or 0) + (r.own and 2 or 0), r.history
-  if history then flags, history = flags + 4, pack('>I2', #history) .. history end
-  return pack('>dI2I2BI6B', r.lease, r.attempts, r.losses, flags, r.lease_ms, #r.holder) .. r.holder .. (history or '') .. r.reason
-end
-
-local function tries_decode(raw)
-  local lease, attempts, losses, flags, lease_ms, length, at = unpack_struct('>dI2I2BI6B', raw)
-  local from, history = at + length, nil
-  if flags % 8 >= 4 then
-    local size, start = unpack_struct('>I2', raw, from)
-    history, from = string.sub(raw, start, start + size - 1), start + size
-  end
-  return {lease = lease, attempts = attempts, losses = losses, sticky = flags % 2 == 1, own = flags % 4 >= 2, lease_ms = lease_ms,
-          holder = string.sub(raw, at, at + length - 1), history = history, reason = string.sub(raw, from)}
-end
-
-local function fresh_tries() return {lease = 0, attempts = 0, losses = 0, sticky = false, own = false, lease_ms = 0, holder = '', reason = ''} end
-
-local function task_get(id)
-  local raw = redis.call('HGET', key('tasks'), id)
-  return raw and decode(raw) or nil
-end
-local function task_put(id, t) redis.call('HSET', key('tasks'), id, encode(t)) end
-local function tries_get(id)
-  local raw = redis.call('HGET', key('tries'), id)
-  return raw and tries_decode(raw) or nil
-end
-local function tries_put(id, r) redis.call('HSET', key('tries'), id, tries_encode(r)) end
-local function tries_drop(id) redis.call('HDEL', key('tries'), id) end
+-- When a delayed task is due in its index: by its static record, unless its tries record names a later time in the place of a lease.
+local function delayed_at(t, r) return r and r.holder == '' and r.lease_ms > 0 and r.lease_ms or t.due end
 
 -- Where a task lies; leased and buried show in its tries record, delayed and ready by its due time's index.
 local function locate(id, t, r)
   if r and r.holder ~= '' then return 'leased' end
-  if redis.call('ZSCORE', key('delayed'), id) then return 'delayed' end
+  if delayed_score(id, delayed_at(t, r)) then return 'delayed' end
   if redis.call('ZSCORE', key('ready:' .. t.priority), id) then return 'ready' end
+  if t.lane and redis.call('ZSCORE', key('waiting'), laned().entry(id, t)) then return 'waiting' end
   if redis.call('ZSCORE', key('buried'), id) then return 'buried' end
   return 'lost'
 end
@@ -259,11 +32,13 @@ end
 local function index_remove(id, t, r, where)
   if where == 'leased' then unlease(id, r)
   elseif where == 'ready' then redis.call('ZREM', key('ready:' .. t.priority), id)
-  elseif where ~= 'lost' then redis.call('ZREM', key(where), id) end
+  elseif where == 'delayed' then delayed_remove(id, delayed_at(t, r))
+  elseif where == 'buried' then redis.call('ZREM', key('buried'), id) end
+  if t.lane then laned().leave(id, t, where) end
   if t.expires > 0 then redis.call('ZREM', key('expiring'), id) end
 end
 
--- A task with a TTL stands in `expiring` too, as long as it is ready or delayed; the record says when there may be any.
+-- A task with a TTL stands in `expiring` too, as long as it is ready, delayed or waiting; the record says when there may be any.
 local function may_expire(id, t)
   if (t.expires or 0) == 0 then return end
   redis.call('ZADD', key('expiring'), t.expires, id)
@@ -273,33 +48,33 @@ end
 
 -- The names of the indexes in which the tasks of a state lie.
 local function indexes_of(state)
-  if state == 'delayed' or state == 'buried' then return {state} end
+  if state == 'delayed' or state == 'buried' or state == 'waiting' then return {state} end
   local names, list, prefix = {}, S.pris, 'ready:'
   if state == 'leased' then list, prefix = S.holders, 'leased:'
-  elseif state ~= 'ready' then refuse('BADARG the state is ' .. state .. '; allowed are delayed, ready, leased, buried') end
+  elseif state ~= 'ready' then refuse('BADARG the state is ' .. state .. '; allowed are delayed, ready, leased, buried, waiting') end
   for word in string.gmatch(list, '%S+') do names[#names + 1] = prefix .. word end
   return names
 end
 
-local function use_priority(priority)
-  local name = tostring(priority)
-  if not has(S.pris, name) then
-    local all = {priority}
-    for word in string.gmatch(S.pris, '%S+') do all[#all + 1] = tonumber(word) end
-    table.sort(all)
-    set('pris', table.concat(all, ' '))
-  end
-end
-
+-- Ready by its time; with a lane, as soon as its turn comes there.
 local function make_ready(id, t)
-  redis.call('ZADD', key('ready:' .. t.priority), t.deadline, id)
-  use_priority(t.priority)
-  woke = true
+  if t.lane then laned().enter(id, t)
+  else
+    redis.call('ZADD', key('ready:' .. t.priority), t.deadline, id)
+    use_priority(t.priority)
+    woke = true
+  end
   may_expire(id, t)
 end
 
 local function make_delayed(id, t, at)
-  redis.call('ZADD', key('delayed'), at, id)
+  local r, own = tries_get(id), at ~= t.due and at or 0
+  if own ~= 0 and not r then r = fresh_tries() end
+  if r and r.lease_ms ~= own then
+    r.lease_ms = own
+    tries_put(id, r)
+  end
+  delayed_add(id, at)
   note(at)
   may_expire(id, t)
 end
@@ -405,7 +180,7 @@ end
 
 -- A lock is a task that is there while somebody holds it (see lock_acquire.lua): whatever ends the lease, nothing stays, and who waits is told.
 local function unlock(id)
-  redis.call('HDEL', key('tasks'), id)
+  records_drop({id})
   tries_drop(id)
   over(id)
 end
@@ -421,6 +196,7 @@ end
 -- delay_ms: nil for the backoff. The caller has checked that `r` is the record of a leased task.
 local function end_lease(id, t, r, how, delay_ms, reason)
   unlease(id, r)
+  if t.lane then laned().leave(id, t, 'leased') end
   count(how)
   if S.locks then return unlock(id) end
   reason = reason and string.sub(reason, 1, 240)
@@ -485,9 +261,7 @@ end
 
 -- The earliest thing that will happen by itself in this shard.
 local function next_event()
-  local at = NEVER
-  local head = redis.call('ZRANGE', key('delayed'), 0, 0, 'WITHSCORES')
-  if head[2] then at = tonumber(head[2]) end
+  local at, head = delayed_head() or NEVER, nil
   for holder in string.gmatch(S.holders, '%S+') do
     head = redis.call('ZRANGE', key('leased:' .. holder), 0, 0, 'WITHSCORES')
     if head[2] then at = math.min(at, tonumber(head[2]))
@@ -496,6 +270,10 @@ local function next_event()
   if S.ttls == 1 then
     head = redis.call('ZRANGE', key('expiring'), 0, 0, 'WITHSCORES')
     if head[2] then at = math.min(at, tonumber(head[2])) else set('ttls', 0) end
+  end
+  if S.slots == 1 then
+    head = redis.call('ZRANGE', key('slots'), 0, 0, 'WITHSCORES')
+    if head[2] then at = math.min(at, tonumber(head[2])) else set('slots', 0) end
   end
   if S.paused > now then at = math.min(at, S.paused) end
   return at
@@ -516,17 +294,19 @@ local function buried_page(from, most, prefix, till)
 end
 
 local function promote_due(most)
-  local ids = redis.call('ZRANGEBYSCORE', key('delayed'), '-inf', text(now), 'LIMIT', 0, most)
+  local ids = delayed_due(most)
   if #ids == 0 then return 0 end
-  local bodies = redis.call('HMGET', key('tasks'), unpack(ids))
-  redis.call('ZREM', key('delayed'), unpack(ids))
+  local bodies = records_get(ids)
   local by = {}
   for i = 1, #ids do
     if bodies[i] then
       local t = decode(bodies[i])
-      local list = by[t.priority] or {}
-      by[t.priority] = list
-      list[#list + 1], list[#list + 2] = t.deadline, ids[i]
+      if t.lane then laned().enter(ids[i], t)
+      else
+        local list = by[t.priority] or {}
+        by[t.priority] = list
+        list[#list + 1], list[#list + 2] = t.deadline, ids[i]
+      end
     else
       count('strays')
     end
@@ -534,9 +314,19 @@ local function promote_due(most)
   for priority, list in pairs(by) do
     redis.call('ZADD', key('ready:' .. priority), unpack(list))
     use_priority(priority)
+    woke = true
   end
-  woke = true
   return #ids
+end
+
+-- Lanes whose rate lets them go on, and idle ones to forget: settle() does the rest.
+local function open_lanes(most)
+  if S.slots ~= 1 then return 0 end
+  local names = redis.call('ZRANGEBYSCORE', key('slots'), '-inf', text(now), 'LIMIT', 0, most)
+  if #names == 0 then return 0 end
+  redis.call('ZREM', key('slots'), unpack(names))
+  for i = 1, #names do laned().get(names[i]) end
+  return #names
 end
 
 -- A task that nobody took within its TTL is buried.
@@ -553,7 +343,7 @@ local function bury_expired(most)
   for i = 1, #ids do
     local t, r = task_get(ids[i]), tries_get(ids[i])
     local where = t and locate(ids[i], t, r)
-    if where == 'ready' or where == 'delayed' then
+    if where == 'ready' or where == 'delayed' or where == 'waiting' then
       index_remove(ids[i], t, r, where)
       outlived(ids[i], t, r)
     else
@@ -567,7 +357,7 @@ end
 -- Move what is due to ready and end what leases have run out, at most `most` of each holder's; then set the alarm anew.
 local function promote(most)
   local moved = bury_expired(most)
-  moved = moved + promote_due(most)
+  moved = moved + promote_due(most) + open_lanes(most)
   for holder in string.gmatch(S.holders, '%S+') do
     local ids = redis.call('ZRANGEBYSCORE', key('leased:' .. holder), '-inf', text(now), 'LIMIT', 0, most)
     for i = 1, #ids do
@@ -580,6 +370,7 @@ local function promote(most)
     end
     moved = moved + #ids
   end
+  if lanes then lanes.settle() end
   local at = next_event()
   if at ~= S.alarm then set('alarm', at) end
   return moved
@@ -633,6 +424,7 @@ local function session_detach(uuid, record, node, grace_ms, nodes)
 end
 
 local function finish(items)
+  if lanes then lanes.settle() end
   if joined then return items end
   if S.paused > now then woke = false end -- nobody can take; the pause's end is an alarm, or a resume
   if woke or alarm_lowered or #ended > 0 or (freed and S.roomless ~= '') then wake() end

@@ -1,0 +1,43 @@
+"""Each benchmark runs and prints its limit. What figures it prints is nobody's business here."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.live
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "cycle --seconds 2 --connections 2",
+        "batches --seconds 1 --batch 10",
+        "memory --tasks 2000",
+        "flat --tasks 2000 --beside 1000 --seconds 2",
+        "lateness --seconds 2 --tasks 1000",
+        "disconnect --rounds 10 --kills 0",
+    ],
+)
+def test_benchmark_runs(command: str) -> None:
+    name, *words = command.split()
+    done = subprocess.run(
+        [sys.executable, "-m", f"benchmarks.{name}", *words],
+        cwd=ROOT, capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "limit ≥" in done.stdout or "limit ≤" in done.stdout or name == "cycle", done.stdout
+
+
+def test_an_unknown_peer_is_refused_by_name() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.peers", "--only", "zeromq"],
+        cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "no such peer: zeromq" in done.stderr

@@ -1,0 +1,77 @@
+"""Leases that are kept running, and those that are not any more."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from client_harness import Site, site, url
+
+from tidewarden.client import AsyncClient
+
+
+@pytest.fixture
+async def here(node: Any) -> AsyncIterator[Site]:
+    async with site(node) as made:
+        yield made
+
+
+async def test_tasks_of_one_moment_are_touched_together(here: Site, eventually: Any) -> None:
+    async with AsyncClient(here.urls) as client:
+        queue = client.queue("mail")
+        await queue.put_many([b"x"] * 50)
+        tasks = await queue.take_many(50, lease_ms=600)
+        ends = {task.id: task.lease_end_ms for task in tasks}
+        for task in tasks:
+            client.toucher.keep(task)
+        await eventually(lambda: all(task.lease_end_ms > ends[task.id] + 500 for task in tasks))
+        assert not any(task.lost for task in tasks)
+        assert here.doors[0].server.calls["Q.TOUCH"] % 50 == 0
+        assert (await queue.stats())["leased"] == 50
+        await queue.ack_many(tasks)
+        assert client.toucher.held == []
+
+
+async def test_the_puts_own_lease_is_known_and_kept(here: Site) -> None:
+    """Nobody told the client how long it is: it knows by the store's clock."""
+    async with AsyncClient(here.urls) as client:
+        queue = client.queue("mail")
+        await queue.put("x", id="a", lease_ms=400)
+        async with await queue.take() as task:  # type: ignore[union-attr]
+            assert 300 < task.lease_ms <= 450
+            await asyncio.sleep(1.2)
+            assert not task.lost
+            assert (await queue.peek("a")).attempts == 1
+
+
+async def test_without_a_node_a_lease_is_lost_by_our_own_clock(here: Site, eventually: Any) -> None:
+    proxy = here.proxied()
+    async with AsyncClient(url(proxy.port), retry_s=0.1) as client:
+        queue = client.queue("mail")
+        await queue.put("x", id="a")
+        task = await queue.take(lease_ms=600)
+        assert task is not None
+        client.toucher.keep(task)
+        heard: list[str] = []
+        task.on_lost = lambda: heard.append("lost")
+        await asyncio.to_thread(proxy.close)
+        await eventually(lambda: task.lost)
+        assert heard == ["lost"]
+        assert client.toucher.held == []
+
+
+async def test_the_end_of_the_session_loses_everything_at_once(here: Site, eventually: Any) -> None:
+    proxy = here.proxied()
+    async with AsyncClient(url(proxy.port), grace_ms=0) as client:
+        queue = client.queue("mail")
+        await queue.put("x", id="a")
+        task = await queue.take()
+        assert task is not None
+        client.toucher.keep(task)
+        session = client.nodes.session
+        await asyncio.to_thread(proxy.cut)
+        await eventually(lambda: task.lost)
+        assert client.nodes.session != session
+        assert (await queue.peek("a")).state == "ready"

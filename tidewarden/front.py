@@ -1,0 +1,157 @@
+"""
+A further process of a node: a RESP door at the node's port, with queues and a registration of its own.
+
+The node's first process starts it (:mod:`tidewarden.fronts`) and is at the other end of its ``wire``, a socket of packets:
+it says ``ready`` once it serves, its figures every second, and hands over lines for what the first process does. When the
+wire ends, so does this process.
+"""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import contextlib
+import logging
+import os
+import pickle
+import signal
+import socket
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+import uvloop
+
+from tidewarden import log as logs
+from tidewarden.clock import Clock, SystemClock, sleep
+from tidewarden.config import Config
+from tidewarden.participant import Participant
+from tidewarden.process import calm_collector, raise_file_limit
+from tidewarden.queue.locks import Locks
+from tidewarden.server.commands import COMMANDS
+from tidewarden.server.relay import relayed
+from tidewarden.server.resp import RespServer
+
+log = logging.getLogger("tidewarden.front")
+
+DRAIN_S = 5.0
+TELL_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """What a front is told at its start. It goes through a file without a name, for ``url`` has the store's password."""
+
+    config: Config
+    number: int
+    url: str
+    views: bool
+    port: int
+
+
+class Nobody:
+    """The cluster's state: whoever asks for it is relayed."""
+
+    def status(self) -> Mapping[str, Any]:
+        return {}
+
+
+class Front(Participant):
+    """One further process. :meth:`run` serves until ``stopping`` is set, or the first process has gone."""
+
+    def __init__(self, orders: Orders, wire: socket.socket, clock: Clock) -> None:
+        super().__init__(orders.config, clock, f"{orders.config.node.name}/{orders.number}")
+        self._orders = orders
+        self._wire = wire
+
+    async def run(self) -> None:
+        """Build, serve, take down. Raises: OSError: the port is not to be had; StoreDown."""
+        loop = asyncio.get_running_loop()
+        self._wire.setblocking(False)
+        loop.add_reader(self._wire, self._heard_first)
+        orders = self._orders
+        async with contextlib.AsyncExitStack() as stack:
+            self.data = await stack.enter_async_context(self._link(orders.url, "data"))
+            control = await stack.enter_async_context(self._link(orders.url, "control"))
+            await self._join(stack, orders.url, self.data, control, views=orders.views)
+            await self.nodes.register()
+            limits = self.config.limits
+            locks = Locks(self.queues, wait_max_ms=limits.wait_ms, waiting_max=limits.waiting_max)
+            self.resp = RespServer(
+                self.config, self.queues, None, None, Nobody(), self.clock, locks=locks,
+                commands=relayed(COMMANDS), port=orders.port, hand_over=self._hand_over,
+            )  # fmt: skip
+            await self.resp.start()
+            jobs = [
+                asyncio.create_task(self.nodes.run(), name="nodes"),
+                asyncio.create_task(self._tell(), name="tell"),
+            ]
+            for job in jobs:
+                job.add_done_callback(self._ended)
+            calm_collector()
+            self._send({"ready": True})
+            await self.stopping.wait()
+            self.queues.draining = True
+            await self.resp.stop(DRAIN_S)
+            for job in jobs:
+                job.cancel()
+            await asyncio.gather(*jobs, return_exceptions=True)
+
+    def stats(self) -> dict[str, Any]:
+        """This process's part of the node's figures."""
+        counts = {f"sessions_{name}": n for name, n in self.queues.session_counts().items()}
+        node = {
+            "waiting_takes": self.queues.waiting(),
+            "store_calls_total": self.data.calls,
+            "store_connects_total": self.data.reconnects,
+            **counts,
+        }
+        return {"resp": self.resp.own_stats(), "node": node}
+
+    async def _tell(self) -> None:
+        while True:
+            self._send({"stats": self.stats()})
+            await sleep(self.clock, TELL_S)
+
+    def _send(self, message: dict[str, Any]) -> None:
+        with contextlib.suppress(BlockingIOError):  # the first process is behind: the next figures will do
+            self._wire.send(msgspec.json.encode(message))
+
+    def _hand_over(self, end: socket.socket, user: str | None, resp: int) -> None:
+        message = msgspec.json.encode({"line": {"user": user, "resp": resp}})
+        rights = array.array("i", [end.fileno()])
+        self._wire.sendmsg([message], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+
+    def _heard_first(self) -> None:
+        """The first process says nothing; its end is all that can be read."""
+        with contextlib.suppress(BlockingIOError, ConnectionError):
+            if self._wire.recv(1):
+                return
+        asyncio.get_running_loop().remove_reader(self._wire)
+        self.stopping.set()
+
+
+async def _main(front: Front) -> None:
+    raise_file_limit()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, front.stopping.set)
+    await front.run()
+
+
+def main() -> None:
+    """``python -m tidewarden.front ORDERS WIRE``: two inherited file descriptors."""
+    with os.fdopen(int(sys.argv[1]), "rb") as file:
+        orders: Orders = pickle.load(file)
+    node = replace(orders.config.node, name=f"{orders.config.node.name}-{orders.number}")
+    logs.setup(replace(orders.config, node=node))
+    wire = socket.socket(fileno=int(sys.argv[2]))
+    uvloop.run(_main(Front(orders, wire, SystemClock())))
+
+
+if __name__ == "__main__":
+    from tidewarden import front  # by its own name, under which the orders were written
+
+    front.main()

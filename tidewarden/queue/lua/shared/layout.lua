@@ -1,0 +1,211 @@
+-- layout: where a shard's task records and its delayed index lie. No other file names their keys.
+-- Records (id → packed static record) lie in hashes of some fifty entries, each of which the server keeps as one packed string
+-- (hash-max-listpack-*): `tasks`, and when it holds 128 `tasks:1`, `tasks:2` …, one more at a time by linear hashing (Litwin, VLDB
+-- 1980). `buckets` of the shard's record says how many there are, `stored` how many records they hold.
+-- The delayed index (id by due ms) is the sorted set `delayed`; from 257 entries on it is cut by time into pieces `delayed:<n>`
+-- (zset-max-listpack-*). `pieces` has each piece's number by its lowest due ms, `cut` of the record the highest number in use
+-- (0: there is but the first), `later` how many entries they hold. Entries of one due time stay in one piece.
+local BUCKET_MEAN, BUCKET_FIRST, PIECE_MAX, PIECE_LOOK = 48, 128, 256, 8
+
+local function hash_of(id) return tonumber(string.sub(redis.sha1hex(id), 1, 8), 16) end
+
+local function bucket_key(i)
+  if i == 0 then return key('tasks') end
+  return P .. ':tasks:' .. text(i)
+end
+
+local function bucket_of(id)
+  if S.buckets == 1 then return key('tasks') end
+  if not bucket_size then
+    bucket_size = 1
+    while bucket_size < S.buckets do bucket_size = bucket_size * 2 end
+  end
+  local hash = hash_of(id)
+  local i = hash % bucket_size
+  if i >= S.buckets then i = hash % (bucket_size / 2) end
+  return bucket_key(i)
+end
+
+-- One bucket more: the next in line gives it about half of its records.
+local function split_bucket()
+  local new, size = S.buckets, 1
+  while size <= new do size = size * 2 end
+  local from, gone, moved = bucket_key(new - size / 2), {}, {}
+  local all = redis.call('HGETALL', from)
+  for i = 1, #all, 2 do
+    if hash_of(all[i]) % size == new then
+      gone[#gone + 1] = all[i]
+      moved[#moved + 1], moved[#moved + 2] = all[i], all[i + 1]
+    end
+  end
+  for i = 1, #gone, 500 do
+    local to = math.min(i + 499, #gone)
+    redis.call('HSET', bucket_key(new), unpack(moved, 2 * i - 1, 2 * to))
+    redis.call('HDEL', from, unpack(gone, i, to))
+  end
+  set('buckets', new + 1)
+  bucket_size = size
+end
+
+-- Write records: a list of id, packed record, id, packed record … of any length.
+local function records_put(list)
+  local new = 0
+  if S.buckets == 1 then
+    for from = 1, #list, 1000 do new = new + redis.call('HSET', key('tasks'), unpack(list, from, math.min(from + 999, #list))) end
+  else
+    for i = 1, #list, 2 do new = new + redis.call('HSET', bucket_of(list[i]), list[i], list[i + 1]) end
+  end
+  if new == 0 then return end
+  set('stored', S.stored + new)
+  while S.stored > BUCKET_FIRST and S.stored > S.buckets * BUCKET_MEAN do split_bucket() end
+end
+
+-- The packed records of at most 1000 ids, false where there is none.
+local function records_get(ids)
+  if S.buckets == 1 then return redis.call('HMGET', key('tasks'), unpack(ids)) end
+  local found = {}
+  for i = 1, #ids do found[i] = redis.call('HGET', bucket_of(ids[i]), ids[i]) end
+  return found
+end
+
+local function record_get(id) return redis.call('HGET', bucket_of(id), id) end
+local function stored(id) return redis.call('HEXISTS', bucket_of(id), id) == 1 end
+
+-- Remove the records of at most 1000 ids.
+local function records_drop(ids)
+  local gone = 0
+  if S.buckets == 1 then gone = redis.call('HDEL', key('tasks'), unpack(ids))
+  else
+    for i = 1, #ids do gone = gone + redis.call('HDEL', bucket_of(ids[i]), ids[i]) end
+  end
+  if gone == 0 then return end
+  set('stored', S.stored - gone)
+  if S.stored <= 0 and S.buckets > 1 then -- every bucket is empty, so the count may begin anew
+    set('buckets', 1)
+    bucket_size = nil
+  end
+end
+
+local function piece_key(n)
+  if not n or n == '0' then return key('delayed') end
+  return P .. ':delayed:' .. n
+end
+
+-- The key of the piece in which a due time lies.
+local function piece_of(at)
+  if S.cut == 0 then return key('delayed') end
+  return piece_key(redis.call('ZREVRANGEBYSCORE', key('pieces'), at, '-inf', 'LIMIT', 0, 1)[1])
+end
+
+-- Cut a piece in two near its middle.
+local function split_piece(name, entries)
+  local half = math.floor(entries / 2)
+  local first, middle = redis.call('ZRANGE', name, 0, 0, 'WITHSCORES')[2], redis.call('ZRANGE', name, half, half, 'WITHSCORES')[2]
+  if middle == first then middle = redis.call('ZRANGEBYSCORE', name, '(' .. first, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2] end
+  if not middle then return end -- all of one due time
+  if S.cut == 0 then redis.call('ZADD', key('pieces'), 0, '0') end
+  set('cut', S.cut + 1)
+  redis.call('ZADD', key('pieces'), middle, S.cut)
+  local upper, into = redis.call('ZRANGEBYSCORE', name, middle, '+inf', 'WITHSCORES'), piece_key(text(S.cut))
+  for from = 1, #upper, 500 do
+    local list = {}
+    for i = from, math.min(from + 499, #upper), 2 do list[#list + 1], list[#list + 2] = upper[i + 1], upper[i] end
+    redis.call('ZADD', into, unpack(list))
+  end
+  redis.call('ZREMRANGEBYSCORE', name, middle, '+inf')
+end
+
+local function delayed_add(id, at)
+  local name = piece_of(at)
+  set('later', S.later + redis.call('ZADD', name, at, id))
+  if S.later > PIECE_MAX and S.later % PIECE_LOOK == 0 then
+    local entries = redis.call('ZCARD', name)
+    if entries > PIECE_MAX then split_piece(name, entries) end
+  end
+end
+
+-- Add entries: a list of due ms, id, due ms, id … of any length.
+local function delayed_put(list)
+  if #list > 0 and S.cut == 0 and S.later + #list / 2 <= PIECE_MAX then
+    set('later', S.later + redis.call('ZADD', key('delayed'), unpack(list)))
+  else
+    for i = 1, #list, 2 do delayed_add(list[i + 1], list[i]) end
+  end
+end
+
+-- A piece that has become empty is forgotten; when the first alone is left, the index is whole again.
+local function forget_piece(name)
+  if S.cut == 0 or name == key('delayed') or redis.call('EXISTS', name) == 1 then return end
+  redis.call('ZREM', key('pieces'), string.sub(name, #P + 10))
+  if redis.call('ZCARD', key('pieces')) == 1 then
+    redis.call('DEL', key('pieces'))
+    set('cut', 0)
+  end
+end
+
+-- Remove an entry; `at` is its due time there.
+local function delayed_remove(id, at)
+  local name = piece_of(at)
+  local gone = redis.call('ZREM', name, id)
+  if gone == 0 then return end
+  set('later', S.later - 1)
+  forget_piece(name)
+end
+
+local function delayed_score(id, at) return redis.call('ZSCORE', piece_of(at), id) end
+
+-- The pieces with entries from `from` (ms) on, in order, at most `most` and the first; the first may be empty.
+local function pieces_from(from, most)
+  local names = {piece_of(from)}
+  if S.cut == 0 then return names end
+  for _, n in ipairs(redis.call('ZRANGEBYSCORE', key('pieces'), '(' .. text(from), '+inf', 'LIMIT', 0, most)) do
+    names[#names + 1] = piece_key(n)
+  end
+  return names
+end
+
+-- The first `most` entries as id, score, id, score …
+local function delayed_first(most)
+  local found = {}
+  for _, name in ipairs(pieces_from(0, most)) do
+    local page = redis.call('ZRANGE', name, 0, most - #found / 2 - 1, 'WITHSCORES')
+    for i = 1, #page do found[#found + 1] = page[i] end
+    if #found >= 2 * most then break end
+  end
+  return found
+end
+
+-- When the first entry is due, nil when there is none.
+local function delayed_head()
+  local found = delayed_first(1)
+  return found[2] and tonumber(found[2])
+end
+
+-- Take out at most `most` (1 to 1000) entries that are due; their ids.
+local function delayed_due(most)
+  local ids = {}
+  while true do
+    local name = key('delayed')
+    if S.cut > 0 and redis.call('EXISTS', name) == 0 then
+      local second = redis.call('ZRANGE', key('pieces'), 1, 1)[1]
+      if second then name = piece_key(second) end
+    end
+    local due = redis.call('ZRANGEBYSCORE', name, '-inf', text(now), 'LIMIT', 0, most - #ids)
+    if #due == 0 then return ids end
+    redis.call('ZREM', name, unpack(due))
+    set('later', S.later - #due)
+    forget_piece(name)
+    for i = 1, #due do ids[#ids + 1] = due[i] end
+    if #ids >= most or S.cut == 0 then return ids end
+  end
+end
+
+-- How many entries are due after now.
+local function delayed_count()
+  if S.cut == 0 then return redis.call('ZCOUNT', key('delayed'), '(' .. text(now), '+inf') end
+  local due = redis.call('ZCOUNT', key('delayed'), '-inf', text(now))
+  for _, n in ipairs(redis.call('ZRANGEBYSCORE', key('pieces'), '(0', text(now))) do
+    due = due + redis.call('ZCOUNT', piece_key(n), '-inf', text(now))
+  end
+  return S.later - due
+end

@@ -1,0 +1,177 @@
+-- record: what every script begins with: its arguments, the shard's record, and how it refuses.
+-- The shared files are put, in the order that queue/registry.py names, before every verb's, after the names KEYS and ARGV.
+-- They hold local functions only.
+-- KEYS    1 the shard's prefix `{cluster:queue:shard}`  2 the store's view counter, on an embedded store only
+-- ARGV    1 now_ms (unix; "0": the store's TIME), and `/layout` in a queue that was cut anew  2 the caller's holder `node.boot` ("-": none)  3… the verb's own
+local P, CALLER
+local now, now_us
+local view -- the store's, read at the first lease
+local S -- the shard record, numbers as numbers
+local changed -- fields of the record to write back
+local counts -- counters to raise
+local joined -- this verb is a part of a batch: another finishes for it
+local alarm_lowered, woke, counted
+local freed -- a task is gone: a queue with a capacity has room again
+local ended -- ids of tasks whose end somebody waits for
+local bucket_size -- of the hashes with records (see layout.lua): the smallest power of two not below their number, once it is known
+local lanes -- their rules, once there was need of them
+local growing -- put-like scripts set it: on a full store they are refused, all others must get through
+local pack, unpack_struct
+local NEVER = 4398046511104 -- 2^42: later than any time on the wire
+local MODES = {keep = true, fail = true, replace = true}
+
+-- Before every verb. As a library this file is read once, so whatever a verb changes begins here and not where it is named.
+local function begin(keys, arguments)
+  KEYS, ARGV = keys, arguments
+  P, CALLER = KEYS[1], ARGV[2]
+  now, now_us, view, S, lanes, bucket_size = nil, nil, nil, nil, nil, nil
+  changed, counts, ended = {}, {}, {}
+  joined, alarm_lowered, woke, counted, freed, growing = false, false, false, false, false, false
+  pack, unpack_struct = struct.pack, struct.unpack
+end
+
+-- Exact for every integer below 2^53 (`tostring` and `..` round). redis.call writes the numbers it is given exactly, too.
+local function text(n) return string.format('%d', n) end
+local function refuse(message) error({err = message}, 0) end
+
+-- Runs a verb. A refusal becomes an error reply of its message alone: Redis 6.2 cannot raise a table, later ones add the script's line.
+local function run(verb)
+  local ok, reply = pcall(verb)
+  if ok then return reply end
+  if type(reply) == 'table' then reply = reply.err end -- Redis 7's own pcall has taken the message out already
+  local message = string.match(reply, '^%u+ .*$') or string.match(reply, '^@user_script: ?%d+: %-?(%u+ .*)$') -- 6.2's redis.call
+  if message then return {err = message} end
+  error(reply, 0)
+end
+
+local function key(name) return P .. ':' .. name end
+
+local function int(i, name, low, high)
+  local raw = ARGV[i]
+  local n = raw and string.match(raw, '^-?%d+$') and tonumber(raw)
+  if not n then refuse('BADARG ' .. name .. ' is not an integer: ' .. tostring(raw)) end
+  if low and (n < low or n > high) then
+    refuse('BADARG ' .. name .. ' is ' .. raw .. '; allowed is ' .. text(low) .. ' to ' .. text(high))
+  end
+  return n
+end
+
+-- The counters of every put, take and ack stand in the record, which is written anyway; all others in a hash of their own.
+local IN_RECORD = {put = 'puts', taken = 'takes', acked = 'acks'}
+local function count(name, n)
+  local field = IN_RECORD[name]
+  if field then
+    S[field] = (S[field] or 0) + (n or 1)
+    changed[field] = true
+  else
+    counts[name] = (counts[name] or 0) + (n or 1)
+    counted = true
+  end
+end
+
+local function set(field, value)
+  S[field] = value
+  changed[field] = true
+end
+
+-- A queue that is cut anew counts its layouts, and callers say with the time which one they know: `now_ms/layout`. A newer one is adopted.
+local function agree(layout)
+  local stored = S.layout
+  if layout < stored then
+    S = nil -- no other part of a batch may run either
+    refuse('RECUT ' .. text(stored) .. ' the queue of ' .. P .. ' was cut anew since the caller read its settings')
+  end
+  set('layout', layout)
+end
+
+local function open()
+  if S then return end -- a part of a batch
+  local time = redis.call('TIME')
+  local layout = 0
+  now = tonumber(ARGV[1])
+  if not now then
+    local at, known = string.match(ARGV[1], '^(%d+)/(%d+)$')
+    now, layout = tonumber(at), tonumber(known)
+  end
+  if now == 0 then
+    now_us = time[1] * 1000000 + time[2]
+    now = math.floor(now_us / 1000)
+  else
+    now_us = now * 1000
+  end
+  -- One HGETALL is half the price of an HMGET of every field: most are absent and mean their default.
+  local raw = redis.call('HGETALL', key('shard'))
+  S = {}
+  for i = 1, #raw, 2 do S[raw[i]] = tonumber(raw[i + 1]) or raw[i + 1] end
+  S.format, S.epoch, S.view, S.n, S.seq, S.taken = S.format or 0, S.epoch or 0, S.view or 0, S.n or 0, S.seq or 0, S.taken or 0
+  S.pris = S.pris and tostring(S.pris) or '' -- a list of one priority looks like a number
+  S.sweeper, S.holders, S.waiting, S.dead = S.sweeper or '', S.holders or '', S.waiting or '', S.dead or ''
+  S.paused, S.alarm, S.tick, S.awaited = S.paused or 0, S.alarm or NEVER, S.tick or NEVER, S.awaited or 0
+  S.buckets, S.stored, S.cut, S.later = S.buckets or 1, S.stored or 0, S.cut or 0, S.later or 0
+  S.ttls, S.capacity, S.roomless = S.ttls or 0, S.capacity or 0, S.roomless or ''
+  S.urgent_ms, S.lease_ms, S.late_share, S.early_share = S.urgent_ms or 60000, S.lease_ms or 30000, S.late_share or 8, S.early_share or 16
+  S.order, S.dedup_ms, S.losses_max, S.backoff_cap_ms = S.order or 'bands', S.dedup_ms or 60000, S.losses_max or 10, S.backoff_cap_ms or 3600000
+  if S.format > 1 then
+    refuse('INTERNAL the shard ' .. P .. ' has format ' .. text(S.format) .. '; this version reads 1: upgrade this node')
+  end
+  S.layout = S.layout or 0
+  if S.layout ~= layout then agree(layout) end
+end
+
+-- Lists in the record: names separated by spaces, each at most once.
+local function has(list, name) return string.find(' ' .. list .. ' ', ' ' .. name .. ' ', 1, true) ~= nil end
+local function with(list, name)
+  if list == '' then return name end
+  return list .. ' ' .. name
+end
+local function without(list, name)
+  local rest = {}
+  for word in string.gmatch(list, '%S+') do
+    if word ~= name then rest[#rest + 1] = word end
+  end
+  return table.concat(rest, ' ')
+end
+
+-- The highest boot of a node that was declared dead, 0 when none was.
+local function dead_boot(node)
+  for word in string.gmatch(S.dead, '%S+') do
+    local name, boot = string.match(word, '^(.*)%.(%d+)$')
+    if name == node then return tonumber(boot) end
+  end
+  return 0
+end
+
+local function alive(holder)
+  local node, boot = string.match(holder, '^(.*)%.(%d+)$')
+  if not node then refuse('BADARG the holder ' .. holder .. ' is not node.boot') end
+  if tonumber(boot) <= dead_boot(node) then
+    refuse('STALE ' .. holder .. ' was declared dead; the node has to register again')
+  end
+end
+
+-- Leader-only scripts: a greater epoch is adopted, the same leader runs, any other is refused.
+local function fence(epoch, holder)
+  if epoch > S.epoch then
+    set('epoch', epoch)
+    set('sweeper', holder)
+  elseif epoch < S.epoch or holder ~= S.sweeper then
+    refuse('STALE the fence of ' .. P .. ' is at epoch ' .. text(S.epoch) .. ' held by ' .. S.sweeper)
+  end
+end
+
+-- Something will happen at `ms`: whoever sleeps longer than that is told by finish().
+local function note(ms)
+  if ms < S.alarm then
+    set('alarm', ms)
+    alarm_lowered = true
+  end
+end
+
+-- A schedule's tick concerns the leader alone: it has an alarm of its own.
+local function note_tick(ms)
+  if ms ~= S.tick then
+    if ms < S.tick then alarm_lowered = true end
+    set('tick', ms)
+  end
+end
+

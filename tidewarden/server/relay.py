@@ -1,0 +1,138 @@
+"""
+What a node's further processes do not do themselves is done by its first: tokens, schedules, the cluster, INFO.
+
+A peer that asks for it is given a line of its own to the first process, a socket pair of which that one gets an end. The
+peer's requests go through it as they came, one at a time, and the replies back as they are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import socket
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import hiredis
+
+from tidewarden.errors import Draining
+
+from .connection import Connection
+from .verbs import Command, Pending, Request
+
+if TYPE_CHECKING:
+    from .resp import RespServer
+
+HandOver = Callable[[socket.socket, str | None, int], None]
+"""Gives the first process an end of a socket pair, for a user (None: nobody) and a RESP version."""
+GROUPS = ("token", "schedule", "cluster")  # of verbs that the first process does
+CHUNK = 1 << 16
+
+
+class Relay:
+    """One peer's line to the first process, opened at the first request."""
+
+    def __init__(self, hand_over: HandOver, user: str | None, resp: int) -> None:
+        self.speaks = (user, resp)
+        self._hand_over = hand_over
+        self._turn = asyncio.Lock()
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        self._closed = False
+
+    async def ask(self, request: Request) -> bytes:
+        """The reply to ``request``, as it comes. Raises: Draining: the first process takes no more, or cut this line."""
+        async with self._turn:
+            try:
+                return await self._ask(request)
+            except OSError:
+                self._cut()
+                raise Draining("This node is going down. Connect to another.") from None
+
+    async def _ask(self, request: Request) -> bytes:
+        if self._closed:
+            raise ConnectionAbortedError
+        if self._streams is None:
+            ours, theirs = socket.socketpair()
+            with theirs:
+                self._hand_over(theirs, *self.speaks)
+            self._streams = await asyncio.open_unix_connection(sock=ours)
+        reader, writer = self._streams
+        words = b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in request)
+        writer.write(b"*%d\r\n%b" % (len(request), words))
+        parser, chunks = hiredis.Reader(), []
+        while parser.gets() is False:
+            chunk = await reader.read(CHUNK)
+            if not chunk:
+                raise ConnectionResetError
+            chunks.append(chunk)
+            parser.feed(chunk)
+        return b"".join(chunks)
+
+    def _cut(self) -> None:
+        if self._streams is not None:
+            self._streams[1].close()
+            self._streams = None
+
+    def close(self) -> None:
+        """The peer has gone, or is somebody else now."""
+        self._closed = True
+        self._cut()
+
+
+class RelayedConnection(Connection):
+    """The first process's end of a line: a peer that another process has let in already."""
+
+    __slots__ = ("_user",)
+
+    def __init__(self, server: RespServer, user: str | None, resp: int) -> None:
+        super().__init__(server)
+        self._user = user
+        self.resp = resp
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        if self._user is not None:
+            self.enter(self._user)
+
+    def admitted(self) -> int:
+        """It counts where it came in; there is no limit to lines, for there is one to peers."""
+        self.server.connections.add(self)
+        self.server.relayed.add(self)
+        return -1
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.server.relayed.discard(self)
+        super().connection_lost(exc)
+
+
+def relay(connection: Connection, request: Request) -> Pending:
+    """Any verb that is done by the first process."""
+    server = connection.server
+    assert server.hand_over is not None
+    speaks = (connection.peer.user, connection.resp)
+    line = connection.relay
+    if line is None or line.speaks != speaks:
+        if line is not None:
+            line.close()
+        line = connection.relay = Relay(server.hand_over, *speaks)
+    return Pending(line.ask(request), _as_it_is)
+
+
+def _as_it_is(reply: bytes, resp: int) -> bytes:
+    return reply
+
+
+def relayed(commands: dict[bytes, Command]) -> dict[bytes, Command]:
+    """The table of a further process."""
+    return {
+        name: dataclasses.replace(command, handler=relay)
+        if command.group in GROUPS or command.name == "INFO"
+        else command
+        for name, command in commands.items()
+    }
+
+
+async def attach(server: RespServer, end: socket.socket, user: str | None, resp: int) -> Any:
+    """The first process takes its end of a line."""
+    end.setblocking(False)
+    return await server.loop.connect_accepted_socket(lambda: RelayedConnection(server, user, resp), end)

@@ -1,0 +1,26 @@
+"""The figures of a node's processes, added up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def add_up(*stats: Mapping[str, Any]) -> dict[str, Any]:
+    """One mapping of them all: numbers are added, mappings of numbers likewise, of anything else the first is kept."""
+    total: dict[str, Any] = {}
+    for one in stats:
+        for name, value in one.items():
+            known = total.get(name)
+            if isinstance(value, Mapping):
+                total[name] = add_up(known if isinstance(known, Mapping) else {}, value)
+            elif isinstance(value, int | float) and isinstance(known, int | float):
+                total[name] = known + value
+            else:
+                total.setdefault(name, value)
+    return total
+
+
+def lasting(stats: Mapping[str, Any]) -> dict[str, Any]:
+    """What remains of a process that has ended: its counters (``…_total``), which must not go back."""
+    return {name: value for name, value in stats.items() if name.endswith("_total")}
