@@ -96,6 +96,8 @@ async def test_trap_sessions_of_several_connections_at_random(doors: Pair, seed:
     for door in doors:
         await door.queues.configure("q", {"losses_max": 0})
     total, done, numbers = 60, Counter[bytes](), list[int]()
+    newest: dict[bytes, int] = {}
+    counted: dict[bytes, int] = {}
     putter = await doors[0].dial()
     putter.send(*(f"Q.PUT q x ID t{n}" for n in range(total)))
     for _ in range(total):
@@ -110,13 +112,16 @@ async def test_trap_sessions_of_several_connections_at_random(doors: Pair, seed:
             for task_id, lease in held:  # of the connection before, too
                 if await line.call("Q.ACK", "q", task_id, lease) == b"OK":
                     done[task_id] += 1
+                    counted[task_id] = lease
             held = []
-            tasks = await line.call("Q.TAKE", "COUNT", 3, "WAIT", 20, "LEASE", 150, "FROM", "q")
+            tasks = await line.call("Q.TAKE", "COUNT", 3, "WAIT", 20, "LEASE", 15, "FROM", "q")
             held = [(task_id, lease) for _, task_id, lease, *_ in tasks]
             numbers.extend(lease for _, lease in held)
+            newest.update((task_id, max(lease, newest.get(task_id, 0))) for task_id, lease in held)
+            await asyncio.sleep(dice.choice([0, 0, 0.013, 0.017, 0.03]))
             if dice.random() < 0.3:
                 if dice.random() < 0.5:
-                    line.send("Q.TAKE COUNT 3 LEASE 150 FROM q")
+                    line.send("Q.TAKE COUNT 3 LEASE 15 FROM q")
                     await turns(dice.randrange(5))
                 line.drop(reset=dice.random() < 0.5)
                 line, door = None, dice.choice(doors)
@@ -126,4 +131,5 @@ async def test_trap_sessions_of_several_connections_at_random(doors: Pair, seed:
         await asyncio.gather(*(consume(uuid, door) for _, uuid in firsts for door in doors))
     assert set(done.values()) == {1}
     assert len(numbers) == len(set(numbers))
+    assert counted == newest, "only the last lease of a task counts"
     assert (await doors[0].queues.stats("q"))["total"] == 0
