@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import itertools
 import random
+from collections import Counter
 from collections.abc import AsyncIterator, Coroutine
 from typing import Any
 
@@ -208,6 +210,54 @@ async def test_thousands_in_a_pipeline(victim: Victim) -> None:
     while not flooding.done():
         await victim.work()
     await flooding
+
+
+async def test_what_requests_leave_dies_at_once(victim: Victim) -> None:
+    """
+    The node's collector of rings runs rarely (``process.py``): in one, a payload or a chunk of rubbish lasts for long.
+
+    An exception that is kept holds its trace, and that every local variable of the functions it came through.
+    """
+
+    async def all_of_it() -> None:
+        line = await victim.friend()
+        for number, request in enumerate(PLAIN):
+            line.send(
+                ("Q.PUT", "q", f"payload {number}"),
+                tuple(request),
+                ("Q.TAKE", "FROM", "q"),
+                ("Q.PUT", "q", "x", "DELAY", "x"),
+            )
+            for _ in range(4):
+                await line.reply()
+        line.drop()
+        for rubbish in (
+            b"x" * 70_000,
+            b"*1\r\n*1\r\n",
+            b"*2147483647\r\n",
+            b"*1\r\n$5\r\nabc",
+            b"GET / HTTP/1.1\r\n\r\n",
+        ):
+            await victim.send(rubbish, [], "half close")
+            await victim.send(rubbish, [], "stranger")
+        await victim.gone()
+
+    await all_of_it()
+    gc.collect()
+    gc.disable()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    try:
+        await all_of_it()
+        await victim.work()
+        gc.collect()
+        ours = Counter(
+            type(thing).__qualname__ for thing in gc.garbage if type(thing).__module__.startswith("tidewarden")
+        )
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
+    assert not ours
 
 
 async def test_any_bytes(victim: Victim) -> None:

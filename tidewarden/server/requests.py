@@ -81,7 +81,8 @@ class RequestReader:
                     requests.append(self._arguments)
                     self._arguments = []
         except Error as failure:
-            self.failure = failure
+            # Its trace would hold this reader and all that was fed, in a ring that only the rare full collection breaks.
+            self.failure = failure.with_traceback(None)
             return requests
         if position < len(data):
             self._chunks.append(data[position:])

@@ -46,6 +46,7 @@ class Slot:
             self.reply = self.render(result)
         except Exception as error:
             self.reply = self.connection.refuse(error)
+        self.work = None  # it knows us: a ring, and with it the payload, would last until the rare collection
         if self.begun:
             self._tell()
 
@@ -56,6 +57,7 @@ class Slot:
             self.reply = b""  # the peer has gone, or has said that it will say no more: it called this off itself
         else:
             self.reply = self.connection.refuse(Draining("This node is going down. Connect to another."))
+        self.work = None
         if self.begun:
             self._tell()
 

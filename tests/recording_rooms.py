@@ -1,0 +1,307 @@
+"""Recording doubles of the rooms behind the doors; nothing of pytest."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from tidewarden.errors import NotFound, NotHeld
+from tidewarden.queue.task import Changes, NewTask, Taken
+
+
+class RecordingSession:
+    def __init__(self, number: int, user: str) -> None:
+        self.id = str(number)
+        self.user = user
+        self.held: dict[tuple[str, str], tuple[int, int]] = {}
+
+
+class RecordingQueues:
+    """First in, first out, in memory; ``calls`` has every call. ``hold`` keeps answers back until it is set."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+        self.ready: dict[str, list[tuple[str, bytes]]] = {}
+        self.closed: list[RecordingSession] = []
+        self.sessions: list[RecordingSession] = []
+        self.hold: asyncio.Event | None = None
+        self.arrived = asyncio.Event()
+        self.cancelled = 0
+        self.lease = 2**37
+        self.raises: Exception | None = None
+
+    def open_session(self, user: str = "default") -> RecordingSession:
+        self.sessions.append(RecordingSession(len(self.sessions) + 1, user))
+        return self.sessions[-1]
+
+    async def close_session(self, session: RecordingSession) -> None:
+        self.closed.append(session)
+        self.arrived.set()
+
+    async def join_session(self, session: Any, user: str, uuid: str = "", grace_ms: int | None = None) -> str:
+        self.calls.append(("join_session", user, uuid, grace_ms))
+        await self._gate()
+        return uuid or "made"
+
+    async def _gate(self) -> None:
+        if self.hold is not None:
+            await self.hold.wait()
+        if self.raises is not None:
+            raise self.raises
+
+    async def put(self, queue: str, task: NewTask) -> str:
+        self.calls.append(("put", queue, task))
+        await self._gate()
+        task_id = task.id or f"made-{len(self.calls)}"
+        self.ready.setdefault(queue, []).append((task_id, task.payload))
+        self.arrived.set()
+        return task_id
+
+    def put_plain(self, *_: Any) -> None:
+        """Everything goes the ordinary way here."""
+
+    take_plain = ack_plain = put_plain
+
+    async def put_waiting(self, queue: str, task: NewTask, wait_ms: int) -> str:
+        self.calls.append(("put_waiting", queue, task, wait_ms))
+        return task.id or "made"
+
+    async def take(
+        self,
+        session: RecordingSession,
+        queues: list[str],
+        *,
+        count: int = 1,
+        wait_ms: int = 0,
+        lease_ms: int = 0,
+        task_id: str = "",
+    ) -> list[Taken]:
+        self.calls.append(("take", tuple(queues), count, wait_ms, lease_ms, task_id))
+        await self._gate()
+        try:
+            async with asyncio.timeout(wait_ms / 1000):
+                while True:
+                    for queue in queues:
+                        found = self.ready.get(queue, [])[:count]
+                        if found:
+                            del self.ready[queue][: len(found)]
+                            return [self._taken(session, queue, *task) for task in found]
+                    self.arrived.clear()
+                    await self.arrived.wait()
+        except TimeoutError:
+            return []
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+
+    def _taken(self, session: RecordingSession, queue: str, task_id: str, payload: bytes) -> Taken:
+        self.lease += 1
+        session.held[queue, task_id] = (self.lease, 2**41)
+        return Taken(queue, task_id, self.lease, payload, 1, 2**41, 2**41)
+
+    async def wait(self, queue: str, task_id: str, wait_ms: int) -> tuple[str, bytes]:
+        self.calls.append(("wait", queue, task_id, wait_ms))
+        await self._gate()
+        return "done", b"\xff"
+
+    async def ack(
+        self, session: RecordingSession, queue: str, pairs: list[tuple[str, int]], result: bytes = b""
+    ) -> list[int]:
+        self.calls.append(("ack", queue, tuple(pairs), *([result] if result else [])))
+        await self._gate()
+        answers = []
+        for task_id, lease in pairs:
+            answers.append(int(session.held.get((queue, task_id), (0, 0))[0] == lease))
+            if answers[-1]:
+                del session.held[queue, task_id]
+        return answers
+
+    async def release(
+        self, session: Any, queue: str, task_id: str, lease: int, delay_ms: int = 0, reason: str = ""
+    ) -> None:
+        self.calls.append(("release", queue, task_id, lease, delay_ms, reason))
+        if lease == 1:
+            raise NotHeld("this lease has ended\r\n+OK")
+
+    async def fail(
+        self, session: Any, queue: str, task_id: str, lease: int, delay_ms: int | None = None, reason: str = ""
+    ) -> None:
+        self.calls.append(("fail", queue, task_id, lease, delay_ms, reason))
+
+    async def bury(self, session: Any, queue: str, task_id: str, lease: int, reason: str = "") -> None:
+        self.calls.append(("bury", queue, task_id, lease, reason))
+
+    async def touch(self, session: Any, queue: str, task_id: str, lease: int, lease_ms: int = 0) -> int:
+        self.calls.append(("touch", queue, task_id, lease, lease_ms))
+        return 2**41
+
+    async def kick(
+        self, queue: str, *, count: int = 0, task_id: str = "", reason_prefix: str = "", age_ms: int = 0
+    ) -> int:
+        self.calls.append(("kick", queue, count, task_id, reason_prefix, *([age_ms] if age_ms else [])))
+        return 3
+
+    async def update(self, queue: str, task_id: str, changes: Changes) -> None:
+        self.calls.append(("update", queue, task_id, changes))
+
+    async def delete(self, queue: str, task_id: str, *, lease: int = 0, force: bool = False) -> int:
+        self.calls.append(("delete", queue, task_id, lease, force))
+        return 1
+
+    async def peek(self, queue: str, task_id: str) -> dict[str, Any]:
+        self.calls.append(("peek", queue, task_id))
+        return {"id": task_id, "state": "ready", "payload": b"\x00\xff", "reason": None}
+
+    async def page(self, queue: str, state: str, count: int, after: str) -> tuple[list[dict[str, Any]], str]:
+        self.calls.append(("page", queue, state, count, after))
+        return [{"id": "a"}], "next"
+
+    async def pause(self, queue: str, ms: int | None) -> None:
+        self.calls.append(("pause", queue, ms))
+
+    async def resume(self, queue: str) -> None:
+        self.calls.append(("resume", queue))
+
+    async def purge(self, queue: str, state: str) -> int:
+        self.calls.append(("purge", queue, state))
+        return 4
+
+    async def release_all(self, queue: str) -> int:
+        self.calls.append(("release_all", queue))
+        return 5
+
+    async def move(self, queue: str, target: str, *, count: int, reason_prefix: str = "", age_ms: int = 0) -> int:
+        self.calls.append(("move", queue, target, count, *([reason_prefix, age_ms] if reason_prefix else [])))
+        return 6
+
+    async def link(self, topic: str, queue: str) -> int:
+        self.calls.append(("link", topic, queue))
+        return 1
+
+    async def unlink(self, topic: str, queue: str) -> int:
+        self.calls.append(("unlink", topic, queue))
+        return 0
+
+    async def topics(self) -> dict[str, list[str]]:
+        return {"events": ["audit", "mail"]}
+
+    async def check(self, queue: str, *, repair: bool) -> dict[str, Any]:
+        self.calls.append(("check", queue, repair))
+        return {"queue": queue, "problems": 0}
+
+    async def stats(self, queue: str, *, by_shard: bool = False) -> dict[str, Any]:
+        shards = {"by_shard": [{"shard": 0, "total": 1}]} if by_shard else {}
+        return {"ready": len(self.ready.get(queue, ())), "puts_total": 7} | shards
+
+    async def names(self) -> list[str]:
+        return ["mail", "_tokens:x"]
+
+    async def settings(self, queue: str) -> dict[str, Any]:
+        return {"shards": 1, "order": "bands"}
+
+    async def configure(self, queue: str, values: dict[str, Any]) -> None:
+        self.calls.append(("configure", queue, values))
+
+
+class RecordingToken:
+    access_token = "at-1"
+    token_type = "Bearer"
+    expires_at_ms = 2**41
+    generation = 4
+    state = "fresh"
+
+
+class RecordingTokens:
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+
+    async def put(self, account: str, fields: dict[str, Any]) -> int:
+        self.calls.append(("put", account, fields))
+        return 5
+
+    async def get(self, account: str, min_ttl_ms: int = 0, wait_ms: int = 0) -> RecordingToken:
+        self.calls.append(("get", account, min_ttl_ms, wait_ms))
+        if account.endswith("/nobody"):
+            raise NotFound("there is no such account")
+        return RecordingToken()
+
+    async def refresh(self, account: str) -> str:
+        self.calls.append(("refresh", account))
+        return "queued"
+
+    async def delete(self, account: str) -> bool:
+        self.calls.append(("delete", account))
+        return not account.endswith("/nobody")
+
+    async def list(
+        self, provider: str = "", state: str = "", count: int = 100, after: str = ""
+    ) -> tuple[list[dict[str, Any]], str]:
+        self.calls.append(("list", provider, state, count, after))
+        return [{"account": "p/a", "state": "fresh"}], ""
+
+    async def stats(self) -> dict[str, Any]:
+        return {"p": {"total": 2, "fresh": 2, "dead": 0, "spares": 1}}
+
+    def metrics(self) -> dict[str, Any]:
+        return {"refreshes": {("p", "ok"): 9}, "in_flight": {"p": 1}, "late": {}, "spares": 3, "journal_pending": 4}
+
+
+class RecordingSchedules:
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+
+    async def put(self, name: str, spec: Any, queue: str, task: NewTask) -> int:
+        self.calls.append(("put", name, spec, queue, task))
+        return 2**41
+
+    async def list(self) -> list[dict[str, Any]]:
+        return [{"name": "nightly", "next_ms": 5}]
+
+    async def delete(self, name: str) -> bool:
+        self.calls.append(("delete", name))
+        return name == "nightly"
+
+
+class RecordingLocks:
+    """Everything is free, but ``taken``; the fence 1 is never current."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+
+    def acquire(
+        self, session: Any, name: str, lease_ms: int, *, wait_ms: int = 0, key: bytes = b""
+    ) -> asyncio.Future[int | None]:
+        self.calls.append(("acquire", session.id, name, lease_ms, wait_ms, key))
+        future: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
+        if name != "waits":
+            future.set_result(None if name == "taken" else 2**37)
+        return future
+
+    async def renew(self, session: Any, name: str, fence: int, lease_ms: int) -> int:
+        self.calls.append(("renew", name, fence, lease_ms))
+        if fence == 1:
+            raise NotHeld("not held")
+        return 2**41
+
+    async def release(self, session: Any, name: str, fence: int) -> None:
+        self.calls.append(("release", name, fence))
+        if fence == 1:
+            raise NotHeld("not held")
+
+    async def peek(self, name: str) -> dict[str, Any]:
+        return {"name": name, "fence": 5}
+
+    async def page(self, count: int, after: str) -> tuple[list[dict[str, Any]], str]:
+        self.calls.append(("page", count, after))
+        return [{"name": "a"}], "next"
+
+
+class FixedCluster:
+    def __init__(self) -> None:
+        self.seen = {
+            "node": "n0", "pid": 1, "role": "leader", "leader": "n0", "epoch": 3, "view": 1, "primary": "n0", "quorum": True,
+            "members": ["n0"],
+        }  # fmt: skip
+
+    def status(self) -> dict[str, Any]:
+        return dict(self.seen)

@@ -1,0 +1,174 @@
+"""Whether a shard is whole: each task in exactly one place, and everything that speaks of the places true."""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+
+import redis
+from store_servers import StoreServer
+
+NEVER_MS = 2**42
+
+
+def audit_shard(client: redis.Redis, prefix: str) -> None:
+    """Each task lies in exactly one place, and everything in the shard's record that speaks of the places is true."""
+    record = client.hgetall(f"{prefix}:shard")
+    tasks = {
+        task_id: raw
+        for name in ("tasks", *_suffixes(client, prefix, "tasks:"))
+        for task_id, raw in client.hgetall(f"{prefix}:{name}").items()
+    }
+    assert len(tasks) == int(record.get(b"stored", 0)), f"{prefix}: the record counts {record.get(b'stored')} tasks"
+    audit_delayed(client, prefix, record, tasks)
+    tries = client.hgetall(f"{prefix}:tries")
+    places: dict[bytes, list[str]] = {}
+    expiring = dict(client.zrange(f"{prefix}:expiring", 0, -1, withscores=True))
+    earliest = int(min(expiring.values(), default=NEVER_MS))
+    for name in (
+        "delayed",
+        "buried",
+        *_suffixes(client, prefix, "delayed:"),
+        *_suffixes(client, prefix, "ready:"),
+        *_suffixes(client, prefix, "leased:"),
+    ):
+        index = client.zrange(f"{prefix}:{name}", 0, -1, withscores=True)
+        for task_id, score in index:
+            places.setdefault(task_id, []).append(name)
+            if name.startswith(("delayed", "leased")):
+                earliest = min(earliest, int(score))
+        if index and name.startswith("ready:"):
+            assert name[6:].encode() in record[b"pris"].split(), f"{name} is not in the record"
+        if index and name.startswith("leased:"):
+            assert name[7:].encode() in record[b"holders"].split(), f"{name} is not in the record"
+    for task_id in audit_lanes(client, prefix, record, tasks, places):
+        places.setdefault(task_id, []).append("waiting")
+    sessions_leases = set(client.zrange(f"{prefix}:held", 0, -1))
+    assert places.keys() == tasks.keys(), f"{prefix}: bodies and index entries differ"
+    assert all(len(found) == 1 for found in places.values()), f"{prefix}: a task lies in two places: {places}"
+    assert tries.keys() <= tasks.keys(), f"{prefix}: tries of no task"
+    waits = client.hgetall(f"{prefix}:waits")
+    assert waits.keys() <= tasks.keys(), f"{prefix}: somebody waits for the end of no task"
+    assert len(waits) == int(record.get(b"awaited", 0))
+    for task_id, (place,) in places.items():
+        lease_holder = b""
+        if task_id in tries:
+            lease, _, _, _, _, length = struct.unpack(">dHHB6sB", tries[task_id][:20])
+            assert lease == int(lease)
+            lease_holder = tries[task_id][20 : 20 + length]
+        held_in = place[7:].encode() if place.startswith("leased:") else b""
+        if lease_holder[:1] == b"~":  # a session's: all of them stand in one index, and each is known by its session
+            assert lease_holder[1:] + task_id in sessions_leases, (
+                f"{task_id!r} is not among what {lease_holder!r} holds"
+            )
+            sessions_leases.discard(lease_holder[1:] + task_id)
+            lease_holder = b"~"
+        assert held_in == lease_holder, f"{task_id!r} lies in {place}, its record says {lease_holder!r}"
+        assert place != "buried" or task_id in tries
+        expires_ms = expires_of(tasks[task_id]) if place.startswith(("delayed", "ready:", "waiting")) else 0
+        assert int(expiring.get(task_id, 0)) == expires_ms, f"{task_id!r} in {place} expires at {expires_ms}"
+        if place.startswith("ready:"):
+            assert int(place[6:]) == tasks[task_id][1], f"{task_id!r} is in {place} with another priority"
+    assert not sessions_leases, f"{prefix}: sessions know of leases that have ended: {sessions_leases}"
+    assert expiring.keys() <= tasks.keys(), f"{prefix}: an entry that expires and is no task"
+    # Nobody sleeps past what happens next.
+    assert earliest >= int(record.get(b"alarm", NEVER_MS)), f"{prefix}: the alarm is later than what comes next"
+
+
+def audit_delayed(client: redis.Redis, prefix: str, record: dict[bytes, bytes], tasks: dict[bytes, bytes]) -> None:
+    """Each entry stands at its task's time, in the piece of that time, and the record knows how many there are."""
+    bounds = [
+        (int(low), number.decode()) for number, low in client.zrange(f"{prefix}:pieces", 0, -1, withscores=True)
+    ] or [(0, "0")]
+    assert (len(bounds) > 1) == (int(record.get(b"cut", 0)) > 0)
+    assert {f"delayed:{number}" for _, number in bounds[1:]} == set(_suffixes(client, prefix, "delayed:"))
+    later = 0
+    for (low, number), (high, _) in zip(bounds, [*bounds[1:], (NEVER_MS, "")], strict=True):
+        entries = client.zrange(
+            f"{prefix}:delayed" if number == "0" else f"{prefix}:delayed:{number}", 0, -1, withscores=True
+        )
+        later += len(entries)
+        for task_id, due in entries:
+            assert low <= due < high, f"{task_id!r} at {due} lies in the piece of {low} to {high}"
+            tries = client.hget(f"{prefix}:tries", task_id)
+            own = tries and int.from_bytes(tries[13:19], "big")
+            assert due == (own or int.from_bytes(tasks[task_id][2:8], "big")), f"{task_id!r} is delayed at another time"
+    assert later == int(record.get(b"later", 0)), (
+        f"{prefix}: {later} are delayed, the record counts {record.get(b'later')}"
+    )
+
+
+def _behind_times(record: bytes) -> int:
+    return 8 + sum(size for bit, size in ((1, 6), (2, 6), (4, 2), (8, 6)) if record[0] & bit)
+
+
+def expires_of(record: bytes) -> int:
+    """When the task with this static record expires; 0: never."""
+    at = _behind_times(record)
+    return int.from_bytes(record[at : at + 6], "big") if record[0] & 32 else 0
+
+
+def lane_entry_of(task_id: bytes, record: bytes) -> tuple[bytes, bytes]:
+    """The lane of a task with this static record, behind its length, and the task's entry among those that wait; empty: it has none."""
+    if not record[0] & 64:
+        return b"", b""
+    at = _behind_times(record) + (6 if record[0] & 32 else 0)
+    behind = at + 1 + record[at]
+    deadline = record[8:14] if record[0] & 1 else record[2:8]
+    return record[at:behind], record[at:behind] + record[1:2] + deadline + record[behind : behind + 6] + task_id
+
+
+def audit_lanes(
+    client: redis.Redis,
+    prefix: str,
+    record: dict[bytes, bytes],
+    tasks: dict[bytes, bytes],
+    places: dict[bytes, list[str]],
+) -> list[bytes]:
+    """Every lane is what its tasks make it, and none is forgotten; the ids of those that wait. ``places``: of all the others."""
+    lanes = client.hgetall(f"{prefix}:lanes")
+    entries = set(client.zrange(f"{prefix}:waiting", 0, -1))
+    running = client.zrange(f"{prefix}:running", 0, -1)
+    busy = Counter(entry[: 1 + entry[0]] for entry in running)
+    slots = dict(client.zrange(f"{prefix}:slots", 0, -1, withscores=True))
+    limit = int(record.get(b"lane_limit", 1))
+    leased: list[bytes] = []
+    heads: dict[bytes, bytes] = {}
+    waits: dict[bytes, list[bytes]] = {}
+    for task_id, raw in tasks.items():
+        lane, entry = lane_entry_of(task_id, raw)
+        where = places.get(task_id, ["waiting"])[0]
+        if lane and where.startswith("leased:"):
+            leased.append(lane + task_id)
+        elif lane and where.startswith("ready:"):
+            assert lane not in heads, f"{lane!r} has two heads"
+            heads[lane] = entry
+        elif where == "waiting":
+            assert entry in entries, f"{task_id!r} lies nowhere"
+            waits.setdefault(lane, []).append(task_id)
+    assert sorted(leased) == sorted(running), f"{prefix}: lanes count other leases than there are"
+    assert sum(map(len, waits.values())) == len(entries), f"{prefix}: a lane holds what is no task"
+    stored = {bytes([len(name)]) + name: raw[16:] for name, raw in lanes.items() if raw[16:]}
+    assert stored == heads, f"{prefix}: lanes have other heads than those in ready"
+    for name, raw in lanes.items():
+        assert raw[16:] or name in slots, f"the lane {name!r} is never forgotten"
+    for lane in waits:
+        full = limit and busy[lane] >= limit
+        assert lane in heads or full or lane[1:] in slots, f"the lane {lane!r} waits for nothing"
+    assert not (lanes or entries or running) or int(record[b"lanes"]) == 1
+    assert not slots or int(record[b"slots"]) == 1
+    assert min(slots.values(), default=NEVER_MS) >= int(record.get(b"alarm", NEVER_MS))
+    return [task_id for ids in waits.values() for task_id in ids]
+
+
+def _suffixes(client: redis.Redis, prefix: str, kind: str) -> list[str]:
+    return sorted(key.decode()[len(prefix) + 1 :] for key in client.scan_iter(f"{prefix}:{kind}*", count=1000))
+
+
+def audit_store(server: StoreServer) -> int:
+    """Audit every shard of every queue in the store; how many there are."""
+    with redis.Redis(unix_socket_path=server.path) as client:
+        prefixes = {key.decode().rpartition("}")[0] + "}" for key in client.scan_iter("{*:*:*}:*", count=1000)}
+        for prefix in prefixes:
+            audit_shard(client, prefix)
+        return len(prefixes)
