@@ -301,6 +301,10 @@ def test_hashes_of_secrets() -> None:
     assert not check_secret("hunter3", stretched)
     assert check_secret("hunter2", hash_generated("hunter2"))
     assert not check_secret("hunter3", hash_generated("hunter2"))
+    for make in (hash_secret, hash_generated):
+        no_text = b"\xff\xed\xa0\x80".decode("utf-8", "surrogateescape")
+        assert check_secret(no_text, make(no_text))
+        assert not check_secret(no_text, make("hunter2"))
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def hash_secret(text: str) -> str:
 
 def hash_generated(text: str) -> str:
     """``text`` hashed once: only for generated secrets of at least 128 random bits, which nobody can guess anyway."""
-    return "sha256$" + hashlib.sha256(text.encode()).hexdigest()
+    return "sha256$" + hashlib.sha256(_bytes(text)).hexdigest()
 
 
 def check_secret(text: str, secret_hash: str) -> bool:
@@ -79,7 +79,7 @@ def check_secret(text: str, secret_hash: str) -> bool:
     """
     kind, parts = _parse(secret_hash)
     if kind == "sha256":
-        return hmac.compare_digest(hashlib.sha256(text.encode()).hexdigest(), parts[0])
+        return hmac.compare_digest(hashlib.sha256(_bytes(text)).hexdigest(), parts[0])
     n, r, p, salt, key = parts
     return hmac.compare_digest(_scrypt(text, salt, n, r, p), key)
 
@@ -117,5 +117,10 @@ def _parse(secret_hash: str) -> tuple[str, list[Any]]:
     raise ValueError(HASH_ALLOWED)
 
 
+def _bytes(text: str) -> bytes:
+    """What was typed or sent, if it is no UTF-8, too: the doors read such bytes as surrogates."""
+    return text.encode("utf-8", "surrogateescape")
+
+
 def _scrypt(text: str, salt: bytes, n: int, r: int, p: int) -> bytes:
-    return hashlib.scrypt(text.encode(), salt=salt, n=n, r=r, p=p, maxmem=_MEMORY_MAX, dklen=32)
+    return hashlib.scrypt(_bytes(text), salt=salt, n=n, r=r, p=p, maxmem=_MEMORY_MAX, dklen=32)

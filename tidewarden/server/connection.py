@@ -202,12 +202,12 @@ class Connection(Flow):
             command = self._commands.get(word) or self._commands.get(word.upper())
             if self._begun_count and (self._held_up or command is not self._command):
                 break
-            if not turn:
+            if turn <= 0:
                 self.server.loop.call_soon(self._pump)
                 break
-            turn -= 1
             self._command = command
             self._begin(command, requests.popleft())
+            turn -= 1 + (len(self._out[-1]) >> 10 if self._out else 0)  # a long reply takes long to make
         if self._begun_count == 0 and not requests:
             if self._reader.failure is not None and not self._closing:
                 self._out.append(self.refuse(self._reader.failure))
