@@ -31,7 +31,7 @@ def catch_a_sweep(nodes: Cluster, leader: Node, queue: str) -> Trap:
     """Hold the leader's next sweep of ``queue``, between it and the store: one that has a task to move."""
     leader.say("Q.PUT", queue, "first", "ID", "t0", "DELAY", 1)
     until(lambda: nodes.audit(queue) == {"ready": 1}, what="the queue was swept before")
-    trap = nodes.proxies[leader.name].trap(sweep_script().sha.encode())
+    trap = nodes.proxies[leader.name].trap(sweep_script().function.encode())
     leader.say("Q.PUT", queue, "held up", "ID", "t1", "DELAY", 300)
     held = trap.wait()
     assert f"{{{CLUSTER}:{queue}:0}}".encode() in held

@@ -112,7 +112,7 @@ VERBS: dict[str, tuple[tuple[object, ...], str]] = {
     "a delay that is no number": (("Q.PUT", "precious", "x", "DELAY", "soon"), "BADARG DELAY"),
     "an option twice": (("Q.PUT", "precious", "x", "ID", "a", "ID", "b"), "BADARG ID"),
     "an unknown option": (("Q.PUT", "precious", "x", "COLOUR", "red"), "BADARG Q.PUT has no option"),
-    "an option that comes later": (("Q.PUT", "precious", "x", "LANE", "a"), "BADARG"),
+    "a lane without a name": (("Q.PUT", "precious", "x", "LANE", ""), "BADARG"),
     "two due times": (("Q.PUT", "precious", "x", "DELAY", 1, "AT", 1), "BADARG"),
     "a queue's name with a blank": (("Q.PUT", "pre cious", "x"), "BADARG"),
     "a queue's name of braces": (("Q.PUT", "{precious}", "x"), "BADARG"),

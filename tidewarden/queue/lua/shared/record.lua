@@ -84,6 +84,16 @@ local function agree(layout)
   set('layout', layout)
 end
 
+-- What a field that the record lacks means. As a metatable: to write all of them into each record took as long as to read it.
+local ABSENT = {__index = {
+  format = 0, epoch = 0, view = 0, n = 0, seq = 0, taken = 0, layout = 0,
+  pris = '', sweeper = '', holders = '', waiting = '', dead = '', roomless = '',
+  paused = 0, alarm = NEVER, tick = NEVER, awaited = 0, ttls = 0,
+  buckets = 1, stored = 0, cut = 0, later = 0, capacity = 0,
+  urgent_ms = 60000, lease_ms = 30000, late_share = 8, early_share = 16, order = 'bands', dedup_ms = 60000,
+  losses_max = 10, backoff_cap_ms = 3600000,
+}}
+
 local function open()
   if S then return end -- a part of a batch
   local time = redis.call('TIME')
@@ -101,20 +111,12 @@ local function open()
   end
   -- One HGETALL is half the price of an HMGET of every field: most are absent and mean their default.
   local raw = redis.call('HGETALL', key('shard'))
-  S = {}
+  S = setmetatable({}, ABSENT)
   for i = 1, #raw, 2 do S[raw[i]] = tonumber(raw[i + 1]) or raw[i + 1] end
-  S.format, S.epoch, S.view, S.n, S.seq, S.taken = S.format or 0, S.epoch or 0, S.view or 0, S.n or 0, S.seq or 0, S.taken or 0
-  S.pris = S.pris and tostring(S.pris) or '' -- a list of one priority looks like a number
-  S.sweeper, S.holders, S.waiting, S.dead = S.sweeper or '', S.holders or '', S.waiting or '', S.dead or ''
-  S.paused, S.alarm, S.tick, S.awaited = S.paused or 0, S.alarm or NEVER, S.tick or NEVER, S.awaited or 0
-  S.buckets, S.stored, S.cut, S.later = S.buckets or 1, S.stored or 0, S.cut or 0, S.later or 0
-  S.ttls, S.capacity, S.roomless = S.ttls or 0, S.capacity or 0, S.roomless or ''
-  S.urgent_ms, S.lease_ms, S.late_share, S.early_share = S.urgent_ms or 60000, S.lease_ms or 30000, S.late_share or 8, S.early_share or 16
-  S.order, S.dedup_ms, S.losses_max, S.backoff_cap_ms = S.order or 'bands', S.dedup_ms or 60000, S.losses_max or 10, S.backoff_cap_ms or 3600000
+  if S.pris ~= '' then S.pris = tostring(S.pris) end -- a list of one priority looks like a number
   if S.format > 1 then
     refuse('INTERNAL the shard ' .. P .. ' has format ' .. text(S.format) .. '; this version reads 1: upgrade this node')
   end
-  S.layout = S.layout or 0
   if S.layout ~= layout then agree(layout) end
 end
 
