@@ -48,7 +48,6 @@ ROOM_OF = {
 TESTED_IN = {
     "settings": "test_config",  # declarations only: loading them is what can go wrong
     "sources": "test_config",
-    "secret": "test_config",
     "sandbox_grants": "test_sandbox",  # through the door that it keeps books for
     "__main__": "test_cli",
     "cli_account_file": "test_cli_token",  # what `token import` reads
@@ -61,9 +60,8 @@ TESTED_IN = {
     "cli_version": "test_cli",
     "cli_status": "test_cli",
     "cli_doctor": "test_cli",
-    "cli_queue": "test_cli",
-    "cli_task": "test_cli",
-    "cli_schedule": "test_cli",
+    "cli_task": "test_cli_queue",
+    "cli_schedule": "test_cli_queue",
     "raft_questions": "test_raft_member",  # needs a thread to ask
     "health": "test_failover",
     "front": "test_fronts",  # a process of its own
@@ -80,6 +78,7 @@ TESTED_IN = {
     "server_upkeep_verbs": "test_server_queue_verbs",
 }
 FILE_LINES_MAX = 320
+TEST_LINES_MAX = 345  # a test file has its doubles in it
 FUNCTION_LINES_MAX = 70
 # Files that may be longer, and why.
 LONGER = {
@@ -140,9 +139,10 @@ def test_imports_follow_the_table() -> None:
 
 def test_files_are_short() -> None:
     long: list[str] = []
-    for path in (*PYTHON, *LUA):
+    for path in (*PYTHON, *LUA, *TEST_FILES):
         size = len(path.read_text("utf-8").splitlines())
-        if size > LONGER.get(name_of(path), FILE_LINES_MAX):
+        usual = FILE_LINES_MAX if PACKAGE in path.parents else TEST_LINES_MAX
+        if size > LONGER.get(name_of(path), usual):
             long.append(f"{name_of(path)} has {size} lines")
     assert not long
 

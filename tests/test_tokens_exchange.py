@@ -3,65 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import contextlib
-import logging
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
-from urllib.parse import parse_qsl, unquote_plus
+from urllib.parse import parse_qsl
 
 import pytest
+from raw_provider import OK, ask, provider, server
 
-from tidewarden.config import Provider, Secret
-from tidewarden.tokens.answers import Answer, Outcome, Unheard, Unsent
-from tidewarden.tokens.exchange import Exchange, credentials
+from tidewarden.tokens.answers import Answer, Unheard, Unsent
+from tidewarden.tokens.exchange import Exchange
 
 pytestmark = pytest.mark.live
-
-OK = b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 20\r\n\r\n{"access_token":"a"}'
-Talk = Callable[[bytes, asyncio.StreamWriter], Awaitable[None]]
-
-
-@contextlib.asynccontextmanager
-async def server(talk: Talk) -> AsyncIterator[str]:
-    """A raw server: ``talk`` gets each whole request and the writer; yields the URL."""
-
-    serving: set[asyncio.Task[None]] = set()
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        serving.add(asyncio.current_task())  # type: ignore[arg-type]
-        try:
-            with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
-                while True:
-                    head = await reader.readuntil(b"\r\n\r\n")
-                    lengths = [line for line in head.split(b"\r\n") if line.lower().startswith(b"content-length")]
-                    await talk(head + await reader.readexactly(int(lengths[0].split(b":")[1])), writer)
-        finally:
-            writer.transport.abort()
-
-    running = await asyncio.start_server(serve, "127.0.0.1", 0)
-    try:
-        yield f"http://127.0.0.1:{running.sockets[0].getsockname()[1]}/token"
-    finally:
-        running.close()
-        for task in serving:
-            task.cancel()
-        await asyncio.gather(*serving, return_exceptions=True)
-        await asyncio.sleep(0)  # The aborted transports are closed in the next turn.
-
-
-def provider(url: str, **settings: Any) -> Provider:
-    known: dict[str, Any] = {"client_id": "c0", "client_secret": Secret("hush"), "timeout_s": 3.0}
-    return Provider(name="p", token_url=url, **(known | settings))
-
-
-async def ask(url: str, token: str = "r-token", **settings: Any) -> Outcome:
-    exchange = Exchange()
-    try:
-        return await exchange.refresh(provider(url, **settings), token)
-    finally:
-        await exchange.close()
 
 
 async def test_a_whole_answer() -> None:
@@ -231,84 +183,6 @@ async def test_429_brings_its_headers(value: str) -> None:
         outcome = await ask(url)
     assert isinstance(outcome, Answer)
     assert (outcome.status, outcome.headers["retry-after"]) == (429, value)
-
-
-async def test_cookies_do_not_leak_from_one_account_to_the_next() -> None:
-    requests = []
-
-    async def talk(request: bytes, writer: asyncio.StreamWriter) -> None:
-        requests.append(request.lower())
-        writer.write(OK.replace(b"\r\n\r\n", b"\r\nSet-Cookie: session=alice; Path=/\r\n\r\n"))
-
-    async with server(talk) as url:
-        # By name too: cookie jars treat addresses apart.
-        for address in (url, url.replace("127.0.0.1", "localhost")):
-            exchange = Exchange()
-            for token in ("alice", "bob"):
-                assert isinstance(await exchange.refresh(provider(address), token), Answer)
-            await exchange.close()
-    assert len(requests) == 4
-    assert not any(b"cookie" in request for request in requests)
-
-
-SECRET = "s3cr%t+:/ &=é"
-
-
-def test_basic_is_form_encoded_first() -> None:
-    headers, form = credentials(provider("http://x/", client_id="c:0 %", client_secret=Secret(SECRET)))
-    assert form == {}
-    kind, _, coded = headers["Authorization"].partition(" ")
-    name, _, secret = base64.b64decode(coded).decode().partition(":")
-    assert kind == "Basic"
-    assert (unquote_plus(name), unquote_plus(secret)) == ("c:0 %", SECRET)  # As RFC 6749, 2.3.1 has the server do.
-
-
-def test_basic_raw_is_not() -> None:
-    headers, form = credentials(provider("http://x/", auth="basic_raw", client_secret=Secret("s%+:/")))
-    assert (base64.b64decode(headers["Authorization"].split()[1]), form) == (b"c0:s%+:/", {})
-
-
-def test_in_the_body_or_not_at_all() -> None:
-    assert credentials(provider("http://x/", auth="post"))[1] == {"client_id": "c0", "client_secret": "hush"}
-    for settings in ({"auth": "none"}, {"auth": "post", "client_secret": Secret("")}, {"client_secret": Secret("")}):
-        headers, form = credentials(provider("http://x/", **settings))
-        assert form == {"client_id": "c0"}
-        assert "Authorization" not in headers
-
-
-@pytest.mark.parametrize("auth", ["basic", "post"])
-async def test_a_secret_with_odd_characters_arrives(auth: str) -> None:
-    seen = []
-
-    async def talk(request: bytes, writer: asyncio.StreamWriter) -> None:
-        head, _, body = request.partition(b"\r\n\r\n")
-        given = [line for line in head.split(b"\r\n") if line.lower().startswith(b"authorization: basic ")]
-        if given:
-            seen.append(unquote_plus(base64.b64decode(given[0].split()[2]).decode().partition(":")[2]))
-        else:
-            seen.append(dict(parse_qsl(body.decode()))["client_secret"])
-        writer.write(OK)
-
-    async with server(talk) as url:
-        await ask(url, auth=auth, client_secret=Secret(SECRET))
-    assert seen == [SECRET]
-
-
-async def test_no_secret_in_logs_or_errors(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG)
-
-    async def talk(request: bytes, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"HTTP/1.1 200 hush r-token\r\nX: hush\r\n\x00 hush r-token\r\n\r\n" if b"bad" in request else OK)
-
-    async with server(talk) as url:
-        outcomes = [
-            await ask(url),
-            await ask(url, token="bad-r-token"),
-            await ask(url.replace("http:", "https:"), token="r-token"),
-            await ask("http://no-such-host.invalid/?client_secret=hush", token="r-token"),
-        ]
-    assert "hush" not in caplog.text + repr(outcomes)
-    assert "r-token" not in caplog.text + repr(outcomes)
 
 
 def _certificate(folder: Any) -> tuple[str, str]:

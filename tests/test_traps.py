@@ -1,9 +1,10 @@
 """
 The traps into which other queues fell, and how to see that this one does not: here those of the store, script by script.
 
-Those of several nodes are in ``test_traps_nodes.py``, those of connections in ``test_traps_door.py``. Three more have their tests
-elsewhere: what a node held that was started again (tarantool/queue#66, #49) in ``test_cluster_reaper.py``, writes whose answer was
-lost in ``test_queue_crash.py``, and damage that has happened all the same in ``test_queue_check.py``.
+Those of several nodes are in ``test_traps_nodes.py``, those of connections in ``test_traps_door.py``, ``test_traps_half_closed.py`` and
+``test_traps_sessions.py``. Three more have their tests elsewhere: what a node held that was started again (tarantool/queue#66, #49)
+in ``test_cluster_reaper.py``, writes whose answer was lost in ``test_queue_crash.py``, and damage that has happened all the same in
+``test_queue_check.py``.
 """
 
 from __future__ import annotations

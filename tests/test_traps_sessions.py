@@ -9,9 +9,9 @@ from typing import Any
 
 import hiredis
 import pytest
-from test_traps_door import HOUR_MS, Pair, doors, reach, turns
+from trap_doors import HOUR_MS, Pair, doors, reach, turns
 
-__all__ = ["doors"]
+__all__ = ["doors"]  # a fixture
 
 
 async def joined(door: Any, uuid: str = "", grace_ms: int = HOUR_MS) -> tuple[Any, str]:

@@ -29,9 +29,7 @@ pytestmark = [pytest.mark.live, pytest.mark.timeout(3600)]
 
 LONG = int(os.environ.get("FUZZ_EXAMPLES", "20000"))
 LIMIT_S = 20.0
-GROWTH_KB = (
-    24_000  # what a node may keep of many thousand requests: queues and statistics of theirs, the allocator's pieces
-)
+GROWTH_KB = 16_000  # what a node may keep of many thousand requests: the queues they made, the allocator's pieces
 PROVIDER = """
 [providers.p]
 token_url = "http://127.0.0.1:9/token"

@@ -1,0 +1,40 @@
+"""Sessions that several connections share, on the queues of a node."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import redis
+
+LONG_MS = 600_000
+
+
+async def one(queues: Any, session: Any, queue: str = "q", **options: Any) -> Any:
+    (task,) = await queues.take(session, [queue], **options)
+    return task
+
+
+async def joined(queues: Any, uuid: str = "", *, user: str = "bob", grace_ms: int | None = LONG_MS) -> tuple[Any, str]:
+    """A connection in a session, and the session's uuid."""
+    session = queues.open_session(user)
+    return session, await queues.join_session(session, user, uuid, grace_ms)
+
+
+async def state(queues: Any, task_id: str) -> str:
+    return str((await queues.peek("q", task_id))["state"])
+
+
+async def holder(queues: Any, task_id: str) -> str:
+    rows, _ = await queues.script("queue.peek", "q", 0, ["id", task_id, ""])
+    return str(rows[0][10].decode())
+
+
+def keys(server: Any) -> list[bytes]:
+    with redis.Redis(unix_socket_path=server.path) as client:
+        return [key for key in client.keys("*") if b"session" in key or key.endswith((b":held", b":leased:~"))]
+
+
+@pytest.fixture
+async def n0(node: Any) -> Any:
+    return await node("n0", views=True)

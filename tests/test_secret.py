@@ -1,0 +1,59 @@
+"""Secrets: shown only when asked, and the hashes by which they are known."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+
+from tidewarden.config import (
+    Secret,
+    check_secret,
+    hash_generated,
+    hash_secret,
+)
+
+
+def test_a_secret_shows_itself_only_when_asked() -> None:
+    secret = Secret("hunter2")
+    assert secret.reveal() == "hunter2"
+    assert "hunter2" not in f"{secret} {secret!r} {secret!s} {[secret]}"
+    assert secret == Secret("hunter2")
+    assert secret != Secret("hunter3")
+    assert secret != "hunter2"
+    assert len({secret, Secret("hunter2")}) == 1
+    assert copy.deepcopy(secret) is copy.copy(secret) is secret
+    assert not Secret()
+    with pytest.raises(TypeError):
+        pickle.dumps(secret)
+
+
+def test_hashes_of_secrets() -> None:
+    stretched = hash_secret("hunter2")
+    assert stretched != hash_secret("hunter2")
+    assert check_secret("hunter2", stretched)
+    assert not check_secret("hunter3", stretched)
+    assert check_secret("hunter2", hash_generated("hunter2"))
+    assert not check_secret("hunter3", hash_generated("hunter2"))
+    for make in (hash_secret, hash_generated):
+        no_text = b"\xff\xed\xa0\x80".decode("utf-8", "surrogateescape")
+        assert check_secret(no_text, make(no_text))
+        assert not check_secret(no_text, make("hunter2"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "hunter2",
+        "sha256$",
+        "sha256$" + "g" * 64,
+        "scrypt$3$8$1$AAAA$AAAA",
+        "scrypt$1073741824$8$1$AAAA$AAAA",
+        "scrypt$a$b$c$d$e",
+    ],
+)
+def test_an_unknown_form_of_hash_is_refused(text: str) -> None:
+    with pytest.raises(ValueError):
+        check_secret("x", text)
