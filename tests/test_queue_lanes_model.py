@@ -251,7 +251,7 @@ def test_lanes_do_what_the_model_says(desk: Any) -> None:
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=35,
+            max_examples=settings().max_examples // 3,
             stateful_step_count=40,
             deadline=None,
             derandomize=True,

@@ -1,4 +1,4 @@
-"""The RESP door as stock clients see it: redis-py, redis-cli, rubbish, and a stop. The queue and its store are real."""
+"""The RESP door as stock clients see it: redis-py, redis-cli, and a stop. The queue and its store are real."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ import subprocess
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-import hypothesis
 import pytest
 import redis
 import redis.asyncio
 import server_doubles as doubles
-from hypothesis import strategies as st
 
 from tidewarden.clock import SystemClock
 from tidewarden.config import Config
@@ -158,49 +156,6 @@ async def test_redis_cli(door: Any, resp: str) -> None:
         "unknown command 'NONSENSE'",
     ):
         assert expected in found
-
-
-def test_no_bytes_bring_the_door_down() -> None:
-    """One door for all examples: whatever was sent before, a newcomer is served."""
-    piece = (
-        st.binary(max_size=30)
-        | st.sampled_from(
-            [b"*", b"$", b"\r\n", b"*3\r\n", b"$3\r\n", b"*-1\r\n", b"%2\r\n", b"*2147483647\r\n", b"\x00"]
-        )
-        | st.lists(
-            st.sampled_from([name for name in doubles.RespServer.__init__.__globals__["COMMANDS"] if name != b"QUIT"])
-            | st.sampled_from(
-                [b"mail", b"5", b"FROM", b"WAIT", b"ID", b"SET", b"STATE", b"\xff", b"", b"ON", b"OFF", b"3"]
-            ),
-            min_size=1,
-            max_size=7,
-        ).map(lambda words: doubles.framed(tuple(words)))
-    )
-
-    with asyncio.Runner() as runner:
-        door = doubles.Door()
-        runner.run(door.__aenter__())
-
-        async def send(pieces: list[bytes]) -> None:
-            line = await door.dial()
-            for data in pieces:
-                line.writer.write(data)
-            line.writer.write_eof()
-            await line.rest()
-            well = await door.dial()
-            assert await well.ask("PING") == b"+PONG"
-            for each in (line, well):
-                await each.close()
-            door.lines.clear()
-
-        @hypothesis.settings(max_examples=3 * hypothesis.settings().max_examples, deadline=None)
-        @hypothesis.given(st.lists(piece, max_size=8))
-        def play(pieces: list[bytes]) -> None:
-            runner.run(send(pieces))
-
-        play()
-        assert door.server.errors["INTERNAL"] == 0
-        runner.run(door.__aexit__())
 
 
 async def test_stop_answers_the_waiting_and_lets_holders_finish() -> None:

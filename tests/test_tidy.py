@@ -97,6 +97,11 @@ def parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_text("utf-8"))
 
 
+@functools.cache
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    return tuple(ast.walk(parsed(path)))
+
+
 def name_of(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
@@ -109,7 +114,7 @@ def room_of(path: Path) -> str:
 def imported(path: Path) -> Iterator[tuple[int, str]]:
     """Line and room of each import of ours in a file, those inside functions and for types alone included."""
     package = ("tidewarden", *path.relative_to(PACKAGE).parts[:-1])
-    for node in ast.walk(parsed(path)):
+    for node in nodes(path):
         names: list[str] = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -150,7 +155,7 @@ def test_files_are_short() -> None:
 def test_functions_are_short() -> None:
     long: list[str] = []
     for path in PYTHON:
-        for node in ast.walk(parsed(path)):
+        for node in nodes(path):
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 # A signature may be long without being complicated: a command line's options are one each.
                 first = node.body[0].lineno

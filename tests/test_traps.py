@@ -232,9 +232,9 @@ def test_trap_takes_that_cost_what_lies_beside(desk: Any, kind: str) -> None:
     """tarantool/queue#63 #98 #105: a take walks over all that cannot be taken; with most tasks delayed it takes an hour of CPU."""
     costs = []
     for n in range(3):
-        size = (10, 10, 3000)[n]
-        for m in range(0, size, 500):
-            batch = range(m, min(m + 500, size))
+        size = (10, 10, 600)[n]
+        for m in range(0, size, 300):
+            batch = range(m, min(m + 300, size))
             fields = {
                 "delayed": {"delay_ms": HOUR_MS},
                 "of lower priority": {"priority": 99},
