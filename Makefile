@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.ready
-PYTEST := $(BIN)/python -m pytest -q -n 2 --dist loadfile
+PYTEST := $(BIN)/python -m pytest -q --dist loadfile
 # Tests start hundreds of Python processes; where this is set, each would compile everything anew.
 unexport PYTHONDONTWRITEBYTECODE
 DATA   ?= tidewarden-data
@@ -27,13 +27,13 @@ run: setup
 	@exec $(BIN)/tidewarden up --nodes 3 --sandbox 2000 --data-dir $(DATA)
 
 test: setup
-	@$(PYTEST) -m "not soak"
+	@$(PYTEST) -n 4 -m "not soak"
 
 check: setup
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
-	@$(PYTEST) --dist worksteal --hypothesis-profile quick -m "not live and not soak"
+	@$(PYTEST) -n 2 --dist worksteal --hypothesis-profile quick -m "not live and not soak"
 
 bench: setup
 	@$(BIN)/python -m benchmarks.peers

@@ -18,10 +18,10 @@ ROOT = Path(__file__).parents[2]
     [
         "cycle --seconds 2 --connections 2",
         "batches --seconds 1 --batch 10",
-        "memory --tasks 2000",
-        "flat --tasks 2000 --beside 1000 --seconds 2",
-        "lateness --seconds 2 --tasks 1000",
-        "disconnect --rounds 10 --kills 0",
+        pytest.param("memory --tasks 2000", marks=pytest.mark.soak),
+        pytest.param("flat --tasks 2000 --beside 1000 --seconds 2", marks=pytest.mark.soak),
+        pytest.param("lateness --seconds 2 --tasks 1000", marks=pytest.mark.soak),
+        pytest.param("disconnect --rounds 10 --kills 0", marks=pytest.mark.soak),
     ],
 )
 def test_benchmark_runs(command: str) -> None:

