@@ -86,6 +86,7 @@ class Front(Participant):
             await self.resp.start()
             jobs = [
                 asyncio.create_task(self.nodes.run(), name="nodes"),
+                asyncio.create_task(self.store_clock.run(), name="store clock"),
                 asyncio.create_task(self._tell(), name="tell"),
             ]
             for job in jobs:

@@ -12,6 +12,7 @@ import msgspec
 from tidewarden.clock import Clock, sleep
 from tidewarden.config import Config
 from tidewarden.errors import BadArg, Error, NotFound, StoreDown
+from tidewarden.queue.lease_clock import LeaseClock
 from tidewarden.queue.placing import Chooser, chooser_of, load_strategies, shard_of
 from tidewarden.queue.recut import Recut, recut_of
 from tidewarden.queue.settings import QueueSettings, settings_of_new
@@ -52,6 +53,7 @@ class Registry:
         self._shards: dict[str, list[Shard]] = {}
         self._plain: dict[bytes, Shard] = {}  # of users' queues with one shard, by the name as it comes
         self._topics: dict[str, tuple[str, ...]] = {}
+        self.lease_clock = LeaseClock(clock)
         self._strategies = load_strategies(config.queues.strategies)
         self._choosers: dict[str, Chooser] = {}
         self._recuts: dict[str, asyncio.Task[None]] = {}
@@ -98,6 +100,7 @@ class Registry:
                 lambda: self.holder,
                 self._next,
                 layout=settings.layout,
+                lease_clock=self.lease_clock,
                 on_recut=self._recut,
             )
             for i in range(settings.shards)

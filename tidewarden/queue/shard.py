@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from tidewarden.errors import BadArg, Error
 from tidewarden.queue.batch import Batch, Flight, Lone
+from tidewarden.queue.lease_clock import LeaseClock
 from tidewarden.queue.recut import Recut, recut_of, repeat
 from tidewarden.store import Link, Scripts
 from tidewarden.store.link import Arg, Receiver, refuse
@@ -53,10 +54,12 @@ class Shard:
         on_next: Callable[[Shard, int], None],
         *,
         layout: int = 0,
+        lease_clock: LeaseClock | None = None,
         on_recut: Callable[[Shard, int], asyncio.Future[Any]] | None = None,
     ) -> None:
         self.keys = keys
         self._stamp = f"/{layout}" if layout else ""
+        self._lease_clock = lease_clock
         self._on_recut = on_recut
         _, self.queue, index = split_prefix(keys[0])
         self.index = index
@@ -190,7 +193,9 @@ class Shard:
     # --- a queue that was cut anew
 
     def stamped(self, now_ms: int) -> Arg:
-        """The first argument of every script: the time (0: the store's), and which cut of the queue this is."""
+        """The first argument of every script: the time (0: the store's), the leases' clock, and which cut of the queue this is."""
+        if now_ms == 0 and self._lease_clock is not None:
+            return self._lease_clock.stamp(self._stamp)
         return f"{now_ms}{self._stamp}" if self._stamp else now_ms
 
     def repeat(self, name: str, item: Sequence[Arg], receiver: Receiver) -> None:
