@@ -224,6 +224,7 @@ class Daemon(Participant):
         jobs: list[asyncio.Task[None]] = [
             asyncio.create_task(self.nodes.run(), name="nodes"),
             asyncio.create_task(self.store_clock.run(), name="store clock"),
+            asyncio.create_task(self.queues.store_memory.run(self.control, self.clock), name="store memory"),
             asyncio.create_task(self.term.run(), name="term"),
             asyncio.create_task(self.tokens.run(), name="tokens"),
         ]

@@ -87,6 +87,7 @@ class Front(Participant):
             jobs = [
                 asyncio.create_task(self.nodes.run(), name="nodes"),
                 asyncio.create_task(self.store_clock.run(), name="store clock"),
+                asyncio.create_task(self.queues.store_memory.run(control, self.clock), name="store memory"),
                 asyncio.create_task(self._tell(), name="tell"),
             ]
             for job in jobs:

@@ -108,7 +108,7 @@ class Health:
 
     def warning(self) -> str:
         """What somebody should look at although this node serves, or ""."""
-        return self.store_clock.warning()
+        return "; ".join(filter(None, (self.store_clock.warning(), self.queues.store_memory.warning())))
 
     def stats(self) -> dict[str, Any]:
         """Numbers for /metrics, of all the node's processes."""
@@ -123,6 +123,7 @@ class Health:
             **{f"sessions_{name}": n for name, n in self.queues.session_counts().items()},
             "store_up": int(self.data.up),
             **self.store_clock.stats(),
+            **self.queues.store_memory.stats(),
             "store_calls_total": self.data.calls,
             "store_connects_total": self.data.reconnects,
         }

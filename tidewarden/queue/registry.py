@@ -16,10 +16,11 @@ from tidewarden.queue.lease_clock import LeaseClock
 from tidewarden.queue.placing import Chooser, chooser_of, load_strategies, shard_of
 from tidewarden.queue.recut import Recut, recut_of
 from tidewarden.queue.settings import QueueSettings, settings_of_new
-from tidewarden.queue.shard import Shard, prefix_of
+from tidewarden.queue.shard import GROWING, Shard, prefix_of
 from tidewarden.queue.task import check_name
 from tidewarden.store import Link, Scripts
 from tidewarden.store.link import Arg
+from tidewarden.store.memory import StoreMemory
 
 log = logging.getLogger("tidewarden.queue")
 
@@ -54,6 +55,7 @@ class Registry:
         self._plain: dict[bytes, Shard] = {}  # of users' queues with one shard, by the name as it comes
         self._topics: dict[str, tuple[str, ...]] = {}
         self.lease_clock = LeaseClock(clock)
+        self.store_memory = StoreMemory()
         self._strategies = load_strategies(config.queues.strategies)
         self._choosers: dict[str, Chooser] = {}
         self._recuts: dict[str, asyncio.Task[None]] = {}
@@ -101,6 +103,7 @@ class Registry:
                 self._next,
                 layout=settings.layout,
                 lease_clock=self.lease_clock,
+                store_memory=self.store_memory,
                 on_recut=self._recut,
             )
             for i in range(settings.shards)
@@ -225,6 +228,8 @@ class Registry:
         Returns: the store's clock (ms), when anything happens next (ms, -1: nothing), the script's items.
         Raises: what :meth:`script` raises.
         """
+        if self.store_memory.full and name in GROWING:
+            raise self.store_memory.refusal()
         await self._open(queue)
         for last in (False, True):
             target = self._shard_at(queue, shard)

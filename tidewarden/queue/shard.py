@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from tidewarden.errors import BadArg, Error
-from tidewarden.queue.batch import Batch, Flight, Lone
+from tidewarden.queue.batch import Batch, Flight, Lone, Parked
 from tidewarden.queue.lease_clock import LeaseClock
 from tidewarden.queue.recut import Recut, recut_of, repeat
 from tidewarden.store import Link, Scripts
 from tidewarden.store.link import Arg, Receiver, refuse
+from tidewarden.store.memory import StoreMemory
 
 ITEMS_MAX = 500  # of one verb in one script call
 BYTES_MAX = 4_000_000  # likewise, so that a call keeps neither the store nor the other items waiting for long
@@ -19,21 +20,8 @@ TASK_BYTES = 1000  # what a task that may be taken counts as: one script takes a
 WAKE_MAX = 16  # waiting takes tried at a time: when one of them finds nothing, the rest would too
 FLYING_MAX = 2  # calls of one shard under way: the store works at one while the other's answers are handed out
 TOGETHER = ("queue.put", "queue.ack", "queue.take")  # go in one call, in this order: see lua/batch.lua
+GROWING = ("queue.put", "tokens.put", "scheduler.put")  # make the store grow: not sent while its memory is full
 PROMOTED_MAX = 200  # due tasks that one take moves before it takes
-
-
-class Parked(Protocol):
-    """A waiting take, as a shard sees it."""
-
-    @property
-    def named(self) -> bool:
-        """Whether it wants one task alone: that it finds nothing says nothing of the others."""
-
-    def try_shard(self, shard: Shard) -> asyncio.Future[bool] | None:
-        """Take from ``shard`` now; the future tells whether anything came. None: it is busy elsewhere and will come back."""
-
-    def stop_waiting(self) -> None:
-        """End with what there is."""
 
 
 class Shard:
@@ -55,11 +43,13 @@ class Shard:
         *,
         layout: int = 0,
         lease_clock: LeaseClock | None = None,
+        store_memory: StoreMemory | None = None,
         on_recut: Callable[[Shard, int], asyncio.Future[Any]] | None = None,
     ) -> None:
         self.keys = keys
         self._stamp = f"/{layout}" if layout else ""
         self._lease_clock = lease_clock
+        self._store_memory = store_memory or StoreMemory()
         self._on_recut = on_recut
         _, self.queue, index = split_prefix(keys[0])
         self.index = index
@@ -109,7 +99,10 @@ class Shard:
         """Run any script of this shard by itself, after what is batched so far."""
         self._send_all()
         future: asyncio.Future[Any] = self._loop.create_future()
-        self._call(name, args, Lone(self, future, item=False), now_ms)
+        if self._store_memory.full and name in GROWING:
+            refuse(future, self._store_memory.refusal())
+        else:
+            self._call(name, args, Lone(self, future, item=False), now_ms)
         return future
 
     # --- batching
@@ -146,6 +139,8 @@ class Shard:
 
     def _send_all(self) -> None:
         batches, self._batches = self._batches, {}
+        if self._store_memory.full and (puts := batches.pop("queue.put", None)) is not None:
+            puts.fail(self._store_memory.refusal())
         together = [batch for name in TOGETHER if (batch := batches.get(name)) is not None]
         if len(together) > 1 and sum(batch.bytes for batch in together) <= BYTES_MAX:
             for batch in together:
