@@ -106,6 +106,7 @@ class Front(Participant):
         counts = {f"sessions_{name}": n for name, n in self.queues.session_counts().items()}
         node = {
             "waiting_takes": self.queues.waiting(),
+            "lost_takes_released_total": self.queues.strays.released,
             "store_calls_total": self.data.calls,
             "store_connects_total": self.data.reconnects,
             **counts,

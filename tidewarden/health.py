@@ -120,6 +120,7 @@ class Health:
             "sweep_moved_total": self.sweep.moved,
             "leases_reaped_total": self.reaper.reaped,
             "waiting_takes": self.queues.waiting(),
+            "lost_takes_released_total": self.queues.strays.released,
             **{f"sessions_{name}": n for name, n in self.queues.session_counts().items()},
             "store_up": int(self.data.up),
             **self.store_clock.stats(),

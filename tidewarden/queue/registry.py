@@ -105,6 +105,7 @@ class Registry:
                 lease_clock=self.lease_clock,
                 store_memory=self.store_memory,
                 on_recut=self._recut,
+                on_lost=self._lost_take,
             )
             for i in range(settings.shards)
         ]
@@ -166,6 +167,9 @@ class Registry:
         kept = msgspec.structs.replace(settings, layout=layout + 1)
         if await self._by_name("queue.change", queue, raw, msgspec.json.encode(kept)):
             self._build(queue, kept)
+
+    def _lost_take(self, shard: Shard) -> None:
+        """The answer of a take there was lost with the connection."""
 
     def _next(self, shard: Shard, delay_ms: int) -> None:
         self.on_next(shard.queue, shard.index, delay_ms)

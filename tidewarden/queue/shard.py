@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tidewarden.errors import BadArg, Error
+from tidewarden.errors import BadArg, Error, StoreDown
 from tidewarden.queue.batch import Batch, Flight, Lone, Parked
 from tidewarden.queue.lease_clock import LeaseClock
 from tidewarden.queue.recut import Recut, recut_of, repeat
@@ -30,7 +30,7 @@ class Shard:
 
     ``holder`` is asked anew for each call, for a node may register again; ``on_next(shard, delay_ms)`` hears the next event.
     ``layout``: the number of the queue's cut; where the store knows a newer one, ``on_recut(shard, that)`` says where an id lies
-    now, and what can be repeated is.
+    now, and what can be repeated is. ``on_lost(shard)``: a take's answer was lost.
     """
 
     def __init__(
@@ -45,12 +45,14 @@ class Shard:
         lease_clock: LeaseClock | None = None,
         store_memory: StoreMemory | None = None,
         on_recut: Callable[[Shard, int], asyncio.Future[Any]] | None = None,
+        on_lost: Callable[[Shard], None] | None = None,
     ) -> None:
         self.keys = keys
         self._stamp = f"/{layout}" if layout else ""
         self._lease_clock = lease_clock
         self._store_memory = store_memory or StoreMemory()
         self._on_recut = on_recut
+        self._on_lost = on_lost
         _, self.queue, index = split_prefix(keys[0])
         self.index = index
         self._link = link
@@ -171,6 +173,8 @@ class Shard:
                 repeat(self._on_recut(self, error.layout), error, batch.receivers, batch.name, args)
             else:
                 batch.fail(error)
+                if batch.name == "queue.take" and isinstance(error, StoreDown) and self._on_lost is not None:
+                    self._on_lost(self)
 
     def fly_on(self) -> None:
         """Send what has gathered while calls were under way."""
