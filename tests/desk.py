@@ -11,8 +11,8 @@ from shard_audit import audit_shard
 from store_servers import StoreServer
 
 from tidewarden.errors import Full
+from tidewarden.queue.placing import prefix_of
 from tidewarden.queue.registry import SCRIPT_ROOMS, SHARED
-from tidewarden.queue.shard import prefix_of
 from tidewarden.queue.task import FIELDS, STATES, NewTask
 from tidewarden.store import Scripts
 from tidewarden.store.link import error_of

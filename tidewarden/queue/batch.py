@@ -1,4 +1,4 @@
-"""What a shard works with: items of one verb that wait to be sent together, the call that they travel in, and who waits."""
+"""Items of one verb that wait to be sent to one shard together, the call that they travel in, and takes that wait."""
 
 from __future__ import annotations
 
@@ -94,11 +94,6 @@ class Lone:
         self._shard.refused_alone(self._receiver, exception, final=self._item)
 
 
-def never() -> bool:
-    """What is told even when nobody wants it: the shard learns from it."""
-    return False
-
-
 class Parked(Protocol):
     """A waiting take, as a shard sees it."""
 
@@ -111,3 +106,8 @@ class Parked(Protocol):
 
     def stop_waiting(self) -> None:
         """End with what there is."""
+
+
+def never() -> bool:
+    """What is told even when nobody wants it: the shard learns from it."""
+    return False

@@ -13,10 +13,10 @@ from tidewarden.clock import Clock, sleep
 from tidewarden.config import Config
 from tidewarden.errors import BadArg, Error, NotFound, StoreDown
 from tidewarden.queue.lease_clock import LeaseClock
-from tidewarden.queue.placing import Chooser, chooser_of, load_strategies, shard_of
+from tidewarden.queue.placing import Chooser, chooser_of, load_strategies, prefix_of, shard_of
 from tidewarden.queue.recut import Recut, recut_of
 from tidewarden.queue.settings import QueueSettings, settings_of_new
-from tidewarden.queue.shard import GROWING, Shard, prefix_of
+from tidewarden.queue.shard import GROWING, Shard
 from tidewarden.queue.task import check_name
 from tidewarden.store import Link, Scripts
 from tidewarden.store.link import Arg

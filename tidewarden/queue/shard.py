@@ -9,6 +9,7 @@ from typing import Any
 from tidewarden.errors import BadArg, Error, StoreDown
 from tidewarden.queue.batch import Batch, Flight, Lone, Parked
 from tidewarden.queue.lease_clock import LeaseClock
+from tidewarden.queue.placing import split_prefix
 from tidewarden.queue.recut import Recut, recut_of, repeat
 from tidewarden.store import Link, Scripts
 from tidewarden.store.link import Arg, Receiver, refuse
@@ -70,7 +71,8 @@ class Shard:
         self._retired = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
-        self._next_at: float | None = None
+        self._next_at: float | None = None  # by the latest reply
+        self._told_at: float | None = None  # by messages; no reply takes that back
 
     # --- verbs, one item each
 
@@ -227,21 +229,38 @@ class Shard:
         """Something happens in the shard in ``delay_ms``: waiting takes are tried then."""
         self._next_at = self._loop.time() + delay_ms / 1000
         if self.parked:
-            self._arm()
+            self._arm(self._next_at)
 
-    def _arm(self) -> None:
-        if self._next_at is None:
+    def told(self, delay_ms: int) -> None:
+        """
+        A message: something earlier than was known happens in ``delay_ms``.
+
+        It comes on another connection than replies do. One that was given before, and is read after it, knows nothing of it.
+        """
+        at = self._loop.time() + delay_ms / 1000
+        if self._told_at is None or at < self._told_at:
+            self._told_at = at
+            if self.parked:
+                self._arm(at)
+
+    def _arm(self, at: float | None) -> None:
+        if at is None:
             return
         if self._timer is not None:
-            if self._timer_at <= self._next_at:
+            if self._timer_at <= at:
                 return  # it fires soon enough, and looks again then
             self._timer.cancel()
         # uvloop's handle for a moment that has come already cannot be asked for its time.
-        self._timer_at = self._next_at
-        self._timer = self._loop.call_at(self._next_at, self._fire)
+        self._timer_at = at
+        self._timer = self._loop.call_at(at, self._fire)
 
     def _fire(self) -> None:
         self._timer = None
+        if self._told_at is not None:
+            if self._told_at <= self._timer_at:
+                self._told_at = None
+            else:
+                self._arm(self._told_at)
         self.wake()
 
     def park(self, waiter: Parked) -> None:
@@ -250,7 +269,8 @@ class Shard:
             waiter.stop_waiting()
             return
         self.parked[waiter] = None
-        self._arm()
+        self._arm(self._next_at)
+        self._arm(self._told_at)
 
     def retire(self) -> None:
         """The queue is cut anew: nobody is woken through this object any more, so whoever waits here asks again."""
@@ -298,16 +318,3 @@ class Shard:
 
         for attempt in tries:
             attempt.add_done_callback(one_done)
-
-
-def prefix_of(cluster: str, queue: str, shard: int) -> str:
-    """The beginning of every key of a shard, with its hash tag."""
-    return f"{{{cluster}:{queue}:{shard}}}"
-
-
-def split_prefix(prefix: str) -> tuple[str, str, int]:
-    """Cluster, queue and shard number of a prefix."""
-    inner = prefix[1:-1]
-    cluster, _, rest = inner.partition(":")
-    queue, _, index = rest.rpartition(":")
-    return cluster, queue, int(index)
