@@ -35,6 +35,7 @@ ROOM_OF = {
     "settings": "config",
     "sources": "config",
     "secret": "config",
+    "rights": "config",
     "health": "daemon",
     "process": "daemon",
     "participant": "daemon",

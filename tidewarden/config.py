@@ -15,6 +15,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from .errors import ConfigError
+from .rights import fault_of
 from .secret import HASH_ALLOWED, Secret, check_secret, hash_generated, hash_secret, known_hash
 from .settings import NAME, NAME_ALLOWED, Cluster, Config, Limits, Log, Node, Provider, Queues, Raft, Store, User, Vault
 from .sources import Found, Sources, nearest, read
@@ -105,6 +106,11 @@ def _users(tables: list[dict[str, Found]], problems: list[str]) -> tuple[User, .
             problems.append(
                 f"{origin}: {section}.secret_hash: found a value that is not shown; allowed: {HASH_ALLOWED}"
             )
+        problems.extend(
+            f"{table['rights'].origin}: {section}.rights: found {right[:80]!r}; {fault}"
+            for right in user.rights
+            if (fault := fault_of(right))
+        )
         if user.name and user.name in {other.name for other in users}:
             problems.append(
                 f"{table['name'].origin}: {section}.name: found {user.name!r} twice; allowed: one of a name"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from .rights import EVERYTHING, RIGHTS_ALLOWED
 from .secret import HASH_ALLOWED, Secret
 from .sources import setting
 
@@ -151,6 +152,8 @@ class User:
     """What AUTH names."""
     secret_hash: str = setting("", required=True, secret=True, show=False, allowed=HASH_ALLOWED)
     """Hash of the secret; see ``check_secret``. The secret itself stands in no file of ours."""
+    rights: tuple[str, ...] = setting((EVERYTHING,), pattern=r"(?s).*", allowed=RIGHTS_ALLOWED)
+    """What it may do; see ``rights.py``. ``all``, the default: everything. An empty list: look at the node's state."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -161,6 +161,7 @@ class RespServer:
             "refused_total": self.refused_total,
             "waiting": self.waiting,
             "logins_refused_total": self.users.failures_total,
+            "denied_total": dict(self.users.denied_total),
             "requests_total": dict(self.calls),
             "errors_total": dict(self.errors),
         }
