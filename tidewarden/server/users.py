@@ -15,10 +15,12 @@ from tidewarden.config import User, check_secret
 from tidewarden.errors import Denied, WrongPass
 from tidewarden.rights import Rights
 
+from .penalties import Penalties
+
 log = logging.getLogger("tidewarden.server")
 
 FAILURE_DELAY_S = 0.25
-"""What a wrong secret costs the one who sent it; nobody else waits."""
+"""What a host's first wrong secret costs it; each further one twice as much, up to five seconds. Nobody else waits."""
 CHECKS_AT_ONCE = 2
 DENIALS_SAID_S = 1.0  # a user's refusals are logged at most so often
 DEFAULT_USER = "default"
@@ -46,6 +48,7 @@ class Users:
         self._key = os.urandom(32)
         self._threads = ThreadPoolExecutor(CHECKS_AT_ONCE, thread_name_prefix="tidewarden-auth")
         self._denials_said: dict[str, float] = {}
+        self._penalties = Penalties()
         self.failures_total = 0
         self.denied_total: Counter[str] = Counter()
         self._take(users)
@@ -87,13 +90,37 @@ class Users:
         Args:
             name: the user's; empty or ``default``: the one called so, or the only one there is.
             secret: in clear text.
-            peer: the caller's ``host:port``, for the log.
+            peer: the caller's ``host:port``, for the log and for what its failures cost.
 
-        Raises: WrongPass: no such user, or another secret; after a quarter of a second.
+        Raises: WrongPass: no such user, or another secret; after a delay that grows with the host's failures, from a
+            quarter of a second to five; or too many such answers to that host are held back already.
         """
         found = self.known(name, secret)
         if found is not None:
             return found
+        host = self._penalties.of(peer)
+        async with host.turn:
+            found = self.known(name, secret)  # another of its connections may just have shown it
+            if found is None and not host.crowded:
+                found = await self._check(name, secret)
+        if found is not None:
+            return found
+        self.failures_total += 1
+        now = self._clock.monotonic()
+        if host.say(now):
+            failures = {"failures_of_host": host.failures + 1, "failures": self.failures_total}
+            log.warning("login refused", extra={"user": self._named(name)[:64], "peer": peer, **failures})
+        if host.crowded:
+            raise WrongPass("Too many logins from this address have failed. Try again in some seconds.")
+        host.held_back += 1
+        try:
+            await sleep(self._clock, host.fail(now) * FAILURE_DELAY_S)
+        finally:
+            host.held_back -= 1
+        raise WrongPass("No such user, or another secret.")
+
+    async def _check(self, name: str, secret: str) -> str | None:
+        """The user whose secret this is, by its hash."""
         user = self._named(name)
         # An unknown name costs as much as a known one: who is a user cannot be read off the time.
         secret_hash = self._hashes.get(user) or next(iter(self._hashes.values()), None)
@@ -102,10 +129,7 @@ class Users:
         if right and self._hashes.get(user) == secret_hash:
             self._right[self._mark(name, secret)] = user
             return user
-        self.failures_total += 1
-        log.warning("login refused", extra={"user": user[:64], "peer": peer, "failures": self.failures_total})
-        await sleep(self._clock, FAILURE_DELAY_S)
-        raise WrongPass("No such user, or another secret.")
+        return None
 
     def _named(self, name: str) -> str:
         """Stock clients call themselves ``default`` when they were given a password alone."""
