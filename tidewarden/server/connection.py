@@ -140,6 +140,17 @@ class Connection(Flow):
             if slot.waits:
                 slot.cancel()
 
+    def waits(self) -> bool:
+        """Whether a request of its waits."""
+        return self._held_up
+
+    def dismiss(self) -> None:
+        """Read and wait no more; close when what is under way is answered."""
+        self.hang_up()
+        self.end_waits()
+        if self._begun_count == 0:
+            self._pump()
+
     def idle(self) -> bool:
         """Whether nothing is under way and nothing held."""
         return self._begun_count == 0 and not self._requests and not (self.session is not None and self.session.held)

@@ -7,17 +7,18 @@ import logging
 import os
 import socket
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tidewarden import __version__
 from tidewarden.clock import Clock, sleep
-from tidewarden.config import Config, is_loopback
+from tidewarden.config import Config, User, is_loopback
 from tidewarden.errors import Error
 
 from .commands import COMMANDS
 from .connection import Connection
 from .parts import Cluster, Locks, Queues, Schedules, Session, Tokens
+from .peer import GUEST
 from .sums import add_up
 from .users import DEFAULT_USER, Users
 
@@ -186,6 +187,24 @@ class RespServer:
             self._closing.add(task)
             task.add_done_callback(self._ended)
         self._settled.set()
+
+    def reload(self, users: Sequence[User]) -> None:
+        """
+        Go on with these users. Whoever is gone, or has another secret, is cut off, and everybody who was let in without
+        a name when that is over; other rights count from the next request, and cut off who waits under the old ones.
+        """
+        gone, changed = self.users.reload(users)
+        for connection in list(self.connections):
+            name = connection.peer.user
+            if name is None:
+                if connection.peer.may is GUEST and not self.users.open:
+                    connection.dismiss()
+            elif name in gone or (name in changed and connection.waits()):
+                connection.dismiss()
+            elif name in changed:
+                connection.enter(name)
+        known = {"users": len(users), "gone": sorted(gone), "changed": sorted(changed)}
+        log.info("users read anew", extra=known)
 
     def settled(self) -> None:
         """A connection has nothing under way any more."""

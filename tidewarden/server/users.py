@@ -53,8 +53,21 @@ class Users:
         self.denied_total: Counter[str] = Counter()
         self._take(users)
 
+    def reload(self, users: Sequence[User]) -> tuple[frozenset[str], frozenset[str]]:
+        """
+        Go on with these users, from now on.
+
+        Returns: the names of those who are gone or have another secret, and of those whose rights have changed.
+        """
+        hashes, rights = self._hashes, self._written
+        self._take(users)
+        gone = {name for name, secret_hash in hashes.items() if self._hashes.get(name) != secret_hash}
+        changed = {name for name, written in self._written.items() if rights.get(name, written) != written} - gone
+        return frozenset(gone), frozenset(changed)
+
     def _take(self, users: Sequence[User]) -> None:
         self._hashes = {user.name: user.secret_hash for user in users}
+        self._written = {user.name: user.rights for user in users}
         self._rights = {user.name: Rights(user.rights) for user in users}
         self._right: dict[bytes, str] = {}
         self.open = self._loopback and not users
