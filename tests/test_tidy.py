@@ -36,6 +36,7 @@ ROOM_OF = {
     "sources": "config",
     "secret": "config",
     "rights": "config",
+    "tls": "config",
     "health": "daemon",
     "process": "daemon",
     "participant": "daemon",

@@ -194,6 +194,7 @@ class Daemon(Participant):
         if not fresh.users and not self.resp.let_in():
             log.warning("there are no users any more: whoever reaches this door is let in, but for tokens")
         self.resp.reload(fresh.users)
+        self.http.reload()
         self.fronts.reload(fresh.users)
 
     # --- serving and stopping
@@ -212,10 +213,14 @@ class Daemon(Participant):
         self.fronts = fronts = Fronts(config, clock, resp, self._register)
         resp.others = lambda: fronts.stats("resp")
         health.processes = fronts
-        http = HttpServer(
+        self.http = http = HttpServer(
             config, self.queues, self.tokens, self.schedules, health, clock, users,
             alive=health.dead, ready=health.complaint, stats={"node": health.stats, "resp": resp.stats, "refresh": self._refreshes},
         )  # fmt: skip
+        if not (is_loopback(config.node.host) or config.node.tls_cert):
+            log.warning(
+                "RESP and HTTP are not encrypted: secrets and payloads can be read on their way to %s", config.node.host
+            )
         await http.start()
         stack.push_async_callback(http.stop, 1.0)
         await resp.start()

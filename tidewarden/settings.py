@@ -44,6 +44,10 @@ class Node:
 
     processes: int = setting(1, low=1, high=64)
     """Processes that serve its RESP port together (SO_REUSEPORT). More than one pays when that one is busy and cores are free."""
+    tls_cert: str = setting("", path=True)
+    """File (PEM) with its certificate, then those that vouch for it: RESP and HTTP are TLS then. Empty, the default: they are not."""
+    tls_key: str = setting("", path=True)
+    """File (PEM) with the certificate's key, not encrypted."""
 
     @property
     def resp_port(self) -> int:

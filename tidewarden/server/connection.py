@@ -97,6 +97,8 @@ class Connection(Flow):
             self._read_ahead(len(data))
 
     def eof_received(self) -> bool:
+        if self._transport.get_extra_info("ssl_object") is not None:
+            return False  # with TLS there is no half: the transport closes whatever we say
         if self._held_up:
             self.hang_up()  # an answer that is there already still goes: its tasks are a session's, which may live on
             self.end_waits()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -20,6 +21,7 @@ from tidewarden.clock import Clock
 from tidewarden.config import Config, is_loopback
 from tidewarden.errors import BadArg, Denied, Error, Internal, NoAuth, NotFound, TooBig
 from tidewarden.rights import ALL, Rights
+from tidewarden.tls import renew, server_context
 
 from . import metrics
 from .demands import ROUTES, lacking_for
@@ -90,6 +92,7 @@ class HttpServer:
         self._users = users or Users(config.users, clock, loopback=loopback)
         self._runner: web.AppRunner | None = None
         self._site: web.TCPSite | None = None
+        self._tls: ssl.SSLContext | None = None
 
     async def start(self) -> None:
         """Listen. Raises: OSError: the port is taken or may not be bound."""
@@ -109,9 +112,15 @@ class HttpServer:
         )
         await self._runner.setup()
         node = self._config.node
-        self._site = web.TCPSite(self._runner, node.host, node.http_port)
+        self._tls = server_context(node.tls_cert, node.tls_key)
+        self._site = web.TCPSite(self._runner, node.host, node.http_port, ssl_context=self._tls)
         await self._site.start()
         log.info("HTTP door open", extra={"host": node.host, "port": self.port})
+
+    def reload(self) -> None:
+        """Go on with the certificate that is in its files now."""
+        if self._tls is not None:
+            renew(self._tls, self._config.node.tls_cert, self._config.node.tls_key)
 
     @property
     def port(self) -> int:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import socket
+import ssl
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from tidewarden import __version__
 from tidewarden.clock import Clock, sleep
 from tidewarden.config import Config, User, is_loopback
 from tidewarden.errors import Error
+from tidewarden.tls import HANDSHAKE_S, renew, server_context
 
 from .commands import COMMANDS
 from .connection import Connection
@@ -96,18 +98,22 @@ class RespServer:
         self._closing: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
         self._started = 0.0
+        self._tls: ssl.SSLContext | None = None
 
     async def start(self) -> None:
         """Listen. Raises: OSError: the port is taken or may not be bound."""
         self.loop = asyncio.get_running_loop()
         self._started = self.clock.monotonic()
         node = self.config.node
+        self._tls = server_context(node.tls_cert, node.tls_key)
         self._server = await self.loop.create_server(
             lambda: Connection(self),
             node.host,
             self._port,
             backlog=BACKLOG,
             reuse_port=self._shares_port or None,
+            ssl=self._tls,
+            ssl_handshake_timeout=HANDSHAKE_S if self._tls else None,
         )
         for listening in self._server.sockets:  # whoever is accepted inherits these
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -190,9 +196,13 @@ class RespServer:
 
     def reload(self, users: Sequence[User]) -> None:
         """
-        Go on with these users. Whoever is gone, or has another secret, is cut off, and everybody who was let in without
-        a name when that is over; other rights count from the next request, and cut off who waits under the old ones.
+        Go on with these users, and with the certificate that is in its files now.
+
+        Whoever is gone, or has another secret, is cut off, and everybody who was let in without a name when that is over;
+        other rights count from the next request, and cut off who waits under the old ones.
         """
+        if self._tls is not None:
+            renew(self._tls, self.config.node.tls_cert, self.config.node.tls_key)
         gone, changed = self.users.reload(users)
         for connection in list(self.connections):
             name = connection.peer.user
