@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
+from dataclasses import replace
 
 import pytest
 
@@ -110,3 +112,33 @@ async def test_past_a_bound_nothing_more_is_checked_for_a_host(caplog: pytest.Lo
     await clock.advance(100)
     assert all(isinstance(found, WrongPass) for found in await asyncio.gather(*attempts, return_exceptions=True))
     assert caplog.text.count("login refused") == 1
+
+
+async def test_who_is_removed_while_its_secret_is_checked_does_not_come_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    users = Users((READER, ADMIN), SystemClock(), loopback=True)
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slowly(secret: str, secret_hash: str) -> bool:
+        begun.set()
+        return go_on.wait(20)
+
+    monkeypatch.setattr(module, "check_secret", slowly)
+    attempt = asyncio.ensure_future(users.authenticate("reader", "quick", "1.2.3.4:5"))
+    await asyncio.to_thread(begun.wait, 20)
+    assert users.reload((ADMIN,)) == ({"reader"}, frozenset())
+    go_on.set()
+    with pytest.raises(WrongPass):
+        await attempt
+    assert users.known("reader", "quick") is None
+    with pytest.raises(WrongPass):
+        users.rights("reader")
+
+
+async def test_who_was_right_before_is_forgotten_when_users_are_read_anew() -> None:
+    users = Users((READER, ADMIN), SystemClock(), loopback=True)
+    await users.authenticate("reader", "quick", "p")
+    other = replace(ADMIN, rights=("put",))
+    assert users.reload((replace(READER, secret_hash=hash_generated("fresh")), other)) == ({"reader"}, {"admin"})
+    assert users.known("reader", "quick") is None
+    assert users.rights("admin").allow("put", "q")
+    assert not users.rights("admin").whole
