@@ -126,11 +126,18 @@ class Daemon(Participant):
 
     def _missed(self) -> None:
         super()._missed()
+        self._sweep_all()
+        if hasattr(self, "health") and self._server.views:
+            self.control.call("GET", f"{{{self._name}}}:view").add_done_callback(self._heard_view)
+
+    def _sweep_all(self) -> None:
         if hasattr(self, "sweep") and self.sweep.running:
             task = asyncio.ensure_future(self.sweep.expect_all())
             task.add_done_callback(heard_error)
-        if hasattr(self, "health") and self._server.views:
-            self.control.call("GET", f"{{{self._name}}}:view").add_done_callback(self._heard_view)
+
+    def _stepped(self) -> None:
+        super()._stepped()
+        self._sweep_all()
 
     def _heard_view(self, done: asyncio.Future[Any]) -> None:
         """The store may have been started anew: then it has a new view."""
@@ -206,7 +213,8 @@ class Daemon(Participant):
         config, clock = self.config, self.clock  # from here to the first door nothing waits: no reload is missed
         users = Users(config.users, clock, loopback=is_loopback(config.node.host))
         self.health = health = Health(
-            config, clock, self.raft, self.nodes, self.term, self.sweep, self.reaper, self.queues, self.data, self._server, view
+            config, clock, self.raft, self.nodes, self.term, self.sweep, self.reaper, self.queues, self.data, self._server, view,
+            self.store_clock,
         )  # fmt: skip
         locks = Locks(self.queues, wait_max_ms=config.limits.wait_ms, waiting_max=config.limits.waiting_max)
         self.resp = resp = RespServer(config, self.queues, self.tokens, self.schedules, health, clock, users, locks)
@@ -215,7 +223,8 @@ class Daemon(Participant):
         health.processes = fronts
         self.http = http = HttpServer(
             config, self.queues, self.tokens, self.schedules, health, clock, users,
-            alive=health.dead, ready=health.complaint, stats={"node": health.stats, "resp": resp.stats, "refresh": self._refreshes},
+            alive=health.dead, ready=health.complaint, warning=health.warning,
+            stats={"node": health.stats, "resp": resp.stats, "refresh": self._refreshes},
         )  # fmt: skip
         if not (is_loopback(config.node.host) or config.node.tls_cert):
             log.warning(
@@ -243,6 +252,8 @@ class Daemon(Participant):
         """Run what runs for ever; return when told to stop, raise what any of it raises."""
         jobs: list[asyncio.Task[None]] = [
             asyncio.create_task(self.nodes.run(), name="nodes"),
+            asyncio.create_task(self.store_clock.run(), name="store clock"),
+            asyncio.create_task(self.queues.store_memory.run(self.control, self.clock), name="store memory"),
             asyncio.create_task(self.term.run(), name="term"),
             asyncio.create_task(self.tokens.run(), name="tokens"),
         ]

@@ -87,6 +87,8 @@ class Front(Participant):
             await self.resp.start()
             jobs = [
                 asyncio.create_task(self.nodes.run(), name="nodes"),
+                asyncio.create_task(self.store_clock.run(), name="store clock"),
+                asyncio.create_task(self.queues.store_memory.run(control, self.clock), name="store memory"),
                 asyncio.create_task(self._tell(), name="tell"),
             ]
             for job in jobs:
@@ -105,6 +107,7 @@ class Front(Participant):
         counts = {f"sessions_{name}": n for name, n in self.queues.session_counts().items()}
         node = {
             "waiting_takes": self.queues.waiting(),
+            "lost_takes_released_total": self.queues.strays.released,
             "store_calls_total": self.data.calls,
             "store_connects_total": self.data.reconnects,
             **counts,

@@ -63,6 +63,7 @@ class HttpServer:
         users: shared with the RESP door; made from the configuration when absent.
         alive: why ``/health/live`` should say 503, or ``""``: asked per request, must not block.
         ready: the same for ``/health/ready``.
+        warning: what somebody should look at all the same; shown there.
         stats: for ``/metrics``, a part's name and its ``stats``; queues and tokens are asked anyway.
     """
 
@@ -78,6 +79,7 @@ class HttpServer:
         *,
         alive: Callable[[], str] = fine,
         ready: Callable[[], str] = fine,
+        warning: Callable[[], str] = fine,
         stats: Mapping[str, Stats] | None = None,
     ) -> None:
         self._config = config
@@ -87,6 +89,7 @@ class HttpServer:
         self._cluster = cluster
         self._alive = alive
         self._ready = ready
+        self._warning = warning
         self._stats = dict(stats or {})
         loopback = is_loopback(config.node.host)
         self._users = users or Users(config.users, clock, loopback=loopback)
@@ -203,7 +206,10 @@ class HttpServer:
     def _health(self, ask: Callable[[], str]) -> Handler:
         async def health(request: web.Request) -> web.Response:
             complaint = ask()
-            return respond({"ok": not complaint, "reason": complaint}, 503 if complaint else 200)
+            found: dict[str, Any] = {"ok": not complaint, "reason": complaint}
+            if warning := self._warning():
+                found["warning"] = warning
+            return respond(found, 503 if complaint else 200)
 
         return health
 
