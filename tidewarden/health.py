@@ -55,7 +55,7 @@ class Health:
             "primary": "embedded" if self.server.views else "external",
             "quorum": self.raft.has_quorum(),
             "holder": self.nodes.holder,
-            "store": {"name": self.server.name, "version": self.server.version, "up": self.data.up},
+            "store": {"name": self.server.name, "version": self.server.version, "at": self.data.at, "up": self.data.up},
             "sessions": self._sessions(),
             "processes": [] if self.processes is None else self.processes.shown(),
             "members": self._members(),
@@ -97,7 +97,7 @@ class Health:
         if not self.ready:
             return "the node is starting"
         if not self.data.up:
-            return "the store is away"
+            return f"the store is away: {self.data.why}" if self.data.why else "the store is away"
         return ""
 
     def stats(self) -> dict[str, Any]:

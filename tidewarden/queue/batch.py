@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tidewarden.errors import Internal
-from tidewarden.store.link import Arg, Receiver, ReplyError, error_of, refuse
+from tidewarden.store.link import Arg, Receiver, ReplyError, refuse
+from tidewarden.store.refusals import error_of
 
 if TYPE_CHECKING:
     from tidewarden.queue.shard import Shard
@@ -63,6 +64,8 @@ class Flight:
         self._shard.landed(now_ms, next_ms, bool(woke))
         parts = items if self._name == "queue.batch" else (items,)
         for batch, part in zip(self._batches, parts, strict=True):
+            if isinstance(part, ReplyError):
+                self._shard.part_refused(str(part))
             batch.answer(part)
         self._shard.fly_on()
 
