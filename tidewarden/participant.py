@@ -99,14 +99,18 @@ class Participant:
         self.queues.wake_all()
         if hasattr(self, "ears") and self.ears.at != self._heard_at:  # always the same one without sentinels
             self._heard_at = self.ears.at
-            asyncio.ensure_future(self._recall()).add_done_callback(heard_error)
+            asyncio.ensure_future(self._compare()).add_done_callback(heard_error)
 
-    async def _recall(self) -> None:
+    async def _compare(self) -> None:
         try:
-            await self.queues.recall()
+            await self._taken_over()
         except StoreDown:
             self._heard_at = ""  # at the next connect, then
             raise
+
+    async def _taken_over(self) -> None:
+        """The ears hear another server than before. Raises: StoreDown."""
+        await self.queues.recall()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         """A task that should run for ever has ended."""

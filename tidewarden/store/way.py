@@ -42,8 +42,9 @@ class Way:
 
     @property
     def at(self) -> str:
-        """The address it leads to now, or did last, without a password."""
-        return redact(self._target).partition("?")[0]
+        """The address it leads to now, or did last, without user and password."""
+        scheme, mark, rest = redact(self._target).partition("?")[0].partition("://")
+        return scheme + mark + rest.rpartition("@")[2]
 
     def check(self) -> None:
         """Raises: BadArg: the URL is none."""
