@@ -77,6 +77,9 @@ TESTED_IN = {
     "cluster_term": "test_stale_leader",
     "scheduler_sweep": "test_stale_leader",
     "store_link": "test_store_restart",
+    "store_receiver": "test_store_link",  # a protocol
+    "store_refusals": "test_store_link",
+    "store_way": "test_store_sentinel",  # without sentinels it is one address
     "server_upkeep_verbs": "test_server_queue_verbs",
 }
 FILE_LINES_MAX = 320

@@ -202,7 +202,7 @@ def _check(config: Config, tables: Mapping[str, Mapping[str, Found]], problems: 
         if peers:
             reason = "stores do not replicate yet: run `tidewarden up`, or give store.url"
             problem("store.url", f"found 'embedded' with peers {', '.join(sorted(peers))}; {reason}")
-    elif fault := _url_fault(config.store.url, ("redis", "rediss", "unix"), secret=True):
+    elif fault := _store_fault(config.store.url):
         problem("store.url", fault)
     if 0 < config.store.maxmemory_bytes < 1_048_576:
         problem("store.maxmemory_bytes", f"found {config.store.maxmemory_bytes}; allowed: 0 or at least 1,048,576")
@@ -232,6 +232,19 @@ def _check_members(config: Config, problem: Callable[[str, str], None]) -> None:
         )
     if len(set(members.values())) != len(members):
         problem("cluster.members", "found one address twice; allowed: an address of its own for each node")
+
+
+def _store_fault(url: str) -> str:
+    """What is wrong with the URL of a store of one's own, or nothing."""
+    scheme, _, rest = url.partition("+sentinel://")
+    if not rest or scheme not in ("redis", "rediss"):
+        return _url_fault(url, ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel"), secret=True)
+    hosts, _, service = rest.partition("?")[0].rpartition("@")[2].partition("/")
+    if not service or "/" in service:
+        return "found no service in it; allowed: redis+sentinel://host:port,host:port/service, the service named as in `sentinel monitor`"
+    faults = (_url_fault(f"redis://{one}", ("redis",), secret=True) for one in hosts.split(","))
+    wrong = any(faults) or any(character.isspace() for character in url)
+    return "found a host or a port that is none; allowed: redis+sentinel://host:port,host:port/service" if wrong else ""
 
 
 def _url_fault(url: str, schemes: tuple[str, ...], *, secret: bool = False) -> str:

@@ -83,7 +83,11 @@ class Store:
     """The Valkey or Redis that holds the data."""
 
     url: str = setting(
-        "embedded", required=True, secret=True, show=False, allowed="'embedded', redis://, rediss:// or unix://"
+        "embedded",
+        required=True,
+        secret=True,
+        show=False,
+        allowed="'embedded', redis://, rediss://, unix:// or redis+sentinel://",
     )
     """``embedded`` (a server of this node's own), or the address of yours. May carry a password: hidden in ``repr``."""
     binary: str = setting("", path=True)
