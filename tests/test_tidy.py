@@ -62,6 +62,7 @@ TESTED_IN = {
     "cli_doctor": "test_cli",
     "cli_task": "test_cli_queue",
     "cli_schedule": "test_cli_queue",
+    "raft_steady": "test_raft_sim_regressions",  # each rule is shown by what the library does without it
     "raft_questions": "test_raft_member",  # needs a thread to ask
     "health": "test_failover",
     "front": "test_fronts",  # a process of its own
