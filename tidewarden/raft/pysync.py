@@ -104,11 +104,39 @@ def load(file: IO[bytes] | gzip.GzipFile) -> Any:
 
 
 class MetaStorer(pysyncobj.journal.MetaStorer):  # type: ignore[misc]  # the library has no types
-    """Term and vote beside the journal; unlike the stock one it does not take garbage for nothing."""
+    """Term and vote beside the journal; on the disk before anybody hears of them, and garbage is not taken for nothing."""
+
+    _stored: Any = None
 
     def getMeta(self) -> Any:
         path = Path(self.getPath())
         return loads(path.read_bytes()) if path.exists() else {}
+
+    def storeMeta(self, meta: Any) -> None:
+        if meta == self._stored:
+            return  # the library calls every second, whether anything changed or not
+        path = Path(self.getPath())
+        fresh = path.with_name(path.name + ".tmp")
+        with fresh.open("wb") as file:
+            file.write(pysyncobj.journal.dumps(meta))
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(path)
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+        self._stored = dict(meta)
+
+
+class FileJournal(pysyncobj.journal.FileJournal):  # type: ignore[misc]  # the library has no types
+    """The log; its entries are on the disk before the number that says they are there, and both before an answer."""
+
+    def _FileJournal__setLastRecordOffset(self, offset: int) -> None:
+        self.flush()
+        super()._FileJournal__setLastRecordOffset(offset)
+        self.flush()
 
 
 class Connection(TcpConnection):  # type: ignore[misc]  # the library has no types
@@ -411,6 +439,7 @@ def _guard() -> None:
         module.loads = loads
     pysyncobj.pickle.load = load
     pysyncobj.journal.MetaStorer = MetaStorer
+    pysyncobj.journal.FileJournal = FileJournal
     pysyncobj.tcp_server.TcpConnection = pysyncobj.transport.TcpConnection = Connection
 
 
