@@ -6,7 +6,8 @@ PySyncObj 0.3.17 held to Raft's rules: what it leaves out or does wrongly, put r
 * A message of an older term is answered with the newer one, so that an old leader hears of it.
 * Acknowledgements carry their term; those of another term do not count.
 * A log is cut where it conflicts, nowhere else. A snapshot's commit index is not believed before its log is there.
-* A leader knows how long no other can be elected, counted from when it *sent* what a majority acknowledged.
+* A leader knows how long no other can be elected, and when it leads no more, counted from when it *sent* what a
+  majority acknowledged.
 
 Each is held by ``tests/test_raft_sim_regressions.py``, which the stock library fails. All of this runs in the tick
 thread; :attr:`Steady.lease_until` may be read from any.
@@ -172,17 +173,21 @@ class Steady(SyncObj):  # type: ignore[misc]  # the library has no types
         whole = {"prevLogIdx": last, "prevLogTerm": log[last - first][2], "entries": []}
         return message | whole | {"commit_index": min(message["commit_index"], end)}
 
-    def _on_ack(self, node: Node, message: Message) -> Message | None:
+    def _on_ack(self, node: Node, message: Message) -> None:
         if message.get("term") != self.raftCurrentTerm or self._SyncObj__raftState != LEADER:
-            return None
+            return
+        responded = self._SyncObj__lastResponseTime
+        before = responded.get(node, -math.inf)
+        super()._SyncObj__onMessageReceived(node, message)
         sent = message.get("sent")
         if sent is not None:
+            # Stock counts from when the answer came: one that waited while this process was stopped would count anew.
+            responded[node] = max(before, library_now() - (self.clock.monotonic() - sent))
             self._acked[node.id] = max(sent, self._acked.get(node.id, sent))
             needed = (len(self._SyncObj__otherNodes) + 1) // 2
             newest = sorted(self._acked.values(), reverse=True)
             if len(newest) >= needed:
                 self.lease_until = newest[needed - 1] + DRIFT * self.times.election_min_s
-        return message
 
     def _on_request_vote(self, node: Node, message: Message) -> Message | None:
         if message["term"] < self.raftCurrentTerm:
