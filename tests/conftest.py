@@ -74,7 +74,7 @@ def until() -> Callable[..., object]:
 
 
 # `make check` tries fewer examples than `make test` does; a test with a count of its own has a share of the profile's.
-hypothesis.settings.register_profile("quick", max_examples=30)
+hypothesis.settings.register_profile("quick", max_examples=20)
 whole_text = store_scripts.shared_text
 
 

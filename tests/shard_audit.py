@@ -11,28 +11,64 @@ from store_servers import StoreServer
 NEVER_MS = 2**42
 
 
+class Snapshot:
+    """The hashes and sorted sets of a store, read in three round trips however many they are, and then asked as the store would be."""
+
+    def __init__(self, client: redis.Redis, pattern: str) -> None:
+        self.names = [name.decode() for name in client.keys(pattern)]
+        with client.pipeline(transaction=False) as types:
+            for name in self.names:
+                types.type(name)
+            kinds = dict(zip(self.names, types.execute(), strict=True))
+        hashes = [name for name in self.names if kinds[name] == b"hash"]
+        sets = [name for name in self.names if kinds[name] == b"zset"]
+        with client.pipeline(transaction=False) as values:
+            for name in hashes:
+                values.hgetall(name)
+            for name in sets:
+                values.zrange(name, 0, -1, withscores=True)
+            found = values.execute()
+        self._hashes: dict[str, dict[bytes, bytes]] = dict(zip(hashes, found, strict=False))
+        self._sets: dict[str, list[tuple[bytes, float]]] = dict(zip(sets, found[len(hashes) :], strict=True))
+
+    def hgetall(self, name: str) -> dict[bytes, bytes]:
+        return self._hashes.get(name, {})
+
+    def ranked(self, name: str) -> list[tuple[bytes, float]]:
+        """Entries and scores."""
+        return self._sets.get(name, [])
+
+    def entries(self, name: str) -> list[bytes]:
+        return [entry for entry, _ in self.ranked(name)]
+
+
 def audit_shard(client: redis.Redis, prefix: str) -> None:
     """Each task lies in exactly one place, and everything in the shard's record that speaks of the places is true."""
-    record = client.hgetall(f"{prefix}:shard")
+    audit(Snapshot(client, f"{prefix}:*"), prefix)
+
+
+def audit(seen: Snapshot, prefix: str) -> None:
+    """See :func:`audit_shard`."""
+    record = seen.hgetall(f"{prefix}:shard")
     tasks = {
         task_id: raw
-        for name in ("tasks", *_suffixes(client, prefix, "tasks:"))
-        for task_id, raw in client.hgetall(f"{prefix}:{name}").items()
+        for name in ("tasks", *_suffixes(seen, prefix, "tasks:"))
+        for task_id, raw in seen.hgetall(f"{prefix}:{name}").items()
     }
     assert len(tasks) == int(record.get(b"stored", 0)), f"{prefix}: the record counts {record.get(b'stored')} tasks"
-    audit_delayed(client, prefix, record, tasks)
-    tries = client.hgetall(f"{prefix}:tries")
+    audit_delayed(seen, prefix, record, tasks)
+    tries = seen.hgetall(f"{prefix}:tries")
     places: dict[bytes, list[str]] = {}
-    expiring = dict(client.zrange(f"{prefix}:expiring", 0, -1, withscores=True))
+    expiring = dict(seen.ranked(f"{prefix}:expiring"))
     earliest = int(min(expiring.values(), default=NEVER_MS))
     for name in (
         "delayed",
         "buried",
-        *_suffixes(client, prefix, "delayed:"),
-        *_suffixes(client, prefix, "ready:"),
-        *_suffixes(client, prefix, "leased:"),
+        *_suffixes(seen, prefix, "delayed:"),
+        *_suffixes(seen, prefix, "ready:"),
+        *_suffixes(seen, prefix, "leased:"),
     ):
-        index = client.zrange(f"{prefix}:{name}", 0, -1, withscores=True)
+        index = seen.ranked(f"{prefix}:{name}")
         for task_id, score in index:
             places.setdefault(task_id, []).append(name)
             if name.startswith(("delayed", "leased")):
@@ -41,13 +77,13 @@ def audit_shard(client: redis.Redis, prefix: str) -> None:
             assert name[6:].encode() in record[b"pris"].split(), f"{name} is not in the record"
         if index and name.startswith("leased:"):
             assert name[7:].encode() in record[b"holders"].split(), f"{name} is not in the record"
-    for task_id in audit_lanes(client, prefix, record, tasks, places):
+    for task_id in audit_lanes(seen, prefix, record, tasks, places):
         places.setdefault(task_id, []).append("waiting")
-    sessions_leases = set(client.zrange(f"{prefix}:held", 0, -1))
+    sessions_leases = set(seen.entries(f"{prefix}:held"))
     assert places.keys() == tasks.keys(), f"{prefix}: bodies and index entries differ"
     assert all(len(found) == 1 for found in places.values()), f"{prefix}: a task lies in two places: {places}"
     assert tries.keys() <= tasks.keys(), f"{prefix}: tries of no task"
-    waits = client.hgetall(f"{prefix}:waits")
+    waits = seen.hgetall(f"{prefix}:waits")
     assert waits.keys() <= tasks.keys(), f"{prefix}: somebody waits for the end of no task"
     assert len(waits) == int(record.get(b"awaited", 0))
     for task_id, (place,) in places.items():
@@ -75,22 +111,18 @@ def audit_shard(client: redis.Redis, prefix: str) -> None:
     assert earliest >= int(record.get(b"alarm", NEVER_MS)), f"{prefix}: the alarm is later than what comes next"
 
 
-def audit_delayed(client: redis.Redis, prefix: str, record: dict[bytes, bytes], tasks: dict[bytes, bytes]) -> None:
+def audit_delayed(seen: Snapshot, prefix: str, record: dict[bytes, bytes], tasks: dict[bytes, bytes]) -> None:
     """Each entry stands at its task's time, in the piece of that time, and the record knows how many there are."""
-    bounds = [
-        (int(low), number.decode()) for number, low in client.zrange(f"{prefix}:pieces", 0, -1, withscores=True)
-    ] or [(0, "0")]
+    bounds = [(int(low), number.decode()) for number, low in seen.ranked(f"{prefix}:pieces")] or [(0, "0")]
     assert (len(bounds) > 1) == (int(record.get(b"cut", 0)) > 0)
-    assert {f"delayed:{number}" for _, number in bounds[1:]} == set(_suffixes(client, prefix, "delayed:"))
+    assert {f"delayed:{number}" for _, number in bounds[1:]} == set(_suffixes(seen, prefix, "delayed:"))
     later = 0
     for (low, number), (high, _) in zip(bounds, [*bounds[1:], (NEVER_MS, "")], strict=True):
-        entries = client.zrange(
-            f"{prefix}:delayed" if number == "0" else f"{prefix}:delayed:{number}", 0, -1, withscores=True
-        )
+        entries = seen.ranked(f"{prefix}:delayed" if number == "0" else f"{prefix}:delayed:{number}")
         later += len(entries)
         for task_id, due in entries:
             assert low <= due < high, f"{task_id!r} at {due} lies in the piece of {low} to {high}"
-            tries = client.hget(f"{prefix}:tries", task_id)
+            tries = seen.hgetall(f"{prefix}:tries").get(task_id)
             own = tries and int.from_bytes(tries[13:19], "big")
             assert due == (own or int.from_bytes(tasks[task_id][2:8], "big")), f"{task_id!r} is delayed at another time"
     assert later == int(record.get(b"later", 0)), (
@@ -119,18 +151,18 @@ def lane_entry_of(task_id: bytes, record: bytes) -> tuple[bytes, bytes]:
 
 
 def audit_lanes(
-    client: redis.Redis,
+    seen: Snapshot,
     prefix: str,
     record: dict[bytes, bytes],
     tasks: dict[bytes, bytes],
     places: dict[bytes, list[str]],
 ) -> list[bytes]:
     """Every lane is what its tasks make it, and none is forgotten; the ids of those that wait. ``places``: of all the others."""
-    lanes = client.hgetall(f"{prefix}:lanes")
-    entries = set(client.zrange(f"{prefix}:waiting", 0, -1))
-    running = client.zrange(f"{prefix}:running", 0, -1)
+    lanes = seen.hgetall(f"{prefix}:lanes")
+    entries = set(seen.entries(f"{prefix}:waiting"))
+    running = seen.entries(f"{prefix}:running")
     busy = Counter(entry[: 1 + entry[0]] for entry in running)
-    slots = dict(client.zrange(f"{prefix}:slots", 0, -1, withscores=True))
+    slots = dict(seen.ranked(f"{prefix}:slots"))
     limit = int(record.get(b"lane_limit", 1))
     leased: list[bytes] = []
     heads: dict[bytes, bytes] = {}
@@ -161,14 +193,15 @@ def audit_lanes(
     return [task_id for ids in waits.values() for task_id in ids]
 
 
-def _suffixes(client: redis.Redis, prefix: str, kind: str) -> list[str]:
-    return sorted(key.decode()[len(prefix) + 1 :] for key in client.scan_iter(f"{prefix}:{kind}*", count=1000))
+def _suffixes(seen: Snapshot, prefix: str, kind: str) -> list[str]:
+    return sorted(name[len(prefix) + 1 :] for name in seen.names if name.startswith(f"{prefix}:{kind}"))
 
 
 def audit_store(server: StoreServer) -> int:
     """Audit every shard of every queue in the store; how many there are."""
     with redis.Redis(unix_socket_path=server.path) as client:
-        prefixes = {key.decode().rpartition("}")[0] + "}" for key in client.scan_iter("{*:*:*}:*", count=1000)}
+        seen = Snapshot(client, "{*:*:*}:*")
+        prefixes = {name.rpartition("}")[0] + "}" for name in seen.names}
         for prefix in prefixes:
-            audit_shard(client, prefix)
+            audit(seen, prefix)
         return len(prefixes)

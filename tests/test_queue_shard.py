@@ -223,3 +223,25 @@ async def test_nobody_parks_at_a_shard_of_a_queue_that_was_cut_anew(shard: Shard
     assert before.stopped
     assert after.stopped
     assert after not in shard.parked
+
+
+async def test_a_reply_that_was_on_its_way_takes_no_message_back(shard: Shard, told: Told) -> None:
+    """Netflix/dyno-queues#58 is such a wait: the message came on one connection before the older reply on the other."""
+    bell = Bell([])
+    future = shard.run("queue.stats", ())
+    shard.told(20)
+    told.calls[-1][2].set_result([1000, 3_601_000, 0, []])
+    await future
+    shard.park(bell)
+    async with asyncio.timeout(10):
+        while not bell.tried:
+            await asyncio.sleep(0.005)
+    await turn()
+    shard.heard(1100, 3_601_000, woke=False)
+    shard.told(40)
+    shard.told(10**6)
+    shard.heard(1100, -1, woke=False)
+    async with asyncio.timeout(10):
+        while bell.tried < 2:
+            await asyncio.sleep(0.005)
+    shard.unpark(bell)

@@ -135,6 +135,19 @@ async def test_the_requests_to_be_broken_are_good(victim: Victim) -> None:
             assert not [error for error in refused if str(error).startswith("BADARG")], (request, refused)
 
 
+async def test_any_number_of_arguments_to_any_verb(victim: Victim) -> None:
+    """Each request cut after each of its words, and with one to three words more."""
+    marker = b"marker"
+    for request in ALL:
+        if request[0] != b"QUIT":
+            cut = [request[:size] for size in range(1, len(request))]
+            longer = [request + [word] * count for count in (1, 2, 3) for word in (b"x", b"5")]
+            data = b"".join(framed(words) for words in (*cut, *longer)) + ending(marker.decode(), LOGIN)
+            answers = await victim.send(data, [], "stay", marker)
+            assert marker in answers.replies
+    await victim.work()
+
+
 async def test_any_arguments_to_any_verb(victim: Victim) -> None:
     numbers = iter(range(10**9))
 

@@ -252,7 +252,9 @@ def test_bad_files_are_refused_by_check(nodes: Cluster, tmp_path: Path) -> None:
 
 
 # As `tidewarden node`, but a store that does not let it in is waited for two seconds, not thirty.
-IMPATIENT = "from tidewarden import participant; participant.STORE_WAIT_S = 2.0; from tidewarden.cli import main; main()"
+IMPATIENT = (
+    "from tidewarden import participant; participant.STORE_WAIT_S = 2.0; from tidewarden.cli import main; main()"
+)
 
 
 def test_starts_that_cannot_succeed(nodes: Cluster, tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ class Endings(Check):
             if what == "ready":
                 shards[int(index)].wake()
             else:
-                shards[int(index)].expect(max(0, int(what)))
+                shards[int(index)].told(max(0, int(what)))
         if what != "ready":
             self.on_next(queue, int(index), max(0, int(what)))
 

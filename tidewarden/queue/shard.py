@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from tidewarden.errors import BadArg, Error
-from tidewarden.queue.batch import Batch, Flight, Lone
+from tidewarden.queue.batch import Batch, Flight, Lone, Parked
 from tidewarden.queue.recut import Recut, recut_of, repeat
 from tidewarden.store import Link, Scripts
 from tidewarden.store.link import Arg, Receiver, refuse
@@ -19,20 +19,6 @@ WAKE_MAX = 16  # waiting takes tried at a time: when one of them finds nothing, 
 FLYING_MAX = 2  # calls of one shard under way: the store works at one while the other's answers are handed out
 TOGETHER = ("queue.put", "queue.ack", "queue.take")  # go in one call, in this order: see lua/batch.lua
 PROMOTED_MAX = 200  # due tasks that one take moves before it takes
-
-
-class Parked(Protocol):
-    """A waiting take, as a shard sees it."""
-
-    @property
-    def named(self) -> bool:
-        """Whether it wants one task alone: that it finds nothing says nothing of the others."""
-
-    def try_shard(self, shard: Shard) -> asyncio.Future[bool] | None:
-        """Take from ``shard`` now; the future tells whether anything came. None: it is busy elsewhere and will come back."""
-
-    def stop_waiting(self) -> None:
-        """End with what there is."""
 
 
 class Shard:
@@ -75,7 +61,8 @@ class Shard:
         self._retired = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
-        self._next_at: float | None = None
+        self._next_at: float | None = None  # by the latest reply
+        self._told_at: float | None = None  # by messages; no reply takes that back
 
     # --- verbs, one item each
 
@@ -223,21 +210,38 @@ class Shard:
         """Something happens in the shard in ``delay_ms``: waiting takes are tried then."""
         self._next_at = self._loop.time() + delay_ms / 1000
         if self.parked:
-            self._arm()
+            self._arm(self._next_at)
 
-    def _arm(self) -> None:
-        if self._next_at is None:
+    def told(self, delay_ms: int) -> None:
+        """
+        A message: something earlier than was known happens in ``delay_ms``.
+
+        It comes on another connection than replies do. One that was given before, and is read after it, knows nothing of it.
+        """
+        at = self._loop.time() + delay_ms / 1000
+        if self._told_at is None or at < self._told_at:
+            self._told_at = at
+            if self.parked:
+                self._arm(at)
+
+    def _arm(self, at: float | None) -> None:
+        if at is None:
             return
         if self._timer is not None:
-            if self._timer_at <= self._next_at:
+            if self._timer_at <= at:
                 return  # it fires soon enough, and looks again then
             self._timer.cancel()
         # uvloop's handle for a moment that has come already cannot be asked for its time.
-        self._timer_at = self._next_at
-        self._timer = self._loop.call_at(self._next_at, self._fire)
+        self._timer_at = at
+        self._timer = self._loop.call_at(at, self._fire)
 
     def _fire(self) -> None:
         self._timer = None
+        if self._told_at is not None:
+            if self._told_at <= self._timer_at:
+                self._told_at = None
+            else:
+                self._arm(self._told_at)
         self.wake()
 
     def park(self, waiter: Parked) -> None:
@@ -246,7 +250,8 @@ class Shard:
             waiter.stop_waiting()
             return
         self.parked[waiter] = None
-        self._arm()
+        self._arm(self._next_at)
+        self._arm(self._told_at)
 
     def retire(self) -> None:
         """The queue is cut anew: nobody is woken through this object any more, so whoever waits here asks again."""
