@@ -15,7 +15,7 @@ from tidewarden.queue.placing import prefix_of
 from tidewarden.queue.registry import SCRIPT_ROOMS, SHARED
 from tidewarden.queue.task import FIELDS, STATES, NewTask
 from tidewarden.store import Scripts
-from tidewarden.store.link import error_of
+from tidewarden.store.refusals import error_of
 
 CLUSTER = "tw"
 START_MS = 1_700_000_000_000

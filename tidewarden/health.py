@@ -23,7 +23,7 @@ SILENT_S_MAX = 30.0  # no heartbeat for so long, with the store connected: the l
 
 @dataclass(slots=True)
 class Health:
-    """Asks the rooms of one node. ``ready`` and ``stopping`` are set by the daemon."""
+    """Asks the rooms of one node. ``ready``, ``stopping`` and ``fault`` (what is wrong with the store) are set by the daemon."""
 
     config: Config
     clock: Clock
@@ -40,6 +40,7 @@ class Health:
     processes: Fronts | None = None
     ready: bool = False
     stopping: bool = False
+    fault: str = ""
 
     def status(self) -> dict[str, Any]:
         """Who leads and how this node stands; what R.STATUS and /v1/status show."""
@@ -59,6 +60,7 @@ class Health:
             "store": {
                 "name": self.server.name,
                 "version": self.server.version,
+                "at": self.data.at,
                 "up": self.data.up,
                 **self.store_clock.shown(),
             },
@@ -103,8 +105,8 @@ class Health:
         if not self.ready:
             return "the node is starting"
         if not self.data.up:
-            return "the store is away"
-        return ""
+            return f"the store is away: {self.data.why}" if self.data.why else "the store is away"
+        return self.fault
 
     def warning(self) -> str:
         """What somebody should look at although this node serves, or ""."""

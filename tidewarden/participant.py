@@ -16,9 +16,11 @@ from typing import Any
 from tidewarden.clock import Clock
 from tidewarden.cluster import Nodes, StoreClock
 from tidewarden.config import Config
+from tidewarden.errors import StoreDown
 from tidewarden.queue import Queues
 from tidewarden.queue.registry import SCRIPT_ROOMS, SHARED
 from tidewarden.store import Link, Scripts
+from tidewarden.store.sentinel import Sentinels, by_sentinel
 
 log = logging.getLogger("tidewarden.daemon")
 
@@ -43,12 +45,17 @@ class Participant:
         self.stopping = asyncio.Event()
         self._name = config.cluster.name
         self._registered = registered
+        self._finder: Sentinels | None = None
+        self._heard_at = ""  # the server that the ears were connected to last, when what is known was compared with it
         self._scripts = Scripts(SHARED, SCRIPT_ROOMS, plain=("tidewarden.cluster",))
 
     @contextlib.asynccontextmanager
     async def _link(self, url: str, purpose: str, **hooks: Any) -> AsyncIterator[Link]:
         hooks = hooks or {"on_up": self._scripts.load_commands}
-        link = Link(url, f"tidewarden-{self._registered}-{purpose}", self.clock, **hooks)
+        client = f"tidewarden-{self._registered}"
+        if self._finder is None and by_sentinel(url):
+            self._finder = Sentinels(url, client, self.clock)
+        link = Link(url, f"{client}-{purpose}", self.clock, finder=self._finder, **hooks)
         try:
             await link.start(wait_s=STORE_WAIT_S)
             yield link
@@ -98,6 +105,20 @@ class Participant:
 
     def _missed(self) -> None:
         self.queues.wake_all()
+        if hasattr(self, "ears") and self.ears.at != self._heard_at:  # always the same one without sentinels
+            self._heard_at = self.ears.at
+            asyncio.ensure_future(self._compare()).add_done_callback(heard_error)
+
+    async def _compare(self) -> None:
+        try:
+            await self._taken_over()
+        except StoreDown:
+            self._heard_at = ""  # at the next connect, then
+            raise
+
+    async def _taken_over(self) -> None:
+        """The ears hear another server than before. Raises: StoreDown."""
+        await self.queues.recall()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         """A task that should run for ever has ended."""

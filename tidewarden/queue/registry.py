@@ -180,6 +180,21 @@ class Registry:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    async def recall(self) -> None:
+        """
+        Another server has taken over, which may lack the last writes of the one before: a queue that it does not know is made
+        again, as this node knows it. Else its tasks would lie where nobody sweeps. Raises: StoreDown.
+        """
+        for queue, known in list(self._settings.items()):
+            what, raw = await self._by_name("queue.make", queue, msgspec.json.encode(known))
+            if what == b"topic":
+                continue
+            settings = msgspec.json.decode(raw, type=QueueSettings)
+            shards = self._build(queue, settings)
+            if what == b"new":
+                log.warning("the store had lost the queue %s; it is there again", queue)
+                await asyncio.gather(*(shard.run("queue.configure", settings.shard_fields()) for shard in shards))
+
     async def _reload(self, queue: str) -> None:
         try:
             raw = await self._link.call("HGET", self._registry_key, queue)

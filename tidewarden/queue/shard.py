@@ -178,6 +178,10 @@ class Shard:
                 if batch.name == "queue.take" and isinstance(error, StoreDown) and self._on_lost is not None:
                     self._on_lost(self)
 
+    def part_refused(self, message: str) -> None:
+        """A part of a call was, which the connection did not see: a store that was demoted has to be left."""
+        self._link.refused(message)
+
     def fly_on(self) -> None:
         """Send what has gathered while calls were under way."""
         if self._batches and self._flying < FLYING_MAX:
