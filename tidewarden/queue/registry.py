@@ -16,7 +16,7 @@ from tidewarden.queue.lease_clock import LeaseClock
 from tidewarden.queue.placing import Chooser, chooser_of, load_strategies, prefix_of, shard_of
 from tidewarden.queue.recut import Recut, recut_of
 from tidewarden.queue.settings import QueueSettings, settings_of_new
-from tidewarden.queue.shard import GROWING, Shard
+from tidewarden.queue.shard import Shard
 from tidewarden.queue.task import check_name
 from tidewarden.store import Link, Scripts
 from tidewarden.store.link import Arg
@@ -247,8 +247,7 @@ class Registry:
         Returns: the store's clock (ms), when anything happens next (ms, -1: nothing), the script's items.
         Raises: what :meth:`script` raises.
         """
-        if self.store_memory.full and name in GROWING:
-            raise self.store_memory.refusal()
+        self.store_memory.check(name)
         await self._open(queue)
         for last in (False, True):
             target = self._shard_at(queue, shard)

@@ -21,7 +21,6 @@ TASK_BYTES = 1000  # what a task that may be taken counts as: one script takes a
 WAKE_MAX = 16  # waiting takes tried at a time: when one of them finds nothing, the rest would too
 FLYING_MAX = 2  # calls of one shard under way: the store works at one while the other's answers are handed out
 TOGETHER = ("queue.put", "queue.ack", "queue.take")  # go in one call, in this order: see lua/batch.lua
-GROWING = ("queue.put", "tokens.put", "scheduler.put")  # make the store grow: not sent while its memory is full
 PROMOTED_MAX = 200  # due tasks that one take moves before it takes
 
 
@@ -103,10 +102,7 @@ class Shard:
         """Run any script of this shard by itself, after what is batched so far."""
         self._send_all()
         future: asyncio.Future[Any] = self._loop.create_future()
-        if self._store_memory.full and name in GROWING:
-            refuse(future, self._store_memory.refusal())
-        else:
-            self._call(name, args, Lone(self, future, item=False), now_ms)
+        self._call(name, args, Lone(self, future, item=False), now_ms)
         return future
 
     # --- batching
@@ -143,10 +139,8 @@ class Shard:
 
     def _send_all(self) -> None:
         batches, self._batches = self._batches, {}
-        if self._store_memory.full and (puts := batches.pop("queue.put", None)) is not None:
-            puts.fail(self._store_memory.refusal())
         together = [batch for name in TOGETHER if (batch := batches.get(name)) is not None]
-        if len(together) > 1 and sum(batch.bytes for batch in together) <= BYTES_MAX:
+        if len(together) > 1 and not self._store_memory.full and sum(batch.bytes for batch in together) <= BYTES_MAX:
             for batch in together:
                 del batches[batch.name]
             args: list[Arg] = []
@@ -189,6 +183,7 @@ class Shard:
 
     def _call(self, name: str, args: Sequence[Arg], receiver: Receiver, now_ms: int = 0) -> None:
         try:
+            self._store_memory.check(name)
             self._scripts.send(self._link, name, self.keys, (self.stamped(now_ms), self._holder(), *args), receiver)
         except UnicodeEncodeError as error:
             receiver.set_exception(BadArg(f"not every id or reason is UTF-8 text: {error.reason}"))

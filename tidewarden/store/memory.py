@@ -12,6 +12,7 @@ from tidewarden.store.link import Link
 log = logging.getLogger("tidewarden.store")
 
 LOOK_S = 1.0
+GROWING = frozenset(("queue.put", "tokens.put", "scheduler.put"))
 MARGIN_SHARE = (
     0.05  # of the store's maxmemory is kept free for what has to be written also when nothing more is taken in
 )
@@ -53,13 +54,14 @@ class StoreMemory:
             log.warning("the store's memory has room again: %d of %d bytes are used", used_bytes, max_bytes)
         self.full = full
 
-    def refusal(self) -> Full:
-        """What is said instead of sending something that grows."""
-        self.refused += 1
-        return Full(
-            f"the store's memory is full ({self.used_bytes:,} of {self.max_bytes:,} bytes);"
-            " take and acknowledge tasks, or raise its maxmemory"
-        )
+    def check(self, script: str) -> None:
+        """Raises: Full: the store is full, and the script would make it grow."""
+        if self.full and script in GROWING:
+            self.refused += 1
+            raise Full(
+                f"the store's memory is full ({self.used_bytes:,} of {self.max_bytes:,} bytes);"
+                " take and acknowledge tasks, or raise its maxmemory"
+            )
 
     def warning(self, full: bool | None = None) -> str:
         """That it is full, or ""."""
