@@ -57,6 +57,12 @@ def test_defaults_need_no_file() -> None:
     assert Config().limits.request_bytes == 1_048_576 + 65_536
 
 
+@pytest.mark.parametrize("host", ["h", "h:1,h:2", "[::1]:1,h", "u:p%40@h:1,h:2", ":p@h"])
+def test_a_store_under_sentinel(host: str) -> None:
+    url = f"rediss+sentinel://{host}/main?sentinel_password=x/@y"
+    assert load(None, {}, {"store.url": url}).store.url == url
+
+
 def test_ports_follow_the_base_port() -> None:
     node = load(None, {}, {"node.base_port": "7430"}).node
     assert (node.resp_port, node.http_port, node.raft_port, node.store_port) == (7430, 7431, 7432, 7433)
@@ -126,6 +132,12 @@ def test_every_problem_comes_at_once_with_file_and_line(write: Write) -> None:
         ("[limits]\nrequest_bytes = 5\n", "at least limits.payload_bytes"),
         ("[store]\nmaxmemory_bytes = 5\n", "0 or at least 1,048,576"),
         ('[store]\nurl = "http://x"\n', "begins redis:// or rediss:// or unix://"),
+        ('[store]\nurl = "redis+sentinel://h:1,h:2"\n', "found no service in it"),
+        ('[store]\nurl = "redis+sentinel://h:1,h:2/a/b"\n', "found no service in it"),
+        ('[store]\nurl = "redis+sentinel://"\n', "then a host"),
+        ('[store]\nurl = "redis+sentinel://u:secret@h:1,h:port/main"\n', "a host or a port that is none"),
+        ('[store]\nurl = "redis+sentinel://h:1,,h:2/main"\n', "a host or a port that is none"),
+        ('[store]\nurl = "unix+sentinel://h:1/main"\n', "or redis+sentinel:// or rediss+sentinel://"),
         ('[store]\nurl = "redis://h:99999"\n', "with a port from 1 to 65535"),
         ('[store]\nurl = "unix://relative"\n', "the whole path of the socket"),
         ('[vault]\nkey_env = "A"\nkey_file = "b"\n', "one of the two"),
@@ -210,6 +222,21 @@ def test_loopback(host: str) -> None:
     assert is_loopback(host)
     assert not is_loopback("0.0.0.0")
     assert not is_loopback("example.org")
+
+
+def test_a_users_rights_are_checked_one_by_one(write: Write) -> None:
+    head = f'[[users]]\nname = "a"\nsecret_hash = "{hash_generated("x")}"\n'
+    assert load(write(head), {}, {}).users[0].rights == ("all",)
+    assert load(write(f"{head}rights = []\n"), {}, {}).users[0].rights == ()
+    text = f'{head}rights = ["put:mails.*", "tak:a", "put:", "token:read:x"]\n'
+    found = problems(write(text))
+    assert len(found) == 3
+    assert all(":4: " in problem for problem in found)
+    assert "users[0].rights: found 'tak:a'; allowed is one of all, put, take" in found[0]
+    assert "did you mean 'take'?" in found[0]
+    assert "found 'put:'; allowed after put: is a pattern" in found[1]
+    assert "found 'token:read:x'; allowed is token:read alone" in found[2]
+    assert "allowed: a list of rights like 'put:mails.*'" in problems(write(f'{head}rights = "put"\n'))[0]
 
 
 def test_users_are_checked_and_their_hashes_not_shown(write: Write) -> None:

@@ -99,6 +99,27 @@ async def test_settings_that_cannot_be_read_anew_stay(node: Any, caplog: pytest.
     assert (await n0.queues.settings("q"))["lease_ms"] == 123
 
 
+async def test_what_another_server_does_not_know_is_made_again(node: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """A failover may lose the last writes: a queue that nobody sees is one that nobody sweeps."""
+    n0 = await node("n0")
+    await n0.queues.configure("lost", {"lease_ms": 123})
+    await n0.queues.put("kept", NewTask(id="a"))
+    await n0.queues.put("topic", NewTask(id="a"))
+    await n0.link.call("FLUSHALL")
+    n1 = await node("n1")
+    await n1.queues.configure("kept", {"lease_ms": 456})
+    await n1.queues.link("topic", "kept")
+    await n0.queues.recall()
+    assert await n1.queues.names() == ["kept", "lost"]
+    assert (await n1.queues.settings("lost"))["lease_ms"] == 123
+    assert (await n0.queues.settings("kept"))["lease_ms"] == 456
+    await n0.queues.put("lost", NewTask(id="b"))
+    (task,) = await n0.queues.take(n0.queues.open_session(), ["lost"])
+    seconds, micros = map(int, await n0.queues.time())
+    assert task.lease_end_ms <= seconds * 1000 + micros // 1000 + 123
+    assert "had lost the queue lost" in caplog.text
+
+
 async def test_a_queue_is_cut_as_configured_from_the_first_put_on(node: Any) -> None:
     """The node hears of its own changes too, late, and must not go back to what was before them."""
     n0 = await node()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tidewarden.errors import BadArg, Internal, StoreDown
-from tidewarden.queue.shard import FLYING_MAX, ITEMS_MAX, WAKE_MAX, Shard, prefix_of, split_prefix
+from tidewarden.queue.placing import prefix_of, split_prefix
+from tidewarden.queue.shard import FLYING_MAX, ITEMS_MAX, WAKE_MAX, Shard
 from tidewarden.store.link import ReplyError
 
 
@@ -60,7 +62,7 @@ async def shard(told: Told) -> Shard:
     def on_next(shard: Shard, delay_ms: int) -> None:
         shard.nexts.append(delay_ms)
 
-    made = Shard(None, told, ("{tw:q:0}",), lambda: "n0.1", on_next)
+    made = Shard(SimpleNamespace(refused=lambda message: None), told, ("{tw:q:0}",), lambda: "n0.1", on_next)
     made.nexts = []
     return made
 

@@ -16,7 +16,7 @@ from tidewarden.clock import SystemClock
 from tidewarden.errors import BadArg, Error, Full, NotHeld, Stale, StoreDown
 from tidewarden.store import Link
 from tidewarden.store import link as module
-from tidewarden.store.link import error_of
+from tidewarden.store.refusals import error_of
 
 PING = b"*1\r\n$4\r\nPING\r\n"
 

@@ -35,6 +35,8 @@ ROOM_OF = {
     "settings": "config",
     "sources": "config",
     "secret": "config",
+    "rights": "config",
+    "tls": "config",
     "health": "daemon",
     "process": "daemon",
     "participant": "daemon",
@@ -76,6 +78,9 @@ TESTED_IN = {
     "cluster_term": "test_stale_leader",
     "scheduler_sweep": "test_stale_leader",
     "store_link": "test_store_restart",
+    "store_receiver": "test_store_link",  # a protocol
+    "store_refusals": "test_store_link",
+    "store_way": "test_store_sentinel",  # without sentinels it is one address
     "server_upkeep_verbs": "test_server_queue_verbs",
 }
 FILE_LINES_MAX = 320

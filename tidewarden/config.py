@@ -14,7 +14,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from . import tls
 from .errors import ConfigError
+from .rights import fault_of
 from .secret import HASH_ALLOWED, Secret, check_secret, hash_generated, hash_secret, known_hash
 from .settings import NAME, NAME_ALLOWED, Cluster, Config, Limits, Log, Node, Provider, Queues, Raft, Store, User, Vault
 from .sources import Found, Sources, nearest, read
@@ -105,6 +107,11 @@ def _users(tables: list[dict[str, Found]], problems: list[str]) -> tuple[User, .
             problems.append(
                 f"{origin}: {section}.secret_hash: found a value that is not shown; allowed: {HASH_ALLOWED}"
             )
+        problems.extend(
+            f"{table['rights'].origin}: {section}.rights: found {right[:80]!r}; {fault}"
+            for right in user.rights
+            if (fault := fault_of(right))
+        )
         if user.name and user.name in {other.name for other in users}:
             problems.append(
                 f"{table['name'].origin}: {section}.name: found {user.name!r} twice; allowed: one of a name"
@@ -171,6 +178,12 @@ def _check(config: Config, tables: Mapping[str, Mapping[str, Found]], problems: 
         problems.append(f"{found.origin if found else config.source}: {name}: {text}")
 
     _check_members(config, problem)
+    cert, key = config.node.tls_cert, config.node.tls_key
+    if bool(cert) != bool(key):
+        there, missing = ("tls_cert", "tls_key") if cert else ("tls_key", "tls_cert")
+        problem(f"node.{missing}", f"found none; allowed with node.{there}: a PEM file")
+    elif cert and (fault := tls.fault_of(cert, key)):
+        problem("node.tls_cert", f"found {cert!r} with node.tls_key {key!r}: {fault}; allowed: two PEM files")
     peers = config.peers()
     secret_file = config.cluster.secret_file
     if secret_file and (fault := _secret_file_fault(secret_file)):
@@ -189,7 +202,7 @@ def _check(config: Config, tables: Mapping[str, Mapping[str, Found]], problems: 
         if peers:
             reason = "stores do not replicate yet: run `tidewarden up`, or give store.url"
             problem("store.url", f"found 'embedded' with peers {', '.join(sorted(peers))}; {reason}")
-    elif fault := _url_fault(config.store.url, ("redis", "rediss", "unix"), secret=True):
+    elif fault := _store_fault(config.store.url):
         problem("store.url", fault)
     if 0 < config.store.maxmemory_bytes < 1_048_576:
         problem("store.maxmemory_bytes", f"found {config.store.maxmemory_bytes}; allowed: 0 or at least 1,048,576")
@@ -219,6 +232,19 @@ def _check_members(config: Config, problem: Callable[[str, str], None]) -> None:
         )
     if len(set(members.values())) != len(members):
         problem("cluster.members", "found one address twice; allowed: an address of its own for each node")
+
+
+def _store_fault(url: str) -> str:
+    """What is wrong with the URL of a store of one's own, or nothing."""
+    scheme, _, rest = url.partition("+sentinel://")
+    if not rest or scheme not in ("redis", "rediss"):
+        return _url_fault(url, ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel"), secret=True)
+    hosts, _, service = rest.partition("?")[0].rpartition("@")[2].partition("/")
+    if not service or "/" in service:
+        return "found no service in it; allowed: redis+sentinel://host:port,host:port/service, the service named as in `sentinel monitor`"
+    faults = (_url_fault(f"redis://{one}", ("redis",), secret=True) for one in hosts.split(","))
+    wrong = any(faults) or any(character.isspace() for character in url)
+    return "found a host or a port that is none; allowed: redis+sentinel://host:port,host:port/service" if wrong else ""
 
 
 def _url_fault(url: str, schemes: tuple[str, ...], *, secret: bool = False) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from tidewarden import __version__
 from tidewarden.clock import Clock
-from tidewarden.cluster import Nodes, Reaper, Term
+from tidewarden.cluster import Nodes, Reaper, StoreClock, Term
 from tidewarden.config import Config
 from tidewarden.fronts import Fronts
 from tidewarden.queue import Queues
@@ -23,7 +23,7 @@ SILENT_S_MAX = 30.0  # no heartbeat for so long, with the store connected: the l
 
 @dataclass(slots=True)
 class Health:
-    """Asks the rooms of one node. ``ready`` and ``stopping`` are set by the daemon."""
+    """Asks the rooms of one node. ``ready``, ``stopping`` and ``fault`` (what is wrong with the store) are set by the daemon."""
 
     config: Config
     clock: Clock
@@ -36,9 +36,11 @@ class Health:
     data: Link
     server: Server
     view: int
+    store_clock: StoreClock
     processes: Fronts | None = None
     ready: bool = False
     stopping: bool = False
+    fault: str = ""
 
     def status(self) -> dict[str, Any]:
         """Who leads and how this node stands; what R.STATUS and /v1/status show."""
@@ -55,7 +57,13 @@ class Health:
             "primary": "embedded" if self.server.views else "external",
             "quorum": self.raft.has_quorum(),
             "holder": self.nodes.holder,
-            "store": {"name": self.server.name, "version": self.server.version, "up": self.data.up},
+            "store": {
+                "name": self.server.name,
+                "version": self.server.version,
+                "at": self.data.at,
+                "up": self.data.up,
+                **self.store_clock.shown(),
+            },
             "sessions": self._sessions(),
             "processes": [] if self.processes is None else self.processes.shown(),
             "members": self._members(),
@@ -97,8 +105,12 @@ class Health:
         if not self.ready:
             return "the node is starting"
         if not self.data.up:
-            return "the store is away"
-        return ""
+            return f"the store is away: {self.data.why}" if self.data.why else "the store is away"
+        return self.fault
+
+    def warning(self) -> str:
+        """What somebody should look at although this node serves, or ""."""
+        return "; ".join(filter(None, (self.store_clock.warning(), self.queues.store_memory.warning())))
 
     def stats(self) -> dict[str, Any]:
         """Numbers for /metrics, of all the node's processes."""
@@ -110,8 +122,11 @@ class Health:
             "sweep_moved_total": self.sweep.moved,
             "leases_reaped_total": self.reaper.reaped,
             "waiting_takes": self.queues.waiting(),
+            "lost_takes_released_total": self.queues.strays.released,
             **{f"sessions_{name}": n for name, n in self.queues.session_counts().items()},
             "store_up": int(self.data.up),
+            **self.store_clock.stats(),
+            **self.queues.store_memory.stats(),
             "store_calls_total": self.data.calls,
             "store_connects_total": self.data.reconnects,
         }

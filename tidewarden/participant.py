@@ -14,11 +14,13 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from tidewarden.clock import Clock
-from tidewarden.cluster import Nodes
+from tidewarden.cluster import Nodes, StoreClock
 from tidewarden.config import Config
+from tidewarden.errors import StoreDown
 from tidewarden.queue import Queues
 from tidewarden.queue.registry import SCRIPT_ROOMS, SHARED
 from tidewarden.store import Link, Scripts
+from tidewarden.store.sentinel import Sentinels, by_sentinel
 
 log = logging.getLogger("tidewarden.daemon")
 
@@ -34,6 +36,7 @@ class Participant:
 
     queues: Queues
     nodes: Nodes
+    store_clock: StoreClock
     ears: Link
 
     def __init__(self, config: Config, clock: Clock, registered: str) -> None:
@@ -42,12 +45,17 @@ class Participant:
         self.stopping = asyncio.Event()
         self._name = config.cluster.name
         self._registered = registered
+        self._finder: Sentinels | None = None
+        self._heard_at = ""  # the server that the ears were connected to last, when what is known was compared with it
         self._scripts = Scripts(SHARED, SCRIPT_ROOMS, plain=("tidewarden.cluster",))
 
     @contextlib.asynccontextmanager
     async def _link(self, url: str, purpose: str, **hooks: Any) -> AsyncIterator[Link]:
         hooks = hooks or {"on_up": self._scripts.load_commands}
-        link = Link(url, f"tidewarden-{self._registered}-{purpose}", self.clock, **hooks)
+        client = f"tidewarden-{self._registered}"
+        if self._finder is None and by_sentinel(url):
+            self._finder = Sentinels(url, client, self.clock)
+        link = Link(url, f"{client}-{purpose}", self.clock, finder=self._finder, **hooks)
         try:
             await link.start(wait_s=STORE_WAIT_S)
             yield link
@@ -61,6 +69,9 @@ class Participant:
         await self._scripts.use_library(control, views)
         self.queues = Queues(self.config, data, self._scripts, self.clock, views=views)
         self.nodes = Nodes(self._name, self._registered, control, self._scripts, self.clock, self._held_by)
+        self.store_clock = StoreClock(
+            self._name, control, self._scripts, self.clock, self.queues.lease_clock, lambda: self._stepped()
+        )
         self.ears = await stack.enter_async_context(self._ears(url))
 
     def _ears(self, url: str) -> contextlib.AbstractAsyncContextManager[Link]:
@@ -88,8 +99,26 @@ class Participant:
         if message[0] == b"message":
             self.queues.heard(message[1], message[2])
 
+    def _stepped(self) -> None:
+        """The store's clock has stepped: what waits for a moment of it has to look again."""
+        self.queues.wake_all()
+
     def _missed(self) -> None:
         self.queues.wake_all()
+        if hasattr(self, "ears") and self.ears.at != self._heard_at:  # always the same one without sentinels
+            self._heard_at = self.ears.at
+            asyncio.ensure_future(self._compare()).add_done_callback(heard_error)
+
+    async def _compare(self) -> None:
+        try:
+            await self._taken_over()
+        except StoreDown:
+            self._heard_at = ""  # at the next connect, then
+            raise
+
+    async def _taken_over(self) -> None:
+        """The ears hear another server than before. Raises: StoreDown."""
+        await self.queues.recall()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         """A task that should run for ever has ended."""

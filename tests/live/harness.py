@@ -36,9 +36,10 @@ class Cluster:
     Three nodes (by default) on one valkey-server.
 
     Args: ``extra``: TOML put at the end of every node's configuration. ``proxied``: a proxy between each node and the store.
+    ``changes``: as of :meth:`config_text`.
     """
 
-    def __init__(self, folder: Path, *, nodes: int = 3, extra: str = "", proxied: bool = False) -> None:
+    def __init__(self, folder: Path, *, nodes: int = 3, extra: str = "", proxied: bool = False, **changes: str) -> None:
         self.folder = folder
         self.secret = secrets.token_urlsafe(16)
         self.valkey = Valkey(folder / "store")
@@ -58,7 +59,7 @@ class Cluster:
         for name, base in self.members.items():
             if proxied:
                 self.proxies[name] = Proxy(self.valkey.port)
-            text = self.config_text(name, self.proxies[name].port if proxied else 0) + extra
+            text = self.config_text(name, self.proxies[name].port if proxied else 0, **changes) + extra
             self.nodes[name] = Node(name, folder / name, base, text, self.secret)
 
     def config_text(self, name: str, store_port: int = 0, **changes: str) -> str:

@@ -16,8 +16,9 @@ from rich.console import Console
 from rich.live import Live
 
 from tidewarden.clock import Clock
+from tidewarden.store.connect import redact
 
-from .connection import plain, shown
+from .connection import plain
 from .data_folder import ADMIN
 from .live_view import NodeRow, Snapshot, by_time_left, leader_of, render
 from .local_cluster import LocalCluster
@@ -173,7 +174,7 @@ class Watch:
         """The store in a line."""
         plan, store = self._cluster.plan, self._cluster.store
         if store is None:
-            return shown(plan.config.store.url)
+            return redact(plan.config.store.url)
         return f"valkey-server, pid {store.pid or '-'}, view {store.view}, {store.socket_path}"
 
 

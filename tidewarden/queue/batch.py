@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tidewarden.errors import Internal
-from tidewarden.store.link import Arg, Receiver, ReplyError, error_of, refuse
+from tidewarden.store.link import Arg, Receiver, ReplyError, refuse
+from tidewarden.store.refusals import error_of
 
 if TYPE_CHECKING:
     from tidewarden.queue.shard import Shard
@@ -64,6 +65,8 @@ class Flight:
         self._shard.landed(now_ms, next_ms, bool(woke))
         parts = items if self._name == "queue.batch" else (items,)
         for batch, part in zip(self._batches, parts, strict=True):
+            if isinstance(part, ReplyError):
+                self._shard.part_refused(str(part))
             batch.answer(part)
         self._shard.fly_on()
 

@@ -40,7 +40,7 @@ def options_of(url: str) -> dict[str, Any]:
 
 def redact(url: str) -> str:
     """The URL without its password, for messages."""
-    url = re.sub(r"([?&]password=)[^&]*", r"\1…", url, flags=re.IGNORECASE)
+    url = re.sub(r"([?&]\w*password=)[^&]*", r"\1…", url, flags=re.IGNORECASE)
     scheme, mark, rest = url.partition("://")
     credentials, at, place = rest.rpartition("@")
     if not at:
@@ -49,12 +49,15 @@ def redact(url: str) -> str:
     return f"{scheme}{mark}{user}:…@{place}" if user else f"{scheme}{mark}…@{place}"
 
 
-async def open_transport(url: str, name: str, protocol: asyncio.Protocol) -> tuple[asyncio.Transport, object]:
+async def open_transport(
+    url: str, name: str, protocol: asyncio.Protocol, *, primary: bool = False, called: str = "store"
+) -> tuple[asyncio.Transport, object]:
     """
     Connect to the store, say AUTH, SELECT and CLIENT SETNAME, then hand the transport to ``protocol``.
 
+    ``primary``: refuse a server whose ROLE is another. ``called``: what it is, in messages.
     Returns: the transport, and an object to keep as long as it is used (asyncio closes a stream whose reader is collected).
-    Raises: StoreDown: it cannot be reached, is loading, or refuses the password; in its own words.
+    Raises: StoreDown: it cannot be reached, is loading, no primary, or refuses the password; in its own words.
     """
     options = options_of(url)
     cls: type[Any] = options.pop("connection_class", Connection)
@@ -71,14 +74,22 @@ async def open_transport(url: str, name: str, protocol: asyncio.Protocol) -> tup
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT_S):  # not wait_for: on Python 3.11 that can swallow a cancellation
             await connection.connect()
+            role = await _role_of(connection) if primary else "master"
     except (RedisError, OSError, TimeoutError, RuntimeError) as error:
         # RuntimeError is how uvloop refuses to write to a connection that was lost a moment ago.
         with contextlib.suppress(RedisError, OSError, RuntimeError):
             await connection.disconnect(nowait=True)
-        raise StoreDown(f"the store at {redact(url)} does not answer: {str(error) or type(error).__name__}") from None
+        raise StoreDown(
+            f"the {called} at {redact(url)} does not answer: {str(error) or type(error).__name__}"
+        ) from None
     except asyncio.CancelledError:
         await connection.disconnect(nowait=True)
         raise
+    if role != "master":
+        await connection.disconnect(nowait=True)
+        raise StoreDown(
+            f"the {called} at {redact(url)} is a replica; a failover is under way, or the sentinels are behind"
+        )
     # redis-py has no public way to hand its socket over, nor to give it up.
     kept = (connection._reader, connection._writer)
     connection._reader = connection._writer = None
@@ -86,7 +97,13 @@ async def open_transport(url: str, name: str, protocol: asyncio.Protocol) -> tup
     if kept[0].at_eof() or kept[0].exception() is not None or transport.is_closing():
         # Lost before ``protocol`` was there to be told of it: it would wait for ever.
         transport.abort()
-        raise StoreDown(f"the store at {redact(url)} closed the connection at once")
+        raise StoreDown(f"the {called} at {redact(url)} closed the connection at once")
     transport.set_protocol(protocol)
     transport.resume_reading()
     return transport, kept
+
+
+async def _role_of(connection: Any) -> str:
+    await connection.send_command("ROLE")
+    role: bytes = (await connection.read_response())[0]
+    return role.decode()

@@ -6,67 +6,32 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import hiredis
 
 from tidewarden.clock import Clock, sleep
-from tidewarden.errors import Error, Full, StoreDown, from_wire
-from tidewarden.store.connect import open_transport, options_of, redact
+from tidewarden.errors import StoreDown
+from tidewarden.store.connect import redact
+from tidewarden.store.receiver import Receiver, refuse
+from tidewarden.store.refusals import error_of, takes_no_writes
+from tidewarden.store.way import Finder, Way
+
+__all__ = ["Arg", "Link", "Receiver", "ReplyError", "pack", "refuse"]
 
 log = logging.getLogger("tidewarden.store")
 
 Arg = str | bytes | int
 
 
-class Receiver(Protocol):
-    """
-    Who gets a reply: a future, or anything else with these three methods of one.
-
-    A future's listeners run in a later turn of the loop; what acts at once in ``set_result`` saves those turns. It must not raise.
-    """
-
-    def done(self) -> bool:
-        """Whether it wants nothing any more."""
-
-    def set_result(self, result: Any, /) -> None:
-        """The reply."""
-
-    def set_exception(self, exception: BaseException, /) -> None:
-        """Why there is none."""
-
-
 PATIENCE_S = 5.0  # a call made while the link is down waits so long for it; it was never sent, so that is safe
 STALL_S = 10.0  # a link that owes an answer for so long is cut
 BACKLOG_MAX = 100_000
 RETRY_FIRST_S, RETRY_LAST_S = 0.05, 1.0
-# The store's own words for "not now", which a caller should read as such.
-AWAY = (
-    "LOADING",
-    "BUSY",
-    "READONLY",
-    "MASTERDOWN",
-    "NOREPLICAS",
-    "CLUSTERDOWN",
-    "TRYAGAIN",
-    "UNBLOCKED",
-    "MISCONF",
-    "NOAUTH",
-    "WRONGPASS",
-)
-
+RETRY_NEXT_S = 0.25  # at most, where another server may have taken over meanwhile
+COMPLAINTS_MAX = 10  # different ones of one outage that are logged
 
 ReplyError = hiredis.ReplyError
-
-
-def error_of(message: str) -> Error:
-    """What an error reply of the store means to our callers."""
-    word = message.partition(" ")[0]
-    if word == "OOM":
-        return Full("the store's memory is full; take and acknowledge tasks, or raise its maxmemory")
-    if word in AWAY:
-        return StoreDown(f"the store refuses: {message}")
-    return from_wire(message)
 
 
 class Link(asyncio.Protocol):
@@ -74,7 +39,10 @@ class Link(asyncio.Protocol):
     One connection to the store. :meth:`call` returns a future at once; calls made in one turn of the loop go out together.
 
     ``on_up`` gives the commands that are sent after every connect, before anything else; ``on_ready`` is called once they
-    are answered. A reply that nobody waits for goes to ``on_message``.
+    are answered. A reply that nobody waits for goes to ``on_message``. With a ``finder`` the URL is only what it goes by in
+    messages; each connect asks the finder where to, and a connection to a server that takes no writes any more is cut.
+    ``called``: what the other end is, in messages. One that is not ``patient`` lets no call wait longer than for an attempt to
+    connect; whoever calls is told why, so the log is not.
     """
 
     def __init__(
@@ -86,8 +54,13 @@ class Link(asyncio.Protocol):
         on_up: Callable[[Link], Sequence[Sequence[Arg]]] | None = None,
         on_ready: Callable[[], None] | None = None,
         on_message: Callable[[Any], None] | None = None,
+        finder: Finder | None = None,
+        called: str = "store",
+        patient: bool = True,
     ) -> None:
         self.url = url
+        self._patient = patient
+        self._way = Way(url, finder, called)
         self._name = name
         self._clock = clock
         self._on_up = on_up
@@ -104,7 +77,8 @@ class Link(asyncio.Protocol):
         self._answered_at = 0.0
         self._kept: object = None
         self._stopped = False
-        self._why = ""  # what the latest attempt to connect met with
+        self._cut = ""  # why we cut the connection
+        self.why = ""  # what the latest attempt to connect met with, "" while it is connected
         self.calls = 0
         self.reconnects = 0
 
@@ -113,15 +87,26 @@ class Link(asyncio.Protocol):
         """Whether the link is connected."""
         return self._transport is not None
 
+    @property
+    def at(self) -> str:
+        """The address it is connected to, or tried last, without a password."""
+        return self._way.at
+
+    def launch(self) -> None:
+        """Begin to connect, and stay connected until :meth:`stop`; :meth:`start` waits for it, too."""
+        self._loop = asyncio.get_running_loop()
+        if self._way.finder is not None:
+            self._way.finder.follow(self._moved)
+        self._task = self._loop.create_task(self._keep(), name=f"link {self._name}")
+
     async def start(self, *, wait_s: float = PATIENCE_S) -> None:
         """
         Connect, and stay connected until :meth:`stop`.
 
         Raises: BadArg: the URL is none; StoreDown: not connected within ``wait_s`` seconds; the link goes on trying.
         """
-        options_of(self.url)
-        self._loop = asyncio.get_running_loop()
-        self._task = self._loop.create_task(self._keep(), name=f"link {self._name}")
+        self._way.check()
+        self.launch()
         until = self._clock.monotonic() + wait_s
         while True:
             try:
@@ -130,7 +115,7 @@ class Link(asyncio.Protocol):
                 return
             except (TimeoutError, StoreDown):
                 if self._clock.monotonic() >= until:
-                    why = self._why or f"the store at {redact(self.url)} does not answer"
+                    why = self.why or f"{self._way.place} does not answer"
                     raise StoreDown(f"no connection within {wait_s:g} s: {why}") from None
                 await sleep(self._clock, RETRY_FIRST_S)  # connected, but refused: it may be loading
 
@@ -140,6 +125,8 @@ class Link(asyncio.Protocol):
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+        if self._way.finder is not None:
+            await self._way.finder.forget(self._moved)
         if self._transport is not None:
             self._transport.close()
         self._fail("the link was closed")
@@ -163,9 +150,7 @@ class Link(asyncio.Protocol):
         if self._transport is not None:
             self._send(packed, receiver)
         elif len(self._backlog) >= BACKLOG_MAX:
-            receiver.set_exception(
-                StoreDown(f"the store at {redact(self.url)} is away and {BACKLOG_MAX} calls wait for it")
-            )
+            receiver.set_exception(StoreDown(f"{self._way.place} is away and {BACKLOG_MAX} calls wait for it"))
         else:
             self._backlog.append((packed, receiver))
             self._unsent.add(receiver)
@@ -173,7 +158,8 @@ class Link(asyncio.Protocol):
 
     def _give_up(self, receiver: Receiver) -> None:
         if receiver in self._unsent and not receiver.done():
-            receiver.set_exception(StoreDown(f"the store at {redact(self.url)} is away; nothing was sent"))
+            why = f": {self.why}" if self.why else ""
+            receiver.set_exception(StoreDown(f"{self._way.place} is away; nothing was sent{why}"))
         self._unsent.discard(receiver)
         while self._backlog and self._backlog[0][1].done():
             self._backlog.popleft()  # what it would have said need not be kept until the store is back
@@ -202,19 +188,38 @@ class Link(asyncio.Protocol):
             receiver = waiting.popleft()
             if receiver.done():
                 continue
-            if isinstance(reply, hiredis.ReplyError):
+            if isinstance(reply, ReplyError):
+                self.refused(str(reply))
                 receiver.set_exception(error_of(str(reply)))
             else:
                 receiver.set_result(reply)
 
+    def refused(self, message: str) -> None:
+        """An error reply, or one of the many in a reply: from a server that takes no writes any more, nothing else is to be had."""
+        if self._way.finder is not None and takes_no_writes(message):
+            self._leave("it takes no writes any more")
+
+    def _moved(self, url: str) -> None:
+        """``url`` takes the writes now."""
+        if not self._way.leads_to(url):
+            self._leave(f"{redact(url).partition('?')[0]} is the primary now")
+
+    def _leave(self, why: str) -> None:
+        """What is under way is answered in :meth:`connection_lost`: whether it happened there, nobody knows."""
+        if self._transport is not None and not self._transport.is_closing():
+            log.warning("leaving the %s at %s: %s", self._way.called, self.at, why)
+            self._cut = why
+            self._transport.abort()
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         self._lost.set()
-        self._fail(str(exc) if exc else "closed by the store")
+        why, self._cut = self._cut or (str(exc) if exc else f"closed by the {self._way.called}"), ""
+        self._fail(why)
 
     def _fail(self, why: str) -> None:
         waiting, self._waiting = self._waiting, deque()
-        lost = f"the connection to the store was lost ({why}); what was sent may or may not have happened"
+        lost = f"the connection to the {self._way.called} was lost ({why}); what was sent may or may not have happened"
         for receiver in waiting:
             refuse(receiver, StoreDown(lost))
 
@@ -225,32 +230,36 @@ class Link(asyncio.Protocol):
     async def _keep(self) -> None:
         """Connect, watch, connect again, until stopped."""
         pause_s = RETRY_FIRST_S
-        said = False
+        pause_s_max = RETRY_LAST_S if self._way.finder is None else RETRY_NEXT_S
+        said: set[str] = set()
         while not self._stopped:
             try:
                 self._lost.clear()
                 self._reader = hiredis.Reader()
-                transport, self._kept = await open_transport(self.url, self._name, self)
+                transport, self._kept = await self._way.open(self._name, self)
             except Exception as error:
-                self._why = str(error)
+                self.why = str(error)
                 if not isinstance(error, StoreDown):  # a link that ends here in silence would be down for ever
-                    log.exception("connecting to the store failed for a reason of ours; trying again")
-                elif not said:
+                    log.exception("connecting to the %s failed for a reason of ours; trying again", self._way.called)
+                elif not self._patient:
+                    self._fail_backlog(self.why)
+                elif self.why not in said and len(said) < COMPLAINTS_MAX:
                     log.warning("%s; trying again", error)
-                    said = True
+                    said.add(self.why)
                 await sleep(self._clock, pause_s)
-                pause_s = min(pause_s * 2, RETRY_LAST_S)
+                pause_s = min(pause_s * 2, pause_s_max)
                 continue
             if self._stopped:  # redis-py may swallow a cancellation that comes while it connects
                 transport.close()
                 return
-            if said or self.reconnects:
-                log.info("connected to the store again")
+            if said or (self.reconnects and self._patient):
+                log.info("connected to the %s again, at %s", self._way.called, self.at)
             self.reconnects += 1
-            said, pause_s = False, RETRY_FIRST_S
+            said, pause_s, self.why = set(), RETRY_FIRST_S, ""
             self._begin(transport)
             await self._watch(transport)
-            log.warning("the connection to the store at %s was lost", redact(self.url))
+            if self._patient:
+                log.warning("the connection to the %s at %s was lost", self._way.called, self.at)
 
     def _begin(self, transport: asyncio.Transport) -> None:
         self._transport = transport
@@ -284,7 +293,7 @@ class Link(asyncio.Protocol):
             except TimeoutError:
                 silent_s = self._loop.time() - self._answered_at
                 if self._waiting and silent_s > STALL_S:
-                    log.warning("the store owes an answer for %g s; cutting the connection", STALL_S)
+                    log.warning("the %s owes an answer for %g s; cutting the connection", self._way.called, STALL_S)
                     transport.abort()
                 elif not self._waiting and silent_s > STALL_S / 2 and not self._lost.is_set():
                     # One that only listens would never learn that its peer has gone without a word.
@@ -296,14 +305,6 @@ def pack(args: Sequence[Arg]) -> bytes:
     """A command as it is sent. Raises: UnicodeEncodeError: a text is none."""
     packed: bytes = hiredis.pack_command(tuple(args))  # type: ignore[arg-type]  # a tuple is invariant in its items
     return packed
-
-
-def refuse(receiver: Receiver, error: BaseException) -> None:
-    """There will be no reply; a caller that has gone leaves no warning."""
-    if not receiver.done():
-        receiver.set_exception(error)
-        if isinstance(receiver, asyncio.Future):
-            _ = receiver.exception()
 
 
 def _refused(done: asyncio.Future[Any]) -> None:

@@ -1,0 +1,159 @@
+"""A primary, a replica and three sentinels of one make, on free ports, started for a test."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import redis
+from store_servers import BECOME, StoreServer
+
+SERVICE = "main"
+DOWN_MS = 500  # a primary that has been silent for so long is held for down
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens at now."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [one.getsockname()[1] for one in sockets]
+
+
+@dataclass
+class SentinelSet:
+    """``ports`` of the two data servers, the primary first; ``sentinels``: of the sentinels."""
+
+    folder: Path
+    binary: str
+    password: str = ""
+    ports: list[int] = field(default_factory=list)
+    sentinels: list[int] = field(default_factory=list)
+    processes: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    def url(self, service: str = SERVICE) -> str:
+        """As store.url has it."""
+        hosts = ",".join(f"127.0.0.1:{port}" for port in self.sentinels)
+        password = quote(self.password, safe="")
+        user = f":{password}@" if password else ""
+        query = f"?sentinel_password={password}" if password else ""
+        return f"redis+sentinel://{user}{hosts}/{service}{query}"
+
+    def start(self) -> None:
+        """Start all, and return when a failover would be possible."""
+        self.ports, self.sentinels = (ports := free_ports(5))[:2], ports[2:]
+        auth = ["--requirepass", self.password, "--masterauth", self.password] if self.password else []
+        for port in self.ports:
+            of = ["--replicaof", "127.0.0.1", str(self.ports[0])] if port != self.ports[0] else []
+            home = self.folder / str(port)
+            home.mkdir()
+            fast = ["--repl-diskless-sync", "yes", "--repl-diskless-sync-delay", "0", "--save", ""]
+            self._spawn(port, ["--unixsocket", str(home / "s"), "--dir", str(home), *fast, *auth, *of])
+            wait(lambda port=port: self._whole(port))  # a replica that finds nobody tries again a second later
+        ids = {port: secrets.token_hex(20) for port in self.sentinels}
+        for port in self.sentinels:
+            home = self.folder / str(port)
+            home.mkdir()
+            lines = [
+                f"sentinel myid {ids[port]}",
+                f"sentinel monitor {SERVICE} 127.0.0.1 {self.ports[0]} 2",
+                f"sentinel down-after-milliseconds {SERVICE} {DOWN_MS}",
+                f"sentinel failover-timeout {SERVICE} 3000",
+                f"sentinel known-replica {SERVICE} 127.0.0.1 {self.ports[1]}",
+                *(f"sentinel known-sentinel {SERVICE} 127.0.0.1 {p} {ids[p]}" for p in self.sentinels if p != port),
+            ]
+            if self.password:
+                lines += [f"requirepass {self.password}", f"sentinel auth-pass {SERVICE} {self.password}"]
+            (home / "sentinel.conf").write_text("\n".join(lines) + "\n")
+            self._spawn(port, [str(home / "sentinel.conf"), "--sentinel", "--dir", str(home)], first=True)
+        wait(lambda: all(map(self._ready, self.sentinels)))
+        if self.primary() != self.ports[0]:  # on a busy machine they may have found it silent already
+            self.ports.reverse()
+
+    def _spawn(self, port: int, options: list[str], *, first: bool = False) -> None:
+        own = ["--port", str(port), "--bind", "127.0.0.1"]
+        words = [*options, *own] if first else [*own, *options]
+        self.processes[port] = subprocess.Popen(  # it dies with us, also when we are killed
+            [sys.executable, "-ISc", BECOME, str(os.getpid()), self.binary, *words], stdout=subprocess.DEVNULL
+        )
+
+    def _whole(self, port: int) -> bool:
+        """Whether it answers, and every replica so far gets what is written: "online" comes after its first word, a second later."""
+        try:
+            self.client(port).ping()
+            told = self.client(self.ports[0]).info("replication")
+        except redis.RedisError:
+            return False
+        return port == self.ports[0] or told.get("slave0", {}).get("state") == "online"
+
+    def _ready(self, port: int) -> bool:
+        try:
+            client = self.client(port)
+            (replica,) = client.execute_command("SENTINEL", "REPLICAS", SERVICE)
+            facts = pairs(replica)
+            whole = facts["flags"] == "slave" and facts["master-link-status"] == "ok"
+            return whole and bool(client.execute_command("SENTINEL", "CKQUORUM", SERVICE))
+        except (redis.RedisError, ValueError):
+            return False
+
+    def client(self, port: int) -> Any:
+        """A client of one of the five."""
+        return redis.Redis(port=port, password=self.password or None, decode_responses=True)
+
+    def primary(self) -> int:
+        """The port of the primary that most sentinels name."""
+        named = []
+        for port in self.sentinels:
+            with contextlib.suppress(redis.RedisError):
+                named.append(int(self.client(port).execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE)[1]))
+        return max(set(named), key=named.count)
+
+    def server(self, port: int) -> StoreServer:
+        """For the audit."""
+        path = str(self.folder / str(port) / "s")
+        return StoreServer(path, f"unix://{path}")
+
+    def send(self, port: int, number: signal.Signals) -> None:
+        """A signal to one of the five."""
+        self.processes[port].send_signal(number)
+
+    def stop(self) -> None:
+        """End what was started here."""
+        for process in self.processes.values():
+            process.kill()
+        for process in self.processes.values():
+            process.wait(10)
+
+
+def pairs(flat: Any) -> dict[str, str]:
+    """A flat reply, or what redis-py made of it, as a dictionary."""
+    return flat if isinstance(flat, dict) else dict(zip(flat[::2], flat[1::2], strict=True))
+
+
+def wait(condition: Callable[[], object], limit_s: float = 30.0) -> None:
+    """Return when ``condition()`` is true."""
+    until = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < until, f"not within {limit_s} s"
+        time.sleep(0.02)
+
+
+@contextlib.contextmanager
+def sentinel_set(binary: str, folder: Path, password: str = "") -> Iterator[SentinelSet]:
+    """Five servers for a test."""
+    made = SentinelSet(folder, binary, password)
+    try:
+        made.start()
+        yield made
+    finally:
+        made.stop()

@@ -1,0 +1,36 @@
+"""What an error reply of the store means to our callers."""
+
+from __future__ import annotations
+
+from tidewarden.errors import Error, Full, StoreDown, from_wire
+
+# The store's own words for "not now", which a caller should read as such.
+AWAY = (
+    "LOADING",
+    "BUSY",
+    "READONLY",
+    "MASTERDOWN",
+    "NOREPLICAS",
+    "CLUSTERDOWN",
+    "TRYAGAIN",
+    "UNBLOCKED",
+    "MISCONF",
+    "NOAUTH",
+    "WRONGPASS",
+)
+IN_SCRIPT = "ERR Error running script"  # how a server before 7.0 wraps what a command of a script met with
+
+
+def takes_no_writes(message: str) -> bool:
+    """Whether the server refused because it is a replica: it was demoted while we were connected."""
+    return message.startswith("READONLY") or (message.startswith(IN_SCRIPT) and ": -READONLY " in message)
+
+
+def error_of(message: str) -> Error:
+    """What an error reply of the store means to our callers."""
+    word = message.partition(" ")[0]
+    if word == "OOM":
+        return Full("the store's memory is full; take and acknowledge tasks, or raise its maxmemory")
+    if word in AWAY or takes_no_writes(message):
+        return StoreDown(f"the store refuses: {message}")
+    return from_wire(message)

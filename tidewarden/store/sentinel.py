@@ -1,0 +1,243 @@
+"""
+A store under Sentinel: which server takes the writes now, asked of its sentinels, and told by them when it is another.
+
+Whom to believe is decided in :func:`newest`, which is pure. Every connection also asks the server itself (ROLE), for
+sentinels may be behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qsl, quote, urlencode
+
+from tidewarden.clock import Clock
+from tidewarden.errors import BadArg, Error, StoreDown
+from tidewarden.store.connect import options_of, redact
+from tidewarden.store.link import Link
+
+log = logging.getLogger("tidewarden.store")
+
+SCHEMES, MARK = ("redis", "rediss"), "+sentinel://"
+PORT = 26379
+ASK_S = 1.0  # a sentinel that has not answered by then is not waited for
+REST_S = 0.05  # nor so long after most have answered: the one that led the failover knows first
+OWN = ("sentinel_username", "sentinel_password")  # in the URL's query: what the sentinels themselves ask for
+# The first comes at the end of a failover, when every other replica follows; the second as soon as there is a primary again.
+EVENTS = ("+switch-master", "+promoted-slave")
+
+Moved = Callable[[str], None]
+
+
+def by_sentinel(url: str) -> bool:
+    """Whether the store behind this URL is asked of sentinels."""
+    return url.startswith(tuple(scheme + MARK for scheme in SCHEMES))
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """
+    What one sentinel says: the primary's address, and how new its knowledge is.
+
+    ``epoch``: of the configuration it knows. ``promoted``: it leads a failover, and the address is that of the new primary, of
+    which the others know nothing yet.
+    """
+
+    host: str
+    port: int
+    epoch: int = 0
+    promoted: bool = False
+
+
+def newest(answers: Sequence[Answer]) -> Answer:
+    """The answer that knows most; of equals the first. Raises: ValueError: there is none."""
+    return max(answers, key=lambda answer: (answer.epoch, answer.promoted))
+
+
+class Service:
+    """
+    The parts of ``redis+sentinel://[user:password@]host:port,host:port/service[?options]``; ``rediss+`` is TLS to all.
+
+    The user is the primary's; the sentinels' own are the options ``sentinel_username`` and ``sentinel_password``.
+    Raises: BadArg: the URL does not parse.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._scheme, mark, rest = url.partition(MARK)
+        place, _, query = rest.partition("?")
+        user, at, place = place.rpartition("@")
+        hosts, _, self.name = place.partition("/")
+        if not mark or self._scheme not in SCHEMES or not hosts or not self.name or "/" in self.name:
+            form = "redis+sentinel://[user:password@]host:port,host:port/service"
+            raise BadArg(f"the store URL {redact(url)!r} is none of the form {form}")
+        self._user = user + at
+        pairs = parse_qsl(query, keep_blank_values=True)
+        self._query = _query([pair for pair in pairs if pair[0] not in OWN])
+        own = dict(pairs)
+        sentinel_user = "".join(
+            f"{quote(own.get(name, ''), safe='')}{end}" for name, end in zip(OWN, (":", "@"), strict=True)
+        )
+        sentinel_query = _query([pair for pair in pairs if pair[0] not in (*OWN, "db")])
+        self.sentinels = tuple(
+            f"{self._scheme}://{sentinel_user if sentinel_user != ':@' else ''}{_with_port(one)}{sentinel_query}"
+            for one in hosts.split(",")
+        )
+        for one in (*self.sentinels, self.url_of("localhost", 1)):
+            options_of(one)
+
+    def url_of(self, host: str, port: int) -> str:
+        """How a server of the service is connected to."""
+        host = f"[{host}]" if ":" in host else host
+        return f"{self._scheme}://{self._user}{host}:{port}{self._query}"
+
+
+def _query(pairs: Sequence[tuple[str, str]]) -> str:
+    return "?" + urlencode(pairs, quote_via=quote) if pairs else ""
+
+
+def _with_port(place: str) -> str:
+    return place if ":" in place.rpartition("]")[2] else f"{place}:{PORT}"
+
+
+class Sentinels:
+    """
+    The sentinels of one store URL, for all links of a process: see :class:`tidewarden.store.link.Finder`.
+
+    Connected as long as anybody follows: to each sentinel once to ask, once to hear.
+    """
+
+    def __init__(self, url: str, name: str, clock: Clock) -> None:
+        self.service = Service(url)
+        self.name = f"the service {self.service.name}"
+        self._followers: list[Moved] = []
+        self._asking: asyncio.Task[str] | None = None
+        self._looks: set[asyncio.Task[None]] = set()
+        self._clock = clock
+        self._client = name
+        self._asked: list[Link] = []
+        self._heard: list[Link] = []
+
+    def follow(self, moved: Moved) -> None:
+        """From now on call ``moved`` with the new primary's URL whenever there is one."""
+        self._followers.append(moved)
+        if self._asked:
+            return
+        channels = ("SUBSCRIBE", *EVENTS)
+        for url in self.service.sentinels:
+            asked = Link(url, f"{self._client}-ask", self._clock, called="sentinel", patient=False)
+            heard = Link(
+                url, f"{self._client}-hear", self._clock, called="sentinel",
+                on_up=lambda _: [channels], on_ready=self._look, on_message=self._told,
+            )  # fmt: skip
+            self._asked.append(asked)
+            self._heard.append(heard)
+            asked.launch()
+            heard.launch()
+
+    async def forget(self, moved: Moved) -> None:
+        """Whoever followed does so no more; the last one closes the connections."""
+        with contextlib.suppress(ValueError):
+            self._followers.remove(moved)
+        if self._followers or not self._asked:
+            return
+        links, self._asked, self._heard = [*self._asked, *self._heard], [], []
+        tasks = [task for task in (self._asking, *self._looks) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, *(link.stop() for link in links), return_exceptions=True)
+
+    async def find(self) -> str:
+        """
+        The URL of the server that takes the writes now; who asks at the same time gets the same answer.
+
+        Raises: StoreDown: no sentinel answers, or none knows the service.
+        """
+        if self._asking is None:
+            self._asking = asyncio.get_running_loop().create_task(self._ask(), name="asking the sentinels")
+            self._asking.add_done_callback(self._was_asked)
+        return await asyncio.shield(self._asking)
+
+    def _was_asked(self, done: asyncio.Task[str]) -> None:
+        self._asking = None
+        if not done.cancelled():
+            _ = done.exception()  # whoever asked may have gone
+
+    async def _ask(self) -> str:
+        """Ask all at once. A failover takes a majority, so most of them, and a moment for the rest, are enough."""
+        links = self._asked
+        asked = {asyncio.ensure_future(_answer_of(link, self.service.name)): link for link in links}
+        until = self._clock.monotonic() + ASK_S
+        waiting, answers, unknown, silent = set(asked), list[Answer](), 0, list[str]()
+        try:
+            while waiting and (left_s := until - self._clock.monotonic()) > 0:
+                done, waiting = await asyncio.wait(waiting, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+                for one in done:
+                    error = one.exception()
+                    if isinstance(error, Error):
+                        silent.append(asked[one].why or str(error))
+                    elif (answer := one.result()) is None:
+                        unknown += 1
+                    else:
+                        answers.append(answer)
+                if 2 * (len(answers) + unknown) > len(links):
+                    until = min(until, self._clock.monotonic() + REST_S)
+        finally:
+            for one in waiting:
+                one.cancel()
+        if answers:
+            best = newest(answers)
+            return self.service.url_of(best.host, best.port)
+        if unknown:
+            raise StoreDown(
+                f"the sentinels know no service {self.service.name!r}; store.url ends with the name in their `sentinel monitor`"
+            )
+        silent += [
+            asked[one].why or f"the sentinel at {redact(asked[one].url)} did not answer within {ASK_S:g} s"
+            for one in waiting
+        ]
+        raise StoreDown(f"no sentinel answers: {'; '.join(silent)}")
+
+    def _told(self, message: Any) -> None:
+        if message[0] == b"message" and self.service.name.encode() in message[2].split():
+            log.info("a sentinel says %s %s", message[1].decode(), message[2].decode("utf-8", "replace"))
+            self._look()
+
+    def _look(self) -> None:
+        """Something happened, or may have been missed: ask, and tell the followers when it is another server."""
+        task = asyncio.get_running_loop().create_task(self._compare(), name="looking for the primary")
+        self._looks.add(task)
+        task.add_done_callback(self._looks.discard)
+
+    async def _compare(self) -> None:
+        if self._asking is not None:  # under way since before what was heard
+            await asyncio.wait({self._asking})
+        try:
+            url = await self.find()
+        except StoreDown as error:
+            log.debug("not asked: %s", error)  # the links say it, when they need one
+            return
+        for moved in tuple(self._followers):
+            moved(url)
+
+
+async def _answer_of(link: Link, service: str) -> Answer | None:
+    """What a sentinel says of a service; None: it knows none of that name. Raises: StoreDown, Error: why it says nothing."""
+    if not link.up and link.why:
+        raise StoreDown(link.why)
+    asked = link.call("SENTINEL", "GET-MASTER-ADDR-BY-NAME", service), link.call("SENTINEL", "MASTER", service)
+    await asyncio.wait(asked)
+    place = asked[0].result()
+    if place is None:
+        _ = asked[1].exception()
+        return None
+    host, port = place[0].decode(), int(place[1])
+    if asked[1].exception() is not None:  # a user who may only ask for the address
+        return Answer(host, port)
+    known = asked[1].result()
+    facts = dict(zip(known[::2], known[1::2], strict=False))
+    former = (facts.get(b"ip", b"").decode(), int(facts.get(b"port", 0)))
+    return Answer(host, port, int(facts.get(b"config-epoch", 0)), former != (host, port))
