@@ -9,8 +9,9 @@ from typing import Any
 import redis
 
 from tidewarden.queue import NewTask
+from tidewarden.queue.placing import prefix_of
 from tidewarden.queue.registry import SCRIPT_ROOMS, SHARED
-from tidewarden.queue.shard import PROMOTED_MAX, prefix_of
+from tidewarden.queue.shard import PROMOTED_MAX
 from tidewarden.store import Scripts
 
 CLUSTER = "tidewarden"

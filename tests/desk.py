@@ -11,8 +11,8 @@ from shard_audit import audit_shard
 from store_servers import StoreServer
 
 from tidewarden.errors import Full
+from tidewarden.queue.placing import prefix_of
 from tidewarden.queue.registry import SCRIPT_ROOMS, SHARED
-from tidewarden.queue.shard import prefix_of
 from tidewarden.queue.task import FIELDS, STATES, NewTask
 from tidewarden.store import Scripts
 from tidewarden.store.refusals import error_of
@@ -42,7 +42,7 @@ class Desk:
     """
     One shard driven script by script, at the time in :attr:`now` (unix ms) that the test sets; no node, nothing waits.
 
-    ``next_ms`` and ``woke`` are those of the latest reply.
+    ``next_ms`` and ``woke`` are those of the latest reply. ``stamp`` goes behind the time: what a node knows of the leases' clock.
     """
 
     def __init__(self, server: StoreServer, *, views: bool, queue: str = "q", holder: str = "n0.1") -> None:
@@ -52,6 +52,7 @@ class Desk:
         self.holder = holder
         self.views = views
         self.now = START_MS
+        self.stamp = ""
         self.next_ms = -1
         self.woke = False
         self.keys = [self.prefix]
@@ -73,7 +74,7 @@ class Desk:
     def run(self, name: str, *args: Any, holder: str = "") -> Any:
         """The items of a script's reply; its refusal is raised as our error."""
         script = self.scripts[name]
-        arguments = (len(self.keys), *self.keys, self.now, holder or self.holder, *args)
+        arguments = (len(self.keys), *self.keys, f"{self.now}{self.stamp}", holder or self.holder, *args)
         try:
             try:
                 if (

@@ -72,7 +72,8 @@ def audit(seen: Snapshot, prefix: str) -> None:
         for task_id, score in index:
             places.setdefault(task_id, []).append(name)
             if name.startswith(("delayed", "leased")):
-                earliest = min(earliest, int(score))
+                stepped_ms = int(record.get(b"lag", 0)) if name.startswith("leased") else 0
+                earliest = min(earliest, int(score) + stepped_ms)
         if index and name.startswith("ready:"):
             assert name[6:].encode() in record[b"pris"].split(), f"{name} is not in the record"
         if index and name.startswith("leased:"):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tidewarden.clock import ManualClock
-from tidewarden.cluster.term import RETRY_S, Term
+from tidewarden.cluster.term import RETRY_S, Term, stored_epoch
 from tidewarden.errors import Error, NoLeader, Stale
 
 
@@ -219,3 +219,25 @@ async def test_cancelled_while_it_leads(scene: Scene) -> None:
     await asyncio.gather(scene.task, return_exceptions=True)
     assert scene.duty.log[-1] == ("cancel", 1, "n0.7")
     assert len(asyncio.all_tasks()) <= 4, "nothing is left behind"
+
+
+async def test_a_shard_whose_fence_is_far_ahead_is_caught_up_with_in_one_claim(scene: Scene) -> None:
+    """A store put back from a copy, say: the cluster's fence is older than a shard's."""
+    scene.lead()
+    await scene.rounds(lambda: scene.duty.log)
+    scene.duty.result.set_exception(Stale("the fence of {tw:q:0} is at epoch 5000 held by n2.1"))
+    await scene.rounds(lambda: len(scene.duty.log) == 2)
+    assert scene.duty.log[1] == ("start", 5001, "n0.7")
+    assert scene.raft.claims == [(7, 0), (7, 5000)]
+
+
+def test_a_refusal_without_an_epoch_says_none() -> None:
+    assert stored_epoch(Stale("n0.7 was declared dead; the node has to register again")) == 0
+
+
+async def test_every_fence_names_its_epoch(desk: Any) -> None:
+    desk.run("queue.sweep", 9, 1)
+    for script, *rest in (("queue.sweep", 1), ("queue.reap", "n1", 1, 1)):
+        with pytest.raises(Stale) as refused:
+            desk.run(script, 3, *rest)
+        assert stored_epoch(refused.value) == 9

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from tidewarden.errors import BadArg, Internal, StoreDown
-from tidewarden.queue.shard import FLYING_MAX, ITEMS_MAX, WAKE_MAX, Shard, prefix_of, split_prefix
+from tidewarden.queue.placing import prefix_of, split_prefix
+from tidewarden.queue.shard import FLYING_MAX, ITEMS_MAX, WAKE_MAX, Shard
 from tidewarden.store.link import ReplyError
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from pathlib import Path
 
 import pysyncobj.journal
@@ -80,3 +82,48 @@ def test_term_and_vote_of_the_library_are_accepted(tmp_path: Path) -> None:
 def test_a_lost_vote_is_named(meta: object, term: int, match: str) -> None:
     with pytest.raises(ValueError, match=match):
         journal.check_meta(meta, term)
+
+
+def test_every_state_that_a_power_cut_can_leave_is_a_whole_journal(tmp_path: Path) -> None:
+    path = tmp_path / "raft.journal"
+    file = pysyncobj.journal.FileJournal(str(path))
+    assert type(file) is pysync.FileJournal
+    on_disk: list[bytes] = []
+    flush = file.flush
+    file.flush = lambda: (flush(), on_disk.append(path.read_bytes()))
+    for index, term in enumerate([0, 1, 1, 4, 9], start=1):
+        file.add(b"x" * index * 400, index, term)
+        assert journal.last_term(on_disk[-1]) == term  # before anybody hears of it
+    file.deleteEntriesFrom(2)
+    assert journal.last_term(on_disk[-1]) == 1
+    for data in on_disk:
+        journal.last_term(data)
+    file._destroy()
+
+
+def test_term_and_vote_are_on_the_disk_before_they_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: list[str] = []
+    sync, replace = os.fsync, Path.replace
+
+    def synced(descriptor: int) -> None:
+        steps.append("folder" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file")
+        sync(descriptor)
+
+    def replaced(self: Path, target: Path) -> Path:
+        steps.append("replace")
+        return replace(self, target)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(Path, "replace", replaced)
+    file = pysyncobj.journal.FileJournal(str(tmp_path / "raft.journal"))
+    file.setCurrentTerm(3, "n1:1")
+    assert steps == ["file", "replace", "folder"]
+    file.setRaftCommitIndex(7)
+    for _ in range(3):
+        file.setRaftCommitIndex(7)
+        file.onOneSecondTimer()
+    assert steps == ["file", "replace", "folder"] * 2  # nothing is written again that did not change
+    file._destroy()
+    file = pysyncobj.journal.FileJournal(str(tmp_path / "raft.journal"))
+    assert (file.getCurrentTerm(), file.getVotedForNodeId(), file.getRaftCommitIndex()) == (3, "n1:1", 7)
+    file._destroy()

@@ -268,7 +268,7 @@ async def test_a_member_is_heard_and_its_older_connection_closed(member: Callabl
         peer.send(own["n1"])
         peers.append(peer)
         vote = await asyncio.to_thread(peer.receive)
-        assert vote[1]["type"] == "request_vote"
+        assert vote[1]["type"] == "pre_vote"
     assert await closed(peers[0])
     heartbeat = {"type": "append_entries", "term": 10**6, "commit_index": 1, "entries": [], "prevLogIdx": 1}
     peers[1].send(heartbeat | {"prevLogTerm": 0})

@@ -43,8 +43,8 @@ class Site:
 
 
 @asynccontextmanager
-async def site(*, users: bool = False, **more: Any) -> AsyncIterator[Site]:
-    door = Door(users=(doubles.ADMIN,) if users else ())
+async def site(*, users: bool = False, rights: tuple[str, ...] = ("all",), **more: Any) -> AsyncIterator[Site]:
+    door = Door(users=(replace(doubles.ADMIN, rights=rights),) if users else ())
     # Its ports are base and base + 1: a base of -1 makes the HTTP port 0, which the system chooses.
     config = replace(door.config, node=replace(door.config.node, base_port=-1))
     server = HttpServer(config, door.queues, door.tokens, door.schedules, door.cluster, SystemClock(), **more)
@@ -191,3 +191,42 @@ def _raise(error: Exception) -> Callable[..., Any]:
         raise error
 
     return fail
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "needs"),
+    [
+        ("GET", "/v1/tokens", "token:read or token:write"),
+        ("GET", "/v1/tokens/p/a", "token:read"),
+        ("HEAD", "/v1/tokens/p/a", "token:read"),
+        ("PUT", "/v1/tokens/p/a", "token:write"),
+        ("DELETE", "/v1/tokens/p/a", "token:write"),
+        ("POST", "/v1/tokens/p/a/refresh", "token:write"),
+    ],
+)
+async def test_a_route_needs_the_rights_of_its_verb(method: str, path: str, needs: str) -> None:
+    async with site(users=True, rights=("put", "take", "admin")) as subject:
+        status, body = await subject.ask(method, path, headers=ALICE)
+        assert status == 403
+        if method != "HEAD":
+            assert body["error"] == "DENIED"
+            assert f"needs the right {needs}, which the user admin does not have" in body["message"]
+        assert not subject.door.tokens.calls
+    async with site(users=True, rights=(needs.split()[0],)) as subject:
+        assert (await subject.ask(method, path, headers=ALICE))[0] != 403
+
+
+async def test_the_metrics_show_what_the_user_may_see() -> None:
+    async with site(users=True, rights=("stats:mails.*",)) as subject:
+
+        async def names() -> list[str]:
+            return ["mails.a", "other"]
+
+        subject.door.queues.names = names
+        status, text = await subject.ask("GET", "/metrics", headers=ALICE)
+        assert status == 200
+        assert 'queue="mails.a"' in text
+        assert "other" not in text
+        assert "tidewarden_tokens" not in text
+        assert (await subject.ask("GET", "/v1/status", headers=ALICE))[0] == 200
+        assert (await subject.ask("GET", "/nowhere", headers=ALICE))[0] == 404

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tidewarden.server.peer import FRIEND, GUEST, STRANGER, Peer
+from tidewarden.errors import BadArg, Denied, NoAuth
+from tidewarden.rights import Rights
+from tidewarden.server.peer import FRIEND, GUEST, LIMITED, STRANGER, Peer
 from tidewarden.server.verbs import Command
 
 
@@ -20,5 +22,22 @@ def test_entering_and_leaving(let_in: bool, at_first: tuple[str, ...]) -> None:
 
 def test_who_is_kept_out_hears_why() -> None:
     command = Command("T.GET", lambda connection, request: b"", 2, 6, needs="user")
-    assert "T.GET needs a named user" in str(Peer("", 0.0, let_in=True).kept_out(command))
-    assert "Authentication required" in str(Peer("", 0.0, let_in=False).kept_out(command))
+    with pytest.raises(NoAuth, match=r"T.GET needs a named user"):
+        Peer("", 0.0, let_in=True).check(command, [b"T.GET"])
+    with pytest.raises(NoAuth, match="Authentication required"):
+        Peer("", 0.0, let_in=False).check(command, [b"T.GET"])
+
+
+def test_rights_limit_whoever_entered_and_go_with_him() -> None:
+    command = Command("Q.PUT", lambda connection, request: b"", 3, 6, needs="right")
+    peer = Peer("", 0.0, let_in=True)
+    assert command.needs in peer.may
+    peer.enter("ada", Rights(("put:a",)))
+    assert peer.may == LIMITED
+    peer.check(command, [b"Q.PUT", b"a", b""])
+    with pytest.raises(Denied, match="needs the right put:b, which the user ada does not have"):
+        peer.check(command, [b"Q.PUT", b"b", b""])
+    with pytest.raises(BadArg, match="0 arguments"):
+        peer.check(command, [b"Q.PUT"])
+    peer.leave()
+    assert peer.may == GUEST

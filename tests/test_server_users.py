@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
+from dataclasses import replace
 
 import pytest
 
@@ -11,6 +13,7 @@ from tidewarden.clock import ManualClock, SystemClock
 from tidewarden.config import User, hash_generated, hash_secret
 from tidewarden.errors import WrongPass
 from tidewarden.server import users as module
+from tidewarden.server.penalties import HELD_BACK_MAX
 from tidewarden.server.users import Users
 
 ADMIN = User(name="admin", secret_hash=hash_secret("slow:secret"))
@@ -70,3 +73,72 @@ async def test_no_users_on_loopback_lets_everybody_in_as_default() -> None:
 class ManualClockThatRuns(ManualClock):
     async def sleep_until(self, until: float) -> None:
         return
+
+
+async def test_a_hosts_failures_cost_more_and_more_and_nobody_else_anything() -> None:
+    clock = ManualClock()
+    users = Users((READER, ADMIN), clock, loopback=True)
+    for failures, delay in enumerate((1, 2, 4, 8, 16, 20, 20), 1):
+        attempt = asyncio.ensure_future(users.authenticate("reader", "wrong", "1.2.3.4:5"))
+        while users.failures_total < failures:
+            await asyncio.sleep(0.001)
+        await clock.advance((delay - 0.5) * module.FAILURE_DELAY_S)
+        assert not attempt.done()
+        async with asyncio.timeout(20):
+            assert await users.authenticate("reader", "quick", f"5.6.7.8:{failures}") == "reader"
+            users._right.clear()
+            assert await users.authenticate("reader", "quick", f"1.2.3.4:{failures}") == "reader"
+        users._right.clear()
+        await clock.advance(0.5 * module.FAILURE_DELAY_S)
+        with pytest.raises(WrongPass):
+            await attempt
+
+
+async def test_past_a_bound_nothing_more_is_checked_for_a_host(caplog: pytest.LogCaptureFixture) -> None:
+    clock = ManualClock()
+    users = Users((READER,), clock, loopback=True)
+    await users.authenticate("reader", "quick", "1.2.3.4:5")
+    attempts = [asyncio.ensure_future(users.authenticate("x", "wrong", f"1.2.3.4:{n}")) for n in range(200)]
+    async with asyncio.timeout(20):
+        while users.failures_total < 200:
+            await asyncio.sleep(0.001)
+        while sum(attempt.done() for attempt in attempts) < 200 - HELD_BACK_MAX:
+            await asyncio.sleep(0.001)
+        assert await users.authenticate("reader", "quick", "1.2.3.4:6") == "reader"  # was right before
+    refused = [attempt for attempt in attempts if attempt.done()]
+    assert len(refused) == 200 - HELD_BACK_MAX
+    with pytest.raises(WrongPass, match="Too many logins from this address have failed"):
+        await refused[0]
+    await clock.advance(100)
+    assert all(isinstance(found, WrongPass) for found in await asyncio.gather(*attempts, return_exceptions=True))
+    assert caplog.text.count("login refused") == 1
+
+
+async def test_who_is_removed_while_its_secret_is_checked_does_not_come_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    users = Users((READER, ADMIN), SystemClock(), loopback=True)
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slowly(secret: str, secret_hash: str) -> bool:
+        begun.set()
+        return go_on.wait(20)
+
+    monkeypatch.setattr(module, "check_secret", slowly)
+    attempt = asyncio.ensure_future(users.authenticate("reader", "quick", "1.2.3.4:5"))
+    await asyncio.to_thread(begun.wait, 20)
+    assert users.reload((ADMIN,)) == ({"reader"}, frozenset())
+    go_on.set()
+    with pytest.raises(WrongPass):
+        await attempt
+    assert users.known("reader", "quick") is None
+    with pytest.raises(WrongPass):
+        users.rights("reader")
+
+
+async def test_who_was_right_before_is_forgotten_when_users_are_read_anew() -> None:
+    users = Users((READER, ADMIN), SystemClock(), loopback=True)
+    await users.authenticate("reader", "quick", "p")
+    other = replace(ADMIN, rights=("put",))
+    assert users.reload((replace(READER, secret_hash=hash_generated("fresh")), other)) == ({"reader"}, {"admin"})
+    assert users.known("reader", "quick") is None
+    assert users.rights("admin").allow("put", "q")
+    assert not users.rights("admin").whole

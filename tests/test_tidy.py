@@ -35,6 +35,8 @@ ROOM_OF = {
     "settings": "config",
     "sources": "config",
     "secret": "config",
+    "rights": "config",
+    "tls": "config",
     "health": "daemon",
     "process": "daemon",
     "participant": "daemon",
@@ -62,6 +64,7 @@ TESTED_IN = {
     "cli_doctor": "test_cli",
     "cli_task": "test_cli_queue",
     "cli_schedule": "test_cli_queue",
+    "raft_steady": "test_raft_sim_regressions",  # each rule is shown by what the library does without it
     "raft_questions": "test_raft_member",  # needs a thread to ask
     "health": "test_failover",
     "front": "test_fronts",  # a process of its own
@@ -86,7 +89,7 @@ FUNCTION_LINES_MAX = 70
 # Files that may be longer, and why.
 LONGER = {
     "tidewarden/queue/lua/shared/shard.lua": 520,  # what becomes of a task: one script's worth of local functions
-    "tidewarden/raft/pysync.py": 420,  # all that touches PySyncObj's private names, in one place on purpose
+    "tidewarden/raft/pysync.py": 450,  # all that touches PySyncObj's wire and files, in one place on purpose
 }
 LUA_FUNCTION = re.compile(r"^(?:local )?function ([\w.:]+).*?^end$", re.MULTILINE | re.DOTALL)
 

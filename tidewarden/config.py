@@ -14,7 +14,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from . import tls
 from .errors import ConfigError
+from .rights import fault_of
 from .secret import HASH_ALLOWED, Secret, check_secret, hash_generated, hash_secret, known_hash
 from .settings import NAME, NAME_ALLOWED, Cluster, Config, Limits, Log, Node, Provider, Queues, Raft, Store, User, Vault
 from .sources import Found, Sources, nearest, read
@@ -105,6 +107,11 @@ def _users(tables: list[dict[str, Found]], problems: list[str]) -> tuple[User, .
             problems.append(
                 f"{origin}: {section}.secret_hash: found a value that is not shown; allowed: {HASH_ALLOWED}"
             )
+        problems.extend(
+            f"{table['rights'].origin}: {section}.rights: found {right[:80]!r}; {fault}"
+            for right in user.rights
+            if (fault := fault_of(right))
+        )
         if user.name and user.name in {other.name for other in users}:
             problems.append(
                 f"{table['name'].origin}: {section}.name: found {user.name!r} twice; allowed: one of a name"
@@ -171,6 +178,12 @@ def _check(config: Config, tables: Mapping[str, Mapping[str, Found]], problems: 
         problems.append(f"{found.origin if found else config.source}: {name}: {text}")
 
     _check_members(config, problem)
+    cert, key = config.node.tls_cert, config.node.tls_key
+    if bool(cert) != bool(key):
+        there, missing = ("tls_cert", "tls_key") if cert else ("tls_key", "tls_cert")
+        problem(f"node.{missing}", f"found none; allowed with node.{there}: a PEM file")
+    elif cert and (fault := tls.fault_of(cert, key)):
+        problem("node.tls_cert", f"found {cert!r} with node.tls_key {key!r}: {fault}; allowed: two PEM files")
     peers = config.peers()
     secret_file = config.cluster.secret_file
     if secret_file and (fault := _secret_file_fault(secret_file)):

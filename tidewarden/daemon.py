@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import functools
 import logging
 import signal
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,7 @@ class Daemon(Participant):
         super().__init__(config, clock, config.node.name)
         self._secret = cluster_secret(config)
         self._server = Server("?", "?", False, 0)
+        self.resp: RespServer | None = None
 
     # --- building
 
@@ -124,11 +126,18 @@ class Daemon(Participant):
 
     def _missed(self) -> None:
         super()._missed()
+        self._sweep_all()
+        if hasattr(self, "health") and self._server.views:
+            self.control.call("GET", f"{{{self._name}}}:view").add_done_callback(self._heard_view)
+
+    def _sweep_all(self) -> None:
         if hasattr(self, "sweep") and self.sweep.running:
             task = asyncio.ensure_future(self.sweep.expect_all())
             task.add_done_callback(heard_error)
-        if hasattr(self, "health") and self._server.views:
-            self.control.call("GET", f"{{{self._name}}}:view").add_done_callback(self._heard_view)
+
+    def _stepped(self) -> None:
+        super()._stepped()
+        self._sweep_all()
 
     async def _taken_over(self) -> None:
         await super()._taken_over()
@@ -183,26 +192,55 @@ class Daemon(Participant):
         stored: bytes = await self.control.call("HGET", name, key_id)
         return stored
 
+    def reload(self, read: Callable[[], Config]) -> None:
+        """Read the users anew; what else has changed waits for a restart, and a faulty file changes nothing."""
+        try:
+            fresh = read()
+        except ConfigError as error:
+            log.error("the configuration was not read anew: it has problems", extra={"problems": error.problems})
+            return
+        other = [
+            item.name
+            for item in dataclasses.fields(Config)
+            if item.name != "users" and getattr(fresh, item.name) != getattr(self.config, item.name)
+        ]
+        if other:
+            log.warning("only users are read anew; the rest needs a restart", extra={"changed": other})
+        if self.resp is None:  # still starting
+            self.config = dataclasses.replace(self.config, users=fresh.users)
+            return
+        if not fresh.users and not self.resp.let_in():
+            log.warning("there are no users any more: whoever reaches this door is let in, but for tokens")
+        self.resp.reload(fresh.users)
+        self.http.reload()
+        self.fronts.reload(fresh.users)
+
     # --- serving and stopping
 
     async def _serve(self, stack: contextlib.AsyncExitStack) -> None:
-        config, clock = self.config, self.clock
         await self.tokens.start()
         stack.push_async_callback(self.tokens.stop)
-        users = Users(config.users, clock, loopback=is_loopback(config.node.host))
         view = int(await self.control.call("GET", f"{{{self._name}}}:view") or 0) if self._server.views else 0
+        config, clock = self.config, self.clock  # from here to the first door nothing waits: no reload is missed
+        users = Users(config.users, clock, loopback=is_loopback(config.node.host))
         self.health = health = Health(
-            config, clock, self.raft, self.nodes, self.term, self.sweep, self.reaper, self.queues, self.data, self._server, view
+            config, clock, self.raft, self.nodes, self.term, self.sweep, self.reaper, self.queues, self.data, self._server, view,
+            self.store_clock,
         )  # fmt: skip
         locks = Locks(self.queues, wait_max_ms=config.limits.wait_ms, waiting_max=config.limits.waiting_max)
-        resp = RespServer(config, self.queues, self.tokens, self.schedules, health, clock, users, locks)
+        self.resp = resp = RespServer(config, self.queues, self.tokens, self.schedules, health, clock, users, locks)
         self.fronts = fronts = Fronts(config, clock, resp, self._register)
         resp.others = lambda: fronts.stats("resp")
         health.processes = fronts
-        http = HttpServer(
+        self.http = http = HttpServer(
             config, self.queues, self.tokens, self.schedules, health, clock, users,
-            alive=health.dead, ready=health.complaint, stats={"node": health.stats, "resp": resp.stats, "refresh": self._refreshes},
+            alive=health.dead, ready=health.complaint, warning=health.warning,
+            stats={"node": health.stats, "resp": resp.stats, "refresh": self._refreshes},
         )  # fmt: skip
+        if not (is_loopback(config.node.host) or config.node.tls_cert):
+            log.warning(
+                "RESP and HTTP are not encrypted: secrets and payloads can be read on their way to %s", config.node.host
+            )
         await http.start()
         stack.push_async_callback(http.stop, 1.0)
         await resp.start()
@@ -225,6 +263,8 @@ class Daemon(Participant):
         """Run what runs for ever; return when told to stop, raise what any of it raises."""
         jobs: list[asyncio.Task[None]] = [
             asyncio.create_task(self.nodes.run(), name="nodes"),
+            asyncio.create_task(self.store_clock.run(), name="store clock"),
+            asyncio.create_task(self.queues.store_memory.run(self.control, self.clock), name="store memory"),
             asyncio.create_task(self.term.run(), name="term"),
             asyncio.create_task(self.tokens.run(), name="tokens"),
         ]
@@ -250,18 +290,19 @@ class Daemon(Participant):
             log.debug("nobody was there to hand leadership to: %s", error)
 
 
-async def _main(config: Config) -> None:
+async def _main(config: Config, read: Callable[[], Config]) -> None:
     raise_file_limit()
     daemon = Daemon(config, SystemClock())
     loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGHUP, daemon.reload, read)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, daemon.stopping.set)
     await daemon.run()
 
 
-def main(config: Config) -> None:
+def main(config: Config, read: Callable[[], Config]) -> None:
     """
-    Run one node in the foreground until SIGINT or SIGTERM.
+    Run one node in the foreground until SIGINT or SIGTERM; SIGHUP has it ``read`` the configuration again for its users.
 
     Raises: ConfigError: what stops the start, every reason that was found.
     """
@@ -272,7 +313,7 @@ def main(config: Config) -> None:
         raise ConfigError([f"node.data_dir: {found}; allowed: a folder this process may write"]) from None
     log.info("tidewarden %s, node %s, data in %s", __version__, config.node.name, config.node.data_dir)
     try:
-        uvloop.run(_main(config))
+        uvloop.run(_main(config, read))
     except StoreDown as error:
         raise ConfigError([f"store.url: {error}"]) from None
     finally:

@@ -26,7 +26,7 @@ import uvloop
 
 from tidewarden import log as logs
 from tidewarden.clock import Clock, SystemClock, sleep
-from tidewarden.config import Config
+from tidewarden.config import Config, User
 from tidewarden.participant import Participant
 from tidewarden.process import calm_collector, raise_file_limit
 from tidewarden.queue.locks import Locks
@@ -65,6 +65,7 @@ class Front(Participant):
         super().__init__(orders.config, clock, f"{orders.config.node.name}/{orders.number}")
         self._orders = orders
         self._wire = wire
+        self.resp: RespServer | None = None
 
     async def run(self) -> None:
         """Build, serve, take down. Raises: OSError: the port is not to be had; StoreDown."""
@@ -86,6 +87,8 @@ class Front(Participant):
             await self.resp.start()
             jobs = [
                 asyncio.create_task(self.nodes.run(), name="nodes"),
+                asyncio.create_task(self.store_clock.run(), name="store clock"),
+                asyncio.create_task(self.queues.store_memory.run(control, self.clock), name="store memory"),
                 asyncio.create_task(self._tell(), name="tell"),
             ]
             for job in jobs:
@@ -104,11 +107,12 @@ class Front(Participant):
         counts = {f"sessions_{name}": n for name, n in self.queues.session_counts().items()}
         node = {
             "waiting_takes": self.queues.waiting(),
+            "lost_takes_released_total": self.queues.strays.released,
             "store_calls_total": self.data.calls,
             "store_connects_total": self.data.reconnects,
             **counts,
         }
-        return {"resp": self.resp.own_stats(), "node": node}
+        return {"resp": self.resp.own_stats() if self.resp else {}, "node": node}
 
     async def _tell(self) -> None:
         while True:
@@ -125,10 +129,24 @@ class Front(Participant):
         self._wire.sendmsg([message], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
 
     def _heard_first(self) -> None:
-        """The first process says nothing; its end is all that can be read."""
-        with contextlib.suppress(BlockingIOError, ConnectionError):
-            if self._wire.recv(1):
-                return
+        """The first process hands over its users, in a file, when they have changed; else only its end can be read."""
+        fds: list[int] = []
+        try:
+            word, fds, _, _ = socket.recv_fds(self._wire, 16, 1)
+        except BlockingIOError:
+            return
+        except ConnectionError:
+            word = b""
+        if word:
+            for fd in fds:
+                with os.fdopen(fd, "rb") as file:
+                    file.seek(0)
+                    users: tuple[User, ...] = pickle.load(file)
+                if self.resp is None:
+                    self.config = replace(self.config, users=users)
+                else:
+                    self.resp.reload(users)
+            return
         asyncio.get_running_loop().remove_reader(self._wire)
         self.stopping.set()
 

@@ -14,14 +14,14 @@ import pickle
 import socket
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import msgspec
 
 from tidewarden.clock import Clock, sleep
-from tidewarden.config import Config
+from tidewarden.config import Config, User
 from tidewarden.errors import ConfigError, Error
 from tidewarden.front import Orders
 from tidewarden.server.relay import attach
@@ -80,6 +80,19 @@ class Fronts:
             keeper.cancel()
         await asyncio.gather(*self._keepers, *self._lines, return_exceptions=True)
 
+    def reload(self, users: Sequence[User]) -> None:
+        """Have all go on with these users, those that are started later too."""
+        self._config = replace(self._config, users=tuple(users))
+        for number, front in self._alive.items():
+            with tempfile.TemporaryFile() as file:
+                pickle.dump(self._config.users, file)
+                file.flush()
+                try:
+                    socket.send_fds(front.wire, [b"users"], [file.fileno()])
+                except OSError as error:
+                    log.warning("process %d could not be told the users and is started again: %s", number, error)
+                    kill_group(front.process)
+
     def serving(self) -> int:
         """How many serve now."""
         return sum(front.ready for front in self._alive.values())
@@ -126,6 +139,7 @@ class Fronts:
 
     async def _launch(self, orders: Orders) -> _Alive:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        orders = replace(orders, config=replace(orders.config, users=self._config.users))
         with tempfile.TemporaryFile() as file, theirs:
             pickle.dump(orders, file)
             file.seek(0)

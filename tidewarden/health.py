@@ -8,7 +8,7 @@ from typing import Any
 
 from tidewarden import __version__
 from tidewarden.clock import Clock
-from tidewarden.cluster import Nodes, Reaper, Term
+from tidewarden.cluster import Nodes, Reaper, StoreClock, Term
 from tidewarden.config import Config
 from tidewarden.fronts import Fronts
 from tidewarden.queue import Queues
@@ -36,6 +36,7 @@ class Health:
     data: Link
     server: Server
     view: int
+    store_clock: StoreClock
     processes: Fronts | None = None
     ready: bool = False
     stopping: bool = False
@@ -56,7 +57,13 @@ class Health:
             "primary": "embedded" if self.server.views else "external",
             "quorum": self.raft.has_quorum(),
             "holder": self.nodes.holder,
-            "store": {"name": self.server.name, "version": self.server.version, "at": self.data.at, "up": self.data.up},
+            "store": {
+                "name": self.server.name,
+                "version": self.server.version,
+                "at": self.data.at,
+                "up": self.data.up,
+                **self.store_clock.shown(),
+            },
             "sessions": self._sessions(),
             "processes": [] if self.processes is None else self.processes.shown(),
             "members": self._members(),
@@ -101,6 +108,10 @@ class Health:
             return f"the store is away: {self.data.why}" if self.data.why else "the store is away"
         return self.fault
 
+    def warning(self) -> str:
+        """What somebody should look at although this node serves, or ""."""
+        return "; ".join(filter(None, (self.store_clock.warning(), self.queues.store_memory.warning())))
+
     def stats(self) -> dict[str, Any]:
         """Numbers for /metrics, of all the node's processes."""
         own = {
@@ -111,8 +122,11 @@ class Health:
             "sweep_moved_total": self.sweep.moved,
             "leases_reaped_total": self.reaper.reaped,
             "waiting_takes": self.queues.waiting(),
+            "lost_takes_released_total": self.queues.strays.released,
             **{f"sessions_{name}": n for name, n in self.queues.session_counts().items()},
             "store_up": int(self.data.up),
+            **self.store_clock.stats(),
+            **self.queues.store_memory.stats(),
             "store_calls_total": self.data.calls,
             "store_connects_total": self.data.reconnects,
         }

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from tidewarden.clock import Clock
-from tidewarden.cluster import Nodes
+from tidewarden.cluster import Nodes, StoreClock
 from tidewarden.config import Config
 from tidewarden.errors import StoreDown
 from tidewarden.queue import Queues
@@ -36,6 +36,7 @@ class Participant:
 
     queues: Queues
     nodes: Nodes
+    store_clock: StoreClock
     ears: Link
 
     def __init__(self, config: Config, clock: Clock, registered: str) -> None:
@@ -68,6 +69,9 @@ class Participant:
         await self._scripts.use_library(control, views)
         self.queues = Queues(self.config, data, self._scripts, self.clock, views=views)
         self.nodes = Nodes(self._name, self._registered, control, self._scripts, self.clock, self._held_by)
+        self.store_clock = StoreClock(
+            self._name, control, self._scripts, self.clock, self.queues.lease_clock, lambda: self._stepped()
+        )
         self.ears = await stack.enter_async_context(self._ears(url))
 
     def _ears(self, url: str) -> contextlib.AbstractAsyncContextManager[Link]:
@@ -94,6 +98,10 @@ class Participant:
     def _heard(self, message: list[bytes]) -> None:
         if message[0] == b"message":
             self.queues.heard(message[1], message[2])
+
+    def _stepped(self) -> None:
+        """The store's clock has stepped: what waits for a moment of it has to look again."""
+        self.queues.wake_all()
 
     def _missed(self) -> None:
         self.queues.wake_all()

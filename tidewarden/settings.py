@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from .rights import EVERYTHING, RIGHTS_ALLOWED
 from .secret import HASH_ALLOWED, Secret
 from .sources import setting
 
@@ -43,6 +44,10 @@ class Node:
 
     processes: int = setting(1, low=1, high=64)
     """Processes that serve its RESP port together (SO_REUSEPORT). More than one pays when that one is busy and cores are free."""
+    tls_cert: str = setting("", path=True)
+    """File (PEM) with its certificate, then those that vouch for it: RESP and HTTP are TLS then. Empty, the default: they are not."""
+    tls_key: str = setting("", path=True)
+    """File (PEM) with the certificate's key, not encrypted."""
 
     @property
     def resp_port(self) -> int:
@@ -155,6 +160,8 @@ class User:
     """What AUTH names."""
     secret_hash: str = setting("", required=True, secret=True, show=False, allowed=HASH_ALLOWED)
     """Hash of the secret; see ``check_secret``. The secret itself stands in no file of ours."""
+    rights: tuple[str, ...] = setting((EVERYTHING,), pattern=r"(?s).*", allowed=RIGHTS_ALLOWED)
+    """What it may do; see ``rights.py``. ``all``, the default: everything. An empty list: look at the node's state."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from pathlib import Path
 from typing import Annotated
@@ -36,7 +37,7 @@ def node(
     as_json: AsJson = False,
 ) -> None:
     """
-    Run one node of a cluster, until SIGINT or SIGTERM.
+    Run one node of a cluster, until SIGINT or SIGTERM. SIGHUP has it read its users anew.
 
     The file overrides the defaults, TIDEWARDEN_SECTION_KEY in the environment overrides the file, --set overrides both.
 
@@ -51,25 +52,30 @@ def node(
     if hash_a_secret:
         typer.echo(hash_secret(typer.prompt("Secret", hide_input=True, err=True)))
         return
-    loaded = _load(config, settings or [], as_json)
+    flags = _flags(settings or [])
+    loaded = _load(config, flags, as_json)
     if check:
         _report(loaded, as_json)
         return
     from tidewarden import daemon  # its rooms take a second to import, which --check and --help need not wait for
 
     try:
-        daemon.main(loaded)
+        daemon.main(loaded, functools.partial(load, str(config) if config else None, os.environ, flags))
     except ConfigError as error:
         raise _problems(error, as_json) from None
 
 
-def _load(path: Path | None, settings: list[str], as_json: bool) -> Config:
+def _flags(settings: list[str]) -> dict[str, str]:
     flags: dict[str, str] = {}
     for text in settings:
         name, separator, value = text.partition("=")
         if not separator:
             raise stop(f"--set {text}: found no '='; allowed: --set SECTION.KEY=VALUE", USAGE)
         flags[name.strip()] = value
+    return flags
+
+
+def _load(path: Path | None, flags: dict[str, str], as_json: bool) -> Config:
     try:
         return load(str(path) if path else None, os.environ, flags)
     except ConfigError as error:

@@ -53,7 +53,7 @@ def addresses(urls: str | Iterable[str] | None, environ: Mapping[str, str]) -> l
 
 def parse(url: str) -> Address:
     """
-    One address. ``rediss://`` is TLS, for a terminator before the node; ``?ca=FILE`` names whom to trust then.
+    One address. ``rediss://`` is TLS; ``?ca=FILE`` names whom to trust then.
 
     Raises: BadArg.
     """

@@ -2,6 +2,7 @@
 
 from tidewarden.cluster.nodes import Nodes, Registration
 from tidewarden.cluster.reaper import Reaper
+from tidewarden.cluster.store_clock import StoreClock
 from tidewarden.cluster.term import Term
 
-__all__ = ["Nodes", "Reaper", "Registration", "Term"]
+__all__ = ["Nodes", "Reaper", "Registration", "StoreClock", "Term"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -20,6 +21,7 @@ from tidewarden.store import Link, Scripts
 log = logging.getLogger("tidewarden.cluster")
 
 RETRY_S = 0.2
+_STORED = re.compile(r"is at epoch (\d+) held by ")  # as claim.lua and fence() of record.lua say it
 
 Duties = Callable[[int, str], Awaitable[None]]
 
@@ -51,6 +53,7 @@ class Term:
         self._changed = asyncio.Event()
         self.epoch = 0
         self.last_epoch = 0
+        self._seen = 0  # the highest epoch that a refusal named: a shard's fence may be ahead of the cluster's
         self.terms = 0
 
     def raft_changed(self) -> None:
@@ -64,6 +67,7 @@ class Term:
             try:
                 await self._one_term()
             except Stale as error:
+                self._seen = max(self._seen, stored_epoch(error))
                 log.warning("stepping down: %s", error)
             except (StoreDown, NoLeader, Timeout) as error:
                 log.warning("no term could be begun, or it ended: %s", error)
@@ -76,7 +80,7 @@ class Term:
         holder = self._holder()
         boot = int(holder.rpartition(".")[2])
         raw = await self._link.call("HGET", self._key, "epoch")
-        epoch = await self._raft.claim(boot, int(raw or 0))
+        epoch = await self._raft.claim(boot, max(int(raw or 0), self._seen))
         await self._scripts.run(self._link, "cluster.claim", [self._key], [epoch, holder])
         self.epoch = self.last_epoch = epoch
         self.terms += 1
@@ -101,3 +105,9 @@ class Term:
             self.epoch = 0
             duties.cancel()
             await asyncio.gather(duties, return_exceptions=True)
+
+
+def stored_epoch(refusal: Stale) -> int:
+    """The epoch that a fence is at, as its refusal says; 0 when it says none."""
+    found = _STORED.search(str(refusal))
+    return int(found[1]) if found else 0

@@ -155,3 +155,16 @@ def load_strategies(names: Iterable[str]) -> dict[str, Strategy]:
     if problems:
         raise ConfigError(problems)
     return found
+
+
+def prefix_of(cluster: str, queue: str, shard: int) -> str:
+    """The beginning of every key of a shard, with its hash tag."""
+    return f"{{{cluster}:{queue}:{shard}}}"
+
+
+def split_prefix(prefix: str) -> tuple[str, str, int]:
+    """Cluster, queue and shard number of a prefix."""
+    inner = prefix[1:-1]
+    cluster, _, rest = inner.partition(":")
+    queue, _, index = rest.rpartition(":")
+    return cluster, queue, int(index)

@@ -9,6 +9,7 @@ without a future between: each of its listeners costs a turn of the loop. Whatev
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from typing import Any
 
 from tidewarden.errors import Stale, StoreDown
@@ -17,6 +18,7 @@ from tidewarden.queue.recut import Recut
 from tidewarden.queue.session import Session
 from tidewarden.queue.sessions import Sessions, gone
 from tidewarden.queue.shard import PROMOTED_MAX, TASK_BYTES, Shard
+from tidewarden.queue.strays import Strays
 from tidewarden.queue.take import Take
 from tidewarden.queue.task import LEASE_NUMBER_MAX, Taken
 from tidewarden.store.link import Receiver
@@ -137,6 +139,7 @@ class Plain(Sessions):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._takes: set[Take] = set()
+        self.strays = Strays(self._clock, lambda: self.holder, lambda: self._sessions, self._arrived)
         self._payload_max = self._config.limits.payload_bytes
         self._wait_max = self._config.limits.wait_ms
         self._waiting_max = self._config.limits.waiting_max
@@ -198,6 +201,13 @@ class Plain(Sessions):
             return None
         self._plain[queue] = shards[0]
         return shards[0]
+
+    def _arrived(self) -> Iterator[tuple[str, str, int]]:
+        for take in self._takes:
+            yield from take.arrived
+
+    def _lost_take(self, shard: Shard) -> None:
+        self.strays.lost(shard)
 
     def begin_take(self, session: Session, shards: list[Shard], until: float, **options: Any) -> Take:
         """A take that is not started yet, known to its session and here until it ends."""

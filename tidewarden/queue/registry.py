@@ -12,13 +12,15 @@ import msgspec
 from tidewarden.clock import Clock, sleep
 from tidewarden.config import Config
 from tidewarden.errors import BadArg, Error, NotFound, StoreDown
-from tidewarden.queue.placing import Chooser, chooser_of, load_strategies, shard_of
+from tidewarden.queue.lease_clock import LeaseClock
+from tidewarden.queue.placing import Chooser, chooser_of, load_strategies, prefix_of, shard_of
 from tidewarden.queue.recut import Recut, recut_of
 from tidewarden.queue.settings import QueueSettings, settings_of_new
-from tidewarden.queue.shard import Shard, prefix_of
+from tidewarden.queue.shard import GROWING, Shard
 from tidewarden.queue.task import check_name
 from tidewarden.store import Link, Scripts
 from tidewarden.store.link import Arg
+from tidewarden.store.memory import StoreMemory
 
 log = logging.getLogger("tidewarden.queue")
 
@@ -52,6 +54,8 @@ class Registry:
         self._shards: dict[str, list[Shard]] = {}
         self._plain: dict[bytes, Shard] = {}  # of users' queues with one shard, by the name as it comes
         self._topics: dict[str, tuple[str, ...]] = {}
+        self.lease_clock = LeaseClock(clock)
+        self.store_memory = StoreMemory()
         self._strategies = load_strategies(config.queues.strategies)
         self._choosers: dict[str, Chooser] = {}
         self._recuts: dict[str, asyncio.Task[None]] = {}
@@ -98,7 +102,10 @@ class Registry:
                 lambda: self.holder,
                 self._next,
                 layout=settings.layout,
+                lease_clock=self.lease_clock,
+                store_memory=self.store_memory,
                 on_recut=self._recut,
+                on_lost=self._lost_take,
             )
             for i in range(settings.shards)
         ]
@@ -160,6 +167,9 @@ class Registry:
         kept = msgspec.structs.replace(settings, layout=layout + 1)
         if await self._by_name("queue.change", queue, raw, msgspec.json.encode(kept)):
             self._build(queue, kept)
+
+    def _lost_take(self, shard: Shard) -> None:
+        """The answer of a take there was lost with the connection."""
 
     def _next(self, shard: Shard, delay_ms: int) -> None:
         self.on_next(shard.queue, shard.index, delay_ms)
@@ -237,6 +247,8 @@ class Registry:
         Returns: the store's clock (ms), when anything happens next (ms, -1: nothing), the script's items.
         Raises: what :meth:`script` raises.
         """
+        if self.store_memory.full and name in GROWING:
+            raise self.store_memory.refusal()
         await self._open(queue)
         for last in (False, True):
             target = self._shard_at(queue, shard)

@@ -35,12 +35,15 @@ class Sessions(Graces):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._shared: dict[str, Shared] = {}
+        self._sessions: set[Session] = set()
 
     # --- a connection's own
 
     def open_session(self, user: str = "default") -> Session:
         """A new consumer. Close it when its connection goes."""
-        return Session(user)
+        session = Session(user)
+        self._sessions.add(session)
+        return session
 
     async def close_session(self, session: Session) -> None:
         """
@@ -50,6 +53,7 @@ class Sessions(Graces):
         While the store is away it tries again, until the leases have run out by themselves.
         """
         session.closed = True
+        self._sessions.discard(session)
         for take in list(session.takes):
             take.future.cancel()
         held, session.held = session.held, {}

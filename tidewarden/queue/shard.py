@@ -6,11 +6,14 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tidewarden.errors import BadArg, Error
+from tidewarden.errors import BadArg, Error, StoreDown
 from tidewarden.queue.batch import Batch, Flight, Lone, Parked
+from tidewarden.queue.lease_clock import LeaseClock
+from tidewarden.queue.placing import split_prefix
 from tidewarden.queue.recut import Recut, recut_of, repeat
 from tidewarden.store import Link, Scripts
 from tidewarden.store.link import Arg, Receiver, refuse
+from tidewarden.store.memory import StoreMemory
 
 ITEMS_MAX = 500  # of one verb in one script call
 BYTES_MAX = 4_000_000  # likewise, so that a call keeps neither the store nor the other items waiting for long
@@ -18,6 +21,7 @@ TASK_BYTES = 1000  # what a task that may be taken counts as: one script takes a
 WAKE_MAX = 16  # waiting takes tried at a time: when one of them finds nothing, the rest would too
 FLYING_MAX = 2  # calls of one shard under way: the store works at one while the other's answers are handed out
 TOGETHER = ("queue.put", "queue.ack", "queue.take")  # go in one call, in this order: see lua/batch.lua
+GROWING = ("queue.put", "tokens.put", "scheduler.put")  # make the store grow: not sent while its memory is full
 PROMOTED_MAX = 200  # due tasks that one take moves before it takes
 
 
@@ -27,7 +31,7 @@ class Shard:
 
     ``holder`` is asked anew for each call, for a node may register again; ``on_next(shard, delay_ms)`` hears the next event.
     ``layout``: the number of the queue's cut; where the store knows a newer one, ``on_recut(shard, that)`` says where an id lies
-    now, and what can be repeated is.
+    now, and what can be repeated is. ``on_lost(shard)``: a take's answer was lost.
     """
 
     def __init__(
@@ -39,11 +43,17 @@ class Shard:
         on_next: Callable[[Shard, int], None],
         *,
         layout: int = 0,
+        lease_clock: LeaseClock | None = None,
+        store_memory: StoreMemory | None = None,
         on_recut: Callable[[Shard, int], asyncio.Future[Any]] | None = None,
+        on_lost: Callable[[Shard], None] | None = None,
     ) -> None:
         self.keys = keys
         self._stamp = f"/{layout}" if layout else ""
+        self._lease_clock = lease_clock
+        self._store_memory = store_memory or StoreMemory()
         self._on_recut = on_recut
+        self._on_lost = on_lost
         _, self.queue, index = split_prefix(keys[0])
         self.index = index
         self._link = link
@@ -93,7 +103,10 @@ class Shard:
         """Run any script of this shard by itself, after what is batched so far."""
         self._send_all()
         future: asyncio.Future[Any] = self._loop.create_future()
-        self._call(name, args, Lone(self, future, item=False), now_ms)
+        if self._store_memory.full and name in GROWING:
+            refuse(future, self._store_memory.refusal())
+        else:
+            self._call(name, args, Lone(self, future, item=False), now_ms)
         return future
 
     # --- batching
@@ -130,6 +143,8 @@ class Shard:
 
     def _send_all(self) -> None:
         batches, self._batches = self._batches, {}
+        if self._store_memory.full and (puts := batches.pop("queue.put", None)) is not None:
+            puts.fail(self._store_memory.refusal())
         together = [batch for name in TOGETHER if (batch := batches.get(name)) is not None]
         if len(together) > 1 and sum(batch.bytes for batch in together) <= BYTES_MAX:
             for batch in together:
@@ -160,6 +175,8 @@ class Shard:
                 repeat(self._on_recut(self, error.layout), error, batch.receivers, batch.name, args)
             else:
                 batch.fail(error)
+                if batch.name == "queue.take" and isinstance(error, StoreDown) and self._on_lost is not None:
+                    self._on_lost(self)
 
     def part_refused(self, message: str) -> None:
         """A part of a call was, which the connection did not see: a store that was demoted has to be left."""
@@ -181,7 +198,9 @@ class Shard:
     # --- a queue that was cut anew
 
     def stamped(self, now_ms: int) -> Arg:
-        """The first argument of every script: the time (0: the store's), and which cut of the queue this is."""
+        """The first argument of every script: the time (0: the store's), the leases' clock, and which cut of the queue this is."""
+        if now_ms == 0 and self._lease_clock is not None:
+            return self._lease_clock.stamp(self._stamp)
         return f"{now_ms}{self._stamp}" if self._stamp else now_ms
 
     def repeat(self, name: str, item: Sequence[Arg], receiver: Receiver) -> None:
@@ -303,16 +322,3 @@ class Shard:
 
         for attempt in tries:
             attempt.add_done_callback(one_done)
-
-
-def prefix_of(cluster: str, queue: str, shard: int) -> str:
-    """The beginning of every key of a shard, with its hash tag."""
-    return f"{{{cluster}:{queue}:{shard}}}"
-
-
-def split_prefix(prefix: str) -> tuple[str, str, int]:
-    """Cluster, queue and shard number of a prefix."""
-    inner = prefix[1:-1]
-    cluster, _, rest = inner.partition(":")
-    queue, _, index = rest.rpartition(":")
-    return cluster, queue, int(index)

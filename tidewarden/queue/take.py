@@ -67,6 +67,11 @@ class Take:
         """Whether it wants one task alone."""
         return bool(self._task_id)
 
+    @property
+    def arrived(self) -> list[tuple[str, str, int]]:
+        """Queue, id and lease of what it has got while it goes on asking."""
+        return [] if self.future.done() else [(task.queue, task.id, task.lease) for task in self._got]
+
     def start(self) -> None:
         """Ask the first shard; the rest follows by itself."""
         self._seen = [shard.wakes for shard in self._shards]

@@ -147,6 +147,16 @@ class Raft:
             return 0.0
         return math.inf if sight is None else decide.peer_heard_s(sight, self._clock.monotonic(), name)
 
+    def lease_s(self) -> float:
+        """
+        Seconds for which no other member can be elected; 0: none are left. Infinite for a leader without peers.
+
+        Counted from when was sent what a majority acknowledged, on a clock that stands still while the machine sleeps.
+        Ends at once when this node gives leadership up, so it is looked at anew before each use.
+        """
+        voter = self._voter
+        return 0.0 if voter is None else max(0.0, voter.lease_until - self._clock.monotonic())
+
     def committed(self) -> dict[str, Any]:
         """``epoch`` (0: none yet), ``holder`` (``<node>.<boot>``) and ``members`` (name → Raft address)."""
         sight = self._sight()
@@ -165,6 +175,7 @@ class Raft:
             "commit": 0 if sight is None else sight.commit,
             "quorum": self.has_quorum(),
             "heard_s": _finite(self.heard_s()),
+            "lease_s": _finite(self.lease_s()),
             "tick_age_s": None if sight is None else round(self._clock.monotonic() - sight.ticked, 3),
             "strangers_refused": 0 if self._voter is None else self._voter.strangers_refused(),
             **self.committed(),

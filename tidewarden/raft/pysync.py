@@ -1,5 +1,6 @@
 """
-PySyncObj 0.3.17 as we use it: the only file that touches its private names.
+PySyncObj 0.3.17 as we use it: its wire, its files, and one member. Its rules are in ``steady``; these two files alone
+touch its private names.
 
 Importing it guards the library for the whole process: pickles are read by a whitelist, frames have a longest length,
 dead links are noticed, and a ``.meta`` that cannot be read is an error instead of a forgotten vote.
@@ -17,14 +18,13 @@ import socket
 import struct
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, ClassVar
 
 import pysyncobj.journal
 import pysyncobj.pickle
 import pysyncobj.tcp_server
 import pysyncobj.transport
-from pysyncobj import FAIL_REASON, SyncObj, SyncObjConf, replicated
-from pysyncobj.monotonic import monotonic as library_monotonic
+from pysyncobj import FAIL_REASON, SyncObjConf, replicated
 from pysyncobj.node import Node, TCPNode
 from pysyncobj.tcp_connection import CONNECTION_STATE, TcpConnection
 from pysyncobj.tcp_server import SERVER_STATE
@@ -33,6 +33,7 @@ from pysyncobj.transport import TCPTransport
 from tidewarden.clock import Clock
 
 from .decide import Facts, Sighting, State, Times
+from .steady import FOLLOWER, Steady, library_now
 
 logger = logging.getLogger("tidewarden.raft")
 
@@ -103,11 +104,39 @@ def load(file: IO[bytes] | gzip.GzipFile) -> Any:
 
 
 class MetaStorer(pysyncobj.journal.MetaStorer):  # type: ignore[misc]  # the library has no types
-    """Term and vote beside the journal; unlike the stock one it does not take garbage for nothing."""
+    """Term and vote beside the journal; on the disk before anybody hears of them, and garbage is not taken for nothing."""
+
+    _stored: Any = None
 
     def getMeta(self) -> Any:
         path = Path(self.getPath())
         return loads(path.read_bytes()) if path.exists() else {}
+
+    def storeMeta(self, meta: Any) -> None:
+        if meta == self._stored:
+            return  # the library calls every second, whether anything changed or not
+        path = Path(self.getPath())
+        fresh = path.with_name(path.name + ".tmp")
+        with fresh.open("wb") as file:
+            file.write(pysyncobj.journal.dumps(meta))
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(path)
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+        self._stored = dict(meta)
+
+
+class FileJournal(pysyncobj.journal.FileJournal):  # type: ignore[misc]  # the library has no types
+    """The log; its entries are on the disk before the number that says they are there, and both before an answer."""
+
+    def _FileJournal__setLastRecordOffset(self, offset: int) -> None:
+        self.flush()
+        super()._FileJournal__setLastRecordOffset(offset)
+        self.flush()
 
 
 class Connection(TcpConnection):  # type: ignore[misc]  # the library has no types
@@ -163,12 +192,10 @@ def _peer_of(sock: socket.socket | None) -> str:
 
 
 class Transport(TCPTransport):  # type: ignore[misc]  # the library has no types
-    """Notes when whom was heard, and lets nobody but members in: no utility messages, no read-only nodes."""
+    """Lets nobody but members in: no utility messages, no read-only nodes."""
 
     def __init__(self, voter: Voter, own: TCPNode, others: set[TCPNode]) -> None:
         self._clock, self._times = voter.clock, voter.times
-        self.leader_heard = self._clock.monotonic()
-        self.heard: dict[str, float] = {}
         self.strangers_refused = 0
         self._strangers: dict[Connection, float] = {}
         self._complained = self._rebound = float("-inf")
@@ -226,11 +253,11 @@ class Transport(TCPTransport):  # type: ignore[misc]  # the library has no types
         if not isinstance(message, dict) or not isinstance(message.get("type"), str):
             self._connections[node].refuse("it sent no Raft message")
             return
-        now = self._clock.monotonic()
-        self.heard[node.id] = now
-        if message["type"] == "append_entries" and message["term"] >= self._syncObj.raftCurrentTerm:
-            self.leader_heard = now
         super()._onMessageReceived(node, message)
+
+    def send(self, node: Node, message: Any) -> bool:
+        sent: bool = super().send(node, self._syncObj.outgoing(message))
+        return sent
 
     def _onTick(self) -> None:
         super()._onTick()
@@ -261,22 +288,23 @@ class Transport(TCPTransport):  # type: ignore[misc]  # the library has no types
         self.strangers_refused += 1
 
 
-class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
+class Voter(Steady):
     """
-    One member's Raft: the library's object with our transport and our replicated facts.
+    One member's Raft: the library's object with our rules, our transport and our replicated facts.
 
     Raises: OSError: it cannot listen. Nothing is left open then.
     """
 
+    transport: ClassVar[type] = Transport
+
     def __init__(self, own: str, addresses: Mapping[str, str], conf: SyncObjConf, times: Times, clock: Clock) -> None:
         # What is set before the library's constructor runs is ours; what is set after it is replicated state.
-        self.clock, self.times = clock, times
         self._names = {address: name for name, address in addresses.items()}
         self._addresses = dict(addresses)
         self._led_term, self._led_since = -1, float("-inf")
         others = [address for name, address in addresses.items() if name != own]
         try:
-            super().__init__(addresses[own], others, conf, transportClass=Transport)
+            super().__init__(addresses[own], others, conf, self.transport, times, clock)
         except OSError:
             self._SyncObj__raftLog._destroy()
             self.close()
@@ -295,10 +323,9 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
 
     def sight(self, ticked: float) -> Sighting:
         """What is to be seen now; ``ticked``: when the last good tick was over."""
-        transport = self._SyncObj__transport
         leads = self._isLeader()
         if leads:
-            transport.leader_heard = ticked
+            self.leader_heard = ticked
             if self._led_term != self.raftCurrentTerm:
                 self._led_term, self._led_since = self.raftCurrentTerm, ticked
         else:
@@ -312,9 +339,9 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
             commit=self.raftCommitIndex,
             facts=Facts(self.epoch, self.holder),
             ticked=ticked,
-            leader_heard=transport.leader_heard,
+            leader_heard=self.leader_heard,
             led_since=self._led_since,
-            heard={self._names[address]: at for address, at in transport.heard.items()},
+            heard={self._names[address]: at for address, at in self.heard.items()},
         )
 
     def strangers_refused(self) -> int:
@@ -332,19 +359,28 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
 
     def hold_off(self) -> None:
         """Do not stand for election for one longest election time from now."""
-        self._SyncObj__raftElectionDeadline = library_monotonic() + self.times.election_max_s
+        self._SyncObj__raftElectionDeadline = library_now() + self.times.election_max_s
 
     def step_down(self) -> None:
         """Be a follower of nobody yet, keeping term and vote."""
-        self._SyncObj__setState(STATES.index("follower"))
+        self._SyncObj__setState(FOLLOWER)
         self._SyncObj__raftLeader = None
         self.hold_off()
 
     def hand_over(self, name: str | None) -> int:
-        """Ask the member ``name`` (``None``: the one most caught up) to lead. Returns a fail reason, 0 when asked."""
+        """
+        Ask the member ``name`` (``None``: the one most caught up) to lead, and step down. Returns a fail reason, 0 when asked.
+
+        The lease ends before the question leaves: the others vote for who was asked though they hear a leader.
+        """
         answers: list[int] = []
         target = None if name is None else self._addresses[name]
+        lease_until, self.lease_until = self.lease_until, float("-inf")
         self.transferLeadership(target, lambda _, reason: answers.append(reason))
+        if answers[0] == SUCCESS:
+            self.step_down()
+        else:
+            self.lease_until = lease_until
         return answers[0]
 
     def give_up(self) -> None:
@@ -403,6 +439,7 @@ def _guard() -> None:
         module.loads = loads
     pysyncobj.pickle.load = load
     pysyncobj.journal.MetaStorer = MetaStorer
+    pysyncobj.journal.FileJournal = FileJournal
     pysyncobj.tcp_server.TcpConnection = pysyncobj.transport.TcpConnection = Connection
 
 

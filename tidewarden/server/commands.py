@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 
 from . import connection_verbs, lock_verbs, queue_verbs, schedule_verbs, session_verbs, token_verbs, upkeep_verbs
+from .demands import demands_of
 from .verbs import Command
 
 
@@ -12,6 +14,8 @@ def table(commands: Iterable[Command]) -> dict[bytes, Command]:
     """The commands by name in upper and in lower case; a mixed one is looked up in upper case."""
     found: dict[bytes, Command] = {}
     for command in commands:
+        if command.needs == "entry" and demands_of(command.name) is not None:
+            command = dataclasses.replace(command, needs="right")
         name = command.name.encode()
         found[name] = found[name.lower()] = command
     return found

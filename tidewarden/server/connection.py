@@ -12,7 +12,7 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, cast
 
-from tidewarden.errors import Error, Full, Internal
+from tidewarden.errors import Denied, Error, Full, Internal
 
 from . import replies
 from .flow import Flow
@@ -97,6 +97,8 @@ class Connection(Flow):
             self._read_ahead(len(data))
 
     def eof_received(self) -> bool:
+        if self._transport.get_extra_info("ssl_object") is not None:
+            return False  # with TLS there is no half: the transport closes whatever we say
         if self._held_up:
             self.hang_up()  # an answer that is there already still goes: its tasks are a session's, which may live on
             self.end_waits()
@@ -120,8 +122,8 @@ class Connection(Flow):
     # What handlers call.
 
     def enter(self, user: str) -> None:
-        """The peer has said who it is."""
-        self.peer.enter(user)
+        """The peer has said who it is, or its user's rights have changed. Raises: WrongPass: there is no such user now."""
+        self.peer.enter(user, self.server.users.rights(user))
         self._reader.request_bytes = self.server.request_bytes
 
     def leave(self) -> None:
@@ -139,6 +141,17 @@ class Connection(Flow):
         for slot in list(self._slots):
             if slot.waits:
                 slot.cancel()
+
+    def waits(self) -> bool:
+        """Whether a request of its waits."""
+        return self._held_up
+
+    def dismiss(self) -> None:
+        """Read and wait no more; close when what is under way is answered."""
+        self.hang_up()
+        self.end_waits()
+        if self._begun_count == 0:
+            self._pump()
 
     def idle(self) -> bool:
         """Whether nothing is under way and nothing held."""
@@ -231,7 +244,7 @@ class Connection(Flow):
                 self.last_command = name = command.name
                 self.server.calls[name] += 1
                 if command.needs not in self.peer.may:
-                    raise self.peer.kept_out(command)
+                    self._check(command, request)
                 if len(request) < command.least or len(request) > command.most:
                     raise command.misused(request)
                 plan = None if command.immediate else self.plan
@@ -265,6 +278,13 @@ class Connection(Flow):
         self._slots.append(slot)
         if self._held_up and self._closing:
             self.close()  # half closed: we would not see it go, and a task could be handed to a peer that is gone
+
+    def _check(self, command: Command, request: Request) -> None:
+        try:
+            self.peer.check(command, request)
+        except Denied as error:
+            self.server.users.deny(self.peer.user or "", self.peer.address, error)
+            raise
 
     def _unknown(self, request: Request) -> bytes:
         shown = request[0][:40].decode("utf-8", "backslashreplace")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -19,15 +20,20 @@ from aiohttp.http_exceptions import HttpProcessingError
 from tidewarden.clock import Clock
 from tidewarden.config import Config, is_loopback
 from tidewarden.errors import BadArg, Denied, Error, Internal, NoAuth, NotFound, TooBig
+from tidewarden.rights import ALL, Rights
+from tidewarden.tls import renew, server_context
 
 from . import metrics
+from .demands import ROUTES, lacking_for
 from .http_tokens import TokenRoutes
 from .parts import Cluster, Queues, Schedules, Tokens
+from .peer import denied
 from .replying import problem, respond
 from .users import Users
 
 log = logging.getLogger("tidewarden.server")
 
+RIGHTS: web.RequestKey[Rights] = web.RequestKey("rights", Rights)
 OPEN = ("/health/live", "/health/ready", "/leader")
 Stats = Callable[[], Mapping[str, Any] | Awaitable[Mapping[str, Any]]]
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -57,6 +63,7 @@ class HttpServer:
         users: shared with the RESP door; made from the configuration when absent.
         alive: why ``/health/live`` should say 503, or ``""``: asked per request, must not block.
         ready: the same for ``/health/ready``.
+        warning: what somebody should look at all the same; shown there.
         stats: for ``/metrics``, a part's name and its ``stats``; queues and tokens are asked anyway.
     """
 
@@ -72,6 +79,7 @@ class HttpServer:
         *,
         alive: Callable[[], str] = fine,
         ready: Callable[[], str] = fine,
+        warning: Callable[[], str] = fine,
         stats: Mapping[str, Stats] | None = None,
     ) -> None:
         self._config = config
@@ -81,12 +89,13 @@ class HttpServer:
         self._cluster = cluster
         self._alive = alive
         self._ready = ready
+        self._warning = warning
         self._stats = dict(stats or {})
         loopback = is_loopback(config.node.host)
         self._users = users or Users(config.users, clock, loopback=loopback)
-        self._loopback_only = loopback and not config.users
         self._runner: web.AppRunner | None = None
         self._site: web.TCPSite | None = None
+        self._tls: ssl.SSLContext | None = None
 
     async def start(self) -> None:
         """Listen. Raises: OSError: the port is taken or may not be bound."""
@@ -106,9 +115,15 @@ class HttpServer:
         )
         await self._runner.setup()
         node = self._config.node
-        self._site = web.TCPSite(self._runner, node.host, node.http_port)
+        self._tls = server_context(node.tls_cert, node.tls_key)
+        self._site = web.TCPSite(self._runner, node.host, node.http_port, ssl_context=self._tls)
         await self._site.start()
         log.info("HTTP door open", extra={"host": node.host, "port": self.port})
+
+    def reload(self) -> None:
+        """Go on with the certificate that is in its files now."""
+        if self._tls is not None:
+            renew(self._tls, self._config.node.tls_cert, self._config.node.tls_key)
 
     @property
     def port(self) -> int:
@@ -127,7 +142,9 @@ class HttpServer:
         """Who asks, and every error as JSON."""
         try:
             self._check_origin(request)
-            await self._check_user(request)
+            user = await self._check_user(request)
+            request[RIGHTS] = self._users.rights(user) if user else ALL
+            self._check_rights(request, user)
             return await handler(request)
         except Error as error:
             return problem(error)
@@ -147,25 +164,37 @@ class HttpServer:
 
     def _check_origin(self, request: web.Request) -> None:
         """A web page in somebody's browser must not reach a door that asks for no password (DNS rebinding, CSRF)."""
-        if not self._loopback_only:
+        if not self._users.open:
             return
         for name in ("Host", "Origin"):
             value = request.headers.get(name)
             if value is not None and not is_loopback(_host_of(value)):
                 raise Denied(f"This door serves its own machine alone: the {name} header must be a loopback address.")
 
-    async def _check_user(self, request: web.Request) -> None:
+    async def _check_user(self, request: web.Request) -> str:
+        """Who asks; empty: nobody in particular, where that is enough."""
         if request.path in OPEN:
-            return
+            return ""
         header = request.headers.get("Authorization", "")
         if not header:
             if self._users.open and not request.path.startswith("/v1/tokens"):
-                return
+                return ""
             raise NoAuth("Send Authorization: Bearer user:secret.")
         scheme, _, credentials = header.partition(" ")
         if scheme.lower() != "bearer" or not credentials.strip():
             raise NoAuth("Only Authorization: Bearer user:secret is understood.")
-        await self._authenticate(credentials.strip(), request.remote or "")
+        return await self._authenticate(credentials.strip(), _peer(request))
+
+    def _check_rights(self, request: web.Request, user: str) -> None:
+        resource = request.match_info.route.resource
+        if not user or resource is None or request.path in OPEN:
+            return
+        method = "GET" if request.method == "HEAD" else request.method
+        what = f"{method} {resource.canonical}"
+        if missing := lacking_for(request[RIGHTS], ROUTES.get((method, resource.canonical), what)):
+            error = denied(what, missing, user)
+            self._users.deny(user, _peer(request), error)
+            raise error
 
     async def _authenticate(self, credentials: str, peer: str) -> str:
         """``user:secret``, or a secret alone, which may have a colon itself."""
@@ -177,7 +206,10 @@ class HttpServer:
     def _health(self, ask: Callable[[], str]) -> Handler:
         async def health(request: web.Request) -> web.Response:
             complaint = ask()
-            return respond({"ok": not complaint, "reason": complaint}, 503 if complaint else 200)
+            found: dict[str, Any] = {"ok": not complaint, "reason": complaint}
+            if warning := self._warning():
+                found["warning"] = warning
+            return respond(found, 503 if complaint else 200)
 
         return health
 
@@ -194,9 +226,10 @@ class HttpServer:
         for part, ask in self._stats.items():
             samples.append((part, {}, await _asked(ask)))
         try:
-            if self._tokens is not None:
+            rights = request[RIGHTS]
+            if self._tokens is not None and (rights.allow_every("stats") or rights.allow_every("token:read")):
                 samples += metrics.of_tokens(await self._tokens.stats(), self._tokens.metrics())
-            names = await self._queues.names()
+            names = [name for name in await self._queues.names() if rights.see(name)]
             samples += [("queue", {"queue": name}, await self._queues.stats(name)) for name in names]
         except Error as error:
             # The node's own figures matter most just when the store is away.
@@ -218,6 +251,12 @@ async def _asked(ask: Stats) -> Mapping[str, Any]:
 def _numbers(status: Mapping[str, Any]) -> dict[str, Any]:
     found = {name: value for name, value in status.items() if isinstance(value, int | float) and name != "pid"}
     return {**found, "leads": int(status.get("role") == "leader"), "members": len(status.get("members") or ())}
+
+
+def _peer(request: web.Request) -> str:
+    """``host:port`` of who asks."""
+    name = request.transport.get_extra_info("peername") if request.transport is not None else None
+    return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else str(name or "local")
 
 
 def _host_of(header: str) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any
 
 from tidewarden.errors import BadArg, Draining, Error, Full
+from tidewarden.rights import Rights
 
 from . import replies
 from .options import Option, Options, data, number, text
@@ -57,7 +59,13 @@ def peek(connection: Connection, request: Request) -> Pending:
 def listing(connection: Connection, request: Request) -> Pending:
     """L.LIST"""
     fields = {"count": 100, "after": "", **LIST.parse(request, 1)}
-    return Pending(_locks(connection).page(**fields), _page)
+    return Pending(_seen(_locks(connection).page(**fields), connection.peer.rights), _page)
+
+
+async def _seen(page: Awaitable[tuple[list[dict[str, Any]], str]], rights: Rights) -> tuple[list[dict[str, Any]], str]:
+    """The page without locks to which the user has no right; the cursor goes on after them all the same."""
+    locks, after = await page
+    return [lock for lock in locks if rights.allow("lock", lock["name"])], after
 
 
 def _name(request: Request) -> str:

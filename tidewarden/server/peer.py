@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from tidewarden.errors import NoAuth
+from tidewarden.errors import Denied, NoAuth
+from tidewarden.rights import ALL, NONE, Rights
 
-from .verbs import Command, Needs
+from .demands import lacking_for
+from .verbs import Command, Needs, Request
 
-# What a command may need of a peer that was not let in, of one that was, of one with a name.
+# What a command may need of a peer that was not let in, of one that was, of one with a name, of one whose rights are
+# limited: what it asks is looked at one by one. The others' requests cost nothing more for there being rights.
 STRANGER: tuple[Needs, ...] = ("nothing",)
-GUEST: tuple[Needs, ...] = ("entry", "nothing")
-FRIEND: tuple[Needs, ...] = ("entry", "user", "nothing")
+GUEST: tuple[Needs, ...] = ("right", "entry", "nothing")
+FRIEND: tuple[Needs, ...] = ("right", "entry", "user", "nothing")
+LIMITED: tuple[Needs, ...] = ("entry", "nothing")
 
 
 class Peer:
@@ -22,7 +26,7 @@ class Peer:
         let_in: whether the door is open to those who have not said who they are.
     """
 
-    __slots__ = ("_let_in", "address", "agent", "may", "name", "since", "user")
+    __slots__ = ("_let_in", "address", "agent", "may", "name", "rights", "since", "user")
 
     def __init__(self, address: str, since: float, *, let_in: bool) -> None:
         self.address = address
@@ -33,18 +37,34 @@ class Peer:
         self.user: str | None = None  # the named user; None: nobody, or the default one where the door is open
         self.leave()
 
-    def enter(self, user: str) -> None:
-        """It has said who it is."""
+    def enter(self, user: str, rights: Rights = ALL) -> None:
+        """It has said who it is, or its user's rights have changed."""
         self.user = user
-        self.may = FRIEND
+        self.rights = rights
+        self.may = FRIEND if rights.whole else LIMITED
 
     def leave(self) -> None:
         """It is nobody, as at first and after RESET."""
         self.user = None
+        self.rights = ALL if self._let_in else NONE
         self.may = GUEST if self._let_in else STRANGER
 
-    def kept_out(self, command: Command) -> NoAuth:
-        """Why it may not use ``command``."""
+    def check(self, command: Command, request: Request) -> None:
+        """
+        Whether it may do what ``may`` alone does not say.
+
+        Raises: NoAuth: it has to say who it is. Denied: its user lacks a right, which is named. BadArg: what is asked cannot be told.
+        """
         if self.may is GUEST:
-            return NoAuth(f"{command.name} needs a named user: send AUTH user secret.")
-        return NoAuth("Authentication required: send AUTH user secret.")
+            raise NoAuth(f"{command.name} needs a named user: send AUTH user secret.")
+        if self.may is STRANGER:
+            raise NoAuth("Authentication required: send AUTH user secret.")
+        if not command.least <= len(request) <= command.most:
+            raise command.misused(request)
+        if missing := lacking_for(self.rights, command.name, request):
+            raise denied(command.name, missing, self.user or "")
+
+
+def denied(what: str, missing: str, user: str) -> Denied:
+    """The error for a right that ``user`` does not have."""
+    return Denied(f"{what} needs the right {missing}, which the user {user} does not have.")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import hiredis
 
-from tidewarden.errors import Draining
+from tidewarden.errors import Draining, WrongPass
 
 from .connection import Connection
 from .verbs import Command, Pending, Request
@@ -91,8 +91,12 @@ class RelayedConnection(Connection):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        if self._user is not None:
+        if self._user is None:
+            return
+        try:
             self.enter(self._user)
+        except WrongPass:
+            self.abort()  # a user of before the configuration was read anew; the other process is about to hear of it
 
     def admitted(self) -> int:
         """It counts where it came in; there is no limit to lines, for there is one to peers."""

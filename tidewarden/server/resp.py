@@ -6,18 +6,21 @@ import asyncio
 import logging
 import os
 import socket
+import ssl
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tidewarden import __version__
 from tidewarden.clock import Clock, sleep
-from tidewarden.config import Config, is_loopback
+from tidewarden.config import Config, User, is_loopback
 from tidewarden.errors import Error
+from tidewarden.tls import HANDSHAKE_S, renew, server_context
 
 from .commands import COMMANDS
 from .connection import Connection
 from .parts import Cluster, Locks, Queues, Schedules, Session, Tokens
+from .peer import GUEST
 from .sums import add_up
 from .users import DEFAULT_USER, Users
 
@@ -95,18 +98,22 @@ class RespServer:
         self._closing: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
         self._started = 0.0
+        self._tls: ssl.SSLContext | None = None
 
     async def start(self) -> None:
         """Listen. Raises: OSError: the port is taken or may not be bound."""
         self.loop = asyncio.get_running_loop()
         self._started = self.clock.monotonic()
         node = self.config.node
+        self._tls = server_context(node.tls_cert, node.tls_key)
         self._server = await self.loop.create_server(
             lambda: Connection(self),
             node.host,
             self._port,
             backlog=BACKLOG,
             reuse_port=self._shares_port or None,
+            ssl=self._tls,
+            ssl_handshake_timeout=HANDSHAKE_S if self._tls else None,
         )
         for listening in self._server.sockets:  # whoever is accepted inherits these
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -161,6 +168,7 @@ class RespServer:
             "refused_total": self.refused_total,
             "waiting": self.waiting,
             "logins_refused_total": self.users.failures_total,
+            "denied_total": dict(self.users.denied_total),
             "requests_total": dict(self.calls),
             "errors_total": dict(self.errors),
         }
@@ -185,6 +193,28 @@ class RespServer:
             self._closing.add(task)
             task.add_done_callback(self._ended)
         self._settled.set()
+
+    def reload(self, users: Sequence[User]) -> None:
+        """
+        Go on with these users, and with the certificate that is in its files now.
+
+        Whoever is gone, or has another secret, is cut off, and everybody who was let in without a name when that is over;
+        other rights count from the next request, and cut off who waits under the old ones.
+        """
+        if self._tls is not None:
+            renew(self._tls, self.config.node.tls_cert, self.config.node.tls_key)
+        gone, changed = self.users.reload(users)
+        for connection in list(self.connections):
+            name = connection.peer.user
+            if name is None:
+                if connection.peer.may is GUEST and not self.users.open:
+                    connection.dismiss()
+            elif name in gone or (name in changed and connection.waits()):
+                connection.dismiss()
+            elif name in changed:
+                connection.enter(name)
+        known = {"users": len(users), "gone": sorted(gone), "changed": sorted(changed)}
+        log.info("users read anew", extra=known)
 
     def settled(self) -> None:
         """A connection has nothing under way any more."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tidewarden.errors import BadArg, Error
 from tidewarden.queue.task import NewTask
@@ -37,7 +37,12 @@ def put(connection: Connection, request: Request) -> Pending:
 
 def listing(connection: Connection, request: Request) -> Pending:
     """S.LIST"""
-    return Pending(_schedules(connection).list(), replies.encode)
+    rights, schedules = connection.peer.rights, _schedules(connection)
+
+    async def seen() -> list[dict[str, Any]]:
+        return [row for row in await schedules.list() if rights.allow("schedule", row["name"])]
+
+    return Pending(seen(), replies.encode)
 
 
 def delete(connection: Connection, request: Request) -> Pending:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from tidewarden.errors import BadArg, Full
 from tidewarden.queue.task import Changes
 from tidewarden.queue.upkeep import ALL
+from tidewarden.rights import Rights
 
 from . import replies
 from .options import Option, Options, data, lowered, number, text
+from .parts import Queues
 from .queue_verbs import TASK_OPTIONS, integer, ok, queue_name
 from .verbs import ANY, Command, Pending, Request
 
@@ -180,21 +182,30 @@ def stats(connection: Connection, request: Request) -> Pending:
     if len(request) > 1:
         return Pending(queues.stats(queue_name(request[1]), **STATS.parse(request, 2)), replies.encode)
 
+    rights = connection.peer.rights
+
     async def every() -> dict[str, Mapping[str, Any]]:
-        return {name: await queues.stats(name) for name in await queues.names() if name[:1] != "_"}
+        return {name: await queues.stats(name) for name in await _seen(queues, rights)}
 
     return Pending(every(), replies.encode)
 
 
 def names(connection: Connection, request: Request) -> Pending:
     """Q.LIST"""
+    queues, rights = connection.server.queues, connection.peer.rights
     if LIST.parse(request, 1):
-        return Pending(connection.server.queues.topics(), replies.encode)
-    return Pending(_users_queues(connection.server.queues.names()), replies.encode)
+        return Pending(_seen_topics(queues, rights), replies.encode)
+    return Pending(_seen(queues, rights), replies.encode)
 
 
-async def _users_queues(found: Awaitable[list[str]]) -> list[str]:
-    return [name for name in await found if name[:1] != "_"]
+async def _seen(queues: Queues, rights: Rights) -> list[str]:
+    """The users' queues of which a user of these rights may know."""
+    return [name for name in await queues.names() if name[:1] != "_" and rights.see(name)]
+
+
+async def _seen_topics(queues: Queues, rights: Rights) -> dict[str, list[str]]:
+    topics = (await queues.topics()).items()
+    return {topic: [name for name in linked if rights.see(name)] for topic, linked in topics if rights.see(topic)}
 
 
 def config(connection: Connection, request: Request) -> Pending:

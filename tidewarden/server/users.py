@@ -1,4 +1,4 @@
-"""Who may enter: names and secrets checked for both doors, slowly on purpose and never in the loop's thread."""
+"""Who may enter, and what they may do: for both doors. Secrets are checked slowly on purpose and never in the loop's thread."""
 
 from __future__ import annotations
 
@@ -6,18 +6,23 @@ import asyncio
 import hmac
 import logging
 import os
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from tidewarden.clock import Clock, sleep
 from tidewarden.config import User, check_secret
-from tidewarden.errors import WrongPass
+from tidewarden.errors import Denied, WrongPass
+from tidewarden.rights import Rights
+
+from .penalties import Penalties
 
 log = logging.getLogger("tidewarden.server")
 
 FAILURE_DELAY_S = 0.25
-"""What a wrong secret costs the one who sent it; nobody else waits."""
+"""What a host's first wrong secret costs it; each further one twice as much, up to five seconds. Nobody else waits."""
 CHECKS_AT_ONCE = 2
+DENIALS_SAID_S = 1.0  # a user's refusals are logged at most so often
 DEFAULT_USER = "default"
 
 
@@ -33,20 +38,59 @@ class Users:
         loopback: whether only this machine can reach the door. There, and with no users, everybody is let in as
             ``default``; what needs a *named* user stays closed.
         clock: for the delay after a wrong secret.
+
+    ``denied_total`` counts refusals by user.
     """
 
     def __init__(self, users: Sequence[User], clock: Clock, *, loopback: bool) -> None:
-        self._hashes = {user.name: user.secret_hash for user in users}
         self._clock = clock
+        self._loopback = loopback
         self._key = os.urandom(32)
-        self._right: dict[bytes, str] = {}
         self._threads = ThreadPoolExecutor(CHECKS_AT_ONCE, thread_name_prefix="tidewarden-auth")
-        self.open = loopback and not users
+        self._denials_said: dict[str, float] = {}
+        self._penalties = Penalties()
         self.failures_total = 0
+        self.denied_total: Counter[str] = Counter()
+        self._take(users)
+
+    def reload(self, users: Sequence[User]) -> tuple[frozenset[str], frozenset[str]]:
+        """
+        Go on with these users, from now on.
+
+        Returns: the names of those who are gone or have another secret, and of those whose rights have changed.
+        """
+        hashes, rights = self._hashes, self._written
+        self._take(users)
+        gone = {name for name, secret_hash in hashes.items() if self._hashes.get(name) != secret_hash}
+        changed = {name for name, written in self._written.items() if rights.get(name, written) != written} - gone
+        return frozenset(gone), frozenset(changed)
+
+    def _take(self, users: Sequence[User]) -> None:
+        self._hashes = {user.name: user.secret_hash for user in users}
+        self._written = {user.name: user.rights for user in users}
+        self._rights = {user.name: Rights(user.rights) for user in users}
+        self._right: dict[bytes, str] = {}
+        self.open = self._loopback and not users
 
     def has(self, name: str) -> bool:
         """Whether there is a user of this name."""
         return name in self._hashes
+
+    def rights(self, name: str) -> Rights:
+        """What a user may do. Raises: WrongPass: there is no such user (any more)."""
+        found = self._rights.get(name)
+        if found is None:
+            raise WrongPass("No such user, or another secret.")
+        return found
+
+    def deny(self, user: str, peer: str, error: Denied) -> None:
+        """A request of ``user`` was refused with ``error``: it is counted, and logged now and then."""
+        self.denied_total[user] += 1
+        now = self._clock.monotonic()
+        if now - self._denials_said.get(user, -DENIALS_SAID_S) >= DENIALS_SAID_S:
+            self._denials_said[user] = now
+            total = self.denied_total[user]
+            log.warning("request denied", extra={"user": user, "peer": peer, "reason": str(error), "denials": total})
 
     def known(self, name: str, secret: str) -> str | None:
         """The user's name if this pair was right before; costs microseconds."""
@@ -59,25 +103,46 @@ class Users:
         Args:
             name: the user's; empty or ``default``: the one called so, or the only one there is.
             secret: in clear text.
-            peer: the caller's address, for the log.
+            peer: the caller's ``host:port``, for the log and for what its failures cost.
 
-        Raises: WrongPass: no such user, or another secret; after a quarter of a second.
+        Raises: WrongPass: no such user, or another secret; after a delay that grows with the host's failures, from a
+            quarter of a second to five; or too many such answers to that host are held back already.
         """
         found = self.known(name, secret)
         if found is not None:
             return found
+        host = self._penalties.of(peer)
+        async with host.turn:
+            found = self.known(name, secret)  # another of its connections may just have shown it
+            if found is None and not host.crowded:
+                found = await self._check(name, secret)
+        if found is not None:
+            return found
+        self.failures_total += 1
+        now = self._clock.monotonic()
+        if host.say(now):
+            failures = {"failures_of_host": host.failures + 1, "failures": self.failures_total}
+            log.warning("login refused", extra={"user": self._named(name)[:64], "peer": peer, **failures})
+        if host.crowded:
+            raise WrongPass("Too many logins from this address have failed. Try again in some seconds.")
+        host.held_back += 1
+        try:
+            await sleep(self._clock, host.fail(now) * FAILURE_DELAY_S)
+        finally:
+            host.held_back -= 1
+        raise WrongPass("No such user, or another secret.")
+
+    async def _check(self, name: str, secret: str) -> str | None:
+        """The user whose secret this is, by its hash."""
         user = self._named(name)
         # An unknown name costs as much as a known one: who is a user cannot be read off the time.
         secret_hash = self._hashes.get(user) or next(iter(self._hashes.values()), None)
         loop = asyncio.get_running_loop()
         right = secret_hash is not None and await loop.run_in_executor(self._threads, check_secret, secret, secret_hash)
-        if right and user in self._hashes:
+        if right and self._hashes.get(user) == secret_hash:
             self._right[self._mark(name, secret)] = user
             return user
-        self.failures_total += 1
-        log.warning("login refused", extra={"user": user[:64], "peer": peer, "failures": self.failures_total})
-        await sleep(self._clock, FAILURE_DELAY_S)
-        raise WrongPass("No such user, or another secret.")
+        return None
 
     def _named(self, name: str) -> str:
         """Stock clients call themselves ``default`` when they were given a password alone."""

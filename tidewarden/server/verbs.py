@@ -33,7 +33,7 @@ class Pending:
 
 
 Handler = Callable[["Connection", Request], "bytes | Pending | Slot"]
-Needs = Literal["nothing", "entry", "user"]
+Needs = Literal["nothing", "entry", "right", "user"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,7 +46,8 @@ class Command:
         handler: parses, calls one method, says how to render.
         least: fewest arguments, the verb's own name included.
         most: most of them.
-        needs: ``nothing``; ``entry``: the connection was let in; ``user``: it has named a user.
+        needs: ``nothing``; ``entry``: the connection was let in; ``right``: and may do it (:mod:`.demands`); ``user``:
+            and has named a user.
         usage: its arguments, for error messages and COMMAND DOCS.
         group: of verbs that one list shows together.
         immediate: acts at once inside MULTI, too.

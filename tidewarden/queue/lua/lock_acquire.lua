@@ -25,7 +25,7 @@ local function hold(name, fence, lease, lease_ms, holder)
   local r, lease_end, index = fresh_tries(), now + lease_ms, index_of(holder)
   r.lease, r.attempts, r.own, r.lease_ms, r.holder = lease, 1, true, lease_ms, holder
   tries_put(name, r)
-  redis.call('ZADD', key('leased:' .. index), text(lease_end), name)
+  redis.call('ZADD', key('leased:' .. index), text(lease_clock() + lease_ms), name)
   if index ~= holder then redis.call('ZADD', key('held'), '0', string.sub(holder, 2) .. name) end
   if not has(S.holders, index) then set('holders', with(S.holders, index)) end
   note(lease_end)
@@ -35,8 +35,8 @@ end
 local function acquire(name, owner, lease_ms, take, tell, holder)
   local t, r = task_get(name), tries_get(name)
   if t and r and r.holder ~= '' then
-    local lease_end = tonumber(redis.call('ZSCORE', key('leased:' .. index_of(r.holder)), name) or 0)
-    if lease_end > now then
+    local lease_end = tonumber(redis.call('ZSCORE', key('leased:' .. index_of(r.holder)), name) or 0) + S.lag
+    if lease_end > now or lease_doubt() and lease_end > known + S.lag then
       if string.sub(t.payload, 9) ~= owner then
         if tell then await_end(name) end
         return {0, 0, lease_end}

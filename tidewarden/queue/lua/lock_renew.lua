@@ -16,7 +16,7 @@ local function renew(name, fence, lease_ms)
     r.lease_ms = lease_ms
     tries_put(name, r)
   end
-  redis.call('ZADD', index, text(lease_end), name)
+  redis.call('ZADD', index, text(lease_clock() + lease_ms), name)
   note(lease_end)
   return {r.lease, lease_end}
 end

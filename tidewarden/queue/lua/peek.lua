@@ -17,7 +17,7 @@ local function show(id, state, score)
   local history = history_of(r)
   for i = 1, #history do history[i][5] = nil end
   tasks[#tasks + 1] = {id, state, t.payload, t.priority, t.due, t.deadline, r.attempts, r.losses, r.holder ~= '' and r.lease or 0,
-                       tonumber(score or 0), r.holder, r.reason, t.lease_ms, t.attempts_max, t.backoff_ms, t.expires, t.lane or '', history}
+                       tonumber(score or 0) + (state == 'leased' and S.lag or 0), r.holder, r.reason, t.lease_ms, t.attempts_max, t.backoff_ms, t.expires, t.lane or '', history}
 end
 if ARGV[3] == 'id' then
   show(ARGV[4])

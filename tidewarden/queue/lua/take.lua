@@ -106,6 +106,7 @@ while searching do
   if #picked < total then woke = false end -- what became ready in this call is taken: nobody need be told
 end
 
+local clock = lease_clock()
 local leased, shared, kept = {}, {}, {} -- score, id …: of the caller's, of sessions'; their entries in `held`
 local records = {} -- id, tries …
 local function lease(id, raw, tried, lease_ms, holder)
@@ -124,7 +125,7 @@ local function lease(id, raw, tried, lease_ms, holder)
     list = shared
     kept[#kept + 1], kept[#kept + 2] = '0', string.sub(holder, 2) .. id
   end
-  list[#list + 1], list[#list + 2] = now + lease_ms, id
+  list[#list + 1], list[#list + 2] = clock + lease_ms, id
   note(now + lease_ms)
   count('taken')
   return {id, r.lease, t.payload, r.attempts, t.deadline, now + lease_ms}

@@ -19,7 +19,7 @@ for i = 1, #items do
       tries_put(id, r)
     end
     local lease_end = now + r.lease_ms
-    redis.call('ZADD', index, lease_end, id)
+    redis.call('ZADD', index, lease_clock() + r.lease_ms, id)
     note(lease_end)
     reply[i] = lease_end
   else

@@ -24,7 +24,7 @@ for i = 1, #items do
   else
     local head, lease_end = row_head(row), now + lease_ms
     redis.call('HSET', INTENTS, account, struct.pack('>I4I4I6I6c8I8', head.grant, head.generation, now, lease_end, head.current, lease) .. CALLER)
-    redis.call('ZADD', key('leased:' .. index_of(r.holder)), text(lease_end), account)
+    redis.call('ZADD', key('leased:' .. index_of(r.holder)), text(lease_clock() + lease_ms), account)
     note(lease_end)
     r.lease_ms = lease_ms
     set_sticky(account, r, true)

@@ -2,9 +2,11 @@
 -- The shared files are put, in the order that queue/registry.py names, before every verb's, after the names KEYS and ARGV.
 -- They hold local functions only.
 -- KEYS    1 the shard's prefix `{cluster:queue:shard}`  2 the store's view counter, on an embedded store only
--- ARGV    1 now_ms (unix; "0": the store's TIME), and `/layout` in a queue that was cut anew  2 the caller's holder `node.boot` ("-": none)  3… the verb's own
+-- ARGV    1 now_ms (unix; "0": the store's TIME), or `-known` (the store's TIME, and `known` as below), or all of it as
+--         `now_ms~known~steps~lag`, and `/layout` in a queue that was cut anew  2 the caller's holder `node.boot` ("-": none)  3… the verb's own
 local P, CALLER
 local now, now_us
+local known -- the leases' clock as the caller's own measures it, never ahead; 0: it does not say (see lease_clock)
 local view -- the store's, read at the first lease
 local S -- the shard record, numbers as numbers
 local changed -- fields of the record to write back
@@ -24,7 +26,7 @@ local MODES = {keep = true, fail = true, replace = true}
 local function begin(keys, arguments)
   KEYS, ARGV = keys, arguments
   P, CALLER = KEYS[1], ARGV[2]
-  now, now_us, view, S, lanes, bucket_size = nil, nil, nil, nil, nil, nil
+  now, now_us, known, view, S, lanes, bucket_size = nil, nil, nil, nil, nil, nil, nil
   changed, counts, ended = {}, {}, {}
   joined, alarm_lowered, woke, counted, freed, growing = false, false, false, false, false, false
   pack, unpack_struct = struct.pack, struct.unpack
@@ -84,10 +86,27 @@ local function agree(layout)
   set('layout', layout)
 end
 
+-- The store's clock has stepped, so much in all; a caller that knows of more steps is believed.
+local function step(steps, lag)
+  if steps <= S.steps then return end
+  set('steps', steps)
+  set('lag', lag)
+  set('alarm', now) -- it was reckoned by the former lag
+  alarm_lowered = true
+end
+
+-- The leases' clock, by which they begin and end: the store's less `lag`, so that it runs on evenly when that one steps
+-- (docs/decisions/0015-clock.md). Until a step is found and `lag` follows, `known` says where it stands at least.
+local STEP_MS = 5000
+local function lease_clock() return math.max(now - S.lag, known) end
+
+-- Whether the store's clock seems to have stepped forward, so that nothing may be ended by it. The call may just have been under way long.
+local function lease_doubt() return known > 0 and now - S.lag > known + STEP_MS end
+
 -- What a field that the record lacks means. As a metatable: to write all of them into each record took as long as to read it.
 local ABSENT = {__index = {
   format = 0, epoch = 0, view = 0, n = 0, seq = 0, taken = 0, layout = 0,
-  pris = '', sweeper = '', holders = '', waiting = '', dead = '', roomless = '',
+  steps = 0, lag = 0, pris = '', sweeper = '', holders = '', waiting = '', dead = '', roomless = '',
   paused = 0, alarm = NEVER, tick = NEVER, awaited = 0, ttls = 0,
   buckets = 1, stored = 0, cut = 0, later = 0, capacity = 0,
   urgent_ms = 60000, lease_ms = 30000, late_share = 8, early_share = 16, order = 'bands', dedup_ms = 60000,
@@ -98,11 +117,13 @@ local function open()
   if S then return end -- a part of a batch
   local time = redis.call('TIME')
   local layout = 0
-  now = tonumber(ARGV[1])
+  local steps, lag
+  now, known = tonumber(ARGV[1]), 0
   if not now then
-    local at, known = string.match(ARGV[1], '^(%d+)/(%d+)$')
-    now, layout = tonumber(at), tonumber(known)
-  end
+    local at, seen, more, by, cut = string.match(ARGV[1], '^(%d+)~?(%d*)~?(%d*)~?(%-?%d*)/?(%d*)$')
+    if not at then refuse('BADARG the time does not parse: ' .. ARGV[1]) end
+    now, known, steps, lag, layout = tonumber(at), tonumber(seen) or 0, tonumber(more), tonumber(by) or 0, tonumber(cut) or 0
+  elseif now < 0 then now, known = 0, -now end
   if now == 0 then
     now_us = time[1] * 1000000 + time[2]
     now = math.floor(now_us / 1000)
@@ -118,6 +139,7 @@ local function open()
     refuse('INTERNAL the shard ' .. P .. ' has format ' .. text(S.format) .. '; this version reads 1: upgrade this node')
   end
   if S.layout ~= layout then agree(layout) end
+  if steps then step(steps, lag) end
 end
 
 -- Lists in the record: names separated by spaces, each at most once.

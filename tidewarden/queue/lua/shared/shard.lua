@@ -261,10 +261,10 @@ end
 
 -- The earliest thing that will happen by itself in this shard.
 local function next_event()
-  local at, head = delayed_head() or NEVER, nil
+  local at, head, soonest = delayed_head() or NEVER, nil, lease_doubt() and now + 200 or 0
   for holder in string.gmatch(S.holders, '%S+') do
     head = redis.call('ZRANGE', key('leased:' .. holder), 0, 0, 'WITHSCORES')
-    if head[2] then at = math.min(at, tonumber(head[2]))
+    if head[2] then at = math.min(at, math.max(soonest, tonumber(head[2]) + S.lag))
     elseif holder ~= CALLER then set('holders', without(S.holders, holder)) end
   end
   if S.ttls == 1 then
@@ -358,8 +358,9 @@ end
 local function promote(most)
   local moved = bury_expired(most)
   moved = moved + promote_due(most) + open_lanes(most)
+  local ended_till = text(lease_doubt() and known or now - S.lag)
   for holder in string.gmatch(S.holders, '%S+') do
-    local ids = redis.call('ZRANGEBYSCORE', key('leased:' .. holder), '-inf', text(now), 'LIMIT', 0, most)
+    local ids = redis.call('ZRANGEBYSCORE', key('leased:' .. holder), '-inf', ended_till, 'LIMIT', 0, most)
     for i = 1, #ids do
       local t, r = task_get(ids[i]), tries_get(ids[i])
       if t and r then end_lease(ids[i], t, r, 'expired')

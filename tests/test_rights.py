@@ -1,0 +1,91 @@
+"""What a user may do, as it is written."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidewarden.rights import ALL, KEPT_MAX, NONE, WORDS, Rights, fault_of, matches, parse
+
+
+@pytest.mark.parametrize(
+    "right", [*WORDS, "put:*", "take:a*b*", "stats:x/y:z", "admin:_tokens:*", "lock:job+1", "schedule:*"]
+)
+def test_these_are_rights(right: str) -> None:
+    assert fault_of(right) == ""
+
+
+@pytest.mark.parametrize(
+    ("right", "fault"),
+    [
+        ("", "allowed is one of all, put, take"),
+        ("putt:mails", "did you mean 'put'?"),
+        ("PUT", "allowed is one of"),
+        ("token", "token:read"),
+        ("token:red", "allowed is one of"),
+        ("token:read:shop/*", "allowed is token:read alone"),
+        ("all:*", "allowed is all alone"),
+        ("put:", "a pattern of 1 to 200 characters"),
+        ("put:" + "a" * 201, "a pattern of 1 to 200 characters"),
+        ("put:a b", "a queue's name"),
+        ("put:a?", "a queue's name"),
+        ("put:é", "a queue's name"),
+        ("take:_tokens*", "are the system's"),
+        ("lock:a b", "without blanks"),
+    ],
+)
+def test_these_are_none_and_it_is_said_why(right: str, fault: str) -> None:
+    assert fault in fault_of(right)
+
+
+def test_a_word_is_told_from_its_names() -> None:
+    assert parse("token:read") == ("token:read", None)
+    assert parse("put:a:b") == ("put", "a:b")
+    assert parse("put") == ("put", None)
+
+
+@given(st.text("ab*", max_size=8), st.text("ab", max_size=12))
+def test_a_star_is_any_run_of_characters(pattern: str, name: str) -> None:
+    assert matches(pattern, name) == bool(re.fullmatch(fnmatch.translate(pattern), name))
+
+
+def test_a_pattern_of_many_stars_costs_little() -> None:
+    assert not matches("*a" * 100, "a" * 99 + "b" * 1_000_000)
+
+
+def test_what_is_not_allowed_is_forbidden() -> None:
+    rights = Rights(("put:mails.*", "take", "token:read"))
+    assert rights.allow("put", "mails.welcome")
+    assert not rights.allow("put", "mails")
+    assert not rights.allow("admin", "mails.welcome")
+    assert rights.allow("take", "anything")
+    assert rights.allow_every("take")
+    assert not rights.allow_every("put")
+    assert rights.allow_every("token:read")
+    assert not rights.allow_every("token:write")
+    assert not rights.whole
+
+
+def test_who_may_use_a_queue_may_see_it() -> None:
+    assert Rights(("put:a",)).see("a")
+    assert not Rights(("put:a",)).see("b")
+    assert not Rights(("take",)).see("_locks")
+    assert Rights(("stats",)).see("_locks")
+
+
+def test_all_is_everything_and_no_right_nothing() -> None:
+    assert ALL.whole
+    assert ALL.allow("admin", "x")
+    assert ALL.allow_every("what comes later")
+    assert not NONE.allow("put", "x")
+    assert not NONE.see("x")
+
+
+def test_names_without_end_are_not_remembered_without_end() -> None:
+    rights = Rights(("put:a*",))
+    assert all(rights.allow("put", f"a{number}") for number in range(2 * KEPT_MAX))
+    assert len(rights._kept) <= KEPT_MAX

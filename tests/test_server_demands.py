@@ -1,0 +1,176 @@
+"""Which rights a request needs, at the RESP door."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import server_doubles as doubles
+
+from tidewarden.config import User, hash_generated
+from tidewarden.rights import Rights
+from tidewarden.server.commands import COMMANDS
+from tidewarden.server.demands import DEMANDS, OWN, ROUTES, lacking_for
+
+SECRET = doubles.SECRET
+TABLE = """
+Q.PUT mails.x body                              | put:mails.x
+Q.PUT mails.x body ID a WAIT 5                  | put:mails.x
+Q.WAIT q id 0                                   | put:q or admin:q
+Q.TAKE FROM q                                   | take:q
+Q.TAKE COUNT 3 WAIT 5 FROM q r                  | take:q
+Q.ACK q id 1                                    | take:q
+Q.ACK q id 1 id 2                               | take:q
+Q.RELEASE q id 1                                | take:q
+Q.FAIL q id 1                                   | take:q
+Q.TOUCH q id 1                                  | take:q
+Q.BURY q id 1                                   | take:q
+Q.PEEK q id                                     | take:q or admin:q
+Q.PEEK q STATE ready                            | take:q or admin:q
+Q.UPDATE q id PRIORITY 3                        | admin:q
+Q.UPDATE q id PAYLOAD LEASE                     | admin:q
+Q.UPDATE q id PRIORITY 3 LEASE 0                | admin:q
+Q.UPDATE q id PRIORITY 3 LEASE 7                | take:q or admin:q
+Q.DELETE q id                                   | admin:q
+Q.DELETE q id FORCE                             | admin:q
+Q.DELETE q id LEASE 0                           | admin:q
+Q.DELETE q id lease 7                           | take:q or admin:q
+Q.KICK q COUNT 1                                | admin:q
+Q.PAUSE q                                       | admin:q
+Q.RESUME q                                      | admin:q
+Q.PURGE q                                       | admin:q
+Q.RELEASEALL q                                  | admin:q
+Q.MOVE q COUNT 1 TO r                           | admin:q
+Q.MOVE q REASON TO TO r ALL                     | admin:q
+Q.LINK topic q                                  | admin:topic
+Q.UNLINK topic q                                | admin:topic
+Q.CONFIG q                                      | put:q or take:q or stats:q or admin:q
+Q.CONFIG q SET lease_ms 5                       | admin:q
+Q.CHECK                                         | admin
+Q.CHECK *                                       | admin
+Q.CHECK q REPAIR                                | admin:q
+Q.STATS q                                       | put:q or take:q or stats:q or admin:q
+Q.STATS                                         |
+Q.LIST                                          |
+Q.LIST TOPICS                                   |
+T.GET p/a                                       | token:read
+T.LIST                                          | token:read or token:write
+T.STATS                                         | token:read or token:write
+T.PUT p/a {}                                    | token:write
+T.REFRESH p/a                                   | token:write
+T.DELETE p/a                                    | token:write
+L.ACQUIRE job 5                                 | lock:job
+L.RENEW job 1 5                                 | lock:job
+L.RELEASE job 1                                 | lock:job
+L.PEEK job                                      | lock:job
+L.LIST                                          |
+S.PUT daily EVERY 1000 CATCHUP none q body      | schedule:daily
+S.DELETE daily                                  | schedule:daily
+S.LIST                                          |
+R.STATUS                                        |
+R.TRANSFER                                      | admin
+CLIENT LIST                                     | admin
+CLIENT ID                                       |
+PING                                            |
+INFO                                            |
+"""
+ROWS = [(row[0].split(), row[2].strip()) for line in TABLE.strip().splitlines() if (row := line.partition("|"))]
+
+
+def user(*rights: str) -> User:
+    return User(name="ada", secret_hash=hash_generated(SECRET), rights=rights)
+
+
+async def enter(door: Any) -> Any:
+    line = await door.dial()
+    assert await line.call("AUTH", "ada", SECRET) == b"OK"
+    return line
+
+
+@pytest.mark.parametrize(("request_", "missing"), ROWS, ids=lambda value: " ".join(value) or "no right")
+def test_each_verb_needs_what_the_table_says(request_: list[str], missing: str) -> None:
+    assert lacking_for(Rights(()), request_[0], [word.encode() for word in request_]) == missing
+    for word in missing.split(" or ") if missing else ():
+        words = (word.partition(":")[0] if not word.startswith("token") else word,)
+        assert lacking_for(Rights(words), request_[0], [part.encode() for part in request_]) in ("", "put:q")
+
+
+def test_every_name_in_a_request_counts() -> None:
+    rights = Rights(("take:q", "admin:q", "put:a", "schedule:s"))
+    assert lacking_for(rights, "Q.TAKE", b"Q.TAKE WAIT 5 FROM q r".split()) == "take:r"
+    assert lacking_for(rights, "Q.MOVE", b"Q.MOVE q REASON TO TO r ALL".split()) == "admin:TO"
+    assert lacking_for(rights, "Q.MOVE", b"Q.MOVE q ALL to r".split()) == "admin:r"
+    assert lacking_for(rights, "Q.LINK", b"Q.LINK q r".split()) == "admin:r"
+    assert lacking_for(rights, "S.PUT", b"S.PUT s AT 5 b x".split()) == "put:b"
+    assert lacking_for(rights, "S.PUT", b"S.PUT s AT 5 a x".split()) == ""
+
+
+def test_no_verb_is_forgotten_and_an_unknown_one_is_the_administrators() -> None:
+    for command in COMMANDS.values():
+        assert (command.name in OWN) != (command.needs in ("right", "user")), command.name
+    assert {command.name for command in COMMANDS.values() if command.group != "later"} - OWN <= {*DEMANDS, "R.TRANSFER"}
+    assert lacking_for(Rights(("put", "take")), "X.NEW", [b"X.NEW"]) == "admin"
+    assert set(ROUTES.values()) <= set(DEMANDS)
+
+
+async def test_a_right_that_is_missing_is_named_counted_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async with doubles.Door(users=(user("put:mails.*"),)) as door:
+        line = await enter(door)
+        assert await line.call("Q.PUT", "mails.a", "body")
+        for _ in range(3):
+            refusal = str(await line.call("q.put", "other", "body"))
+            assert refusal == "DENIED Q.PUT needs the right put:other, which the user ada does not have."
+        assert await line.call("PING") == b"PONG"
+        assert [call[1] for call in door.queues.calls] == ["mails.a"]
+        assert door.server.own_stats()["denied_total"] == {"ada": 3}
+    assert caplog.text.count("request denied") == 1  # a second has not gone by
+
+
+async def test_in_a_multi_too(caplog: pytest.LogCaptureFixture) -> None:
+    async with doubles.Door(users=(user("put:mails.*"),)) as door:
+        line = await enter(door)
+        line.send("MULTI", "Q.PUT other body", "EXEC")
+        assert [str(await line.reply()).partition(" ")[0] for _ in range(3)] == ["b'OK'", "DENIED", "EXECABORT"]
+        assert not door.queues.calls
+
+
+async def test_a_request_of_a_wrong_form_is_told_so() -> None:
+    async with doubles.Door(users=(user("put"),)) as door:
+        line = await enter(door)
+        for request in ("Q.PUT", "Q.TAKE WAIT FROM q", "S.PUT a b", "S.PUT a EVERY x q body", "Q.MOVE q", "Q.CONFIG"):
+            assert str(await line.call(*request.split())).startswith("BADARG"), request
+
+
+async def test_lists_show_what_the_user_may_see() -> None:
+    async with doubles.Door(users=(user("stats:mails.*", "lock:job*", "schedule:daily"),)) as door:
+
+        async def names() -> list[str]:
+            return ["_locks", "mails.a", "other"]
+
+        async def topics() -> dict[str, list[str]]:
+            return {"mails.all": ["mails.a", "other"], "rest": ["mails.a"]}
+
+        async def locks(count: int, after: str) -> Any:
+            return [{"name": "job1"}, {"name": "else"}], "on"
+
+        async def schedules() -> list[dict[str, Any]]:
+            return [{"name": "daily"}, {"name": "weekly"}]
+
+        door.queues.names, door.queues.topics = names, topics
+        door.locks.page, door.schedules.list = locks, schedules
+        line = await enter(door)
+        assert await line.call("Q.LIST") == [b"mails.a"]
+        assert await line.call("Q.LIST", "TOPICS") == [b"mails.all", [b"mails.a"]]
+        assert (await line.call("Q.STATS"))[::2] == [b"mails.a"]
+        assert await line.call("L.LIST") == [[[b"name", b"job1"]], b"on"]
+        assert await line.call("S.LIST") == [[b"name", b"daily"]]
+
+
+async def test_without_rights_one_sees_the_nodes_state_alone() -> None:
+    async with doubles.Door(users=(user(),)) as door:
+        line = await enter(door)
+        assert b"role" in await line.call("R.STATUS")
+        assert b"tidewarden_version" in await line.call("INFO")
+        assert await line.call("Q.LIST") == []
+        assert str(await line.call("T.GET", "p/a")).startswith("DENIED T.GET needs the right token:read")
+        assert str(await line.call("CLIENT", "LIST")).startswith("DENIED")

@@ -1,0 +1,103 @@
+"""Puts are refused before the store itself refuses; what drains it goes on, and it is told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from tidewarden.clock import ManualClock
+from tidewarden.errors import Error, Full
+from tidewarden.queue import NewTask
+from tidewarden.store.memory import LOOK_S, StoreMemory, margin_of
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+async def n0(node: Any) -> AsyncIterator[Any]:
+    one = await node("n0")
+    yield one
+    await one.link.call("CONFIG", "SET", "maxmemory", "0")
+
+
+async def fill(n0: Any, share: float) -> None:
+    """Set the limit so that this share of it is used, and look."""
+    memory = n0.queues.store_memory
+    await memory.look(n0.link)
+    await n0.link.call("CONFIG", "SET", "maxmemory", int(memory.used_bytes / share))
+    await memory.look(n0.link)
+
+
+def test_full_begins_at_the_margin_and_ends_beyond_it() -> None:
+    memory = StoreMemory()
+    seen = []
+    for used in (94, 95, 97, 94.5, 93.9, 93.7, 94.5, 95):
+        memory.heard(int(used * MIB), 100 * MIB)
+        seen.append(memory.full)
+    assert seen == [False, True, True, True, True, False, False, True]
+    assert memory.fills == 2
+    assert memory.warning() == "the store's memory is full: 99614720 of 104857600 bytes are used"
+    memory.heard(200 * MIB, 0)
+    assert (memory.full, memory.warning()) == (False, ""), "no limit"
+    assert margin_of(1 << 40) == 256 * MIB
+
+
+async def test_puts_are_refused_and_all_else_goes_on(n0: Any) -> None:
+    queues = n0.queues
+    session = queues.open_session()
+    for i in range(4):
+        await queues.put("q", NewTask(id=f"t{i}", payload=b"x"))
+    await fill(n0, 0.97)
+    assert queues.store_memory.full
+    outcomes: asyncio.Queue[Any] = asyncio.Queue()
+
+    class Receiver:
+        def done(self) -> bool:
+            return False
+
+        set_result = set_exception = staticmethod(outcomes.put_nowait)
+
+    for attempt in (
+        lambda: queues.put("q", NewTask(payload=b"new")),
+        lambda: queues.put_waiting("q", NewTask(payload=b"new"), 10),
+        lambda: queues.script("scheduler.put", "q", 0, []),
+        lambda: queues.script_on(n0.link, "tokens.put", "q", 0, []),
+    ):
+        with pytest.raises(Full, match="memory is full"):
+            await attempt()
+    assert queues.put_plain(b"q", b"new", Receiver())
+    assert isinstance(await outcomes.get(), Full)
+    assert (await n0.link.call("SET", "{tw}:grows", "1")) is not None, "the store itself has room yet"
+    taken = await queues.take(session, ["q"], count=3)
+    assert await queues.ack(session, "q", [(task.id, task.lease) for task in taken]) == [1, 1, 1]
+    both = await asyncio.gather(
+        queues.put("q", NewTask(payload=b"new")), queues.take(session, ["q"]), return_exceptions=True
+    )
+    assert isinstance(both[0], Full)
+    assert [task.id for task in both[1]] == ["t3"], "a put that is refused takes nothing along"
+    assert queues.store_memory.stats()["store_full_refused_total"] == 6
+    await fill(n0, 0.5)
+    assert await queues.put("q", NewTask(id="new")) == "new"
+
+
+async def test_it_looks_on_also_when_the_store_does_not_tell(n0: Any, caplog: pytest.LogCaptureFixture) -> None:
+    clock, memory = ManualClock(), StoreMemory()
+
+    class Mute:
+        calls = 0
+
+        async def call(self, *_words: str) -> bytes:
+            self.calls += 1
+            if self.calls < 3:
+                raise Error("unknown command 'INFO'")
+            return b"used_memory:99\r\nmaxmemory:100\r\n"
+
+    job = asyncio.create_task(memory.run(Mute(), clock))  # type: ignore[arg-type]
+    for _ in range(4):
+        await clock.advance(LOOK_S)
+    job.cancel()
+    assert memory.full
+    assert caplog.text.count("does not tell how full it is") == 1

@@ -1,0 +1,157 @@
+"""Doors that encrypt."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import certificate
+import httpx
+import pytest
+import redis.asyncio
+import server_doubles as doubles
+
+from tidewarden.client import AsyncClient
+from tidewarden.clock import SystemClock
+from tidewarden.config import load
+from tidewarden.errors import ConfigError
+from tidewarden.server import HttpServer
+from tidewarden.server.resp import RespServer
+from tidewarden.tls import fault_of, server_context
+
+SECRET = doubles.SECRET
+
+
+@asynccontextmanager
+async def doors(cert: str, key: str) -> AsyncIterator[tuple[RespServer, HttpServer]]:
+    """Both doors, on free ports, with that certificate."""
+    door = doubles.Door(users=(doubles.ADMIN,))
+    door.queues.time = now
+    node = replace(door.config.node, tls_cert=cert, tls_key=key)
+    parts = (door.queues, door.tokens, door.schedules, door.cluster, SystemClock())
+    resp = RespServer(replace(door.config, node=node), *parts)
+    http = HttpServer(replace(door.config, node=replace(node, base_port=-1)), *parts)
+    await resp.start()
+    await http.start()
+    try:
+        yield resp, http
+    finally:
+        await http.stop(0)
+        await resp.stop(0)
+
+
+async def now() -> list[bytes]:
+    return [b"1795258800", b"0"]
+
+
+@pytest.fixture
+def pem(tmp_path: Path) -> tuple[str, str]:
+    return certificate.make(tmp_path)
+
+
+async def peer_certificate(port: int) -> bytes:
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+    found = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+    writer.close()
+    assert isinstance(found, bytes)
+    return found
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+async def test_redis_py_and_httpx_come_in_by_tls(pem: tuple[str, str], protocol: int) -> None:
+    async with doors(*pem) as (resp, http):
+        options: dict[str, Any] = {"username": "admin", "password": SECRET, "ssl": True, "ssl_ca_certs": pem[0]}
+        async with redis.asyncio.Redis(host="127.0.0.1", port=resp.port, protocol=protocol, **options) as client:
+            assert await client.execute_command("Q.PUT", "q", "x" * 300_000, "ID", "a") == b"a"
+            row = (await client.execute_command("Q.TAKE", "WAIT", 5000, "FROM", "q"))[0]
+            assert len(row[3]) == 300_000
+        context = ssl.create_default_context(cafile=pem[0])
+        headers = {"Authorization": f"Bearer admin:{SECRET}"}
+        async with httpx.AsyncClient(verify=context, trust_env=False, headers=headers) as client:
+            answer = await client.get(f"https://127.0.0.1:{http.port}/v1/status")
+        assert answer.status_code == 200
+        assert answer.json()["role"]
+
+
+async def test_the_sdk_comes_in_by_tls(pem: tuple[str, str]) -> None:
+    async with doors(*pem) as (resp, _):
+        url = f"rediss://admin:{quote(SECRET)}@127.0.0.1:{resp.port}?ca={pem[0]}"
+        async with AsyncClient(url) as client:
+            assert await client.queue("q").put(b"x", id="a")
+
+
+async def test_without_tls_nobody_comes_in(pem: tuple[str, str]) -> None:
+    async with doors(*pem) as (resp, http):
+        reader, writer = await asyncio.open_connection("127.0.0.1", resp.port)
+        writer.write(b"*1\r\n$4\r\nPING\r\n")
+        async with asyncio.timeout(20):
+            assert b"PONG" not in await reader.read()
+        writer.close()
+        with pytest.raises(httpx.HTTPError):
+            async with httpx.AsyncClient(trust_env=False) as client:
+                await client.get(f"http://127.0.0.1:{http.port}/health/live")
+        assert not resp.connections
+
+
+async def test_a_peer_that_goes_frees_what_it_held(pem: tuple[str, str], caplog: pytest.LogCaptureFixture) -> None:
+    async with doors(*pem) as (resp, _):
+        context = ssl.create_default_context(cafile=pem[0])
+        _, writer = await asyncio.open_connection("127.0.0.1", resp.port, ssl=context)
+        writer.write(doubles.framed(("AUTH", "admin", SECRET)) + doubles.framed("Q.TAKE WAIT 60000 FROM q"))
+        async with asyncio.timeout(20):
+            while resp.waiting == 0:
+                await asyncio.sleep(0.001)
+            writer.close()
+            while resp.connections:
+                await asyncio.sleep(0.001)
+        assert resp.waiting == 0
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+async def test_a_fresh_certificate_is_taken_up_and_an_unfit_one_is_not(tmp_path: Path, pem: tuple[str, str]) -> None:
+    fresh = certificate.make(tmp_path, "fresh")
+    async with doors(*pem) as (resp, http):
+        old = await peer_certificate(resp.port)
+        for source, target in zip(fresh, pem, strict=True):
+            shutil.copy(source, target)
+        resp.reload((doubles.ADMIN,))
+        http.reload()
+        new = await peer_certificate(resp.port)
+        assert new != old
+        assert await peer_certificate(http.port) == new
+        Path(pem[1]).write_text("rubbish")
+        resp.reload((doubles.ADMIN,))
+        assert await peer_certificate(resp.port) == new
+
+
+def test_what_is_wrong_with_the_files_is_said(tmp_path: Path, pem: tuple[str, str]) -> None:
+    other, locked = certificate.make(tmp_path, "other"), certificate.make(tmp_path, "locked", b"word")
+    (tmp_path / "rubbish").write_text("rubbish")
+    assert fault_of(*pem) == ""
+    assert "belong together" in fault_of(pem[0], other[1])
+    assert "belong together" in fault_of(str(tmp_path / "rubbish"), pem[1])
+    assert "encrypted" in fault_of(*locked)
+    assert "No such file" in fault_of("/no/such", pem[1])
+    assert server_context("", "") is None
+
+
+def test_the_configuration_wants_both_and_fitting(tmp_path: Path, pem: tuple[str, str]) -> None:
+    assert load(None, {}, {"node.tls_cert": pem[0], "node.tls_key": pem[1]}).node.tls_cert == pem[0]
+    for flags, problem in (
+        ({"node.tls_cert": pem[0]}, "node.tls_key: found none; allowed with node.tls_cert"),
+        ({"node.tls_key": pem[1]}, "node.tls_cert: found none; allowed with node.tls_key"),
+        ({"node.tls_cert": pem[0], "node.tls_key": str(tmp_path)}, "allowed: two PEM files"),
+    ):
+        with pytest.raises(ConfigError) as found:
+            load(None, {}, flags)
+        assert problem in str(found.value)

@@ -1,0 +1,61 @@
+"""
+The clock of leases, as one node knows it: the store's, less what that one has stepped, so that it runs on evenly.
+
+See docs/decisions/0015-clock.md. Nothing here asks anybody; :mod:`tidewarden.cluster.store_clock` does, and tells what it heard.
+"""
+
+from __future__ import annotations
+
+from tidewarden.clock import Clock
+
+STEP_MS = 5000  # the store's clock went so much faster or slower than ours between two looks: it was stepped
+LATE_S = 1.0  # an answer that took longer says too little of the moment at which it was given
+
+
+class LeaseClock:
+    """
+    ``steps`` steps of the store's clock are known, ``lag_ms`` in all (forward ones count positive).
+
+    Until the first :meth:`heard` nothing is known, and scripts are told nothing.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._ahead_ms: int | None = None  # of our monotonic clock, never too much
+        self.steps = 0
+        self.lag_ms = 0
+
+    def known_ms(self) -> int:
+        """Where the leases' clock stands now: never more than that, and a little less at most; 0: not known."""
+        return 0 if self._ahead_ms is None else int(self._clock.monotonic() * 1000) + self._ahead_ms
+
+    def stamp(self, cut: str) -> str | int:
+        """How scripts are told (see ``lua/shared/record.lua``); ``cut`` comes last."""
+        known_ms = self.known_ms()
+        if self.steps:
+            return f"0~{max(0, known_ms)}~{self.steps}~{self.lag_ms}{cut}"
+        return f"0~{max(0, known_ms)}{cut}" if cut else min(0, -known_ms)
+
+    def heard(self, sent: float, time_ms: int, steps: int, lag_ms: int) -> int:
+        """
+        The store's clock said ``time_ms``, at some moment between ``sent`` (monotonic seconds) and now.
+
+        ``steps`` and ``lag_ms`` are what is written down there.
+
+        Returns: by how much it has stepped (ms) since it was heard last, 0 when that is not certain or others have found it already.
+        """
+        now = self._clock.monotonic()
+        first, others = self._ahead_ms is None, steps != self.steps
+        self.steps, self.lag_ms = steps, lag_ms
+        least_ms, most_ms = time_ms - lag_ms - int(now * 1000), time_ms - lag_ms - int(sent * 1000)
+        if not (first or others):
+            assert self._ahead_ms is not None
+            if least_ms - self._ahead_ms > STEP_MS:
+                return least_ms - self._ahead_ms
+            if most_ms - self._ahead_ms < -STEP_MS:
+                return most_ms - self._ahead_ms
+        if now - sent <= LATE_S:
+            self._ahead_ms = least_ms  # clocks drift apart, a little in a second
+        elif others:
+            self._ahead_ms = None
+        return 0

@@ -1,0 +1,122 @@
+"""
+Leases that nobody knows of: a take whose answer was lost with the connection to the store. They end here, as releases.
+
+Without this they would last their whole time, and count as attempts. Leases of shared sessions are left alone: another node,
+or a connection yet to come, may know of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+
+from tidewarden.clock import Clock, sleep
+from tidewarden.errors import Error, StoreDown
+from tidewarden.queue.session import Session
+from tidewarden.queue.shard import Shard
+
+log = logging.getLogger("tidewarden.queue")
+
+PAGE = 500
+RETRY_S = 0.5
+AGAIN_S = 5.0  # a call that the store had not read yet when its connection was lost has been run, or never will be
+SETTLE_S = 1.0  # what was answered before the list was is handed to its session by then
+
+Known = set[tuple[str, str, int]]
+
+
+class Strays:
+    """
+    Looks through a shard after :meth:`lost`, once for many of these.
+
+    ``holder()`` is this process's; ``sessions()`` all that are open; ``arriving()`` what
+    takes have got that is no session's yet, by queue, id and lease number.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        holder: Callable[[], str],
+        sessions: Callable[[], Iterable[Session]],
+        arriving: Callable[[], Iterable[tuple[str, str, int]]],
+    ) -> None:
+        self._clock = clock
+        self._holder = holder
+        self._sessions = sessions
+        self._arriving = arriving
+        self._looks: dict[Shard, asyncio.Task[None]] = {}
+        self._again: set[Shard] = set()
+        self.released = 0
+
+    def lost(self, shard: Shard) -> None:
+        """The answer of a take in this shard was lost."""
+        if shard in self._looks:
+            self._again.add(shard)
+        else:
+            self._begin(shard)
+
+    def _begin(self, shard: Shard) -> None:
+        task = self._looks[shard] = asyncio.get_running_loop().create_task(self._look(shard, self._holder()))
+        task.add_done_callback(lambda done: self._looked(shard, done))
+
+    def _looked(self, shard: Shard, done: asyncio.Task[None]) -> None:
+        del self._looks[shard]
+        if not done.cancelled() and done.exception() is not None:
+            log.error("leases that nobody knows of in %s end by their time", shard.queue, exc_info=done.exception())
+        elif shard in self._again and not done.cancelled():
+            self._again.discard(shard)
+            self._begin(shard)
+
+    async def _look(self, shard: Shard, holder: str) -> None:
+        """Release what is unknown of what the holder has, now and once more, for the lost call may be run yet."""
+        await self._release(shard, holder)
+        await sleep(self._clock, AGAIN_S)
+        await self._release(shard, holder)
+
+    async def _release(self, shard: Shard, holder: str) -> None:
+        """A process that registered anew holds nothing any more: the leader ends the former boot's."""
+        before = self.released
+        found = await self._list(shard, holder)
+        await sleep(self._clock, SETTLE_S)
+        while found and self._holder() == holder:
+            known = self.known()
+            page, found = found[:PAGE], found[PAGE:]
+            # An ack under way was sent before these are, on the same connection: then they find nothing.
+            ends = [
+                shard.end(task_id, lease, "release")
+                for task_id, lease in page
+                if (shard.queue, task_id, lease) not in known
+            ]
+            for end in await asyncio.gather(*ends, return_exceptions=True):
+                if isinstance(end, Error):
+                    log.debug("a lease that nobody knows of was not released: %s", end)
+                elif isinstance(end, BaseException):
+                    raise end
+                else:
+                    self.released += end
+        if self.released > before:
+            log.info(
+                "%d leases of %s were released: their takes' answers had been lost", self.released - before, shard.queue
+            )
+
+    async def _list(self, shard: Shard, holder: str) -> list[tuple[str, int]]:
+        """What the holder has in this shard at one moment after the store is back."""
+        found: list[tuple[str, int]] = []
+        seen, more = 0, True
+        while more and self._holder() == holder:
+            try:
+                *flat, looked = await shard.run("queue.mine", (seen, PAGE))
+            except StoreDown:
+                await sleep(self._clock, RETRY_S)
+                continue
+            seen, more = seen + looked, looked == PAGE
+            found += [(row.decode("utf-8", "surrogateescape"), n) for row, n in zip(flat[::2], flat[1::2], strict=True)]
+        return found
+
+    def known(self) -> Known:
+        """Every lease that somebody of this process knows of, by queue, id and number."""
+        known: Known = set(self._arriving())
+        for session in self._sessions():
+            known.update((queue, task_id, lease) for (queue, task_id), (lease, _) in session.held.items())
+        return known

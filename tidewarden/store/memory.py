@@ -1,0 +1,99 @@
+"""How full the store's memory is: asked for once a second, so that what grows is refused before the store itself refuses."""
+
+from __future__ import annotations
+
+import logging
+
+from tidewarden.clock import Clock, sleep
+from tidewarden.errors import Error, Full, StoreDown
+from tidewarden.store.check import parse_info
+from tidewarden.store.link import Link
+
+log = logging.getLogger("tidewarden.store")
+
+LOOK_S = 1.0
+MARGIN_SHARE = (
+    0.05  # of the store's maxmemory is kept free for what has to be written also when nothing more is taken in
+)
+MARGIN_BYTES_MAX = 256 << 20
+
+
+def margin_of(max_bytes: int) -> int:
+    """How many bytes of the store's ``maxmemory`` are kept free."""
+    return min(round(max_bytes * MARGIN_SHARE), MARGIN_BYTES_MAX)
+
+
+class StoreMemory:
+    """
+    ``full``: nothing that makes the store grow is to be sent. It begins when only the margin is free, and ends
+    when a quarter of that is free beside it.
+
+    ``max_bytes`` is 0 where the store has no limit: then it is never full by our word.
+    """
+
+    def __init__(self) -> None:
+        self.full = False
+        self.used_bytes = 0
+        self.max_bytes = 0
+        self.fills = 0
+        self.refused = 0
+
+    def heard(self, used_bytes: int, max_bytes: int) -> None:
+        """So much of so much is used."""
+        self.used_bytes, self.max_bytes = used_bytes, max_bytes
+        margin = margin_of(max_bytes)
+        limit = max_bytes - (margin + margin // 4 if self.full else margin)
+        full = max_bytes > 0 and used_bytes >= limit
+        if full and not self.full:
+            self.fills += 1
+            log.error(
+                "%s; puts are refused until tasks are acknowledged, or its maxmemory is raised", self.warning(True)
+            )
+        elif self.full and not full:
+            log.warning("the store's memory has room again: %d of %d bytes are used", used_bytes, max_bytes)
+        self.full = full
+
+    def refusal(self) -> Full:
+        """What is said instead of sending something that grows."""
+        self.refused += 1
+        return Full(
+            f"the store's memory is full ({self.used_bytes:,} of {self.max_bytes:,} bytes);"
+            " take and acknowledge tasks, or raise its maxmemory"
+        )
+
+    def warning(self, full: bool | None = None) -> str:
+        """That it is full, or ""."""
+        if not (self.full if full is None else full):
+            return ""
+        return f"the store's memory is full: {self.used_bytes} of {self.max_bytes} bytes are used"
+
+    async def look(self, link: Link) -> None:
+        """Ask once. Raises: StoreDown; Error: the store does not tell."""
+        info = parse_info(await link.call("INFO", "memory"))
+        # Buffers to replicas and of the log count for no limit (https://redis.io/docs/latest/develop/reference/eviction).
+        uncounted = int(info.get("mem_not_counted_for_evict", "0"))
+        self.heard(int(info.get("used_memory", "0")) - uncounted, int(info.get("maxmemory", "0")))
+
+    async def run(self, link: Link, clock: Clock) -> None:
+        """Look until cancelled; a store that is away, or does not tell, is as full as it was last."""
+        told = False
+        while True:
+            try:
+                await self.look(link)
+            except StoreDown:
+                log.debug("the store is away; its memory is not known")
+            except (Error, ValueError) as error:
+                if not told:
+                    log.warning("the store does not tell how full it is (%s); it refuses by itself then", error)
+                told = True
+            await sleep(clock, LOOK_S)
+
+    def stats(self) -> dict[str, int]:
+        """Numbers for /metrics."""
+        return {
+            "store_full": int(self.full),
+            "store_used_bytes": self.used_bytes,
+            "store_max_bytes": self.max_bytes,
+            "store_fills_total": self.fills,
+            "store_full_refused_total": self.refused,
+        }

@@ -1,0 +1,51 @@
+"""The node's certificate: how its doors encrypt, and what is wrong with the files."""
+
+from __future__ import annotations
+
+import logging
+import ssl
+
+log = logging.getLogger("tidewarden.server")
+
+HANDSHAKE_S = 10.0
+"""Longest a handshake may take, seconds; who is slower is cut off."""
+
+
+def server_context(cert: str, key: str) -> ssl.SSLContext | None:
+    """
+    How a door encrypts, by the files with its certificate (and those that vouch for it) and its key; None: not at all.
+
+    ``load_cert_chain`` on the result has it go on with fresh files, for connections from then on.
+
+    Raises: OSError, ssl.SSLError: a file cannot be read, or the two do not belong together.
+    """
+    if not cert:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(cert, key, password=_no_password)
+    return context
+
+
+def renew(context: ssl.SSLContext, cert: str, key: str) -> None:
+    """Have ``context`` go on with what the files hold now, for connections from now on; what is unfit is told in the log."""
+    if fault := fault_of(cert, key):
+        log.error("the certificate was not read anew: %s", fault, extra={"cert": cert, "key": key})
+    else:
+        context.load_cert_chain(cert, key)
+
+
+def fault_of(cert: str, key: str) -> str:
+    """What is wrong with the files: what was found. Empty: nothing."""
+    try:
+        server_context(cert, key)
+    except ssl.SSLError as error:
+        return f"no PEM certificate and key that belong together ({error.reason or error})"
+    except (OSError, ValueError) as error:
+        return f"files that cannot be used: {getattr(error, 'strerror', None) or error}"
+    return ""
+
+
+def _no_password() -> str:
+    """Without it OpenSSL would ask whoever sits at the terminal."""
+    raise ValueError("the key is encrypted")
