@@ -88,13 +88,22 @@ class SentinelSet:
         )
 
     def _whole(self, port: int) -> bool:
-        """Whether it answers, and every replica so far gets what is written: "online" comes after its first word, a second later."""
+        """
+        Whether it answers, and a replica has what was written after its link said "connected": what is written from then on
+        may come a second later, and is lost with a primary that is killed before.
+        """
         try:
-            self.client(port).ping()
-            told = self.client(self.ports[0]).info("replication")
+            client = self.client(port)
+            if port == self.ports[0]:
+                return bool(client.ping())
+            if client.execute_command("ROLE")[3] != "connected":
+                return False
+            mark = secrets.token_hex(8)
+            self.client(self.ports[0]).set("probe", mark, px=60_000)
+            wait(lambda: client.get("probe") == mark)
         except redis.RedisError:
             return False
-        return port == self.ports[0] or told.get("slave0", {}).get("state") == "online"
+        return True
 
     def _ready(self, port: int) -> bool:
         try:
