@@ -27,8 +27,6 @@ from tidewarden.raft.decide import Times
 TIMES = Times()
 STEP_S = 2e-5
 """Time goes on by so much at each look at the clock: the library waits for it in loops."""
-NOTICED_S = pysync.UNANSWERED_MS / 1000
-"""A link that is cut for longer is closed by both kernels."""
 SETTLE_S = 6.0
 """After the last fault a leader is there, and everybody has everything, within so much."""
 
@@ -65,6 +63,8 @@ class World:
         """``late``: share of messages that come late and out of order; ``batch_bytes``: how much of a snapshot one holds."""
         self.seed, self.breed, self.late, self.batch_bytes = seed, breed, late, batch_bytes
         self.delay_s = 0.002
+        # When a cut link is closed: by us, or for the stock library by the kernel.
+        self.noticed_s = TIMES.link_s if issubclass(breed, Ours) else pysync.UNANSWERED_MS / 1000
         self.beliefs = False  # whether the stock library's word for leadership is judged as a lease
         self.now = 1000.0
         self.random = random.Random(seed)
@@ -165,7 +165,7 @@ class World:
     def heal(self, *links: tuple[str, str]) -> None:
         """Mend these links, or all; what was held arrives now, in its order."""
         for link in links or tuple(self.cuts):
-            if self.now - self.cuts.pop(link, self.now) > NOTICED_S:
+            if self.now - self.cuts.pop(link, self.now) > self.noticed_s:
                 self.healed[link] = self.now
             for data in self.holding.pop(link, ()):
                 self.post(*link, data, self.now + self.delay_s)
@@ -178,7 +178,7 @@ class World:
         if member.voter is None:
             return None
         for link in ((own, other), (other, own)):
-            if link in self.cuts and self.now - self.cuts[link] > NOTICED_S:
+            if link in self.cuts and self.now - self.cuts[link] > self.noticed_s:
                 return None
             if link not in self.cuts and self.now - self.healed.get(link, -math.inf) < TIMES.retry_s:
                 return None

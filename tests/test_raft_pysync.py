@@ -72,6 +72,17 @@ class Peer:
         except ConnectionResetError:
             return True
 
+    def hear(self, kind: str) -> None:
+        """Wait for a message of this kind."""
+        while self.receive()[1]["type"] != kind:
+            pass
+
+    def hear_end(self) -> None:
+        """Wait until the other side closes the connection, whatever it sends before."""
+        with contextlib.suppress(ConnectionResetError):
+            while self.socket.recv(4096):
+                pass
+
     def _exactly(self, count: int) -> bytes:
         data = b""
         while len(data) < count:
@@ -267,9 +278,8 @@ async def test_a_member_is_heard_and_its_older_connection_closed(member: Callabl
         await asyncio.to_thread(peer.greet)
         peer.send(own["n1"])
         peers.append(peer)
-        vote = await asyncio.to_thread(peer.receive)
-        assert vote[1]["type"] == "pre_vote"
-    assert await closed(peers[0])
+        await asyncio.to_thread(peer.hear, "pre_vote")
+    await asyncio.to_thread(peers[0].hear_end)
     heartbeat = {"type": "append_entries", "term": 10**6, "commit_index": 1, "entries": [], "prevLogIdx": 1}
     peers[1].send(heartbeat | {"prevLogTerm": 0})
     end = time.monotonic() + 20
@@ -286,6 +296,23 @@ async def test_a_member_is_heard_and_its_older_connection_closed(member: Callabl
     assert raft.leader() is None
     for peer in peers:
         peer.socket.close()
+
+
+async def test_a_link_that_falls_silent_is_closed_and_one_that_speaks_is_not(member: Callable[..., Any]) -> None:
+    raft = await member(pace=0.5, peer=True)
+    peer = Peer(port_of(raft), encrypt=True)
+    await asyncio.to_thread(peer.greet)
+    peer.send(raft._addresses["n1"])
+    kinds = set()
+    began = time.monotonic()
+    while time.monotonic() < began + 3 * raft._times.link_s or "ping" not in kinds:
+        assert time.monotonic() < began + 20
+        peer.send({"type": "ping"})
+        kinds.add((await asyncio.to_thread(peer.receive))[1]["type"])
+    assert kinds == {"pre_vote", "ping"}  # it asks for ever, and stands in no term
+    assert raft.term == 0
+    await asyncio.to_thread(peer.hear_end)
+    peer.socket.close()
 
 
 async def test_the_silent_and_the_many_are_sent_away(member: Callable[..., Any]) -> None:

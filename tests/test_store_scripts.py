@@ -33,6 +33,7 @@ VERBS = [
     "lock_renew",
     "lose",
     "make",
+    "mine",
     "pause",
     "peek",
     "pick",
@@ -59,7 +60,7 @@ VERBS = [
 def test_every_verb_has_a_script_by_its_room_and_file() -> None:
     scripts = Scripts(SHARED, ("tidewarden.queue",), plain=("tidewarden.cluster",))
     assert {script.name for script in scripts} == {f"queue.{verb}" for verb in VERBS} | {
-        "cluster.beat", "cluster.bury", "cluster.claim",
+        "cluster.beat", "cluster.bury", "cluster.claim", "cluster.clock",
     }  # fmt: skip
     for script in scripts:
         assert script.sha == hashlib.sha1(script.source).hexdigest()

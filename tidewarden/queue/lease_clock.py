@@ -20,21 +20,24 @@ class LeaseClock:
     """
 
     def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+        self._monotonic = clock.monotonic
         self._ahead_ms: int | None = None  # of our monotonic clock, never too much
         self.steps = 0
         self.lag_ms = 0
 
     def known_ms(self) -> int:
         """Where the leases' clock stands now: never more than that, and a little less at most; 0: not known."""
-        return 0 if self._ahead_ms is None else int(self._clock.monotonic() * 1000) + self._ahead_ms
+        return 0 if self._ahead_ms is None else int(self._monotonic() * 1000) + self._ahead_ms
 
     def stamp(self, cut: str) -> str | int:
         """How scripts are told (see ``lua/shared/record.lua``); ``cut`` comes last."""
+        ahead_ms = self._ahead_ms
+        if not (self.steps or cut or ahead_ms is None):  # every call of every script comes by here
+            return min(0, -ahead_ms - int(self._monotonic() * 1000))
         known_ms = self.known_ms()
         if self.steps:
             return f"0~{max(0, known_ms)}~{self.steps}~{self.lag_ms}{cut}"
-        return f"0~{max(0, known_ms)}{cut}" if cut else min(0, -known_ms)
+        return f"0~{max(0, known_ms)}{cut}" if cut else 0
 
     def heard(self, sent: float, time_ms: int, steps: int, lag_ms: int) -> int:
         """
@@ -44,7 +47,7 @@ class LeaseClock:
 
         Returns: by how much it has stepped (ms) since it was heard last, 0 when that is not certain or others have found it already.
         """
-        now = self._clock.monotonic()
+        now = self._monotonic()
         first, others = self._ahead_ms is None, steps != self.steps
         self.steps, self.lag_ms = steps, lag_ms
         least_ms, most_ms = time_ms - lag_ms - int(now * 1000), time_ms - lag_ms - int(sent * 1000)

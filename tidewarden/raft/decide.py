@@ -39,6 +39,8 @@ class Times:
     """A leader that a majority did not answer for so long is none any more. Not above ``election_min_s``."""
     retry_s: float = 0.3
     """Between two attempts to reach a peer."""
+    link_s: float = 1.0
+    """A link on which nothing came for so long is dead; members say something four times as often."""
     claim_s: float = 1.0
     """Longest wait for a proposal's commit."""
     orphan_s: float = 2.0
