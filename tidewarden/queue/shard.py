@@ -54,8 +54,7 @@ class Shard:
         self._store_memory = store_memory or StoreMemory()
         self._on_recut = on_recut
         self._on_lost = on_lost
-        _, self.queue, index = split_prefix(keys[0])
-        self.index = index
+        _, self.queue, self.index = split_prefix(keys[0])
         self._link = link
         self.part_refused = link.refused  # a part of a call was, which the connection cannot see
         self._scripts = scripts
