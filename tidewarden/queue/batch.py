@@ -65,7 +65,7 @@ class Flight:
         self._shard.landed(now_ms, next_ms, bool(woke))
         parts = items if self._name == "queue.batch" else (items,)
         for batch, part in zip(self._batches, parts, strict=True):
-            if isinstance(part, ReplyError):
+            if isinstance(part, ReplyError):  # which the connection did not see
                 self._shard.part_refused(str(part))
             batch.answer(part)
         self._shard.fly_on()

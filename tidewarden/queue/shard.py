@@ -53,9 +53,9 @@ class Shard:
         self._store_memory = store_memory or StoreMemory()
         self._on_recut = on_recut
         self._on_lost = on_lost
-        _, self.queue, index = split_prefix(keys[0])
-        self.index = index
+        _, self.queue, self.index = split_prefix(keys[0])
         self._link = link
+        self.part_refused = link.refused  # a part of a call was, which the connection cannot see
         self._scripts = scripts
         self._holder = holder
         self._on_next = on_next
@@ -171,10 +171,6 @@ class Shard:
                 batch.fail(error)
                 if batch.name == "queue.take" and isinstance(error, StoreDown) and self._on_lost is not None:
                     self._on_lost(self)
-
-    def part_refused(self, message: str) -> None:
-        """A part of a call was, which the connection did not see: a store that was demoted has to be left."""
-        self._link.refused(message)
 
     def fly_on(self) -> None:
         """Send what has gathered while calls were under way."""
