@@ -75,6 +75,8 @@ def until() -> Callable[..., object]:
 
 # `make check` tries fewer examples than `make test` does; a test with a count of its own has a share of the profile's.
 hypothesis.settings.register_profile("quick", max_examples=20)
+hypothesis.settings.register_profile("usual", max_examples=40)  # soak tests name counts of their own
+hypothesis.settings.load_profile("usual")
 whole_text = store_scripts.shared_text
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -129,6 +130,9 @@ class Link(asyncio.Protocol):
             await self._way.finder.forget(self._moved)
         if self._transport is not None:
             self._transport.close()
+            with contextlib.suppress(TimeoutError):  # a loop that ends now would leave the socket to the collector
+                async with asyncio.timeout(1):
+                    await self._lost.wait()
         self._fail("the link was closed")
         self._fail_backlog("the link was closed")
 
