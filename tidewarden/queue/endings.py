@@ -8,6 +8,7 @@ from typing import Any
 from tidewarden.errors import Full, Stale, StoreDown
 from tidewarden.queue.check import Check
 from tidewarden.queue.task import check_id, check_name, check_range
+from tidewarden.store.receiver import unread
 
 AWAY_S = 0.5  # after the store was away
 AGAIN_S = 60.0  # so often is asked anew, in case a message was lost without a reconnect
@@ -56,7 +57,9 @@ class Endings(Check):
             del self._awaited[place]
             queue, task_id = place
             if noted and queue in self._shards:
-                self._lane(self._shards[queue], task_id).run("queue.unwait", (task_id,)).add_done_callback(_seen)
+                self._lane(self._shards[queue], task_id).run("queue.unwait", (task_id,)).add_done_callback(
+                    unread
+                )  # else the note goes with the task's end
 
     async def _ending(self, place: tuple[str, str], nudge: asyncio.Event, until: float) -> tuple[str, bytes]:
         """Ask, and ask again at each nudge."""
@@ -125,9 +128,3 @@ class Endings(Check):
                     shard.wake()
         for place in self._awaited:
             self._nudge(place)
-
-
-def _seen(future: asyncio.Future[Any]) -> None:
-    """A note that could not be taken back: it goes with the task's end."""
-    if not future.cancelled():
-        _ = future.exception()

@@ -14,6 +14,7 @@ from tidewarden.queue.endings import AGAIN_S, AWAY_S
 from tidewarden.queue.queues import Queues
 from tidewarden.queue.session import Session
 from tidewarden.queue.shard import Shard
+from tidewarden.queue.take import hand_back
 from tidewarden.queue.task import LEASE_MAX_MS, LEASE_NUMBER_MAX, Taken, check_id, check_range
 
 QUEUE = "_locks"  # the system's queue that the locks are tasks of
@@ -250,10 +251,4 @@ async def _nudged(turn: asyncio.Event, at: float, until: float) -> None:
 def _give_back(shard: Shard, name: str, done: asyncio.Future[Any]) -> None:
     """Nobody is there any more for what was acquired."""
     if not done.cancelled() and done.exception() is None and done.result()[0]:
-        shard.end(name, done.result()[1], "release").add_done_callback(_seen)
-
-
-def _seen(future: asyncio.Future[Any]) -> None:
-    """A lock that could not be given back: its lease ends by its time."""
-    if not future.cancelled():
-        _ = future.exception()
+        hand_back(shard, name, done.result()[1])

@@ -19,7 +19,7 @@ from tidewarden.queue.session import Session
 from tidewarden.queue.sessions import Sessions, gone
 from tidewarden.queue.shard import PROMOTED_MAX, TASK_BYTES, Shard
 from tidewarden.queue.strays import Strays
-from tidewarden.queue.take import Take
+from tidewarden.queue.take import Take, hand_back
 from tidewarden.queue.task import LEASE_NUMBER_MAX, Taken
 from tidewarden.store.link import Receiver
 
@@ -52,7 +52,7 @@ class PlainTake:
         row = rows[0]
         task_id = row[0].decode("utf-8", "surrogateescape")
         if self._cancelled or session.closed:
-            shard.end(task_id, row[1], "release").add_done_callback(_seen)
+            hand_back(shard, task_id, row[1])
             self.cancel()
         else:
             session.hold_one(shard.queue, task_id, row[1], row[5], shard.now_ms)
@@ -227,9 +227,3 @@ class Plain(Sessions):
             session.held.update(dropped)
         elif session.joining is None:
             self._end_soon(dropped)
-
-
-def _seen(future: asyncio.Future[Any]) -> None:
-    """The hand-back of a task nobody waits for: when it fails, the lease ends by its time."""
-    if not future.cancelled():
-        _ = future.exception()

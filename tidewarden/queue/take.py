@@ -11,6 +11,7 @@ from tidewarden.queue.recut import Recut
 from tidewarden.queue.session import Session
 from tidewarden.queue.shard import Shard
 from tidewarden.queue.task import Taken
+from tidewarden.store.receiver import unread
 
 RETRY_S = 0.5  # after the store refused, or was away
 
@@ -209,12 +210,11 @@ class Take:
 
 
 def give_back(tasks: Sequence[Taken], shards: Sequence[Shard]) -> None:
-    """Nobody is there any more for what was taken: it is ready again, and the attempt does not count."""
+    """Nobody is there any more for what was taken: see :func:`hand_back`."""
     for task, shard in zip(tasks, shards, strict=True):
-        shard.end(task.id, task.lease, "release").add_done_callback(_seen)
+        hand_back(shard, task.id, task.lease)
 
 
-def _seen(future: asyncio.Future[Any]) -> None:
-    """The hand-back of a task nobody waits for: when it fails, the lease ends by its time."""
-    if not future.cancelled():
-        _ = future.exception()
+def hand_back(shard: Shard, task_id: str, lease: int) -> None:
+    """A task is ready again, and the attempt does not count. When that fails, the lease ends by its time."""
+    shard.end(task_id, lease, "release").add_done_callback(unread)

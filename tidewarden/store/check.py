@@ -82,7 +82,7 @@ async def warn_of_settings(link: Link) -> None:
     ]
     if small:
         log.warning(
-            "the store's settings cost memory: a task of some hundred bytes takes about 285 bytes instead of 190; set %s",
+            "the store's settings cost memory: a task of some hundred bytes takes about 285 bytes instead of 200; set %s",
             ", ".join(small),
         )
 

@@ -15,7 +15,7 @@ from tidewarden.clock import Clock, sleep
 from tidewarden.errors import StoreDown
 from tidewarden.store.connect import redact
 from tidewarden.store.receiver import Receiver, refuse
-from tidewarden.store.refusals import error_of, takes_no_writes
+from tidewarden.store.refusals import error_of, known_already, takes_no_writes
 from tidewarden.store.way import Finder, Way
 
 __all__ = ["Arg", "Link", "Receiver", "ReplyError", "pack", "refuse"]
@@ -314,9 +314,7 @@ def pack(args: Sequence[Arg]) -> bytes:
 def _refused(done: asyncio.Future[Any]) -> None:
     """One of the first commands was answered; a connection that was lost meanwhile is reported as such."""
     error = None if done.cancelled() else done.exception()
-    if (
-        error is not None and not isinstance(error, StoreDown) and "already exists" not in str(error)
-    ):  # a library of scripts
+    if error is not None and not isinstance(error, StoreDown) and not known_already(error):
         log.warning("the store refused what every connection begins with: %s", error)
 
 

@@ -23,6 +23,12 @@ class Receiver(Protocol):
         """Why there is none."""
 
 
+def unread(future: asyncio.Future[Any]) -> None:
+    """A listener for what nobody waits for: its failure leaves no warning, for time puts right what it would have done."""
+    if not future.cancelled():
+        _ = future.exception()
+
+
 def refuse(receiver: Receiver, error: BaseException) -> None:
     """There will be no reply; a caller that has gone leaves no warning."""
     if not receiver.done():

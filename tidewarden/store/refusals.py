@@ -26,6 +26,11 @@ def takes_no_writes(message: str) -> bool:
     return message.startswith("READONLY") or (message.startswith(IN_SCRIPT) and ": -READONLY " in message)
 
 
+def known_already(error: BaseException) -> bool:
+    """Whether a FUNCTION LOAD was refused because another node had loaded the same library before."""
+    return isinstance(error, Error) and "already exists" in str(error)
+
+
 def error_of(message: str) -> Error:
     """What an error reply of the store means to our callers."""
     word = message.partition(" ")[0]

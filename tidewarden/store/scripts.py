@@ -12,6 +12,7 @@ from typing import Any
 
 from tidewarden.errors import Error, Full
 from tidewarden.store.link import Arg, Link, Receiver, pack
+from tidewarden.store.refusals import known_already
 from tidewarden.store.trim import trim
 
 PRELUDE = "prelude.lua"
@@ -186,11 +187,6 @@ class _Call:
             self.send(self._way + 1)
         else:
             self._receiver.set_exception(exception)
-
-
-def known_already(error: BaseException) -> bool:
-    """Whether a FUNCTION LOAD was refused because another node had loaded the same library before."""
-    return isinstance(error, Error) and "already exists" in str(error)
 
 
 def _not_run(way: int, error: BaseException) -> bool:

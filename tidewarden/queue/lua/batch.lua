@@ -22,9 +22,7 @@ for i = 1, #parts do
   local ok, answer = pcall(run, verbs[verb])
   if not ok then answer = {err = 'INTERNAL ' .. tostring(answer)} end -- the other parts' writes need their record
   reply[i] = answer
-  if verb == 'put' and answer.err then -- nothing was written: nothing may be counted
-    S, lanes, changed, counts, counted, woke, alarm_lowered = nil, nil, {}, {}, false, false, false
-  end
+  if verb == 'put' and answer.err then afresh() end -- nothing was written: nothing may be counted
 end
 ARGV, joined, growing = all, false, #parts == 1 and growing
 open()

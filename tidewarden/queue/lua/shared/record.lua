@@ -22,13 +22,20 @@ local pack, unpack_struct
 local NEVER = 4398046511104 -- 2^42: later than any time on the wire
 local MODES = {keep = true, fail = true, replace = true}
 
+-- Nothing is read yet and nothing to be written: as before the first verb, also after one that was refused before it wrote.
+local function afresh()
+  S, lanes, bucket_size = nil, nil, nil
+  changed, counts, ended = {}, {}, {}
+  alarm_lowered, woke, counted, freed = false, false, false, false
+end
+
 -- Before every verb. As a library this file is read once, so whatever a verb changes begins here and not where it is named.
 local function begin(keys, arguments)
   KEYS, ARGV = keys, arguments
   P, CALLER = KEYS[1], ARGV[2]
-  now, now_us, known, view, S, lanes, bucket_size = nil, nil, nil, nil, nil, nil, nil
-  changed, counts, ended = {}, {}, {}
-  joined, alarm_lowered, woke, counted, freed, growing = false, false, false, false, false, false
+  now, now_us, known, view = nil, nil, nil, nil
+  joined, growing = false, false
+  afresh()
   pack, unpack_struct = struct.pack, struct.unpack
 end
 
