@@ -12,6 +12,7 @@ import tokens_harness as harness
 
 from tidewarden.tokens import pool as pool_module
 from tidewarden.tokens import refresher as refresher_module
+from tidewarden.tokens.vault import Place
 
 pytestmark = pytest.mark.live
 
@@ -111,7 +112,7 @@ async def test_html_in_a_200_is_kept_for_whoever_has_to_look(valkey: Any, tmp_pa
             await in_state(side, "fresh")
             raws = side.tokens._journal.raws()
             assert [(raw.account, raw.generation) for raw in raws] == [("a", 1)]
-            place = refresher_module.Place("p", "a", "raw", 1, 1)
+            place = Place("p", "a", "raw", 1, 1)
             assert b"secret-html" in await side.tokens._vault.unseal(raws[0].body, place)
             assert b"secret-html" not in (tmp_path / "tokens.journal").read_bytes()
 

@@ -10,6 +10,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from tidewarden.config import Provider
+
 from .answers import REFUSALS, Verdict
 from .rows import Row, Troubles
 
@@ -17,34 +19,50 @@ Rotation = Literal["none", "rolling", "single_use"]
 State = Literal["fresh", "expiring", "late", "failing", "dead"]
 STATES: tuple[State, ...] = ("fresh", "expiring", "late", "failing", "dead")
 
-LIFE_S_MAX = 366 * 86_400.0  # No provider means more; a row that claims it would never be refreshed again.
 BACKOFF_S_MAX = 60.0
 REJECTED_BACKOFF_S_MAX = 600.0  # An answer that names no cause to give up for is not asked about every minute.
 CONFIRM_S = 600.0  # A refused refresh token is tried once more after this; providers have bad ten minutes.
+ACCOUNT_LIMITED_S = 30.0  # Least wait after an answer that this account asks too often.
 JITTER_SHARE = 0.1  # Of the margin; spreads the accounts that were imported together.
 
 
-def due_after(
-    sent_ms: int, life_s: float | None, default_life_s: float, margin_s: float, dice: float
-) -> tuple[int, int]:
+def due_after(sent_ms: int, life_s: float | None, provider: Provider, dice: float) -> tuple[int, int]:
     """
     When a new token expires and when it is refreshed next: ``(expires_at_ms, due_ms)``.
 
     Life counts from ``sent_ms``, when the request was sent: the provider counts from later, so that is the safe side.
-    The margin takes at most a third of the life, else a margin of five minutes would refresh a token of one minute
-    without pause. ``dice`` (0 to 1) moves the refresh up to a tenth of the margin ahead, never behind.
     """
-    life = min(life_s if life_s is not None else default_life_s, LIFE_S_MAX)
+    life = min(life_s if life_s is not None else provider.default_life_s, provider.life_s_max)
     expires_at_ms = sent_ms + int(life * 1000)
-    return expires_at_ms, due_before(expires_at_ms, life, margin_s, dice)
+    return expires_at_ms, due_before(expires_at_ms, life, provider, dice)
 
 
-def due_before(expires_at_ms: int, life_s: float, margin_s: float, dice: float) -> int:
-    """When a token that expires then, and has ``life_s`` left, is refreshed; see :func:`due_after`."""
+def due_before(expires_at_ms: int, life_s: float, provider: Provider, dice: float) -> int:
+    """
+    When a token that expires then, and has ``life_s`` left, is refreshed.
+
+    The margin takes at most a third of the life, else a margin of five minutes would refresh a token of one minute
+    without pause. ``dice`` (0 to 1) moves the refresh up to a tenth of the margin ahead, never behind. A refresh token
+    that dies when idle is used in time, and nothing is refreshed before the provider allows it.
+    """
     life = max(0.0, life_s)
-    margin = min(margin_s, life / 3)
+    margin = min(provider.margin_of(life), life / 3)
     margin += min(margin, life / 3) * JITTER_SHARE * dice
+    if provider.keep_alive_s:
+        margin = max(margin, life - provider.keep_alive_s)
+    if provider.not_before_s:
+        margin = min(margin, provider.not_before_s)
     return expires_at_ms - int(margin * 1000)
+
+
+def too_soon(provider: Provider, row: Row, now_ms: int) -> float:
+    """Seconds until the provider lets this account be refreshed; 0: it may be now, whoever asks."""
+    wait_ms = 0.0
+    if provider.not_before_s and row.access:
+        wait_ms = row.expires_at_ms - provider.not_before_s * 1000 - now_ms
+    if provider.account_interval_s and row.refreshed:
+        wait_ms = max(wait_ms, row.stored_ms + provider.account_interval_s * 1000 - now_ms)
+    return max(0.0, wait_ms / 1000)
 
 
 def backoff(tries: int, dice: float, left_s: float, cap_s: float = BACKOFF_S_MAX) -> float:
@@ -103,8 +121,12 @@ def after_failure(case: Case) -> Step:
         return Step("retry", wait, _noted(case, wait))
     if verdict.scope == "unknown":
         return _after_unknown(case)
+    if verdict.outcome == "too_early" and case.left_s > 0:
+        return Step("hold", max(1.0, case.left_s / 2), old)  # Nothing is the matter with it.
     if verdict.outcome not in REFUSALS:
         wait = backoff(old.tries + 1, case.dice, case.left_s, REJECTED_BACKOFF_S_MAX)
+        if verdict.outcome == "account_limited":
+            wait = max(wait, ACCOUNT_LIMITED_S * (1 + case.dice))
         return Step("retry", max(wait, verdict.retry_after_s or 0), _noted(case, wait))
     return _after_refusal(case)
 

@@ -14,7 +14,9 @@ from tidewarden.queue import Taken
 
 from .policy import Breaker
 from .records import Answer
-from .refresher import Refresher, Tools
+from .refresher import Refresher
+from .settler import Settler
+from .tools import Tools
 
 log = logging.getLogger("tidewarden.tokens")
 
@@ -31,7 +33,8 @@ class Pool:
         self._provider = provider
         self._tools = tools
         self._breaker = Breaker()
-        self._refresher = Refresher(provider, queue, tools, self._breaker)
+        self._settler = Settler(provider, queue, tools)
+        self._refresher = Refresher(provider, queue, tools, self._settler, self._breaker)
         self._session = tools.queues.open_session("_tokens")
         self._work: set[asyncio.Task[None]] = set()
         self._freed = asyncio.Event()
@@ -42,8 +45,8 @@ class Pool:
         return len(self._work)
 
     async def store(self, answer: Answer) -> None:
-        """Write a journalled answer of this client's into the store; see :meth:`Refresher.store`."""
-        await self._refresher.store(answer)
+        """Write a journalled answer of this client's into the store; see :meth:`Settler.store`."""
+        await self._settler.store(answer)
 
     async def run(self) -> None:
         """Refresh what falls due until cancelled; what is under way then is finished, five seconds at most."""

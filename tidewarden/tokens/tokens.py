@@ -25,7 +25,7 @@ from .ledger import Ledger, RunScript
 from .listing import PAGE_MAX, SHARDS, Listing
 from .pool import Pool
 from .reader import Reader, Token
-from .refresher import Counts, Tools
+from .tools import Counts, Tools
 from .vault import AddKey, LoadKeys, Vault, open_vault
 
 log = logging.getLogger("tidewarden.tokens")
@@ -75,7 +75,7 @@ class Tokens:
         self._ledger = Ledger(script or queues.script, queues.shard_of)
         self._listing = Listing(self._ledger, self._queue_of)
         self._journal = Journal(Path(config.node.data_dir) / "tokens.journal")
-        self._exchange = exchange or Exchange()
+        self._exchange = exchange or Exchange(clock=clock)
         self._vault: Vault | None = None
         self._pools: dict[str, Pool] = {}
         self._reader: Reader | None = None
@@ -105,6 +105,11 @@ class Tokens:
             self.counts, self._on_settled, self._storing, self._confirm_s,
         )  # fmt: skip
         for name, provider in self._config.providers.items():
+            if provider.unconfirmed:
+                log.warning(
+                    "%s: its preset says %s, which is not in the provider's own words: look there, then set it yourself",
+                    name, ", ".join(provider.unconfirmed),
+                )  # fmt: skip
             await self._queues.settings(self._queue_of[name])  # reads it, or makes it
             self._pools[name] = Pool(provider, self._queue_of[name], tools)
         await self._replay()
