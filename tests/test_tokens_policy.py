@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from tidewarden.config import Provider
 from tidewarden.tokens.answers import Verdict
 from tidewarden.tokens.policy import (
-    Breaker,
     Case,
     after_failure,
     backoff,
     due_after,
     due_before,
+    since_ms,
     state,
     too_soon,
     use_spare,
@@ -119,7 +119,7 @@ def test_two_refusals_end_an_account_and_one_does_not() -> None:
     assert (first.what, first.troubles.refusals, first.troubles.dead) == ("retry", 1, False)
     assert 600 <= first.delay_s <= 660
     second = after_failure(case(REFUSED, first.troubles))
-    assert (second.what, second.troubles.dead, second.lost_rotation) == ("dead", True, False)
+    assert (second.what, second.troubles.dead) == ("dead", True)
     assert second.troubles.outcome == "invalid_grant"
 
 
@@ -159,7 +159,7 @@ def test_an_unknown_outcome_is_tried_at_once_where_it_is_safe(rotation: str, gra
 def test_a_refused_replay_is_a_lost_rotation() -> None:
     doubted = after_failure(case(UNKNOWN)).troubles
     step = after_failure(case(REFUSED, doubted))
-    assert (step.what, step.lost_rotation, step.troubles.dead) == ("dead", True, True)
+    assert (step.what, step.troubles.dead) == ("lost", True)
     assert step.troubles.outcome == "lost_rotation"
     # Where refresh tokens stay, a lost answer loses nothing: the refusal is one like any other.
     assert after_failure(case(REFUSED, doubted, rotation="none")).what == "retry"
@@ -201,32 +201,32 @@ def test_states() -> None:
     assert state(row, None, NOW_MS + 100) == "late"
     assert state(row, Troubles(), NOW_MS) == "failing"
     assert state(row, Troubles(dead=True), NOW_MS) == "dead"
+    assert state(row, Troubles(dead=True, outcome="lost_rotation"), NOW_MS) == "lost_rotation"
     assert state(replace(row, expires_at_ms=0, due_ms=0), None, NOW_MS) == "expiring"
 
 
-def test_the_breaker_opens_probes_and_closes() -> None:
-    breaker, wrong, fine = Breaker(), Verdict("invalid_client", "client"), Verdict("ok", "ok")
-    assert breaker.allowed(0, 16, 3) == 13
-    assert breaker.note(wrong, 0)
-    assert not breaker.note(wrong, 0)  # It was open already: one event, not sixteen.
-    assert breaker.allowed(1, 16, 0) == 0
-    assert breaker.opens_in_s(1) == 1
-    assert breaker.allowed(2, 16, 0) == 1  # A probe.
-    assert breaker.allowed(2, 16, 1) == 0
-    for at in range(1, 30):
-        breaker.note(wrong, 100 * at)
-    assert breaker.opens_in_s(2900) == Breaker.MAX_S
-    breaker.note(fine, 2960)
-    assert breaker.allowed(2960, 16, 0) == 16
+def test_since_when_an_account_is_as_it_is() -> None:
+    row = Row(1, 1, 5, NOW_MS + 100, NOW_MS + 50, b"", b"")
+    for now_ms, since in ((NOW_MS, 5), (NOW_MS + 50, NOW_MS + 50), (NOW_MS + 100, NOW_MS + 100)):
+        assert since_ms(row, None, state(row, None, now_ms)) == since
+    assert since_ms(row, Troubles(first_ms=7, last_ms=9), "failing") == 7
+    assert since_ms(row, Troubles(first_ms=7, last_ms=9, dead=True), "dead") == 9
 
 
-def test_retry_after_holds_the_provider_and_then_all_go_on() -> None:
-    breaker = Breaker()
-    breaker.note(Verdict("rate_limited", "provider", retry_after_s=30), 0)
-    assert breaker.allowed(29, 16, 0) == 0
-    assert breaker.allowed(30, 16, 0) == 16
-    breaker.note(Verdict("unavailable", "provider"), 31)
-    assert breaker.allowed(31, 16, 0) == 16
+def test_a_quarantine_declares_nobody_dead() -> None:
+    twice = Troubles(tries=1, refusals=1)
+    assert after_failure(case(REFUSED, twice)).what == "dead"
+    for troubles in (twice, Troubles(doubts=1)):
+        step = after_failure(case(REFUSED, troubles, quarantined=True, confirm_s=600))
+        assert (step.what, step.troubles.dead) == ("retry", False)
+        assert step.delay_s >= 600
+
+
+def test_a_fault_of_ours_leaves_the_counters_as_they_are() -> None:
+    old = Troubles(tries=3)
+    step = after_failure(case(Verdict("refused", "ours", "no route", answered=False), old))
+    assert (step.what, step.troubles.tries, step.troubles.outcome) == ("retry", 3, "refused")
+    assert 5 <= step.delay_s <= 10
 
 
 def replace_copy(troubles: Troubles) -> Troubles:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -134,12 +134,21 @@ class Side:
 
 @contextlib.asynccontextmanager
 async def node(
-    store: Any, folder: Path, chosen: Provider, name: str = "n0", boot: int = 1, go: bool = True, **settings: Any
+    store: Any,
+    folder: Path,
+    chosen: Provider,
+    name: str = "n0",
+    boot: int = 1,
+    go: bool = True,
+    more: Sequence[Provider] = (),
+    **settings: Any,
 ) -> AsyncIterator[Side]:
-    """A node's worth of tokens on ``store``; its vault key and journal lie in ``folder``."""
+    """A node's worth of tokens on ``store``; its vault key and journal lie in ``folder``. ``more``: further providers."""
     clock = SystemClock()
     config = Config(
-        cluster=Cluster(name="t"), node=Node(name=name, data_dir=str(folder)), providers={chosen.name: chosen}
+        cluster=Cluster(name="t"),
+        node=Node(name=name, data_dir=str(folder)),
+        providers={each.name: each for each in (chosen, *more)},
     )
     scripts = SCRIPTS
     link = Link(store.url, name, clock, on_up=scripts.load_commands)

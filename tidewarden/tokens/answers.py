@@ -115,6 +115,8 @@ class Verdict:
     pair: Pair | None = None
     keep_body: bool = False
     """The answer was a success that we cannot read: it may hold the only refresh token there is."""
+    answered: bool = True
+    """False: nothing came back, so it may be our own network's matter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,10 +145,10 @@ def rules_of(paths: Mapping[str, str], errors: Mapping[str, str]) -> Rules:
 def judge(outcome: Outcome, unix_ms: int, rules: Rules = PLAIN) -> Verdict:
     """The verdict on one refresh. ``unix_ms`` is this host's time, against which a Retry-After date is read."""
     if isinstance(outcome, Unheard):
-        return Verdict("unknown", "unknown", scrub(outcome.message))
+        return Verdict("unknown", "unknown", scrub(outcome.message), answered=False)
     if isinstance(outcome, Unsent):
         scope: Scope = {"dns": "ours", "bad_url": "client"}.get(outcome.reason, "provider")  # type: ignore[assignment]
-        return Verdict(outcome.reason, scope, scrub(outcome.message))
+        return Verdict(outcome.reason, scope, scrub(outcome.message), answered=False)
     status = outcome.status
     members = _members(outcome)
     if 200 <= status < 300:

@@ -22,6 +22,7 @@ from .rows import Row, Troubles
 from .settler import Settler
 from .tools import Tools
 from .vault import Place, Unsealable
+from .watch import Watch
 
 log = logging.getLogger("tidewarden.tokens")
 
@@ -29,17 +30,22 @@ LEASE_SLACK_S = 10.0  # Of the lease, beyond the longest request: for the journa
 SEND_SLACK_S = 3.0  # Of the lease that must be left beyond the longest request when the first byte is sent.
 
 
+def lease_ms_of(provider: Provider) -> int:
+    """How long the lease of a refresh lasts: it outlives the longest request, by each of the client's secrets."""
+    return int((provider.timeout_s * len(provider.secrets) + LEASE_SLACK_S) * 1000)
+
+
 class Refresher:
     """Refreshes accounts of one provider's client whose tasks were leased; many at once."""
 
-    def __init__(self, provider: Provider, queue: str, tools: Tools, settler: Settler, breaker: policy.Breaker) -> None:
+    def __init__(self, provider: Provider, queue: str, tools: Tools, settler: Settler, watch: Watch) -> None:
         self.provider = provider
         self.queue = queue
-        self.lease_ms = int((provider.timeout_s * len(provider.secrets) + LEASE_SLACK_S) * 1000)
+        self.lease_ms = lease_ms_of(provider)
         self.stopping = False
         self._tools = tools
         self._settler = settler
-        self._breaker = breaker
+        self._watch = watch
         self._rules = answers.rules_of(provider.paths, provider.errors)
         self._owed: list[tuple[Taken, Step]] = []
         self.owing = asyncio.Event()
@@ -113,11 +119,24 @@ class Refresher:
             await self._hold(task, 0, opened.troubles)
             return
         outcome, verdict = await self._ask(token, until)
-        tools.counts.refreshes[provider.name, verdict.outcome] += 1
-        if self._breaker.note(verdict, tools.clock.monotonic()):
-            log.error(
-                "%s refuses our client (%s): its accounts wait. %s", provider.name, verdict.outcome, verdict.message
-            )
+        verdict = self._watch.note(verdict)
+        try:
+            await self._conclude(task, opened, outcome, verdict, token, spare, begun)
+        finally:
+            await self._watch.tell(verdict)
+
+    async def _conclude(
+        self,
+        task: Taken,
+        opened: Opened,
+        outcome: answers.Outcome,
+        verdict: Verdict,
+        token: str,
+        spare: bool,
+        begun: float,
+    ) -> None:
+        """The answer into the store, or what follows from there being none."""
+        tools = self._tools
         if verdict.pair is not None:
             tools.storing.add((self.queue, task.id))
             try:
@@ -196,13 +215,14 @@ class Refresher:
                 has_spare=opened.spare is not None,
                 dice=tools.dice.random(),
                 confirm_s=tools.confirm_s,
+                quarantined=self._watch.quarantined,
             )
         )
         # The script reads the row anew, in effect: whatever had changed it would have voided the lease, and a refusal
         # of a pair that a sibling has replaced is noted nowhere.
         if not await self._note(task, step):
             log.info("%s/%s moved on while it was refreshed", name, task.id)
-        elif step.lost_rotation:
+        elif step.what == "lost":
             tools.counts.lost_rotations += 1
             log.error("%s/%s: lost_rotation: %s", name, task.id, step.troubles.message)
         elif step.what == "dead":

@@ -219,7 +219,7 @@ class Tokens:
         return {name: await self._ledger.stats(queue, SHARDS) for name, queue in sorted(self._queue_of.items())}
 
     def metrics(self) -> dict[str, Any]:
-        """This node's counters: ``refreshes`` by (provider, class), ``in_flight`` and ``late`` by provider, and others."""
+        """This node's counters: ``refreshes`` by (provider, class), ``in_flight``, ``late`` and more by provider, and others."""
         counts = self.counts
         return {
             "refreshes": dict(counts.refreshes),
@@ -228,6 +228,11 @@ class Tokens:
             "spares": counts.spares,
             "lost_rotations": counts.lost_rotations,
             "replayed": counts.replayed,
+            "quarantines": dict(counts.quarantines),
+            "held": {name: int(pool.watch.held) for name, pool in self._pools.items()},
+            "rate": {
+                name: pool.watch.gate.view.rate for name, pool in self._pools.items() if pool.watch.gate.view.rate
+            },
             "journal_pending": len(self._journal.pending()),
         }
 

@@ -12,8 +12,11 @@ from tidewarden.queue import Queues
 
 from . import policy
 from .exchange import Exchange
+from .hosts import Hosts
 from .journal import Journal
 from .ledger import Ledger
+from .seats import SEATS, Seats
+from .trends import Weather
 from .vault import Vault
 
 OnSettled = Callable[[str, int], None]
@@ -32,6 +35,8 @@ class Counts:
     """Answers that found their row moved on and were kept aside."""
     lost_rotations: int = 0
     """Accounts whose new refresh token was lost with its answer, for which consent is needed anew."""
+    quarantines: Counter[str] = field(default_factory=Counter)
+    """Times that a provider's refusals jumped and nobody was declared dead for it."""
     replayed: int = 0
     """Answers that came from the journal into the store."""
 
@@ -52,3 +57,6 @@ class Tools:
     storing: set[tuple[str, str]] = field(default_factory=set)
     """Accounts (queue and name) whose answers are on their way into the store."""
     confirm_s: float = policy.CONFIRM_S
+    weather: Weather = field(default_factory=Weather)
+    seats: Seats = field(default_factory=lambda: Seats(SEATS))
+    hosts: Hosts = field(default_factory=Hosts)
