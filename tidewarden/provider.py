@@ -85,6 +85,8 @@ class Provider:
     """The margin as a share of the token's life, where that is more than ``margin_s``. 0, the default: not."""
     not_before_s: float = setting(0.0, low=0, high=31_536_000)
     """Never refreshed earlier than this before its expiry, whoever asks: some refuse it. 0, the default: no such bound."""
+    level_share: float = setting(0.25, low=0, high=0.5)
+    """Up to this share of its life ahead a token is refreshed, while there is room, if too many fall due together. 0: never."""
     default_life_s: float = setting(3600.0, low=1, high=31_536_000)
     """Life of an access token when the provider tells none. An hour is what most use."""
     life_s_max: float = setting(31_536_000.0, low=1, high=31_622_400)

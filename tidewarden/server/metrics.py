@@ -25,6 +25,7 @@ Families = dict[str, Family]
 TOKEN_NUMBERS = {
     "in_flight": "in_flight",
     "late": "late_total",
+    "levelled": "levelled_total",
     "quarantines": "quarantines_total",
     "held": "held",
     "rate": "rate_limit",

@@ -166,6 +166,11 @@ class Ledger:
             bool(news),
         )
 
+    async def level(self, queue: str, shard: int, horizon_ms: int, every_ms: int, most: int) -> tuple[int, int]:
+        """Level a shard, see ``tokens/lua/level.lua``: accounts moved, and about how many fall due within the horizon."""
+        moved, due = await self._script("tokens.level", queue, shard, (horizon_ms, every_ms, most))
+        return moved, due
+
     async def probe(self, queue: str, shard: int, lease_ms: int) -> Taken | None:
         """Lease the first ready task of a shard although its queue is paused; None: there is none."""
         found = await self._script("tokens.probe", queue, shard, (lease_ms,))

@@ -13,6 +13,7 @@ from tidewarden.clock import sleep
 from tidewarden.config import Provider
 from tidewarden.queue import Taken
 
+from .leveller import Leveller
 from .listing import SHARDS
 from .records import Answer
 from .refresher import Refresher, lease_ms_of
@@ -38,10 +39,18 @@ class Pool:
         self.watch = Watch(provider, queue, tools, lease_ms_of(provider))
         self._settler = Settler(provider, queue, tools)
         self._refresher = Refresher(provider, queue, tools, self._settler, self.watch)
+        self.leveller = Leveller(
+            provider, queue, tools.ledger, tools.clock, lambda: self._settler.life_s, lambda: self._idle
+        )
         tools.hosts.add(provider)
         self._session = tools.queues.open_session("_tokens")
         self._work: set[asyncio.Task[None]] = set()
         self._freed = asyncio.Event()
+
+    @property
+    def _idle(self) -> bool:
+        """Whether there is room for refreshes that could wait."""
+        return not self.watch.held and len(self._work) < self._provider.refreshers
 
     @property
     def in_flight(self) -> int:
@@ -54,7 +63,11 @@ class Pool:
 
     async def run(self) -> None:
         """Refresh what falls due until cancelled; what is under way then is finished, five seconds at most."""
-        paying = asyncio.create_task(self._pay_forever(), name=f"what is owed to the store for {self._provider.name}")
+        name = self._provider.name
+        beside = [
+            asyncio.create_task(self._pay_forever(), name=f"what is owed to the store for {name}"),
+            asyncio.create_task(self.leveller.run(), name=f"levelling of {name}"),
+        ]
         try:
             while True:
                 try:
@@ -65,7 +78,8 @@ class Pool:
                     log.warning("refreshers of %s pause: %s %s", self._provider.name, error.code, error)
                     await sleep(self._tools.clock, PAUSE_S)
         finally:
-            paying.cancel()
+            for task in beside:
+                task.cancel()
             await self._drain()
 
     async def _pay_forever(self) -> None:

@@ -26,6 +26,8 @@ class Settler:
         self.provider = provider
         self.queue = queue
         self._tools = tools
+        self.life_s = provider.default_life_s
+        """How long the access token lives that came last."""
 
     async def settle(self, account: str, opened: Opened, pair: Pair, sent_token: str) -> None:
         """Seal the pair, bring it to disk, write it back."""
@@ -35,6 +37,7 @@ class Settler:
         generation = old.generation + 1
         # The store's time when the intent was written, a moment before the request was sent: the safe side.
         expires_at_ms, due_ms = policy.due_after(opened.now_ms, pair.life_s, self.provider, tools.dice.random())
+        self.life_s = (expires_at_ms - opened.now_ms) / 1000
         row = Row(
             grant=old.grant,
             generation=generation,

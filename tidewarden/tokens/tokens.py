@@ -228,6 +228,7 @@ class Tokens:
             "spares": counts.spares,
             "lost_rotations": counts.lost_rotations,
             "replayed": counts.replayed,
+            "levelled": {name: pool.leveller.levelled for name, pool in self._pools.items()},
             "quarantines": dict(counts.quarantines),
             "held": {name: int(pool.watch.held) for name, pool in self._pools.items()},
             "rate": {
