@@ -6,15 +6,14 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import httpx
 import redis
 import redis.asyncio
-from live.processes import ADMIN, spawn
+from live.nursery import Child
+from live.processes import ADMIN
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.retry import Retry
@@ -30,7 +29,7 @@ class Node:
         self.config = folder / "node.toml"
         self.output = folder / "output.log"
         self._secret = secret
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Child | None = None
         # One client, for to make one reads every certificate there is; and nothing kept alive that a kill would cut.
         self._http = httpx.Client(
             trust_env=False,
@@ -55,8 +54,7 @@ class Node:
 
     def start(self) -> None:
         """Start the process; :meth:`ready` tells when it serves."""
-        argv = [sys.executable, "-m", "tidewarden", "node", "--config", str(self.config)]
-        self._process = spawn(argv, self.output)
+        self._process = Child(self.config, self.output)
 
     def kill(self) -> None:
         """SIGKILL."""
