@@ -119,7 +119,8 @@ class Daemon(Participant):
             self._name, self.raft, self.control, self._scripts, clock, lambda: self.nodes.holder, self._duties
         )
         self.tokens = Tokens(
-            config, self.queues, clock, self._load_keys, self._add_key, script=self._token_script
+            config, self.queues, clock, self._load_keys, self._add_key, script=self._token_script,
+            connected=lambda: self.accounts.up,
         )  # fmt: skip
 
     # --- what the rooms call

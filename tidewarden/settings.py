@@ -133,6 +133,14 @@ class Queues:
 
 
 @dataclass(frozen=True, slots=True)
+class Tokens:
+    """What concerns every provider's accounts."""
+
+    cache_max: int = setting(10_000, low=0, high=10_000_000)
+    """Access tokens that a node keeps, sealed, to serve while the store is away; about 1 KiB each. 0: none."""
+
+
+@dataclass(frozen=True, slots=True)
 class Log:
     """What the daemon says."""
 
@@ -204,6 +212,7 @@ class Config:
     store: Store = field(default_factory=Store)
     limits: Limits = field(default_factory=Limits)
     queues: Queues = field(default_factory=Queues)
+    tokens: Tokens = field(default_factory=Tokens)
     log: Log = field(default_factory=Log)
     vault: Vault = field(default_factory=Vault)
     users: tuple[User, ...] = ()
