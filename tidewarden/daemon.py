@@ -140,16 +140,18 @@ class Daemon(Participant):
         super()._stepped()
         self._sweep_all()
 
-    async def _taken_over(self) -> None:
+    async def _taken_over(self) -> bool:
         await super()._taken_over()
         if not hasattr(self, "health"):  # this one was asked at the start
-            return
+            return True
         try:
             self.health.server = self._server = await check_store(self.control, self._name)
             self.health.fault = ""
         except ConfigError as error:
-            self.health.fault = str(error)
-            log.critical("another server has taken over that should not: %s", error)
+            if self.health.fault != str(error):
+                self.health.fault = str(error)
+                log.critical("the store that is connected now should not be one: %s", error)
+        return not self.health.fault
 
     def _heard_view(self, done: asyncio.Future[Any]) -> None:
         """The store may have been started anew: then it has a new view."""

@@ -173,12 +173,18 @@ class Registry(Names):
 
     async def recall(self) -> None:
         """
-        Another server has taken over, which may lack the last writes of the one before: a queue that it does not know is made
-        again, as this node knows it. Else its tasks would lie where nobody sweeps. Raises: StoreDown.
+        Another server has taken over, or this one was started anew, and may lack the last writes: a queue that it does not know
+        is made again, as this node knows it. Else its tasks would lie where nobody sweeps. Raises: StoreDown.
         """
+        raw = await self._link.call("HGETALL", self._registry_key)
+        stored = dict(zip(raw[::2], raw[1::2], strict=True))
         for queue in list(self._settings):
-            with contextlib.suppress(NotFound):  # a topic has its name now
-                await self._again(queue)
+            if found := stored.get(queue.encode()):
+                self._build(queue, msgspec.json.decode(found, type=QueueSettings))
+        for queue in list(self._settings):
+            if queue.encode() not in stored:
+                with contextlib.suppress(NotFound):  # a topic has its name now
+                    await self._again(queue)
 
     async def _again(self, queue: str) -> bytes:
         """
