@@ -295,7 +295,7 @@ class Daemon(Participant):
 
 
 async def _main(config: Config, read: Callable[[], Config]) -> None:
-    daemon = Daemon(config, SystemClock(), raise_file_limit(config.limits.connections_max))
+    daemon = Daemon(config, SystemClock(), raise_file_limit(config.limits))
     heed_signals(asyncio.get_running_loop(), daemon.stopping.set, functools.partial(daemon.reload, read))
     await daemon.run()
 

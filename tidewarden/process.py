@@ -12,10 +12,12 @@ if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
     from collections.abc import Callable
 
+    from tidewarden.config import Limits
+
 log = logging.getLogger("tidewarden.daemon")
 
 FILES_WANTED = 65_536
-FILES_BESIDE = 512  # for everything but the RESP door's connections: HTTP's, the store's, the nodes', logs and journals
+FILES_BESIDE = 512  # for everything but the doors' connections: the store's, the nodes', logs and journals
 
 
 def calm_collector() -> None:
@@ -29,25 +31,26 @@ def calm_collector() -> None:
     gc.set_threshold(50_000, 20, 50)
 
 
-def raise_file_limit(connections_max: int) -> int:
+def raise_file_limit(limits: Limits) -> int:
     """
     Let this process open as many files as it needs, or as the host allows: each connection is one.
 
-    Returns: how many connections it has files for, at most ``connections_max``.
+    Returns: how many RESP connections it has files for, at most ``connections_max``, with the HTTP door full.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = max(FILES_WANTED, connections_max + FILES_BESIDE)
+    beside = FILES_BESIDE + limits.http_connections_max
+    wanted = max(FILES_WANTED, limits.connections_max + beside)
     if hard != resource.RLIM_INFINITY:
         wanted = min(wanted, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    room = max(wanted - FILES_BESIDE, wanted // 2)
-    if room < connections_max:
+    room = max(wanted - beside, wanted // 2)
+    if room < limits.connections_max:
         log.warning(
             "the host allows %d open files: at most %d connections instead of limits.connections_max (%d)",
-            wanted, room, connections_max,
+            wanted, room, limits.connections_max,
         )  # fmt: skip
-    return min(room, connections_max)
+    return min(room, limits.connections_max)
 
 
 def hold_hangups() -> None:

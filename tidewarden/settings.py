@@ -112,6 +112,8 @@ class Limits:
     """Most items of one request, tasks of one take, or entries of one page. A script blocks the store while it runs."""
     connections_max: int = setting(10_000, low=1, high=1_000_000)
     """Most connections of one node at a time. Raise the host's limit of open files with it."""
+    http_connections_max: int = setting(1000, low=1, high=1_000_000)
+    """Most connections of one node's HTTP door at a time."""
     waiting_max: int = setting(10_000, low=1, high=1_000_000)
     """Most parked takes of one node at a time."""
     queues_max: int = setting(10_000, low=1, high=1_000_000)
