@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("tidewarden.server")
 
-BACKLOG = 1024
+BACKLOG = (
+    4096  # the kernel has a bound of its own (net.core.somaxconn), past which a burst waits a second for its second try
+)
 # A peer whose host is gone says nothing, not even goodbye: within a minute its waiting takes and its leases end.
 KEEPALIVE_IDLE_S = 30
 KEEPALIVE_EVERY_S = 10
