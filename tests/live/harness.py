@@ -36,13 +36,23 @@ class Cluster:
     Three nodes (by default) on one valkey-server.
 
     Args: ``extra``: TOML put at the end of every node's configuration. ``proxied``: a proxy between each node and the store.
+    ``store``: settings of the valkey-server.
     ``changes``: as of :meth:`config_text`.
     """
 
-    def __init__(self, folder: Path, *, nodes: int = 3, extra: str = "", proxied: bool = False, **changes: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        nodes: int = 3,
+        extra: str = "",
+        proxied: bool = False,
+        store: dict[str, str] | None = None,
+        **changes: str,
+    ) -> None:
         self.folder = folder
         self.secret = secrets.token_urlsafe(16)
-        self.valkey = Valkey(folder / "store")
+        self.valkey = Valkey(folder / "store", store)
         self.valkey.start()
         self.proxies: dict[str, Proxy] = {}
         (folder / "cluster.key").write_text(secrets.token_urlsafe(32))

@@ -93,10 +93,15 @@ def free_base_port() -> int:
 
 
 class Valkey:
-    """A valkey-server with AOF and a password on a TCP port; each start raises the view before clients may come."""
+    """
+    A valkey-server with AOF and a password on a TCP port; each start raises the view before clients may come.
 
-    def __init__(self, folder: Path) -> None:
+    ``options``: more of its settings, and others.
+    """
+
+    def __init__(self, folder: Path, options: dict[str, str] | None = None) -> None:
         self.folder = folder
+        self.options = options or {}
         self.folder.mkdir(parents=True)
         self.port = free_base_port()
         self.password = secrets.token_urlsafe(16)
@@ -113,6 +118,7 @@ class Valkey:
         options = {
             "bind": "127.0.0.1", "port": str(self.port), "dir": str(self.folder), "save": "", "appendonly": "yes",
             "appendfsync": "everysec", "maxmemory-policy": "noeviction", "requirepass": hidden,
+            **self.options,
         }  # fmt: skip
         words = [word for name, value in options.items() for word in (f"--{name}", value)]
         self._process = spawn([str(get_binary_path()), *words], self.folder / "valkey.log")
