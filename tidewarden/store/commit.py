@@ -11,8 +11,10 @@ a time and the next gathers meanwhile: it costs round trips per group, not per w
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from collections import deque
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -20,6 +22,8 @@ from tidewarden.clock import Clock, sleep
 from tidewarden.errors import Error, NoQuorum, StoreDown
 from tidewarden.store.link import Arg, Link, pack
 from tidewarden.store.receiver import Receiver, refuse
+
+log = logging.getLogger("tidewarden.store")
 
 KEEP_MS = 30 * 86_400_000  # how long the key of our own write outlives the last group
 RETRY_S = 0.05  # after a group was refused, or its connection lost
@@ -68,13 +72,14 @@ class Ground:
     ``connects``: which of the link's connections it was, 0 until it is known.
     """
 
-    __slots__ = ("_link", "connects", "identity", "lost")
+    __slots__ = ("_link", "connects", "identity", "lost", "why")
 
     def __init__(self, link: Link) -> None:
         self._link = link
         self.identity = ""
         self.connects = 0
         self.lost = False
+        self.why = MOVED  # when it does not stand
 
     def done(self) -> bool:
         return False
@@ -84,8 +89,9 @@ class Ground:
         self.connects = self._link.reconnects
         self.lost = not self.identity
 
-    def set_exception(self, _error: BaseException, /) -> None:
+    def set_exception(self, error: BaseException, /) -> None:
         self.lost = True
+        self.why = str(error)
 
     @property
     def stands(self) -> bool:
@@ -128,9 +134,6 @@ class Commit:
         self.groups = 0
         self.missed = 0
 
-    def check(self) -> None:
-        """Whether it can be asked for at all. Raises: NoQuorum; see :class:`Impossible`."""
-
     def ground(self) -> Ground:
         """What the scripts that are sent from now on will stand on. Call it before sending them, in the same turn of the loop."""
         ground = self._ground
@@ -146,7 +149,7 @@ class Commit:
         ``ground``: of before it was sent.
         """
         if not ground.stands:
-            self._miss(receiver, MOVED)
+            self._miss(receiver, ground.why)
             return
         self._gathered.append(Held(receiver, ground.identity, self._loop.time() + self._limit_ms / 1000))
         if self._timer is None:
@@ -154,15 +157,20 @@ class Commit:
         if self._task is None:
             self._task = self._loop.create_task(self._run(), name="group commit")
 
-    async def sync(self, ground: Ground) -> None:
+    def begun(self) -> Callable[[], Awaitable[None]]:
         """
-        Return when what was answered just now is firm.
+        Call it before something is sent, and what it returns once that was answered: it returns when that is firm.
 
-        Raises: NoQuorum: not in time; it may or may not last.
+        Raises (the latter): NoQuorum: not in time; it may or may not last.
         """
-        future: asyncio.Future[None] = self._loop.create_future()
-        self.add(ground, future)
-        await future
+        ground = self.ground()
+
+        def firm() -> asyncio.Future[None]:
+            future: asyncio.Future[None] = self._loop.create_future()
+            self.add(ground, future)
+            return future
+
+        return firm
 
     async def stop(self) -> None:
         """Whoever waits still is told that nobody knows."""
@@ -223,16 +231,16 @@ class Commit:
         if not link.up:
             raise StoreDown(f"no connection to commit by: {link.why or 'it was lost'}")
         self.groups += 1
-        replies = [self._send(self._mark)]
-        if self._demand.disk or self._demand.disk_here:
-            await asyncio.wait(replies)  # sent together with its write, WAITAOF takes a second on some servers
+        replies = [await self._written()]
         replies += [self._send(command) for command, _ in self._waits]
         replies.append(self._send(INFO))
-        answers = await asyncio.gather(*replies, return_exceptions=True)  # all of them: one group is under way at a time
+        answers = await asyncio.gather(
+            *replies, return_exceptions=True
+        )  # all of them: one group is under way at a time
         for answer in answers:
             if isinstance(answer, BaseException):
                 raise answer
-        there, *counts, info = answers
+        there, *counts, info = list[Any](answers)
         if link.reconnects != connects:
             raise StoreDown("the connection was lost meanwhile")
         if not there:  # nothing was written, so the waits vouch for nothing
@@ -243,6 +251,13 @@ class Commit:
             if any(one < needed for one, needed in zip(had, least, strict=True)):
                 raise NoQuorum(f"not within {self._limit_ms} ms")
         return identity_of(info)
+
+    async def _written(self) -> asyncio.Future[Any]:
+        """The group's own write was sent; its answer: 1, or 0 when nothing was written."""
+        written = self._send(self._mark)
+        if self._demand.disk or self._demand.disk_here:
+            await asyncio.wait({written})  # sent together with its write, WAITAOF takes a second on some servers
+        return written
 
     def _send(self, packed: bytes) -> asyncio.Future[Any]:
         future: asyncio.Future[Any] = self._loop.create_future()
@@ -261,12 +276,7 @@ class Commit:
                 one.receiver.set_result(None)
 
 
-class Impossible:
-    """In the place of a :class:`Commit` that cannot be had: whatever needs it is refused before it is sent, and told ``why``."""
+class Impossible(NamedTuple):
+    """In the place of a :class:`Commit` that cannot be had, and ``why``: what needs it is refused before it is sent."""
 
-    def __init__(self, why: str) -> None:
-        self._why = why
-
-    def check(self) -> None:
-        """Raises: NoQuorum: always."""
-        raise NoQuorum(self._why)
+    why: str
