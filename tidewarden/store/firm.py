@@ -14,7 +14,8 @@ from typing import Any
 from tidewarden.clock import Clock, sleep
 from tidewarden.errors import Error, StoreDown
 from tidewarden.store.commit import KEEP_MS, Commit, Demand, log
-from tidewarden.store.link import Link, pack
+from tidewarden.store.link import Link, ReplyError, pack
+from tidewarden.store.refusals import error_of
 
 REST_MS = 2000  # after the last group, of whichever node, the store syncs once a second again
 
@@ -44,6 +45,8 @@ class Firm(Commit):
             written.set_exception(executed)
         elif executed is None:  # what was watched for the end of the last groups has changed
             written.set_exception(StoreDown("nothing was done"))
+        elif isinstance(executed[0], ReplyError):
+            written.set_exception(error_of(str(executed[0])))
         else:
             written.set_result(executed[1])
         return written
