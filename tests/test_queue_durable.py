@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
+import server_doubles as doubles
 from replica_servers import Replicas, Seat, seat
 from shard_audit import audit_store
 from store_servers import StoreServer
@@ -164,6 +165,19 @@ async def test_the_plain_way(one: Seat, pair: Replicas) -> None:
         with pytest.raises(NoQuorum):
             await acked
     assert list(session.held) == [("q", row[0].decode())]  # nobody knows, so it goes on holding it
+
+
+async def test_answers_at_the_door_come_in_their_order(one: Seat, pair: Replicas) -> None:
+    async with doubles.Door(queues=one.queues) as door:
+        reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+        with pair.stopped(pair.ports[1]):
+            writer.write(b"Q.PUT q x\r\nQ.PUT q y ID y\r\nQ.PUT plain z ID z\r\nPING\r\n")
+            async with asyncio.timeout(10):
+                told = [await reader.readline() for _ in range(2)]
+                plain = [await reader.readline() for _ in range(3)]
+        assert [line[:10] for line in told] == [b"-NOQUORUM "] * 2
+        assert plain == [b"$1\r\n", b"z\r\n", b"+PONG\r\n"]
+        writer.close()
 
 
 async def test_locks_have_the_systems_durability(one: Seat, pair: Replicas) -> None:

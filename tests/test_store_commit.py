@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -208,6 +209,25 @@ async def test_those_who_wait_are_told_when_it_stops(one: Seat, pair: Replicas) 
         await one.commits.stop()
         with pytest.raises(NoQuorum, match="goes down"):
             await waiting
+
+
+async def test_fsync_waits_for_the_disks_once_a_group(tmp_path: Path) -> None:
+    made = Replicas(str(get_binary_path()), tmp_path, 1, "--appendonly", "yes", "--appendfsync", "always")
+    try:
+        async with seat(made.url(), replicas=1) as one:
+            assert one.commits.refusal("fsync") == ""
+            commit = one.commits.of(one.data, "fsync")
+            assert isinstance(commit, Commit)
+            await asyncio.gather(*(write(one, f"k{i}", commit) for i in range(300)))
+            stats = made.client().info("commandstats")
+            assert stats["cmdstat_waitaof"]["calls"] == commit.groups < 60
+            assert "cmdstat_wait" not in stats or stats["cmdstat_wait"]["calls"] < 20  # the start's
+            with made.stopped(made.ports[1]):
+                commit._limit_ms = LIMIT_MS
+                with pytest.raises(NoQuorum, match="the primary's disk and 1 replica, on disk"):
+                    await write(one, "late", commit)
+    finally:
+        made.stop()
 
 
 def test_what_is_demanded_and_how_it_is_said() -> None:
