@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,28 @@ from redis.retry import Retry
 
 
 class Node:
-    """One node process: its configuration file, its logs, its signals, its doors."""
+    """
+    One node process: its configuration file, its logs, its signals, its doors.
 
-    def __init__(self, name: str, folder: Path, base_port: int, text: str, secret: str) -> None:
+    ``host``: where it listens. ``namespace``, ``environ``: as of :func:`live.processes.spawn`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        folder: Path,
+        base_port: int,
+        text: str,
+        secret: str,
+        *,
+        host: str = "127.0.0.1",
+        namespace: str = "",
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
         self.name = name
+        self.host = host
+        self._namespace = namespace
+        self._environ = environ
         self.folder = folder
         self.base_port = base_port
         self.config = folder / "node.toml"
@@ -39,7 +58,7 @@ class Node:
             limits=httpx.Limits(max_keepalive_connections=0),
         )
         self.stopped = False
-        folder.mkdir(parents=True)
+        folder.mkdir(parents=True, exist_ok=True)
         self.config.write_text(text)
 
     # Its process.
@@ -56,7 +75,7 @@ class Node:
     def start(self) -> None:
         """Start the process; :meth:`ready` tells when it serves."""
         argv = [sys.executable, "-m", "tidewarden", "node", "--config", str(self.config)]
-        self._process = spawn(argv, self.output)
+        self._process = spawn(argv, self.output, namespace=self._namespace, environ=self._environ)
 
     def kill(self) -> None:
         """SIGKILL."""
@@ -100,6 +119,7 @@ class Node:
     def client(self, **options: Any) -> redis.Redis:
         """A plain client, one connection, nothing repeated."""
         defaults: dict[str, Any] = {
+            "host": self.host,
             "port": self.base_port,
             "username": ADMIN,
             "password": self._secret,
@@ -114,6 +134,7 @@ class Node:
     def aclient(self) -> redis.asyncio.Redis:
         """The same for asyncio, without a time-out: it may WAIT."""
         return redis.asyncio.Redis(
+            host=self.host,
             port=self.base_port,
             username=ADMIN,
             password=self._secret,
@@ -136,7 +157,7 @@ class Node:
 
     def http(self, path: str, **options: Any) -> httpx.Response:
         """GET ``path`` as the admin, on a connection of its own."""
-        return self._http.get(f"http://127.0.0.1:{self.base_port + 1}{path}", **options)
+        return self._http.get(f"http://{self.host}:{self.base_port + 1}{path}", **options)
 
     def metric(self, name: str, kind: str = "") -> float:
         """A number of /metrics; 0 when it is not there."""
