@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,6 +103,22 @@ class CountingProvider:
                 "",
             )
         )
+
+
+@contextlib.contextmanager
+def provided(provider: CountingProvider) -> Iterator[CountingProvider]:
+    """It serves, in a thread of its own, so that nothing the test does makes it late."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="counting provider", daemon=True)
+    thread.start()
+    try:
+        asyncio.run_coroutine_threadsafe(provider.start(), loop).result(10)
+        yield provider
+    finally:
+        asyncio.run_coroutine_threadsafe(provider.close(), loop).result(10)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
 
 
 def token(account: str, generation: int) -> str:

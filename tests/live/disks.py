@@ -9,6 +9,7 @@ import struct
 import subprocess
 from pathlib import Path
 
+SOURCE_NAME = "tidewarden-test-"
 SOURCE = Path(__file__).with_name("slow_disk.c")
 
 
@@ -37,6 +38,14 @@ def build(folder: Path) -> Path:
     return library
 
 
+def forget_the_dead() -> None:
+    """Unmount what a run that was killed left behind; its process id is in the name."""
+    for line in Path("/proc/mounts").read_text().splitlines():
+        source, folder, *_ = line.split(" ")
+        if source.startswith(SOURCE_NAME) and not Path(f"/proc/{source.removeprefix(SOURCE_NAME)}").exists():
+            subprocess.run(["umount", "-l", folder], check=False, capture_output=True)
+
+
 class SlowDisk:
     """How slow one process's disk is. ``environ`` is for its start."""
 
@@ -57,7 +66,9 @@ class SmallDisk:
     def __init__(self, folder: Path, size_bytes: int = 16 * 2**20) -> None:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
-        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "none", str(folder)], check=True)
+        forget_the_dead()
+        source = f"{SOURCE_NAME}{os.getpid()}"
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size_bytes}", source, str(folder)], check=True)
         self._ballast = folder / "ballast"
 
     def fill(self) -> None:

@@ -41,6 +41,7 @@ class Cluster:
 
     def __init__(self, folder: Path, *, nodes: int = 3, extra: str = "", proxied: bool = False, **changes: str) -> None:
         self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
         self.secret = secrets.token_urlsafe(16)
         self.valkey = self.make_store()
         self.valkey.start()

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from live.counting_provider import CountingProvider
+from live.counting_provider import CountingProvider, provided
 from live.faults import CATALOGUE, Storm, healed
 from live.faulty import LIFE_S, FaultyCluster
 from live.harness import CLUSTER, Node, background, serving, until_async
@@ -35,17 +35,15 @@ CALM_S = 60.0
 @contextlib.asynccontextmanager
 async def siege(request: pytest.FixtureRequest, folder: Path, seed: int) -> AsyncIterator[tuple[Storm, Workload]]:
     """A cluster under traffic, and a storm that has not begun."""
-    provider = CountingProvider(ACCOUNTS, LIFE_S)
-    await provider.start()
-    try:
-        with serving(request, FaultyCluster(folder, provider)) as cluster:
-            for part, reason in cluster.absent.items():
-                print(f"without {part}: {reason}")
-            workload = Workload(cluster, provider, seed)
-            await asyncio.to_thread(workload.begin, cluster.leader())
-            yield Storm(cluster, random.Random(seed), provider), workload
-    finally:
-        await provider.close()
+    with (
+        provided(CountingProvider(ACCOUNTS, LIFE_S)) as provider,
+        serving(request, FaultyCluster(folder, provider)) as cluster,
+    ):
+        for part, reason in cluster.absent.items():
+            print(f"without {part}: {reason}")
+        workload = Workload(cluster, provider, seed)
+        await asyncio.to_thread(workload.begin, cluster.leader())
+        yield Storm(cluster, random.Random(seed), provider), workload
 
 
 async def progress(storm: Storm, workload: Workload, tasks: int = 20) -> float:

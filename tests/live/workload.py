@@ -22,6 +22,7 @@ from tidewarden.client import AsyncClient
 from tidewarden.errors import Error, NotHeld, Unreachable
 
 ANSWER_S = 8.0
+BACKLOG_MAX = 200  # producers wait for consumers, so that a long run can be drained at its end
 LEASE_MS = 3000
 TICK_MS = 500
 JOBS, BEATS, LATEST = "siege-jobs", "siege-beats", "siege-latest"
@@ -53,6 +54,7 @@ class Workload:
         self.producing = True
         self.put_ok = 0
         self.delivered = 0
+        self._seen: set[str] = set()
         self.generation: defaultdict[str, int] = defaultdict(int)
         self._pause_s = pause_s
         self._numbers = itertools.count()
@@ -116,6 +118,13 @@ class Workload:
                     return client
             await asyncio.sleep(0.1)
 
+    def granted(self, asked: Operation, task_id: str, lease: int, queue: str) -> None:
+        """A consumer got this task."""
+        self.history.granted(asked, task_id, lease, queue)
+        self.delivered += 1
+        if queue == JOBS:
+            self._seen.add(task_id)
+
     def note(self, error: BaseException) -> None:
         words = str(error).split()
         self.troubles[words[0] if words and words[0].isupper() else type(error).__name__] += 1
@@ -159,6 +168,8 @@ class Workload:
             again.clear()
             self.put_ok += 1
             await asyncio.sleep(self._pause_s)
+            while self.producing and self.put_ok - len(self._seen) > BACKLOG_MAX:
+                await asyncio.sleep(self._pause_s)
             return self.producing
 
         await self.forever(node, turn)
@@ -175,8 +186,7 @@ class Workload:
                 rows = await client.execute_command("Q.TAKE", "COUNT", 5, "WAIT", 2000, "FROM", BEATS, LATEST, JOBS)
             asked.ok()
             for row in rows:
-                self.history.granted(asked, row[1], row[2], row[0])
-                self.delivered += 1
+                self.granted(asked, row[1], row[2], row[0])
             for queue, task_id, lease, *_ in rows:
                 await self.handle(client, who, queue, task_id, lease)
 
@@ -219,8 +229,7 @@ class Workload:
                     continue
                 asked.ok()
                 for task in tasks:
-                    self.history.granted(asked, task.id, task.lease)
-                    self.delivered += 1
+                    self.granted(asked, task.id, task.lease, JOBS)
                 for task in tasks:
                     ack = self.history.begin("ack", who, JOBS, task.id, task.lease)
                     try:
