@@ -114,12 +114,11 @@ class Daemon(Participant):
         self.raft = Raft(config, self._secret, clock, lambda: self.term.raft_changed())
         self.reaper = Reaper(config.node.name, self.nodes, self.queues, clock, self.raft.peer_heard_s)
         self.term = Term(
-            self._name, self.raft, self.control, self._scripts, clock, lambda: self.nodes.holder, self._duties
-        )
-        self.tokens = Tokens(
-            config, self.queues, clock, self._load_keys, self._add_key, script=self._token_script,
-            connected=lambda: self.accounts.up,
+            self._name, self.raft, self.control, self._scripts, clock, lambda: self.nodes.holder, self._duties,
+            lambda: self.nodes.beat_at,
         )  # fmt: skip
+        tokens = (config, self.queues, clock, self._load_keys, self._add_key)
+        self.tokens = Tokens(*tokens, script=self._token_script, connected=lambda: self.accounts.up)
 
     # --- what the rooms call
 
