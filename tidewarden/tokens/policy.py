@@ -15,7 +15,8 @@ from .answers import REFUSALS, Verdict
 from .rows import Row, Troubles
 
 Rotation = Literal["none", "rolling", "single_use"]
-State = Literal["fresh", "expiring", "late", "failing", "dead", "lost_rotation"]
+State = Literal["fresh", "expiring", "late", "failing", "dead", "lost_rotation", "stale"]
+"""``stale``: of a token that was served without asking the store, which was away; no account is in it."""
 STATES: tuple[State, ...] = ("fresh", "expiring", "late", "failing", "dead", "lost_rotation")
 
 BACKOFF_S_MAX = 60.0

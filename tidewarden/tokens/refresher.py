@@ -226,6 +226,7 @@ class Refresher:
             tools.counts.lost_rotations += 1
             log.error("%s/%s: lost_rotation: %s", name, task.id, step.troubles.message)
         elif step.what == "dead":
+            tools.cache.drop(f"{name}/{task.id}")
             log.warning("%s/%s is dead: %s %s", name, task.id, step.troubles.outcome, step.troubles.message)
         else:
             log.debug("%s/%s: %s, again in %.1f s", name, task.id, verdict.outcome, step.delay_s)

@@ -67,6 +67,9 @@ class Settler:
             if found is None:
                 raise
             answer = found
+        # The request may have taken so long, and life counts from before it: a kept token must not be thought to live longer.
+        now_ms = opened.now_ms + int(self.provider.timeout_s * 1000)
+        tools.cache.keep(f"{name}/{account}", row, now_ms, read=False)
         await self.store(answer)
 
     async def store(self, answer: Answer) -> None:
@@ -77,6 +80,8 @@ class Settler:
             self.queue, answer.account, base, answer.row, answer.due_ms, answer.deadline_ms
         )
         tools.journal.stored(answer)
+        if word in ("SPARE", "GONE"):
+            tools.cache.drop(f"{self.provider.name}/{answer.account}")
         if word == "SPARE":
             tools.counts.spares += 1
             log.warning("%s/%s had moved on when its answer came: kept as a spare", self.provider.name, answer.account)

@@ -11,6 +11,7 @@ from tidewarden.clock import Clock
 from tidewarden.queue import Queues
 
 from . import policy
+from .cache import Cache
 from .exchange import Exchange
 from .hosts import Hosts
 from .journal import Journal
@@ -54,6 +55,7 @@ class Tools:
     dice: Random
     counts: Counts
     on_settled: OnSettled
+    cache: Cache
     storing: set[tuple[str, str]] = field(default_factory=set)
     """Accounts (queue and name) whose answers are on their way into the store."""
     confirm_s: float = policy.CONFIRM_S
