@@ -142,12 +142,14 @@ async def node(
     boot: int = 1,
     go: bool = True,
     more: Sequence[Provider] = (),
+    config: Config | None = None,
     **settings: Any,
 ) -> AsyncIterator[Side]:
     """A node's worth of tokens on ``store``; its vault key and journal lie in ``folder``. ``more``: further providers."""
     clock = SystemClock()
+    cluster = config.cluster if config is not None else Cluster(name="t")
     config = Config(
-        cluster=Cluster(name="t"),
+        cluster=cluster,
         node=Node(name=name, data_dir=str(folder)),
         providers={each.name: each for each in (chosen, *more)},
     )

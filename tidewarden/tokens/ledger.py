@@ -118,10 +118,17 @@ class Ledger:
         )
 
     async def stored(
-        self, queue: str, account: str, base: tuple[int, int], row: bytes, due_ms: int, deadline_ms: int
+        self,
+        queue: str,
+        account: str,
+        base: tuple[int, int],
+        row: bytes,
+        due_ms: int,
+        deadline_ms: int,
+        previous: bytes = b"",
     ) -> str:
-        """Write a refreshed pair back: ``STORED``, ``ALREADY``, ``SPARE`` or ``GONE``."""
-        word = await self._item("stored", queue, account, (*base, row, due_ms, deadline_ms))
+        """Write a refreshed pair back, ``previous`` kept beside it: ``STORED``, ``ALREADY``, ``SPARE`` or ``GONE``."""
+        word = await self._item("stored", queue, account, (*base, row, due_ms, deadline_ms, previous))
         return bytes(word).decode()
 
     async def failed(self, queue: str, account: str, lease: int, step: Step) -> bool:

@@ -57,6 +57,10 @@ class Pool:
         """Refreshes under way."""
         return len(self._work)
 
+    def unsent(self, account: str) -> bool:
+        """See :meth:`Refresher.unsent`."""
+        return self._refresher.unsent(account)
+
     async def store(self, answer: Answer) -> None:
         """Write a journalled answer of this client's into the store; see :meth:`Settler.store`."""
         await self._settler.store(answer)

@@ -17,7 +17,7 @@ from tidewarden.clock import Clock, sleep
 from tidewarden.config import Config, Provider
 from tidewarden.queue import Queues
 
-from . import accounts, importing, policy
+from . import accounts, importing, peers, policy
 from .cache import Cache
 from .exchange import Exchange
 from .grants import Grants
@@ -26,6 +26,7 @@ from .ledger import Ledger, RunScript
 from .listing import PAGE_MAX, SHARDS, Listing
 from .pool import Pool
 from .reader import Reader, Token
+from .rows import parse_row
 from .tools import Counts, Tools
 from .vault import AddKey, LoadKeys, Vault, open_vault
 
@@ -59,12 +60,14 @@ class Tokens:
         confirm_s: float = policy.CONFIRM_S,
         script: RunScript | None = None,
         connected: Callable[[], bool] = lambda: True,
+        cluster_secret: str = "",
     ) -> None:
         """
         Args:
             load_keys, add_key: reach the cluster's wrapped data keys; see :mod:`tidewarden.tokens.vault`.
             script: runs a token script and returns when its write is as durable as the store can make it;
                 ``queues.script`` when absent.
+            cluster_secret: by which nodes ask each other for answers; empty: nobody is asked, and nobody answered.
             connected: whether the store is, as far as is known: while it is not, nobody need wait for it to say so.
         """
         self._config = config
@@ -87,6 +90,9 @@ class Tokens:
         self._storing: set[tuple[str, str]] = set()
         self._cache = Cache(config.tokens.cache_max, clock)
         self._connected = connected
+        self._mac = peers.mac_of(cluster_secret) if cluster_secret else None
+        self._peers = peers.Peers(config, self._mac)
+        self._asking: set[tuple[str, str]] = set()
         self.counts = Counts()
 
     # --- life
@@ -107,7 +113,7 @@ class Tokens:
             await self._vault.restore(key_id, wrapped)
         tools = Tools(
             self._queues, self._ledger, self._vault, self._journal, self._exchange, self._clock, self._dice,
-            self.counts, self._on_settled, self._cache, self._storing, self._confirm_s,
+            self.counts, self._on_settled, self._cache, self._storing, self._peers, self._asking, self._confirm_s,
         )  # fmt: skip
         for name, provider in self._config.providers.items():
             if provider.unconfirmed:
@@ -140,6 +146,7 @@ class Tokens:
             self._reader.stop()
         await self._journal.close()
         await self._exchange.close()
+        await self._peers.close()
 
     async def _replay_forever(self) -> None:
         while True:
@@ -166,6 +173,21 @@ class Tokens:
                     log.warning("an answer of %s waits in the journal: %s", answer.account, result)
                 elif isinstance(result, BaseException):
                     raise result
+
+    def answer_peer(self, raw: bytes) -> bytes | None:
+        """The reply to another node's question; None: it is not of this cluster, or this node has not started."""
+        question = peers.open_question(raw, self._mac) if self._mac is not None else None
+        if question is None or self._mac is None or self._vault is None:
+            return None
+        place = (question.queue, question.account)
+        reply = peers.Reply("none")
+        if answer := self._journal.find(*place, question.grant, question.generation):
+            reply = peers.Reply("answer", answer, *self._vault.wrapped_key(parse_row(answer.row).refresh))
+        elif place in self._asking:
+            reply = peers.Reply("busy")
+        elif any(pool.queue == question.queue and pool.unsent(question.account) for pool in self._pools.values()):
+            reply = peers.Reply("unsent")
+        return peers.reply_to(raw, reply, self._mac)
 
     # --- verbs
 
@@ -238,6 +260,7 @@ class Tokens:
             "spares": counts.spares,
             "lost_rotations": counts.lost_rotations,
             "replayed": counts.replayed,
+            "adopted": counts.adopted,
             "levelled": {name: pool.leveller.levelled for name, pool in self._pools.items()},
             "quarantines": dict(counts.quarantines),
             "held": {name: int(pool.watch.held) for name, pool in self._pools.items()},
