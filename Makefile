@@ -30,10 +30,10 @@ test: setup
 	@$(PYTEST) -n 4 -m "not soak"
 
 check: setup
-	@$(BIN)/ruff format --check .
-	@$(BIN)/ruff check .
-	@$(BIN)/mypy
-	@$(PYTEST) -n 2 --dist worksteal --hypothesis-profile quick -m "not live and not thorough and not soak"
+	@began=$$(date +%s) && \
+	$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy && \
+	$(PYTEST) -n 3 --dist worksteal --hypothesis-profile quick -m "not live and not thorough and not soak" && \
+	echo "make check: $$(($$(date +%s) - began)) s"
 
 bench: setup
 	@$(BIN)/python -m benchmarks.peers
