@@ -35,7 +35,7 @@ test: setup
 check: setup
 	@began=$$(date +%s) && \
 	$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy && \
-	$(PYTEST) -n 3 --dist worksteal --hypothesis-profile quick -m "not live and not thorough and not soak" && \
+	$(PYTEST) -n 3 --dist worksteal --hypothesis-profile quick --durations 5 --durations-min 1 -m "not live and not thorough and not soak" && \
 	echo "make check: $$(($$(date +%s) - began)) s"
 
 bench: setup
