@@ -29,8 +29,9 @@ $(STAMP): pyproject.toml
 run: setup
 	@exec $(BIN)/tidewarden up --nodes 3 --sandbox 2000 --data-dir $(DATA)
 
+# In the order of files, the live ones first: xdist would begin with the files of most tests, and end with the longest few.
 test: setup
-	@$(PYTEST) -n 4 -m "not soak"
+	@$(PYTEST) -n 4 --no-loadscope-reorder -m "not soak"
 
 check: setup
 	@began=$$(date +%s) && \
