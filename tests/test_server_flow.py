@@ -54,6 +54,7 @@ async def test_large_requests_in_a_pipeline_wait_in_the_socket(monkeypatch: pyte
         assert (await asyncio.wait_for(answers, 60)).count(b"+OK\r\n$60000") == 30
 
 
+@pytest.mark.thorough
 async def test_a_long_pipeline_is_answered_whole() -> None:
     async with Door() as door:
         line = await door.dial()

@@ -35,6 +35,7 @@ from tidewarden.clock import Clock
 
 from . import inflate
 from .decide import Facts, Sighting, State, Times
+from .log_file import FileJournal
 from .steady import FOLLOWER, Steady, library_now
 
 logger = logging.getLogger("tidewarden.raft")
@@ -130,15 +131,6 @@ class MetaStorer(pysyncobj.journal.MetaStorer):  # type: ignore[misc]  # the lib
         finally:
             os.close(folder)
         self._stored = dict(meta)
-
-
-class FileJournal(pysyncobj.journal.FileJournal):  # type: ignore[misc]  # the library has no types
-    """The log; its entries are on the disk before the number that says they are there, and both before an answer."""
-
-    def _FileJournal__setLastRecordOffset(self, offset: int) -> None:
-        self.flush()
-        super()._FileJournal__setLastRecordOffset(offset)
-        self.flush()
 
 
 class Connection(TcpConnection):  # type: ignore[misc]  # the library has no types
