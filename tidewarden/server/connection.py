@@ -12,7 +12,7 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, cast
 
-from tidewarden.errors import Denied, Error, Full, Internal
+from tidewarden.errors import Denied, Error, Full, Internal, NoAuth
 
 from . import replies
 from .flow import Flow
@@ -31,6 +31,7 @@ log = logging.getLogger("tidewarden.server")
 
 # What one connection may use up.
 TURN_MAX = 500  # requests begun in one turn of the loop; the others have their turn then
+LOGIN_S = 60.0  # how long a peer may stay without having been let in
 STRANGER_BYTES = 16_384  # longest request of a peer that has not been let in yet
 
 
@@ -38,7 +39,7 @@ class Connection(Flow):
     """One peer, from accept to close. ``server`` reaches everything else."""
 
     __slots__ = (
-        "_begun_count", "_command", "_commands", "_reader", "_slots", "id", "last_command", "mute", "plan",
+        "_begun_count", "_command", "_commands", "_login", "_reader", "_slots", "id", "last_command", "mute", "plan",
         "relay", "resp", "session",
     )  # fmt: skip
 
@@ -56,6 +57,7 @@ class Connection(Flow):
         self._slots: deque[Slot] = deque()
         self._begun_count = 0  # requests under way
         self._command: Command | None = None  # their verb
+        self._login: asyncio.TimerHandle | None = None  # the end of a stranger's time
 
     # What asyncio calls.
 
@@ -72,6 +74,14 @@ class Connection(Flow):
             self.hang_up()
             self._pump()
         self.leave()
+        if self.peer.may is STRANGER and not self._closing:
+            self._login = self.server.loop.call_later(LOGIN_S, self._login_over)
+
+    def _login_over(self) -> None:
+        if self.peer.may is STRANGER:
+            late = NoAuth(f"You have not said who you are within {LOGIN_S:g} s.")
+            self._out.append(self.refuse(late))
+            self.close()
 
     def admitted(self) -> int:
         """Its number, or 0: it may not stay."""
@@ -111,6 +121,8 @@ class Connection(Flow):
     def connection_lost(self, exc: Exception | None) -> None:
         self._closing = True
         self._requests.clear()
+        if self._login is not None:
+            self._login.cancel()
         if self._stall is not None:
             self._stall.cancel()
         self.end_waits()
