@@ -12,7 +12,7 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, cast
 
-from tidewarden.errors import Denied, Error, Full, Internal, NoAuth
+from tidewarden.errors import Denied, Draining, Error, Full, Internal, NoAuth
 
 from . import replies
 from .flow import Flow
@@ -39,7 +39,7 @@ class Connection(Flow):
     """One peer, from accept to close. ``server`` reaches everything else."""
 
     __slots__ = (
-        "_begun_count", "_command", "_commands", "_login", "_reader", "_slots", "id", "last_command", "mute", "plan",
+        "_begun_count", "_command", "_commands", "_reader", "_slots", "id", "last_command", "mute", "plan",
         "relay", "resp", "session",
     )  # fmt: skip
 
@@ -57,7 +57,6 @@ class Connection(Flow):
         self._slots: deque[Slot] = deque()
         self._begun_count = 0  # requests under way
         self._command: Command | None = None  # their verb
-        self._login: asyncio.TimerHandle | None = None  # the end of a stranger's time
 
     # What asyncio calls.
 
@@ -67,15 +66,12 @@ class Connection(Flow):
         address = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else str(name or "local")
         self.peer = Peer(address, self.server.clock.monotonic(), let_in=self.server.let_in())
         self.id = self.admitted()
-        if self.id == 0:
-            self._out.append(
-                self.refuse(Full("This node has as many connections as it may. Close one, or try another."))
-            )
-            self.hang_up()
-            self._pump()
         self.leave()
-        if self.peer.may is STRANGER and not self._closing:
-            self._login = self.server.loop.call_later(LOGIN_S, self._login_over)
+        if self.id == 0:
+            full = "This node has as many connections as it may. Close one, or try another."
+            self.turn_away(Draining("This node is going down.") if self.server.draining else Full(full))
+        elif self.peer.may is STRANGER:
+            self._stay = self.server.loop.call_later(LOGIN_S, self._login_over)
 
     def _login_over(self) -> None:
         if self.peer.may is STRANGER:
@@ -121,8 +117,9 @@ class Connection(Flow):
     def connection_lost(self, exc: Exception | None) -> None:
         self._closing = True
         self._requests.clear()
-        if self._login is not None:
-            self._login.cancel()
+        if self._stay is not None:
+            self._stay.cancel()
+            self.server.turned_away -= self.id == 0
         if self._stall is not None:
             self._stall.cancel()
         self.end_waits()
