@@ -167,9 +167,7 @@ class Upkeep(Topics):
         holds tasks, or a durability that cannot be had here; Stale: somebody else changed them at the same time; NoQuorum.
         """
         await self._open(check_name(queue))
-        raw = await self._link.call("HGET", self._registry_key, queue)  # another node may have changed it a moment ago
-        self._build(queue, msgspec.json.decode(raw, type=QueueSettings))
-        old = self._settings[queue]
+        raw, old = await self._stored(queue)  # another node may have changed it a moment ago
         strategies = (*STRATEGIES, *self._strategies)
         new = changed(old, values, refusal=self.commits.refusal, strategies=strategies)
         firm = self.commits.firm(self._link, new.durability)
