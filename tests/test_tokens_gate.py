@@ -164,6 +164,9 @@ async def test_two_nodes_hold_back_together_and_one_probes(
                 return int((await one.queues.stats(QUEUE))["paused_until_ms"])
 
             await harness.eventually(paused)
+            told = (await other.tokens.stats())["p"]  # Any node tells of it.
+            assert told["failures"] >= 1
+            assert told["held_until_ms"] > 0
             assert while_wrong <= 8
             right.set()
 

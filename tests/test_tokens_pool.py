@@ -138,3 +138,29 @@ async def test_a_store_that_goes_away_and_comes_back_loses_nothing(
             assert (await real_stats()) == dict.fromkeys(await real_stats(), 0) | {"total": 60, "fresh": 60}
     assert sum(endpoint.requests.values()) == 60 + 10  # One each, and one more for each that failed.
     assert set(endpoint.current.values()) == {1}
+
+
+async def test_a_provider_that_suddenly_refuses_everybody_ends_nobody(
+    valkey: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with harness.endpoint() as endpoint:
+        wrong = True
+
+        async def refuse(request: Any, made: Any, token: str) -> Any:
+            return await answers(400, {"error": "invalid_grant"})(request, made, token) if wrong else made.rotate(token)
+
+        endpoint.faults.extend([refuse] * 500)
+        chosen = harness.provider(endpoint.url, rotation="rolling")
+        async with harness.node(valkey, tmp_path, chosen, confirm_s=1.5) as side:
+            await asyncio.gather(*(side.tokens.put(f"p/a{n}", {"refresh_token": f"a{n}.0"}) for n in range(40)))
+            await eventually(lambda: sum(endpoint.requests.values()) >= 80)  # Each twice: that would have ended them.
+            stats = (await side.tokens.stats())["p"]
+            assert (stats["dead"], stats["failing"], stats["failures"]) == (0, 40, 0)
+            assert side.tokens.metrics()["quarantines"] == {"p": 1}
+            wrong = False
+
+            async def all_fresh() -> bool:
+                return bool((await side.tokens.stats())["p"]["fresh"] == 40)
+
+            await eventually(all_fresh)
+    assert caplog.text.count("no account is declared dead for it") == 1

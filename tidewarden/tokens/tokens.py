@@ -247,8 +247,17 @@ class Tokens:
         return await self._listing.page(names, state, count, after)
 
     async def stats(self) -> dict[str, dict[str, int]]:
-        """Accounts by state, per provider; the cost does not grow with their number."""
-        return {name: await self._ledger.stats(queue, SHARDS) for name, queue in sorted(self._queue_of.items())}
+        """
+        Accounts by state, per provider; the cost does not grow with their number. ``held_until_ms``: nothing is sent before
+        that, 0 when nothing holds it back; ``failures``: probes in a row that failed.
+        """
+        found = {}
+        for name, queue in sorted(self._queue_of.items()):
+            view = await self._ledger.gate(queue, "ask", 0, 0, 1)
+            held_ms = view.until_ms if view.failures or view.until_ms > view.now_ms else 0
+            found[name] = await self._ledger.stats(queue, SHARDS)
+            found[name] |= {"failures": view.failures, "held_until_ms": held_ms}
+        return found
 
     def metrics(self) -> dict[str, Any]:
         """This node's counters: ``refreshes`` by (provider, class), ``in_flight``, ``late`` and more by provider, and others."""
