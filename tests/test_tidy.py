@@ -90,6 +90,7 @@ TESTED_IN = {
     "store_way": "test_store_sentinel",  # without sentinels it is one address
     "tokens_settler": "test_tokens_refresher",  # the second half of a refresh
     "tokens_doubts": "test_tokens_peers",  # what follows from each reply
+    "tokens_figures": "test_tokens_pool",  # what a pool and others have counted
     "tokens_watch": "test_tokens_pool",  # what a pool and its refresher share
     "tokens_tools": "test_tokens_refresher",  # declarations
     "server_upkeep_verbs": "test_server_queue_verbs",

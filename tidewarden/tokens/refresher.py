@@ -133,7 +133,7 @@ class Refresher:
             await self._hold(task, 0, opened.troubles)
             return
         outcome, verdict = await self._ask(token, until)
-        verdict = self._watch.note(verdict)
+        verdict = self._watch.note(task.id, verdict)
         try:
             await self._conclude(task, opened, outcome, verdict, token, spare, begun)
         finally:

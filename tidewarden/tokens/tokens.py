@@ -20,6 +20,7 @@ from tidewarden.queue import Queues
 from . import accounts, importing, peers, policy
 from .cache import Cache
 from .exchange import Exchange
+from .figures import figures
 from .grants import Grants
 from .journal import Journal
 from .ledger import Ledger, RunScript
@@ -214,7 +215,21 @@ class Tokens:
         StoreDown: it does not answer, and no living token of the account is known here.
         """
         provider, name = self._known(account)
-        return await self._opened(self._reader).get(provider, self._queue_of[provider.name], name, min_ttl_ms, wait_ms)
+        queue = self._queue_of[provider.name]
+        try:
+            return await self._opened(self._reader).get(provider, queue, name, min_ttl_ms, wait_ms)
+        except errors.Timeout as error:
+            reason = await self._held_by(queue)
+            if not reason:
+                raise
+            raise errors.Timeout(f"{error}; all accounts of {provider.name} wait: {reason}") from error
+
+    async def _held_by(self, queue: str) -> str:
+        """What holds a client's accounts back, as far as it can be had; empty: nothing."""
+        try:
+            return (await self._ledger.gate(queue, "ask", 0, 0, 1)).reason
+        except errors.Error:
+            return ""
 
     async def refresh(self, account: str) -> str:
         """Have the account refreshed now, failing or dead ones too; ``queued``, or ``leased`` when somebody is at it."""
@@ -261,21 +276,7 @@ class Tokens:
 
     def metrics(self) -> dict[str, Any]:
         """This node's counters: ``refreshes`` by (provider, class), ``in_flight``, ``late`` and more by provider, and others."""
-        counts = self.counts
-        return {
-            "refreshes": dict(counts.refreshes),
-            "in_flight": {name: pool.in_flight for name, pool in self._pools.items()},
-            "late": dict(counts.late),
-            "spares": counts.spares,
-            "lost_rotations": counts.lost_rotations,
-            "replayed": counts.replayed,
-            "adopted": counts.adopted,
-            "levelled": {name: pool.leveller.levelled for name, pool in self._pools.items()},
-            "quarantines": dict(counts.quarantines),
-            "held": {name: int(pool.watch.held) for name, pool in self._pools.items()},
-            "rate": {
-                name: pool.watch.gate.view.rate for name, pool in self._pools.items() if pool.watch.gate.view.rate
-            },
+        return figures(self.counts, self._pools) | {
             "journal_pending": len(self._journal.pending()),
             "cached": len(self._cache),
             "stale_served_total": self._reader.stale_served if self._reader is not None else 0,
