@@ -36,7 +36,7 @@ check: setup
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
-	@$(PYTEST) -n 2 --dist worksteal --hypothesis-profile quick -m "not live and not soak"
+	@$(PYTEST) -n 2 --dist worksteal --hypothesis-profile quick -m "not live and not thorough and not soak"
 
 bench: setup
 	@$(BIN)/python -m benchmarks.peers

@@ -12,7 +12,6 @@ import contextlib
 import dataclasses
 import functools
 import logging
-import signal
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,7 @@ from tidewarden.errors import ConfigError, Error, StoreDown
 from tidewarden.fronts import Fronts
 from tidewarden.health import Health
 from tidewarden.participant import Participant, heard_error
-from tidewarden.process import calm_collector, raise_file_limit
+from tidewarden.process import calm_collector, heed_signals, raise_file_limit
 from tidewarden.queue.locks import Locks
 from tidewarden.raft import Raft
 from tidewarden.scheduler.schedules import Schedules
@@ -52,8 +51,9 @@ FIRM_SCRIPTS = ("tokens.put", "tokens.intent", "tokens.stored")
 class Daemon(Participant):
     """One node of a cluster. :meth:`run` builds it, serves until ``stopping`` is set, and takes it down."""
 
-    def __init__(self, config: Config, clock: Clock) -> None:
+    def __init__(self, config: Config, clock: Clock, connections_max: int) -> None:
         super().__init__(config, clock, config.node.name)
+        self._connections_max = connections_max
         self._secret = cluster_secret(config)
         self._server = Server("?", "?", False, 0)
         self.resp: RespServer | None = None
@@ -120,7 +120,7 @@ class Daemon(Participant):
             lambda: self.nodes.beat_at,
         )  # fmt: skip
         tokens = (config, self.queues, clock, self._load_keys, self._add_key)
-        self.tokens = Tokens(*tokens, script=self._token_script)
+        self.tokens = Tokens(*tokens, script=self._token_script, connected=lambda: self.accounts.up)
 
     # --- what the rooms call
 
@@ -139,16 +139,18 @@ class Daemon(Participant):
         super()._stepped()
         self._sweep_all()
 
-    async def _taken_over(self) -> None:
+    async def _taken_over(self) -> bool:
         await super()._taken_over()
         if not hasattr(self, "health"):  # this one was asked at the start
-            return
+            return True
         try:
             self.health.server = self._server = await check_store(self.control, self._name)
             self.health.fault = ""
         except ConfigError as error:
-            self.health.fault = str(error)
-            log.critical("another server has taken over that should not: %s", error)
+            if self.health.fault != str(error):
+                self.health.fault = str(error)
+                log.critical("the store that is connected now should not be one: %s", error)
+        return not self.health.fault
 
     def _heard_view(self, done: asyncio.Future[Any]) -> None:
         """The store may have been started anew: then it has a new view."""
@@ -229,6 +231,7 @@ class Daemon(Participant):
         )  # fmt: skip
         locks = Locks(self.queues, wait_max_ms=config.limits.wait_ms, waiting_max=config.limits.waiting_max)
         self.resp = resp = RespServer(config, self.queues, self.tokens, self.schedules, health, clock, users, locks)
+        resp.connections_max = self._connections_max
         self.fronts = fronts = Fronts(config, clock, resp, self._register)
         resp.others = lambda: fronts.stats("resp")
         health.processes = fronts
@@ -291,12 +294,8 @@ class Daemon(Participant):
 
 
 async def _main(config: Config, read: Callable[[], Config]) -> None:
-    raise_file_limit()
-    daemon = Daemon(config, SystemClock())
-    loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGHUP, daemon.reload, read)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, daemon.stopping.set)
+    daemon = Daemon(config, SystemClock(), raise_file_limit(config.limits))
+    heed_signals(asyncio.get_running_loop(), daemon.stopping.set, functools.partial(daemon.reload, read))
     await daemon.run()
 
 

@@ -14,7 +14,6 @@ import contextlib
 import logging
 import os
 import pickle
-import signal
 import socket
 import sys
 from collections.abc import Mapping
@@ -28,7 +27,7 @@ from tidewarden import log as logs
 from tidewarden.clock import Clock, SystemClock, sleep
 from tidewarden.config import Config, User
 from tidewarden.participant import Participant
-from tidewarden.process import calm_collector, raise_file_limit
+from tidewarden.process import calm_collector, heed_signals, raise_file_limit
 from tidewarden.queue.locks import Locks
 from tidewarden.server.commands import COMMANDS
 from tidewarden.server.relay import relayed
@@ -84,6 +83,7 @@ class Front(Participant):
                 self.config, self.queues, None, None, Nobody(), self.clock, locks=locks,
                 commands=relayed(COMMANDS), port=orders.port, hand_over=self._hand_over,
             )  # fmt: skip
+            self.resp.connections_max = raise_file_limit(limits)
             await self.resp.start()
             jobs = [
                 asyncio.create_task(self.nodes.run(), name="nodes"),
@@ -152,10 +152,7 @@ class Front(Participant):
 
 
 async def _main(front: Front) -> None:
-    raise_file_limit()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, front.stopping.set)
+    heed_signals(asyncio.get_running_loop(), front.stopping.set, lambda: None)  # SIGHUP is the first process's to heed
     await front.run()
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from live.counting_provider import CountingProvider
 from live.disks import SlowDisk, SmallDisk, build, missing_compiler, missing_mounts
-from live.harness import Cluster, Node, Valkey
+from live.harness import Cluster, Node, Valkey, spawn
 from live.network import Network
 from live.network import missing as missing_network
+from live.node_process import Process
 from live.proxy import Proxy
 
 FAKETIME = next(iter(sorted(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))), None)
@@ -20,11 +23,21 @@ DISK_BYTES, LOG_BYTES = 32 * 2**20, 2**20
 
 
 class FaultyNode(Node):
-    """Its log is what it printed, which lies on a disk that is not filled."""
+    """
+    Its log is what it printed, which lies on a disk that is not filled. ``namespace``, ``environ``: as of :func:`spawn`, so that
+    it is a program of its own, not a copy of one that runs.
+    """
 
-    def __init__(self, name: str, folder: Path, *rest: Any, **options: Any) -> None:
+    def __init__(
+        self, name: str, folder: Path, *rest: Any, namespace: str, environ: Mapping[str, str], **options: Any
+    ) -> None:
         super().__init__(name, folder, *rest, **options)
         self.output = folder.with_suffix(".output")
+        self._namespace, self._environ = namespace, environ
+
+    def launch(self) -> Process:
+        argv = [sys.executable, "-m", "tidewarden", "node", "--config", str(self.config)]
+        return spawn(argv, self.output, namespace=self._namespace, environ=self._environ)
 
     def log(self) -> str:
         return self.output.read_text("utf-8", "replace") if self.output.exists() else ""
@@ -94,7 +107,7 @@ class FaultyCluster(Cluster):
                 "FAKETIME_NO_CACHE": "1",
                 "FAKETIME_DONT_FAKE_MONOTONIC": "1",
             }
-        return Valkey(self.folder / "store", environ, appendfsync="always")
+        return Valkey(self.folder / "store", {"appendfsync": "always"}, environ)
 
     def make_proxy(self, name: str) -> Proxy:
         return Proxy(self.valkey.port, listening=self.network.listening(name) if self.network else None)

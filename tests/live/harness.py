@@ -36,13 +36,24 @@ class Cluster:
     Three nodes (by default) on one valkey-server.
 
     Args: ``extra``: TOML put at the end of every node's configuration. ``proxied``: a proxy between each node and the store.
+    ``store``: settings of the valkey-server.
     ``changes``: as of :meth:`config_text`.
     """
 
-    def __init__(self, folder: Path, *, nodes: int = 3, extra: str = "", proxied: bool = False, **changes: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        nodes: int = 3,
+        extra: str = "",
+        proxied: bool = False,
+        store: dict[str, str] | None = None,
+        **changes: str,
+    ) -> None:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         self.secret = secrets.token_urlsafe(16)
+        self._store_options = store
         self.valkey = self.make_store()
         self.valkey.start()
         self.proxies: dict[str, Proxy] = {}
@@ -70,7 +81,7 @@ class Cluster:
         return "127.0.0.1"
 
     def make_store(self) -> Valkey:
-        return Valkey(self.folder / "store")
+        return Valkey(self.folder / "store", self._store_options)
 
     def make_proxy(self, name: str) -> Proxy:
         return Proxy(self.valkey.port)

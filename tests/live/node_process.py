@@ -7,25 +7,26 @@ import json
 import os
 import signal
 import subprocess
-import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import httpx
 import redis
 import redis.asyncio
-from live.processes import ADMIN, spawn
+from live.nursery import Child
+from live.processes import ADMIN
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.retry import Retry
+
+Process = Child | subprocess.Popen[bytes]
 
 
 class Node:
     """
     One node process: its configuration file, its logs, its signals, its doors.
 
-    ``host``: where it listens. ``namespace``, ``environ``: as of :func:`live.processes.spawn`.
+    ``host``: where it listens.
     """
 
     def __init__(
@@ -37,19 +38,15 @@ class Node:
         secret: str,
         *,
         host: str = "127.0.0.1",
-        namespace: str = "",
-        environ: Mapping[str, str] | None = None,
     ) -> None:
         self.name = name
         self.host = host
-        self._namespace = namespace
-        self._environ = environ
         self.folder = folder
         self.base_port = base_port
         self.config = folder / "node.toml"
         self.output = folder / "output.log"
         self._secret = secret
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Process | None = None
         # One client, for to make one reads every certificate there is; and nothing kept alive that a kill would cut.
         self._http = httpx.Client(
             trust_env=False,
@@ -74,8 +71,11 @@ class Node:
 
     def start(self) -> None:
         """Start the process; :meth:`ready` tells when it serves."""
-        argv = [sys.executable, "-m", "tidewarden", "node", "--config", str(self.config)]
-        self._process = spawn(argv, self.output, namespace=self._namespace, environ=self._environ)
+        self._process = self.launch()
+
+    def launch(self) -> Process:
+        """A process that becomes this node."""
+        return Child(self.config, self.output)
 
     def kill(self) -> None:
         """SIGKILL."""

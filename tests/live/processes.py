@@ -108,13 +108,15 @@ class Valkey:
     """
     A valkey-server with AOF and a password on a TCP port; each start raises the view before clients may come.
 
-    ``environ``: what its process gets beside our environment. ``changes`` override its options.
+    ``options``: more of its settings, and others. ``environ``: what its process gets beside our environment.
     """
 
-    def __init__(self, folder: Path, environ: Mapping[str, str] | None = None, **changes: str) -> None:
+    def __init__(
+        self, folder: Path, options: dict[str, str] | None = None, environ: Mapping[str, str] | None = None
+    ) -> None:
         self.folder = folder
+        self.options = options or {}
         self._environ = dict(environ or {})
-        self._changes = changes
         self.folder.mkdir(parents=True)
         self.port = free_base_port()
         self.password = secrets.token_urlsafe(16)
@@ -134,7 +136,8 @@ class Valkey:
         hidden = secrets.token_urlsafe(16)
         options = {
             "bind": "127.0.0.1", "port": str(self.port), "dir": str(self.folder), "save": "", "appendonly": "yes",
-            "appendfsync": "everysec", "maxmemory-policy": "noeviction", "requirepass": hidden, **self._changes,
+            "appendfsync": "everysec", "maxmemory-policy": "noeviction", "requirepass": hidden,
+            **self.options,
         }  # fmt: skip
         words = [word for name, value in options.items() for word in (f"--{name}", value)]
         self._process = spawn([str(get_binary_path()), *words], self.folder / "valkey.log", environ=self._environ)

@@ -75,7 +75,7 @@ SYSTEM = {
         history=0,
         urgent_ms=15_000,
         urgent_max_ms=3_600_000,
-        late_share=64,
+        late_share=256,
         early_share=0,
     ),
     "_locks": QueueSettings(shards=8, losses_max=0, dedup_ms=0, history=0),

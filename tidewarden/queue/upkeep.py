@@ -167,9 +167,7 @@ class Upkeep(Topics):
         holds tasks; Stale: somebody else changed them at the same time.
         """
         await self._open(check_name(queue))
-        raw = await self._link.call("HGET", self._registry_key, queue)  # another node may have changed it a moment ago
-        self._build(queue, msgspec.json.decode(raw, type=QueueSettings))
-        old = self._settings[queue]
+        raw, old = await self._stored(queue)  # another node may have changed it a moment ago
         always = self._config.store.fsync == "always"
         strategies = (*STRATEGIES, *self._strategies)
         new = changed(old, values, fsync_always=always, strategies=strategies)

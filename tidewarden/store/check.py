@@ -44,15 +44,21 @@ def numbers_of(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
 
 
+def policy_fault(policy: str) -> str:
+    """Why a server with this maxmemory-policy cannot be the store, or ""."""
+    if policy == "noeviction":
+        return ""
+    return f"its maxmemory-policy is {policy}, which would drop tasks in silence; set it to noeviction"
+
+
 def problems_of(info: dict[str, str]) -> list[str]:
     """Why a server with this INFO cannot be the store; empty when it can."""
     problems = []
     version = info.get("redis_version", "0")
     if numbers_of(version) < OLDEST:
         problems.append(f"it is version {version}; at least {'.'.join(map(str, OLDEST))} is needed")
-    policy = info.get("maxmemory_policy", "noeviction")
-    if policy != "noeviction":
-        problems.append(f"its maxmemory-policy is {policy}, which would drop tasks in silence; set it to noeviction")
+    if fault := policy_fault(info.get("maxmemory_policy", "noeviction")):
+        problems.append(fault)
     role = info.get("role", "master")
     if role != "master":
         problems.append(
