@@ -221,6 +221,8 @@ def _check(config: Config, tables: Mapping[str, Mapping[str, Found]], problems: 
             problem("store.url", f"found 'embedded' with peers {', '.join(sorted(peers))}; {reason}")
     elif fault := _store_fault(config.store.url):
         problem("store.url", fault)
+    if config.store.replicas > 0 and config.store.url == "embedded":
+        problem("store.replicas", f"found {config.store.replicas} with an embedded store, which has none; allowed: 0")
     if 0 < config.store.maxmemory_bytes < 1_048_576:
         problem("store.maxmemory_bytes", f"found {config.store.maxmemory_bytes}; allowed: 0 or at least 1,048,576")
     if config.limits.request_bytes < config.limits.payload_bytes:

@@ -37,8 +37,8 @@ from tidewarden.server.http import HttpServer
 from tidewarden.server.resp import RespServer
 from tidewarden.server.users import Users
 from tidewarden.store.check import Server, check_store, warn_of_settings
+from tidewarden.store.commits import at_once
 from tidewarden.store.embedded import EmbeddedStore, store_password
-from tidewarden.store.firm import Firm
 from tidewarden.tokens import Tokens
 
 log = logging.getLogger("tidewarden.daemon")
@@ -75,9 +75,7 @@ class Daemon(Participant):
             self._server = await check_store(self.control, self._name)
             if not self._server.views:
                 await warn_of_settings(self.control)
-            synced = self._server.waitaof and self.config.store.fsync != "always"
-            self.firm = Firm(self.accounts, possible=synced)
-            await self._join(stack, url, self.data, self.control, views=self._server.views)
+            await self._join(stack, url, self.data, self.control, views=self._server.views, server=self._server)
             self._build_leader()
             try:
                 await self.raft.start()
@@ -159,9 +157,10 @@ class Daemon(Participant):
 
     async def _token_script(self, name: str, queue: str, shard: int, args: Sequence[str | bytes | int]) -> Any:
         """A token's script; what must not be lost is on disk before it counts: a new grant, an intent, a new pair."""
+        commit = self.commits.of_tokens(self.accounts) if name in FIRM_SCRIPTS else None
+        firm = commit.begun() if commit is not None else at_once
         _, _, items = await self.queues.script_on(self.accounts, name, queue, shard, args)
-        if name in FIRM_SCRIPTS:
-            await self.firm.sync()
+        await firm()
         return items
 
     def _refreshes(self) -> dict[str, Any]:
@@ -248,7 +247,7 @@ class Daemon(Participant):
         stack.push_async_callback(http.stop, 1.0)
         await resp.start()
         stack.push_async_callback(self._close_doors, resp)
-        await fronts.start(self._url, views=self._server.views)
+        await fronts.start(self._url, self._server)
         health.ready = True
         calm_collector()
         log.info("READY %s: RESP %d, HTTP %d", config.node.name, resp.port, http.port)

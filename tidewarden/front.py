@@ -32,6 +32,7 @@ from tidewarden.queue.locks import Locks
 from tidewarden.server.commands import COMMANDS
 from tidewarden.server.relay import relayed
 from tidewarden.server.resp import RespServer
+from tidewarden.store.check import Server
 
 log = logging.getLogger("tidewarden.front")
 
@@ -47,6 +48,7 @@ class Orders:
     number: int
     url: str
     views: bool
+    server: Server
     port: int
 
 
@@ -75,7 +77,7 @@ class Front(Participant):
         async with contextlib.AsyncExitStack() as stack:
             self.data = await stack.enter_async_context(self._link(orders.url, "data"))
             control = await stack.enter_async_context(self._link(orders.url, "control"))
-            await self._join(stack, orders.url, self.data, control, views=orders.views)
+            await self._join(stack, orders.url, self.data, control, views=orders.views, server=orders.server)
             await self.nodes.register()
             limits = self.config.limits
             locks = Locks(self.queues, wait_max_ms=limits.wait_ms, waiting_max=limits.waiting_max)
@@ -110,6 +112,7 @@ class Front(Participant):
             "lost_takes_released_total": self.queues.strays.released,
             "store_calls_total": self.data.calls,
             "store_connects_total": self.data.reconnects,
+            **self.commits.stats(),
             **counts,
         }
         return {"resp": self.resp.own_stats() if self.resp else {}, "node": node}

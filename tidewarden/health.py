@@ -136,6 +136,7 @@ class Health:
             **self.queues.store_memory.stats(),
             "store_calls_total": self.data.calls,
             "store_connects_total": self.data.reconnects,
+            **self.queues.commits.stats(),
         }
         if self.processes is None:
             return own

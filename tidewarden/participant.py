@@ -20,6 +20,8 @@ from tidewarden.errors import StoreDown
 from tidewarden.queue import Queues
 from tidewarden.queue.registry import SCRIPT_ROOMS, SHARED
 from tidewarden.store import Link, Scripts
+from tidewarden.store.check import Server
+from tidewarden.store.commits import UNKNOWN, Commits
 from tidewarden.store.sentinel import Sentinels, by_sentinel
 
 log = logging.getLogger("tidewarden.daemon")
@@ -64,12 +66,31 @@ class Participant:
         finally:
             await link.stop()
 
+    def _beside(self, link: Link) -> Link:
+        """A further connection to where ``link`` leads, not launched yet."""
+        name = f"tidewarden-{self._registered}-commit"
+        return Link(link.url, name, self.clock, finder=self._finder)
+
     async def _join(
-        self, stack: contextlib.AsyncExitStack, url: str, data: Link, control: Link, *, views: bool
+        self,
+        stack: contextlib.AsyncExitStack,
+        url: str,
+        data: Link,
+        control: Link,
+        *,
+        views: bool,
+        server: Server = UNKNOWN,
     ) -> None:
-        """Build the queues, the registration (not made yet) and the ears. ``views``: whether the store counts views."""
+        """
+        Build the queues, the registration (not made yet) and the ears. ``views``: whether the store counts views; ``server``:
+        what it said of itself.
+        """
         await self._scripts.use_library(control, views)
-        self.queues = Queues(self.config, data, self._scripts, self.clock, views=views)
+        self.commits = Commits(
+            self.config.store, f"{{{self._name}}}:commits", self.clock, self._beside, embedded=views, server=server
+        )
+        stack.push_async_callback(self.commits.stop)
+        self.queues = Queues(self.config, data, self._scripts, self.clock, views=views, commits=self.commits)
         self.nodes = Nodes(self._name, self._registered, control, self._scripts, self.clock, self._held_by)
         self.store_clock = StoreClock(
             self._name, control, self._scripts, self.clock, self.queues.lease_clock, lambda: self._stepped()

@@ -94,8 +94,17 @@ class Store:
     """valkey-server to run when embedded. Empty, the default: the one that is installed with this package."""
     fsync: str = setting("everysec", choices=("everysec", "always"))
     """When an embedded store brings its log to disk. ``everysec`` may lose a second's writes to a power cut."""
+    replicas: int = setting(-1, low=-1, high=100)
+    """Replicas that durability ``quorum`` waits for. 0: none, and it is refused. -1, the default: 1 under Sentinel, else 0."""
+    commit_ms: int = setting(2000, low=10, high=9000)
+    """How long a write may wait for its durability before it is answered NOQUORUM, milliseconds; less than clients wait."""
     maxmemory_bytes: int = setting(0, low=0, high=2**50, allowed="0 or at least 1,048,576")
     """Memory an embedded store may take, bytes; 0, the default: no limit. Near it, puts are answered FULL."""
+
+    @property
+    def replicas_needed(self) -> int:
+        """``replicas``, by the URL where it is left to that."""
+        return self.replicas if self.replicas >= 0 else int("+sentinel://" in self.url or "+cluster://" in self.url)
 
 
 @dataclass(frozen=True, slots=True)

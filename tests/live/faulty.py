@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import re
-import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from live.counting_provider import CountingProvider
 from live.disks import SlowDisk, SmallDisk, build, missing_compiler, missing_mounts
-from live.harness import Cluster, Node, Valkey, spawn
+from live.harness import Cluster, Node, Valkey
 from live.network import Network
 from live.network import missing as missing_network
-from live.node_process import Process
 from live.proxy import Proxy
 
 FAKETIME = next(iter(sorted(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))), None)
@@ -23,21 +20,11 @@ DISK_BYTES, LOG_BYTES = 32 * 2**20, 2**20
 
 
 class FaultyNode(Node):
-    """
-    Its log is what it printed, which lies on a disk that is not filled. ``namespace``, ``environ``: as of :func:`spawn`, so that
-    it is a program of its own, not a copy of one that runs.
-    """
+    """Its log is what it printed, which lies on a disk that is not filled."""
 
-    def __init__(
-        self, name: str, folder: Path, *rest: Any, namespace: str, environ: Mapping[str, str], **options: Any
-    ) -> None:
+    def __init__(self, name: str, folder: Path, *rest: Any, **options: Any) -> None:
         super().__init__(name, folder, *rest, **options)
         self.output = folder.with_suffix(".output")
-        self._namespace, self._environ = namespace, environ
-
-    def launch(self) -> Process:
-        argv = [sys.executable, "-m", "tidewarden", "node", "--config", str(self.config)]
-        return spawn(argv, self.output, namespace=self._namespace, environ=self._environ)
 
     def log(self) -> str:
         return self.output.read_text("utf-8", "replace") if self.output.exists() else ""

@@ -7,6 +7,8 @@ import json
 import os
 import signal
 import subprocess
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +16,17 @@ import httpx
 import redis
 import redis.asyncio
 from live.nursery import Child
-from live.processes import ADMIN
+from live.processes import ADMIN, spawn
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.retry import Retry
-
-Process = Child | subprocess.Popen[bytes]
 
 
 class Node:
     """
     One node process: its configuration file, its logs, its signals, its doors.
 
-    ``host``: where it listens.
+    ``host``: where it listens. ``namespace``, ``environ``: as of :func:`live.processes.spawn`.
     """
 
     def __init__(
@@ -38,15 +38,19 @@ class Node:
         secret: str,
         *,
         host: str = "127.0.0.1",
+        namespace: str = "",
+        environ: Mapping[str, str] | None = None,
     ) -> None:
         self.name = name
         self.host = host
+        self._namespace = namespace
+        self._environ = environ
         self.folder = folder
         self.base_port = base_port
         self.config = folder / "node.toml"
         self.output = folder / "output.log"
         self._secret = secret
-        self._process: Process | None = None
+        self._process: Child | subprocess.Popen[bytes] | None = None
         # One client, for to make one reads every certificate there is; and nothing kept alive that a kill would cut.
         self._http = httpx.Client(
             trust_env=False,
@@ -71,11 +75,11 @@ class Node:
 
     def start(self) -> None:
         """Start the process; :meth:`ready` tells when it serves."""
-        self._process = self.launch()
-
-    def launch(self) -> Process:
-        """A process that becomes this node."""
-        return Child(self.config, self.output)
+        if self._namespace or self._environ:  # a copy of this process could have neither
+            argv = [sys.executable, "-m", "tidewarden", "node", "--config", str(self.config)]
+            self._process = spawn(argv, self.output, namespace=self._namespace, environ=self._environ)
+        else:
+            self._process = Child(self.config, self.output)
 
     def kill(self) -> None:
         """SIGKILL."""

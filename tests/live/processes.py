@@ -112,10 +112,10 @@ class Valkey:
     """
 
     def __init__(
-        self, folder: Path, options: dict[str, str] | None = None, environ: Mapping[str, str] | None = None
+        self, folder: Path, options: Mapping[str, str] | None = None, environ: Mapping[str, str] | None = None
     ) -> None:
         self.folder = folder
-        self.options = options or {}
+        self.options = dict(options or {})
         self._environ = dict(environ or {})
         self.folder.mkdir(parents=True)
         self.port = free_base_port()
@@ -136,8 +136,7 @@ class Valkey:
         hidden = secrets.token_urlsafe(16)
         options = {
             "bind": "127.0.0.1", "port": str(self.port), "dir": str(self.folder), "save": "", "appendonly": "yes",
-            "appendfsync": "everysec", "maxmemory-policy": "noeviction", "requirepass": hidden,
-            **self.options,
+            "appendfsync": "everysec", "maxmemory-policy": "noeviction", "requirepass": hidden, **self.options,
         }  # fmt: skip
         words = [word for name, value in options.items() for word in (f"--{name}", value)]
         self._process = spawn([str(get_binary_path()), *words], self.folder / "valkey.log", environ=self._environ)

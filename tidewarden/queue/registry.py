@@ -21,6 +21,7 @@ from tidewarden.queue.settings import QueueSettings, settings_of_new
 from tidewarden.queue.shard import Shard
 from tidewarden.queue.task import check_name
 from tidewarden.store import Link, Scripts
+from tidewarden.store.commits import SYSTEM, Commits
 from tidewarden.store.link import Arg
 from tidewarden.store.memory import StoreMemory
 
@@ -41,12 +42,15 @@ class Registry(Names):
     Queue names, settings and shards of one cluster, as one node sees them.
 
     ``holder`` (``node.boot``) must be set before the first take. ``views``: whether the store counts views (an embedded one does).
-    ``on_next(queue, shard, delay_ms)`` hears when something happens next in a shard.
+    ``on_next(queue, shard, delay_ms)`` hears when something happens next in a shard. ``commits``: none for an embedded store.
     """
 
-    def __init__(self, config: Config, link: Link, scripts: Scripts, clock: Clock, *, views: bool) -> None:
+    def __init__(
+        self, config: Config, link: Link, scripts: Scripts, clock: Clock, *, views: bool, commits: Commits | None = None
+    ) -> None:
         super().__init__(config.cluster.name, link, scripts)
         self._config = config
+        self.commits = commits or Commits(config.store, "", clock, lambda same: same, embedded=True)
         self._clock = clock
         self._view_keys = (f"{{{self.cluster}}}:view",) if views else ()
         self._loop = asyncio.get_running_loop()
@@ -119,6 +123,10 @@ class Registry(Names):
             else:
                 self._choosers[queue] = chooser
         self._settings[queue] = settings
+        system = self.commits.of(self._link, SYSTEM)
+        for shard in shards:
+            shard.commit = system if queue.startswith("_") else self.commits.of(self._link, settings.durability)
+            shard.system_commit = system
         return shards
 
     def _recut(self, shard: Shard, layout: int) -> asyncio.Future[Callable[[str], Shard]]:

@@ -23,7 +23,8 @@ class Server:
     """
     What a store said of itself.
 
-    ``views``: an embedded one, which numbers its starts. ``waitaof``: WAITAOF can tell when a write is on disk.
+    ``views``: an embedded one, which numbers its starts. ``waitaof``: it has a log on disk and knows WAITAOF; ``appendfsync``: how
+    that log is synced, "" where it does not tell.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Server:
     views: bool
     maxmemory_bytes: int
     waitaof: bool = False
+    appendfsync: str = ""
 
 
 def parse_info(raw: bytes) -> dict[str, str]:
@@ -122,4 +124,17 @@ async def check_store(link: Link, cluster: str) -> Server:
         bool(views),
         int(info.get("maxmemory", "0") or 0),
         numbers_of(info.get("redis_version", "0")) >= WAITAOF_FROM and info.get("aof_enabled") == "1",
+        await _appendfsync(link),
     )
+
+
+async def _appendfsync(link: Link) -> str:
+    """How the log is synced, where the server tells. Raises: StoreDown."""
+    try:
+        found = await link.call("CONFIG", "GET", "appendfsync")
+    except StoreDown:
+        raise
+    except Error as error:
+        log.debug("the store does not tell how it syncs its log: %s", error)
+        return ""
+    return found[1].decode() if found else ""
