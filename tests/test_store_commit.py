@@ -124,8 +124,8 @@ def three(tmp_path: Any) -> Iterator[Replicas]:
     made.stop()
 
 
-@pytest.mark.parametrize("guarded", [True, False])
 @pytest.mark.live
+@pytest.mark.parametrize("guarded", [True, False])
 async def test_a_commit_at_another_server_vouches_for_nothing(
     three: Replicas, guarded: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,8 +150,8 @@ async def test_a_commit_at_another_server_vouches_for_nothing(
     assert first == three.ports[0]
 
 
-@pytest.mark.parametrize("guarded", [True, False])
 @pytest.mark.live
+@pytest.mark.parametrize("guarded", [True, False])
 async def test_a_server_that_was_started_anew_vouches_for_nothing(
     three: Replicas, guarded: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
