@@ -23,7 +23,7 @@ from tidewarden.errors import Error, NotHeld, Unreachable
 
 ANSWER_S = 8.0
 BACKLOG_MAX = 200  # producers wait for consumers, so that a long run can be drained at its end
-LEASE_MS = 3000
+LEASE_MS, BACKOFF_MS = 3000, 100
 TICK_MS = 500
 JOBS, BEATS, LATEST = "siege-jobs", "siege-beats", "siege-latest"
 SCHEDULES = {"beat": (BEATS, "all"), "latest": (LATEST, "one")}
@@ -168,7 +168,7 @@ class Workload:
             task_id, options = again[0]
             put = self.history.begin("put", node.name, JOBS, task_id)
             try:
-                await self.ask(put, client, "Q.PUT", JOBS, task_id, "ID", task_id, *options)
+                await self.ask(put, client, "Q.PUT", JOBS, task_id, "ID", task_id, "BACKOFF", BACKOFF_MS, *options)
             except TROUBLE:
                 if self.dice.random() < 0.3:
                     again.clear()
@@ -193,9 +193,12 @@ class Workload:
             async with asyncio.timeout(ANSWER_S):
                 rows = await client.execute_command("Q.TAKE", "COUNT", 5, "WAIT", 2000, "FROM", BEATS, LATEST, JOBS)
             asked.ok()
+            again = {row[1] for row in rows if row[1] in self._seen}
             for row in rows:
                 self.granted(asked, row[1], row[2], row[0])
             for queue, task_id, lease, *_ in rows:
+                if task_id in again and self.dice.random() < 0.5:
+                    await asyncio.sleep(self.dice.random())  # so that its former holder speaks while it is held
                 await self.handle(client, who, queue, task_id, lease)
 
         await self.forever(node, turn)
@@ -209,7 +212,7 @@ class Workload:
             await self.ask(asked, client, f"Q.{verb.upper()}", queue, task_id, lease, *options)
 
         if how < 0.02:  # gone for longer than its lease, and back as if nothing had happened
-            await asyncio.sleep(LEASE_MS / 1000 + self.dice.random())
+            await asyncio.sleep(LEASE_MS / 1000 + BACKOFF_MS / 1000 + self.dice.random())
         elif how < 0.06:
             return await use("release")
         elif how < 0.10:
