@@ -250,7 +250,7 @@ class Connection(Flow):
         """How many requests of this verb may be under way at a time."""
         if command is None:
             return TOGETHER_MAX
-        return command.together if self._short else command.together_long
+        return command.together if self._short else min(command.together, command.together_long)
 
     def _begin(self, command: Command | None, request: Request) -> None:
         try:
