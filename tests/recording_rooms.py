@@ -211,9 +211,33 @@ class RecordingToken:
     state = "fresh"
 
 
+class RecordingCustody:
+    def __init__(self, calls: list[tuple[Any, ...]]) -> None:
+        self.calls = calls
+
+    async def export(
+        self, sealing: tuple[bytes, bytes, int], provider: str = "", count: int = 100, after: str = ""
+    ) -> tuple[list[bytes], str, list[str]]:
+        self.calls.append(("export", sealing, provider, count, after))
+        return [b"c2VhbGVk"], "", []
+
+    async def import_sealed(self, sealing: tuple[bytes, bytes, int], lines: Any) -> list[int | str]:
+        self.calls.append(("import", sealing, list(lines)))
+        return [1]
+
+    async def status(self) -> dict[str, Any]:
+        self.calls.append(("status",))
+        return {"kek": "00aa"}
+
+    async def rotate(self, *, force: bool = False) -> dict[str, Any]:
+        self.calls.append(("rotate", force))
+        return {"kek": "00aa"}
+
+
 class RecordingTokens:
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []
+        self.custody = RecordingCustody(self.calls)
 
     async def put(self, account: str, fields: dict[str, Any]) -> int:
         self.calls.append(("put", account, fields))

@@ -18,6 +18,11 @@ Door = doubles.Door
         (("T.REFRESH", "p/a"), ("refresh", "p/a"), b"+OK"),
         (("T.DELETE", "p/a"), ("delete", "p/a"), b":1"),
         (("T.DELETE", "p/nobody"), ("delete", "p/nobody"), b":0"),
+        (("T.EXPORT", "00", "0aff", "7", "COUNT", "5"), ("export", (b"\0", b"\n\xff", 7), "", 5, ""), b"*3"),
+        (("T.IMPORT", "00", "0aff", "7", "a", "b"), ("import", (b"\0", b"\n\xff", 7), [b"a", b"b"]), b"*1"),
+        (("V.STATUS",), ("status",), b"*2"),
+        (("V.ROTATE",), ("rotate", False), b"*2"),
+        (("V.ROTATE", "force"), ("rotate", True), b"*2"),
         (("T.LIST",), ("list", "", "", 100, ""), b"*2"),
         (
             ("T.LIST", "PROVIDER", "p", "STATE", "DEAD", "COUNT", "5", "AFTER", "c"),
@@ -46,6 +51,8 @@ async def test_what_reaches_the_tokens(request_: tuple[str, ...], call: tuple[ob
         ("T.GET", "p/"),
         ("T.GET", "p/a", "MINTTL"),
         ("T.MGET", "p/a"),
+        ("T.EXPORT", "s3cret", "00", "1"),
+        ("T.IMPORT", b"s3cret\xff", "00", "1", "a"),
     ],
 )
 async def test_a_badarg_quotes_no_secret(request_: tuple[str | bytes, ...]) -> None:

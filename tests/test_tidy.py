@@ -43,6 +43,8 @@ ROOM_OF = {
     "front": "daemon",
     "fronts": "daemon",
     "cluster_secret": "config",
+    "sealed_file": "config",
+    "key_file": "config",
     "sandbox_grants": "sandbox",
     "__main__": "cli",
 }
@@ -55,6 +57,8 @@ TESTED_IN = {
     "cli_account_file": "test_cli_token",  # what `token import` reads
     "client_local": "test_client_address",
     "client_held": "test_client_blocking",
+    "cli_sealed": "test_cli_vault",
+    "tokens_custody": "test_tokens_rotation",
     "cli_connection": "test_cli",
     "cli_output": "test_cli",
     "cli_node": "test_cli",

@@ -17,7 +17,7 @@ from tidewarden.config import Cluster, Config, Node, Provider, Secret
 from tidewarden.queue import Queues
 from tidewarden.queue.registry import SCRIPT_ROOMS, SHARED
 from tidewarden.store import Link, Scripts
-from tidewarden.tokens import Tokens
+from tidewarden.tokens import Shelf, Tokens
 from tidewarden.tokens.ledger import Ledger  # noqa: F401 - for the tests
 
 SCRIPTS = Scripts(SHARED, SCRIPT_ROOMS)
@@ -155,15 +155,7 @@ async def node(
     await heard.start()
     await heard.call("SUBSCRIBE", f"{{t}}:wake:{queues.holder}", "{t}:queues")
 
-    async def load() -> dict[int, bytes]:
-        flat = await link.call("HGETALL", "{t}:data_keys")
-        return {int(flat[i]): flat[i + 1] for i in range(0, len(flat), 2)}
-
-    async def add(key_id: int, wrapped: bytes) -> bytes:
-        await link.call("HSETNX", "{t}:data_keys", str(key_id), wrapped)
-        return bytes(await link.call("HGET", "{t}:data_keys", str(key_id)))
-
-    tokens = Tokens(config, queues, clock, load, add, **settings)
+    tokens = Tokens(config, queues, clock, Shelf(link.call, "t"), **settings)
     try:
         await tokens.start()
         side = Side(tokens, queues, link)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import ipaddress
 import re
+import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -209,8 +210,18 @@ def _check(config: Config, tables: Mapping[str, Mapping[str, Found]], problems: 
     if config.limits.request_bytes < config.limits.payload_bytes:
         allowed = f"0 or at least limits.payload_bytes ({config.limits.payload_bytes})"
         problem("limits.request_bytes", f"found {config.limits.request_bytes}; allowed: {allowed}")
-    if config.vault.key_file and config.vault.key_env:
-        problem("vault.key_env", "found with vault.key_file; allowed: one of the two")
+    _check_vault(config, problem)
+
+
+def _check_vault(config: Config, problem: Callable[[str, str], None]) -> None:
+    vault = config.vault
+    given = [name for name in ("key_file", "key_env", "key_command") if getattr(vault, name)]
+    if len(given) > 1:
+        problem(f"vault.{given[1]}", f"found with vault.{given[0]}; allowed: one of the two")
+    try:
+        shlex.split(vault.key_command)
+    except ValueError as error:
+        problem("vault.key_command", f"found {vault.key_command!r}: {error}; allowed: a program and its arguments")
 
 
 def _check_members(config: Config, problem: Callable[[str, str], None]) -> None:

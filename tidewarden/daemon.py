@@ -13,7 +13,7 @@ import dataclasses
 import functools
 import logging
 import signal
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from tidewarden.errors import ConfigError, Error, StoreDown
 from tidewarden.fronts import Fronts
 from tidewarden.health import Health
 from tidewarden.participant import Participant, heard_error
-from tidewarden.process import calm_collector, raise_file_limit
+from tidewarden.process import calm_collector, keep_memory_private, raise_file_limit
 from tidewarden.queue.locks import Locks
 from tidewarden.raft import Raft
 from tidewarden.scheduler.schedules import Schedules
@@ -40,13 +40,13 @@ from tidewarden.server.users import Users
 from tidewarden.store.check import Server, check_store, warn_of_settings
 from tidewarden.store.embedded import EmbeddedStore, store_password
 from tidewarden.store.firm import Firm
-from tidewarden.tokens import Tokens
+from tidewarden.tokens import Shelf, Tokens
 
 log = logging.getLogger("tidewarden.daemon")
 
 DRAIN_S = 5.0
 HAND_OVER_S = 1.0
-FIRM_SCRIPTS = ("tokens.put", "tokens.intent", "tokens.stored")
+FIRM_SCRIPTS = ("tokens.put", "tokens.intent", "tokens.stored", "tokens.reseal")
 
 
 class Daemon(Participant):
@@ -119,7 +119,7 @@ class Daemon(Participant):
             self._name, self.raft, self.control, self._scripts, clock, lambda: self.nodes.holder, self._duties
         )
         self.tokens = Tokens(
-            config, self.queues, clock, self._load_keys, self._add_key, script=self._token_script
+            config, self.queues, clock, Shelf(self.control.call, self._name), script=self._token_script
         )  # fmt: skip
 
     # --- what the rooms call
@@ -181,16 +181,6 @@ class Daemon(Participant):
             sweep.cancel()
             reaper.cancel()
             await asyncio.gather(sweep, reaper, return_exceptions=True)
-
-    async def _load_keys(self) -> Mapping[int, bytes]:
-        flat = await self.control.call("HGETALL", f"{{{self._name}}}:data_keys")
-        return {int(key_id): wrapped for key_id, wrapped in zip(flat[::2], flat[1::2], strict=True)}
-
-    async def _add_key(self, key_id: int, wrapped: bytes) -> bytes:
-        name = f"{{{self._name}}}:data_keys"
-        await self.control.call("HSETNX", name, key_id, wrapped)
-        stored: bytes = await self.control.call("HGET", name, key_id)
-        return stored
 
     def reload(self, read: Callable[[], Config]) -> None:
         """Read the users anew; what else has changed waits for a restart, and a faulty file changes nothing."""
@@ -292,6 +282,7 @@ class Daemon(Participant):
 
 async def _main(config: Config, read: Callable[[], Config]) -> None:
     raise_file_limit()
+    keep_memory_private()
     daemon = Daemon(config, SystemClock())
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGHUP, daemon.reload, read)

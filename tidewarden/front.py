@@ -28,7 +28,7 @@ from tidewarden import log as logs
 from tidewarden.clock import Clock, SystemClock, sleep
 from tidewarden.config import Config, User
 from tidewarden.participant import Participant
-from tidewarden.process import calm_collector, raise_file_limit
+from tidewarden.process import calm_collector, keep_memory_private, raise_file_limit
 from tidewarden.queue.locks import Locks
 from tidewarden.server.commands import COMMANDS
 from tidewarden.server.relay import relayed
@@ -153,6 +153,7 @@ class Front(Participant):
 
 async def _main(front: Front) -> None:
     raise_file_limit()
+    keep_memory_private()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, front.stopping.set)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import resource
 
 FILES_WANTED = 65_536
+PR_SET_DUMPABLE = 4
 
 
 def calm_collector() -> None:
@@ -25,3 +27,15 @@ def raise_file_limit() -> None:
     wanted = FILES_WANTED if hard == resource.RLIM_INFINITY else min(FILES_WANTED, hard)
     if soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def keep_memory_private() -> None:
+    """
+    No core dump of this process, and nobody of the same user reads its memory: keys and tokens are in there.
+
+    What it starts is not hindered: a program that is executed begins anew, but for the limit of its core file.
+    """
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    prctl = getattr(ctypes.CDLL(None), "prctl", None)  # Linux's; a handler of cores that is a pipe ignores the limit
+    if prctl is not None:
+        prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)

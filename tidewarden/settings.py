@@ -144,12 +144,14 @@ class Log:
 
 @dataclass(frozen=True, slots=True)
 class Vault:
-    """Where the key lies that seals tokens at rest: 32 bytes in base64."""
+    """Where the key lies that seals tokens at rest: 32 bytes in base64; two or more, a line each, while it is rotated."""
 
     key_file: str = setting("", path=True)
     """File with the key. Empty, the default: DATA/secrets/vault.key, made once, 0600. Without it tokens are lost."""
     key_env: str = setting("", pattern=r"([A-Za-z_][A-Za-z0-9_]*)?", allowed="the name of an environment variable")
     """Name of the environment variable that holds the key instead. Empty, the default: none."""
+    key_command: str = setting("")
+    """Program (no shell) that prints the key instead, as one of a key management service. Empty, the default: none."""
 
 
 @dataclass(frozen=True, slots=True)

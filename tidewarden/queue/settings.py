@@ -68,6 +68,7 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
 SYSTEM = {
     "_tokens:": QueueSettings(shards=16, losses_max=0, dedup_ms=0, history=0),
     "_locks": QueueSettings(shards=8, losses_max=0, dedup_ms=0, history=0),
+    "_vault": QueueSettings(losses_max=0, dedup_ms=0, history=0),
 }
 
 

@@ -24,7 +24,7 @@ Demands = Callable[[Request], Iterable[Demand]]
 
 STEER = ("admin",)
 LOOK_INTO = ("take", "admin")  # whoever takes a task reads it anyway
-READ, WRITE = ("token:read",), ("token:write",)
+READ, WRITE, EXPORT = ("token:read",), ("token:write",), ("token:export",)
 
 
 def name_of(argument: bytes) -> str:
@@ -109,7 +109,9 @@ DEMANDS: dict[str, Demands] = {
     "Q.LIST": nothing,
     **dict.fromkeys(("T.GET", "T.MGET"), every(*READ)),
     **dict.fromkeys(("T.LIST", "T.STATS"), every(*READ, *WRITE)),
-    **dict.fromkeys(("T.PUT", "T.REFRESH", "T.DELETE"), every(*WRITE)),
+    **dict.fromkeys(("T.PUT", "T.REFRESH", "T.DELETE", "T.IMPORT"), every(*WRITE)),
+    "T.EXPORT": every(*EXPORT),
+    "V.STATUS": every(*READ, *WRITE, *STEER),
     **dict.fromkeys(("L.ACQUIRE", "L.RENEW", "L.RELEASE", "L.PEEK"), on(("lock",), 1)),
     "L.LIST": nothing,
     "S.PUT": _schedule,

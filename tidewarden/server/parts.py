@@ -97,6 +97,19 @@ class Token(Protocol):
     state: str
 
 
+class Custody(Protocol):
+    """What an operator does with the tokens' vault. ``sealing``: key, id and next line of a sealed file."""
+
+    def export(
+        self, sealing: tuple[bytes, bytes, int], provider: str = "", count: int = 100, after: str = ""
+    ) -> Awaitable[tuple[list[bytes], str, list[str]]]: ...
+    def import_sealed(
+        self, sealing: tuple[bytes, bytes, int], lines: Sequence[bytes]
+    ) -> Awaitable[list[int | str]]: ...  # fmt: skip
+    def status(self) -> Awaitable[dict[str, Any]]: ...
+    def rotate(self, *, force: bool = False) -> Awaitable[dict[str, Any]]: ...
+
+
 class Tokens(Protocol):
     """The token room. An account is ``provider/account``."""
 
@@ -109,6 +122,8 @@ class Tokens(Protocol):
     ) -> Awaitable[tuple[list[dict[str, Any]], str]]: ...
     def stats(self) -> Awaitable[dict[str, dict[str, int]]]: ...
     def metrics(self) -> dict[str, Any]: ...
+    @property
+    def custody(self) -> Custody: ...
 
 
 class Schedules(Protocol):

@@ -11,7 +11,7 @@ from tidewarden.errors import BadArg, Error, Full
 from . import replies
 from .options import Option, Options, lowered, number, text
 from .parts import Tokens
-from .verbs import Command, Pending, Request
+from .verbs import ANY, Command, Pending, Request
 
 if TYPE_CHECKING:
     from .connection import Connection
@@ -26,6 +26,11 @@ LIST = Options(
         "AFTER": Option("after", text),
     },
 )
+EXPORT = Options(
+    "T.EXPORT",
+    {"PROVIDER": Option("provider", text), "COUNT": Option("count", number), "AFTER": Option("after", text)},
+)
+ROTATE = Options("V.ROTATE", {"FORCE": Option("force", None)})
 
 
 def fields_of(document: bytes) -> dict[str, Any]:
@@ -88,6 +93,35 @@ def stats(connection: Connection, request: Request) -> Pending:
     return Pending(_tokens(connection).stats(), replies.encode)
 
 
+def export(connection: Connection, request: Request) -> Pending:
+    """T.EXPORT"""
+    return Pending(_tokens(connection).custody.export(_sealing(request), **EXPORT.parse(request, 4)), replies.encode)
+
+
+def import_sealed(connection: Connection, request: Request) -> Pending:
+    """T.IMPORT"""
+    return Pending(_tokens(connection).custody.import_sealed(_sealing(request), request[4:]), replies.encode)
+
+
+def _sealing(request: Request) -> tuple[bytes, bytes, int]:
+    """Key, id and next line of a sealed file. Raises: BadArg, which does not quote the key."""
+    try:
+        key, file_id = bytes.fromhex(request[1].decode()), bytes.fromhex(request[2].decode())
+    except ValueError:
+        raise BadArg("The key and the id of a sealed file are hexadecimal digits.") from None
+    return key, file_id, number("line", request[3])
+
+
+def vault_status(connection: Connection, request: Request) -> Pending:
+    """V.STATUS"""
+    return Pending(_tokens(connection).custody.status(), replies.encode)
+
+
+def vault_rotate(connection: Connection, request: Request) -> Pending:
+    """V.ROTATE"""
+    return Pending(_tokens(connection).custody.rotate(**ROTATE.parse(request, 1)), replies.encode)
+
+
 def _tokens(connection: Connection) -> Tokens:
     tokens = connection.server.tokens
     if tokens is None:
@@ -115,4 +149,10 @@ COMMANDS = (
     Command("T.REFRESH", refresh, 2, 2, "provider/account", needs="user", group="token"),
     Command("T.DELETE", delete, 2, 2, "provider/account", needs="user", group="token"),
     Command("T.STATS", stats, 1, 1, needs="user", group="token"),
+    Command(
+        "T.EXPORT", export, 4, 10, "key id line [PROVIDER p] [COUNT n] [AFTER cursor]", needs="user", group="token"
+    ),
+    Command("T.IMPORT", import_sealed, 5, ANY, "key id line sealed [sealed …]", needs="user", group="token"),
+    Command("V.STATUS", vault_status, 1, 1, needs="user", group="token"),
+    Command("V.ROTATE", vault_rotate, 1, 2, "[FORCE]", needs="user", group="token"),
 )

@@ -61,6 +61,17 @@ class Entry:
     troubles: Troubles | None
 
 
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """What is sealed of one account, as it lies in the store."""
+
+    account: str
+    row: bytes = field(repr=False)
+    spare: bytes = field(repr=False)
+    """Empty: there is none."""
+    troubles: Troubles | None
+
+
 class Ledger:
     """Reads and writes accounts. Every method raises what the store raises: StoreDown leaves a write undecided."""
 
@@ -125,6 +136,24 @@ class Ledger:
             for item in found
         ]
         return int(after), now_ms, entries
+
+    async def pairs(self, queue: str, shard: int, cursor: int, count: int) -> tuple[int, list[Pairs]]:
+        """About ``count`` accounts of a shard with what is sealed of them: ``(next cursor or 0, pairs)``."""
+        after, *found = await self._script("tokens.pairs", queue, shard, (cursor, count))
+        whole = [(*item, None, None)[:4] for item in found]
+        return int(after), [
+            Pairs(account.decode(), row, spare or b"", parse_troubles(troubles))
+            for account, row, spare, troubles in whole
+        ]
+
+    async def reseal(self, queue: str, shard: int, changes: Sequence[tuple[str, str, bytes, bytes]]) -> int:
+        """
+        Put pairs in their places sealed otherwise, where they are still as they were read: how many.
+
+        Each change is account, ``row`` or ``spare``, the bytes as read, the bytes from now on.
+        """
+        items = await self._script("tokens.reseal", queue, shard, [part for change in changes for part in change])
+        return sum(items)
 
     async def stats(self, queue: str, shards: int) -> dict[str, int]:
         """Accounts of a queue by state, and ``total``, ``intents`` (under way or unresolved) and ``spares``."""

@@ -18,15 +18,18 @@ from tidewarden.config import Config, Provider
 from tidewarden.queue import Queues
 
 from . import accounts, importing, policy
+from .custody import Custody
 from .exchange import Exchange
 from .grants import Grants
 from .journal import Journal
+from .keyring import Keyring
 from .ledger import Ledger, RunScript
 from .listing import PAGE_MAX, SHARDS, Listing
 from .pool import Pool
 from .reader import Reader, Token
 from .refresher import Counts, Tools
-from .vault import AddKey, LoadKeys, Vault, open_vault
+from .shelf import Shelf
+from .vault import Vault, open_vault
 
 log = logging.getLogger("tidewarden.tokens")
 
@@ -49,8 +52,7 @@ class Tokens:
         config: Config,
         queues: Queues,
         clock: Clock,
-        load_keys: LoadKeys,
-        add_key: AddKey,
+        shelf: Shelf,
         *,
         exchange: Exchange | None = None,
         dice: Random | None = None,
@@ -60,15 +62,16 @@ class Tokens:
     ) -> None:
         """
         Args:
-            load_keys, add_key: reach the cluster's wrapped data keys; see :mod:`tidewarden.tokens.vault`.
+            shelf: what the vault keeps in the store.
             script: runs a token script and returns when its write is as durable as the store can make it;
                 ``queues.script`` when absent.
         """
         self._config = config
         self._queues = queues
         self._clock = clock
-        self._keys = (load_keys, add_key)
-        self._environ = os.environ if environ is None else environ
+        self._shelf = shelf
+        key_file = Path(config.node.data_dir) / "secrets" / "vault.key"
+        self._keyring = Keyring(config.vault, key_file, os.environ if environ is None else environ)
         self._dice = dice or Random()
         self._confirm_s = confirm_s
         self._queue_of = {name: accounts.queue_of(name, p.client_id) for name, p in config.providers.items()}
@@ -77,6 +80,7 @@ class Tokens:
         self._journal = Journal(Path(config.node.data_dir) / "tokens.journal")
         self._exchange = exchange or Exchange()
         self._vault: Vault | None = None
+        self._custody: Custody | None = None
         self._pools: dict[str, Pool] = {}
         self._reader: Reader | None = None
         self._grants: Grants | None = None
@@ -92,14 +96,17 @@ class Tokens:
 
         Raises: ConfigError: the vault's key is absent or another one. Internal, OSError: the journal cannot be used.
         """
-        vault = self._config.vault
-        path = Path(vault.key_file) if vault.key_file else Path(self._config.node.data_dir) / "secrets" / "vault.key"
-        self._vault = await open_vault(path, vault.key_env, self._environ, *self._keys, self._clock)
+        self._vault = await open_vault(self._keyring, self._shelf, self._clock)
         self._grants = Grants(self._ledger, self._vault, self._dice, self._on_settled)
         self._reader = Reader(self._ledger, self._vault, self._clock)
         self._journal.open()
         for key_id, wrapped in self._journal.keys().items():
             await self._vault.restore(key_id, wrapped)
+        self._custody = Custody(
+            self._config, self._queues, self._ledger, self._vault, self._shelf, self._journal, self._clock,
+            self._put_new, self._queue_of,
+        )  # fmt: skip
+        await self._custody.start()
         tools = Tools(
             self._queues, self._ledger, self._vault, self._journal, self._exchange, self._clock, self._dice,
             self.counts, self._on_settled, self._storing, self._confirm_s,
@@ -117,6 +124,8 @@ class Tokens:
                 for pool in self._pools.values():
                     group.create_task(pool.run())
                 group.create_task(self._replay_forever())
+                for job in self.custody.jobs():
+                    group.create_task(job())
         finally:
             self._running = None
 
@@ -128,6 +137,8 @@ class Tokens:
             await asyncio.wait([running])
         if self._reader is not None:
             self._reader.stop()
+        if self._custody is not None:
+            await self._custody.stop()
         await self._journal.close()
         await self._exchange.close()
 
@@ -167,8 +178,7 @@ class Tokens:
 
         Raises: BadArg: which field, what was found, what is allowed. Full: the store has no room.
         """
-        provider, name = self._known(account)
-        return (await self._opened(self._grants).put(provider, self._queue_of[provider.name], name, fields))[0]
+        return (await self._put(account, fields))[0]
 
     async def get(self, account: str, min_ttl_ms: int = 0, wait_ms: int = 0) -> Token:
         """
@@ -213,6 +223,11 @@ class Tokens:
         """Accounts by state, per provider; the cost does not grow with their number."""
         return {name: await self._ledger.stats(queue, SHARDS) for name, queue in sorted(self._queue_of.items())}
 
+    @property
+    def custody(self) -> Custody:
+        """What an operator does with the vault. Raises: Draining: not started."""
+        return self._opened(self._custody)
+
     def metrics(self) -> dict[str, Any]:
         """This node's counters: ``refreshes`` by (provider, class), ``in_flight`` and ``late`` by provider, and others."""
         counts = self.counts
@@ -239,6 +254,13 @@ class Tokens:
         return importing.import_rows(put_one, provider, rows)
 
     # --- within
+
+    async def _put(self, account: str, fields: Mapping[str, Any]) -> tuple[int, bool]:
+        provider, name = self._known(account)
+        return await self._opened(self._grants).put(provider, self._queue_of[provider.name], name, fields)
+
+    async def _put_new(self, account: str, fields: Mapping[str, Any]) -> bool:
+        return (await self._put(account, fields))[1]
 
     def _provider(self, name: str) -> Provider:
         found = self._config.providers.get(name)
