@@ -209,6 +209,8 @@ class RecordingToken:
     expires_at_ms = 2**41
     generation = 4
     state = "fresh"
+    grant = 2
+    keep_ms = 61_900
 
 
 class RecordingCustody:
@@ -248,6 +250,12 @@ class RecordingTokens:
         if account.endswith("/nobody"):
             raise NotFound("there is no such account")
         return RecordingToken()
+
+    async def get_many(self, names: Any, min_ttl_ms: int = 0, wait_ms: int = 0) -> list[Any]:
+        self.calls.append(("get_many", names, min_ttl_ms, wait_ms))
+        return [
+            NotFound("there is no such account") if name.endswith("/nobody") else RecordingToken() for name in names
+        ]
 
     async def refresh(self, account: str) -> str:
         self.calls.append(("refresh", account))

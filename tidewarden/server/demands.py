@@ -125,6 +125,7 @@ ROUTES: dict[tuple[str, str], str] = {
     ("GET", "/v1/status"): "R.STATUS",
     ("GET", "/v1/tokens"): "T.LIST",
     ("GET", "/v1/tokens/{provider}/{account}"): "T.GET",
+    ("POST", "/v1/tokens:read"): "T.MGET",
     ("PUT", "/v1/tokens/{provider}/{account}"): "T.PUT",
     ("DELETE", "/v1/tokens/{provider}/{account}"): "T.DELETE",
     ("POST", "/v1/tokens/{provider}/{account}/refresh"): "T.REFRESH",

@@ -106,7 +106,7 @@ class HttpServer:
         app.router.add_get("/metrics", self._metrics)
         app.router.add_get("/v1/status", self._status)
         if self._tokens is not None:
-            TokenRoutes(self._tokens).add_to(app.router)
+            TokenRoutes(self._tokens, self._config.limits.batch_max).add_to(app.router)
         self._runner = web.AppRunner(
             app,
             access_log=None,

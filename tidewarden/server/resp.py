@@ -85,6 +85,7 @@ class RespServer:
         self.others: Callable[[], Iterable[Mapping[str, Any]]] = tuple
         self.request_bytes = config.limits.request_bytes
         self.line_bytes = config.limits.line_bytes
+        self.batch_max = config.limits.batch_max
         self.arguments_max = 2 * config.limits.batch_max + 16
         self.waiting_max = config.limits.waiting_max
         self.waiting = 0  # requests that wait now

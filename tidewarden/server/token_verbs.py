@@ -16,7 +16,9 @@ from .verbs import ANY, Command, Pending, Request
 if TYPE_CHECKING:
     from .connection import Connection
 
-GET = Options("T.GET", {"MINTTL": Option("min_ttl_ms", number), "WAIT": Option("wait_ms", number)})
+LIFE = {"MINTTL": Option("min_ttl_ms", number), "WAIT": Option("wait_ms", number)}
+GET = Options("T.GET", LIFE)
+MGET = Options("T.MGET", LIFE, open_ended=True)
 LIST = Options(
     "T.LIST",
     {
@@ -66,11 +68,29 @@ def put(connection: Connection, request: Request) -> Pending:
 def get(connection: Connection, request: Request) -> Pending:
     """T.GET"""
     fields = GET.parse(request, 2)
+    waits = _waits(connection, fields)
+    return Pending(_tokens(connection).get(account_name(request[1]), **fields), _token, waits)
+
+
+def get_many(connection: Connection, request: Request) -> Pending:
+    """T.MGET"""
+    fields, start = MGET.parse_until(request, 1)
+    names = [account_name(word) for word in request[start:]]
+    if not names:
+        raise BadArg("T.MGET names at least one account.")
+    most = connection.server.batch_max
+    if len(names) > most:
+        raise BadArg(f"T.MGET names {len(names)} accounts; allowed are {most} (limits.batch_max).")
+    waits = _waits(connection, fields)
+    return Pending(_tokens(connection).get_many(names, **fields), _tokens_or_errors, waits)
+
+
+def _waits(connection: Connection, fields: dict[str, Any]) -> bool:
     server = connection.server
-    waits = fields.get("wait_ms", 0) > 0
+    waits = bool(fields.get("wait_ms", 0))
     if waits and server.waiting >= server.waiting_max:
         raise Full(f"{server.waiting_max} requests wait at this node already. Try another node.")
-    return Pending(_tokens(connection).get(account_name(request[1]), **fields), _token, waits)
+    return waits
 
 
 def listing(connection: Connection, request: Request) -> Pending:
@@ -138,13 +158,29 @@ def _integer(result: int | bool, resp: int) -> bytes:
 
 
 def _token(token: Any, resp: int) -> bytes:
-    values = [revealed(token.access_token), token.token_type, token.expires_at_ms, token.generation, token.state]
-    return replies.encode(values, resp)
+    return replies.encode(_values(token), resp)
+
+
+def _values(token: Any) -> list[Any]:
+    return [revealed(token.access_token), token.token_type, token.expires_at_ms, token.generation, token.state]
+
+
+def _tokens_or_errors(found: Any, resp: int) -> bytes:
+    return replies.encode([f"{one.code} {one}" if isinstance(one, Error) else _values(one) for one in found], resp)
 
 
 COMMANDS = (
     Command("T.PUT", put, 3, 3, "provider/account json", needs="user", group="token"),
     Command("T.GET", get, 2, 6, "provider/account [MINTTL ms] [WAIT ms]", needs="user", group="token"),
+    Command(
+        "T.MGET",
+        get_many,
+        2,
+        ANY,
+        "[MINTTL ms] [WAIT ms] provider/account [provider/account …]",
+        needs="user",
+        group="token",
+    ),
     Command("T.LIST", listing, 1, 9, "[PROVIDER p] [STATE s] [COUNT n] [AFTER cursor]", needs="user", group="token"),
     Command("T.REFRESH", refresh, 2, 2, "provider/account", needs="user", group="token"),
     Command("T.DELETE", delete, 2, 2, "provider/account", needs="user", group="token"),

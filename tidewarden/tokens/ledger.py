@@ -117,9 +117,12 @@ class Ledger:
         args = (lease, step.what, int(step.delay_s * 1000), step.troubles.pack(), step.spare)
         return bool(await self._item("failed", queue, account, args))
 
-    async def refresh(self, queue: str, account: str, *, force: bool) -> str:
-        """Have the account refreshed now: ``QUEUED``, ``LEASED``, ``BACKOFF``, ``DEAD`` or ``GONE``."""
-        return bytes(await self._item("refresh", queue, account, (int(force),))).decode()
+    async def refresh(self, queue: str, account: str, *, force: bool, seen: tuple[int, int] = (0, 0)) -> str:
+        """
+        Have the account refreshed now: ``QUEUED``, ``LEASED``, ``BACKOFF``, ``DEAD`` or ``GONE``; ``MOVED`` when its grant and
+        generation are not those that were ``seen`` any more (0, 0: whichever they are).
+        """
+        return bytes(await self._item("refresh", queue, account, (int(force), *seen))).decode()
 
     async def delete(self, queue: str, account: str) -> bool:
         """Forget an account; False: there was none."""

@@ -35,6 +35,9 @@ class Token:
     generation: int
     state: State
     scope: str = ""
+    grant: int = 0
+    keep_ms: int = 0
+    """How long a reader may use it without asking again: until it is refreshed, or has less life than was asked for."""
 
 
 class Reader:
@@ -53,14 +56,14 @@ class Reader:
         reading = await self._read(provider, queue, name)
         if not lives(reading, min_ttl_ms) and not _dead(reading):
             before = _mark(reading.row)
-            await self._ledger.refresh(queue, name, force=False)
+            await self._ledger.refresh(queue, name, force=False, seen=before)
             while _mark(reading.row) == before and not _dead(reading):
                 left_s = until - self._clock.monotonic()
                 if left_s <= 0:
                     break
                 await self._join(provider, queue, name, before, left_s)
                 reading = await self._read(provider, queue, name)
-        return await self._token(provider, name, reading)
+        return await self._token(provider, name, reading, min_ttl_ms)
 
     def settled(self, account: str) -> None:
         """A refresh of ``provider/name`` has ended on this node, well or not, or a grant was put."""
@@ -79,7 +82,7 @@ class Reader:
             raise errors.NotFound(f"there is no account {provider.name}/{name}")
         return reading
 
-    async def _token(self, provider: Provider, name: str, reading: Reading) -> Token:
+    async def _token(self, provider: Provider, name: str, reading: Reading, min_ttl_ms: int) -> Token:
         row, troubles = reading.row, reading.troubles
         assert row is not None
         account = f"{provider.name}/{name}"
@@ -93,7 +96,10 @@ class Reader:
         place = Place(provider.name, name, "access", row.grant, row.generation)
         access_token = (await self._vault.unseal(row.access, place)).decode()
         state = policy.state(row, troubles, reading.now_ms)
-        return Token(access_token, row.token_type, row.expires_at_ms, row.generation, state, row.scope)
+        keep_ms = max(0, min(row.due_ms, row.expires_at_ms - min_ttl_ms) - reading.now_ms)
+        return Token(
+            access_token, row.token_type, row.expires_at_ms, row.generation, state, row.scope, row.grant, keep_ms
+        )
 
     async def _join(self, provider: Provider, queue: str, name: str, before: tuple[int, int], wait_s: float) -> None:
         """Wait until the account's generation moved or a try of it ended; one watcher for all who wait on this node."""

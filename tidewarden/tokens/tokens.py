@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
@@ -190,6 +190,21 @@ class Tokens:
         """
         provider, name = self._known(account)
         return await self._opened(self._reader).get(provider, self._queue_of[provider.name], name, min_ttl_ms, wait_ms)
+
+    async def get_many(
+        self, names: Sequence[str], min_ttl_ms: int = 0, wait_ms: int = 0
+    ) -> Sequence[Token | errors.Error]:
+        """
+        As :meth:`get` for each, all at once: a token, or why there is none. Raises: what concerns all, as StoreDown.
+        """
+        found = await asyncio.gather(*(self.get(name, min_ttl_ms, wait_ms) for name in names), return_exceptions=True)
+        answers: list[Token | errors.Error] = []
+        for one in found:
+            if isinstance(one, (errors.BadArg, errors.NotFound, errors.Timeout, errors.Internal, Token)):
+                answers.append(one)
+            elif isinstance(one, BaseException):
+                raise one
+        return answers
 
     async def refresh(self, account: str) -> str:
         """Have the account refreshed now, failing or dead ones too; ``queued``, or ``leased`` when somebody is at it."""
