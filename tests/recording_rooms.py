@@ -240,6 +240,7 @@ class RecordingTokens:
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []
         self.custody = RecordingCustody(self.calls)
+        self.events: Any = None
 
     async def put(self, account: str, fields: dict[str, Any]) -> int:
         self.calls.append(("put", account, fields))

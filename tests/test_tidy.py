@@ -45,6 +45,7 @@ ROOM_OF = {
     "cluster_secret": "config",
     "sealed_file": "config",
     "key_file": "config",
+    "named_sections": "config",
     "sandbox_grants": "sandbox",
     "__main__": "cli",
 }

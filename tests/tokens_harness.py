@@ -17,7 +17,7 @@ from tidewarden.config import Cluster, Config, Node, Provider, Secret
 from tidewarden.queue import Queues
 from tidewarden.queue.registry import SCRIPT_ROOMS, SHARED
 from tidewarden.store import Link, Scripts
-from tidewarden.tokens import Shelf, Tokens
+from tidewarden.tokens import Tokens
 from tidewarden.tokens.ledger import Ledger  # noqa: F401 - for the tests
 
 SCRIPTS = Scripts(SHARED, SCRIPT_ROOMS)
@@ -134,12 +134,22 @@ class Side:
 
 @contextlib.asynccontextmanager
 async def node(
-    store: Any, folder: Path, chosen: Provider, name: str = "n0", boot: int = 1, go: bool = True, **settings: Any
+    store: Any,
+    folder: Path,
+    chosen: Provider,
+    name: str = "n0",
+    boot: int = 1,
+    go: bool = True,
+    sections: Any = None,
+    **settings: Any,
 ) -> AsyncIterator[Side]:
-    """A node's worth of tokens on ``store``; its vault key and journal lie in ``folder``."""
+    """A node's worth of tokens on ``store``; its vault key and journal lie in ``folder``; ``sections`` of its configuration."""
     clock = SystemClock()
     config = Config(
-        cluster=Cluster(name="t"), node=Node(name=name, data_dir=str(folder)), providers={chosen.name: chosen}
+        cluster=Cluster(name="t"),
+        node=Node(name=name, data_dir=str(folder)),
+        providers={chosen.name: chosen},
+        **(sections or {}),
     )
     scripts = SCRIPTS
     link = Link(store.url, name, clock, on_up=scripts.load_commands)
@@ -155,7 +165,7 @@ async def node(
     await heard.start()
     await heard.call("SUBSCRIBE", f"{{t}}:wake:{queues.holder}", "{t}:queues")
 
-    tokens = Tokens(config, queues, clock, Shelf(link.call, "t"), **settings)
+    tokens = Tokens(config, queues, clock, link.call, **settings)
     try:
         await tokens.start()
         side = Side(tokens, queues, link)

@@ -10,21 +10,57 @@ from __future__ import annotations
 import dataclasses
 import ipaddress
 import re
-import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from . import tls
 from .errors import ConfigError
+from .key_file import key_faults
+from .named_sections import FAMILIES, read_companions, read_webhooks
 from .rights import fault_of
 from .secret import HASH_ALLOWED, Secret, check_secret, hash_generated, hash_secret, known_hash
-from .settings import NAME, NAME_ALLOWED, Cluster, Config, Limits, Log, Node, Provider, Queues, Raft, Store, User, Vault
+from .settings import (
+    NAME,
+    NAME_ALLOWED,
+    Cluster,
+    Companion,
+    Config,
+    Events,
+    Limits,
+    Log,
+    Node,
+    Provider,
+    Queues,
+    Raft,
+    Store,
+    User,
+    Vault,
+    Webhook,
+)  # fmt: skip
 from .sources import Found, Sources, nearest, read
 
 __all__ = [
-    "Cluster", "Config", "Limits", "Log", "Node", "Provider", "Queues", "Raft", "Secret", "Store", "User", "Vault",
-    "check_secret", "hash_generated", "hash_secret", "is_loopback", "load",
+    "Cluster",
+    "Companion",
+    "Config",
+    "Events",
+    "Limits",
+    "Log",
+    "Node",
+    "Provider",
+    "Queues",
+    "Raft",
+    "Secret",
+    "Store",
+    "User",
+    "Vault",
+    "Webhook",
+    "check_secret",
+    "hash_generated",
+    "hash_secret",
+    "is_loopback",
+    "load",
 ]  # fmt: skip
 
 # Variables of the command line, which no node reads.
@@ -39,6 +75,7 @@ SECTIONS = {
     "queues": Queues,
     "log": Log,
     "vault": Vault,
+    "events": Events,
 }
 SECRET_KEYS = ("client_secret", "client_secret_file", "client_secret_env")
 
@@ -54,7 +91,7 @@ def load(path: str | None, environ: Mapping[str, str], flags: Mapping[str, str])
 
     Raises: ConfigError: with every problem: where it stands, what was found, what is allowed.
     """
-    sources = Sources({name: keys(cls) for name, cls in SECTIONS.items()}, keys(Provider) | set(SECRET_KEYS))
+    sources = Sources({name: keys(cls) for name, cls in SECTIONS.items()}, keys(Provider) | set(SECRET_KEYS), FAMILIES)
     if path is not None:
         sources.read_file(path)
     sources.read_environ(environ, CLIENT_VARIABLES)
@@ -70,7 +107,10 @@ def load(path: str | None, environ: Mapping[str, str], flags: Mapping[str, str])
         queues=read(Queues, "queues", tables["queues"], problems),
         log=read(Log, "log", tables["log"], problems),
         vault=read(Vault, "vault", tables["vault"], problems),
+        events=read(Events, "events", tables["events"], problems),
         users=_users(sources.users, problems),
+        webhooks=read_webhooks(tables, environ, problems),
+        companions=read_companions(tables, problems),
         providers={
             section.removeprefix("providers."): _provider(section.removeprefix("providers."), table, environ, problems)
             for section, table in tables.items()
@@ -210,18 +250,8 @@ def _check(config: Config, tables: Mapping[str, Mapping[str, Found]], problems: 
     if config.limits.request_bytes < config.limits.payload_bytes:
         allowed = f"0 or at least limits.payload_bytes ({config.limits.payload_bytes})"
         problem("limits.request_bytes", f"found {config.limits.request_bytes}; allowed: {allowed}")
-    _check_vault(config, problem)
-
-
-def _check_vault(config: Config, problem: Callable[[str, str], None]) -> None:
-    vault = config.vault
-    given = [name for name in ("key_file", "key_env", "key_command") if getattr(vault, name)]
-    if len(given) > 1:
-        problem(f"vault.{given[1]}", f"found with vault.{given[0]}; allowed: one of the two")
-    try:
-        shlex.split(vault.key_command)
-    except ValueError as error:
-        problem("vault.key_command", f"found {vault.key_command!r}: {error}; allowed: a program and its arguments")
+    for key, text in key_faults(config.vault):
+        problem(f"vault.{key}", text)
 
 
 def _check_members(config: Config, problem: Callable[[str, str], None]) -> None:

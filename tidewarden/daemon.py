@@ -40,7 +40,7 @@ from tidewarden.server.users import Users
 from tidewarden.store.check import Server, check_store, warn_of_settings
 from tidewarden.store.embedded import EmbeddedStore, store_password
 from tidewarden.store.firm import Firm
-from tidewarden.tokens import Shelf, Tokens
+from tidewarden.tokens import Tokens
 
 log = logging.getLogger("tidewarden.daemon")
 
@@ -119,7 +119,7 @@ class Daemon(Participant):
             self._name, self.raft, self.control, self._scripts, clock, lambda: self.nodes.holder, self._duties
         )
         self.tokens = Tokens(
-            config, self.queues, clock, Shelf(self.control.call, self._name), script=self._token_script
+            config, self.queues, clock, self.control.call, script=self._token_script
         )  # fmt: skip
 
     # --- what the rooms call

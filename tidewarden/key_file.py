@@ -6,12 +6,27 @@ import base64
 import binascii
 import hashlib
 import os
+import shlex
 from pathlib import Path
 
 from .errors import ConfigError
+from .settings import Vault
 
 KEY_BYTES = 32
 KEYS_MAX = 16
+
+
+def key_faults(vault: Vault) -> list[tuple[str, str]]:
+    """What is wrong with where the keys come from: settings and words."""
+    faults = []
+    given = [name for name in ("key_file", "key_env", "key_command") if getattr(vault, name)]
+    if len(given) > 1:
+        faults.append((given[1], f"found with vault.{given[0]}; allowed: one of the two"))
+    try:
+        shlex.split(vault.key_command)
+    except ValueError as error:
+        faults.append(("key_command", f"found {vault.key_command!r}: {error}; allowed: a program and its arguments"))
+    return faults
 
 
 def wrapping_key_id(key: bytes) -> bytes:

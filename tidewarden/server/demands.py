@@ -124,6 +124,7 @@ ROUTES: dict[tuple[str, str], str] = {
     ("GET", "/metrics"): "Q.LIST",
     ("GET", "/v1/status"): "R.STATUS",
     ("GET", "/v1/tokens"): "T.LIST",
+    ("GET", "/v1/events"): "T.LIST",
     ("GET", "/v1/tokens/{provider}/{account}"): "T.GET",
     ("POST", "/v1/tokens:read"): "T.MGET",
     ("PUT", "/v1/tokens/{provider}/{account}"): "T.PUT",

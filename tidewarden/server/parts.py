@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from tidewarden.queue.task import Changes, NewTask, Taken
 from tidewarden.scheduler.trigger import Spec
+from tidewarden.tokens.events import Events
 
 
 class Session(Protocol):
@@ -125,6 +126,8 @@ class Tokens(Protocol):
     def metrics(self) -> dict[str, Any]: ...
     @property
     def custody(self) -> Custody: ...
+    @property
+    def events(self) -> Events: ...
 
 
 class Schedules(Protocol):

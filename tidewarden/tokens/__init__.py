@@ -2,7 +2,6 @@
 
 from tidewarden.tokens.importing import Imported, Problem
 from tidewarden.tokens.reader import Token
-from tidewarden.tokens.shelf import Shelf
 from tidewarden.tokens.tokens import Tokens
 
-__all__ = ["Imported", "Problem", "Shelf", "Token", "Tokens"]
+__all__ = ["Imported", "Problem", "Token", "Tokens"]

@@ -27,6 +27,7 @@ from .ledger import Ledger, Opened
 from .policy import Case, Step
 from .records import Answer
 from .rows import Row, Troubles
+from .tidings import Tidings
 from .vault import Place, Unsealable, Vault
 
 log = logging.getLogger("tidewarden.tokens")
@@ -70,6 +71,8 @@ class Tools:
     storing: set[tuple[str, str]] = field(default_factory=set)
     """Accounts (queue and name) whose answers are on their way into the store."""
     confirm_s: float = policy.CONFIRM_S
+    tidings: Tidings | None = None
+    """Hears what becomes of accounts."""
 
 
 class Refresher:
@@ -161,6 +164,8 @@ class Refresher:
             tools.storing.add((self.queue, task.id))
             try:
                 await self._settle(task.id, opened, verdict.pair, token)
+                if tools.tidings is not None:
+                    tools.tidings.refreshed(provider.name, task.id, opened.troubles)
             finally:
                 tools.storing.discard((self.queue, task.id))
             return
@@ -291,7 +296,11 @@ class Refresher:
         # of a pair that a sibling has replaced is noted nowhere.
         if not await self._note(task, step):
             log.info("%s/%s moved on while it was refreshed", name, task.id)
-        elif step.lost_rotation:
+            tools.on_settled(f"{name}/{task.id}", opened.row.generation)
+            return
+        if tools.tidings is not None:
+            tools.tidings.failed(name, task.id, opened.troubles, step.troubles)
+        if step.lost_rotation:
             tools.counts.lost_rotations += 1
             log.error("%s/%s: lost_rotation: %s", name, task.id, step.troubles.message)
         elif step.what == "dead":

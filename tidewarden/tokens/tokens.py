@@ -5,6 +5,7 @@ The tokens of one node: put a grant, get a token that lives long enough, and the
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import os
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping, Sequence
@@ -18,7 +19,9 @@ from tidewarden.config import Config, Provider
 from tidewarden.queue import Queues
 
 from . import accounts, importing, policy
+from .companions import Companions
 from .custody import Custody
+from .events import Call, Events
 from .exchange import Exchange
 from .grants import Grants
 from .journal import Journal
@@ -29,7 +32,9 @@ from .pool import Pool
 from .reader import Reader, Token
 from .refresher import Counts, Tools
 from .shelf import Shelf
+from .tidings import Tidings
 from .vault import Vault, open_vault
+from .webhooks import Webhooks
 
 log = logging.getLogger("tidewarden.tokens")
 
@@ -52,7 +57,7 @@ class Tokens:
         config: Config,
         queues: Queues,
         clock: Clock,
-        shelf: Shelf,
+        call: Call,
         *,
         exchange: Exchange | None = None,
         dice: Random | None = None,
@@ -62,14 +67,20 @@ class Tokens:
     ) -> None:
         """
         Args:
-            shelf: what the vault keeps in the store.
+            call: sends one command to the store, for what is the cluster's and of no shard.
             script: runs a token script and returns when its write is as durable as the store can make it;
                 ``queues.script`` when absent.
         """
         self._config = config
         self._queues = queues
         self._clock = clock
-        self._shelf = shelf
+        self._shelf = Shelf(call, config.cluster.name)
+        kept, hooks = config.events.kept, config.webhooks
+        self.events = Events(call, config.cluster.name, queues.put, hooks, clock, kept)
+        self._webhooks = Webhooks(queues, hooks, clock)
+        drop = functools.partial(queues.delete, force=True)
+        self._companions = Companions(config.companions, queues.put, drop, clock)
+        self._tidings = Tidings(self.events, self._companions, config.events.failing_s)
         key_file = Path(config.node.data_dir) / "secrets" / "vault.key"
         self._keyring = Keyring(config.vault, key_file, os.environ if environ is None else environ)
         self._dice = dice or Random()
@@ -97,7 +108,7 @@ class Tokens:
         Raises: ConfigError: the vault's key is absent or another one. Internal, OSError: the journal cannot be used.
         """
         self._vault = await open_vault(self._keyring, self._shelf, self._clock)
-        self._grants = Grants(self._ledger, self._vault, self._dice, self._on_settled)
+        self._grants = Grants(self._ledger, self._vault, self._dice, self._on_settled, self._tidings)
         self._reader = Reader(self._ledger, self._vault, self._clock)
         self._journal.open()
         for key_id, wrapped in self._journal.keys().items():
@@ -109,7 +120,7 @@ class Tokens:
         await self._custody.start()
         tools = Tools(
             self._queues, self._ledger, self._vault, self._journal, self._exchange, self._clock, self._dice,
-            self.counts, self._on_settled, self._storing, self._confirm_s,
+            self.counts, self._on_settled, self._storing, self._confirm_s, self._tidings,
         )  # fmt: skip
         for name, provider in self._config.providers.items():
             await self._queues.settings(self._queue_of[name])  # reads it, or makes it
@@ -124,7 +135,7 @@ class Tokens:
                 for pool in self._pools.values():
                     group.create_task(pool.run())
                 group.create_task(self._replay_forever())
-                for job in self.custody.jobs():
+                for job in (*self.custody.jobs(), self.events.run, self._webhooks.run, self._companions.run):
                     group.create_task(job())
         finally:
             self._running = None
@@ -137,6 +148,7 @@ class Tokens:
             await asyncio.wait([running])
         if self._reader is not None:
             self._reader.stop()
+        await self.events.stop()
         if self._custody is not None:
             await self._custody.stop()
         await self._journal.close()
@@ -217,7 +229,9 @@ class Tokens:
     async def delete(self, account: str) -> bool:
         """Forget an account and its tokens; False: there was none."""
         provider, name = self._known(account)
-        return await self._ledger.delete(self._queue_of[provider.name], name)
+        found = await self._ledger.delete(self._queue_of[provider.name], name)
+        self._tidings.deleted(provider.name, name)
+        return found
 
     async def list(
         self, provider: str = "", state: str = "", count: int = 100, after: str = ""
@@ -254,6 +268,9 @@ class Tokens:
             "lost_rotations": counts.lost_rotations,
             "replayed": counts.replayed,
             "journal_pending": len(self._journal.pending()),
+            "events": dict(self.events.told),
+            "events_lost": self.events.lost + self._companions.lost,
+            "webhooks": dict(self._webhooks.sent),
         }
 
     def import_rows(
