@@ -112,6 +112,7 @@ DEMANDS: dict[str, Demands] = {
     **dict.fromkeys(("T.PUT", "T.REFRESH", "T.DELETE", "T.IMPORT"), every(*WRITE)),
     "T.EXPORT": every(*EXPORT),
     "V.STATUS": every(*READ, *WRITE, *STEER),
+    "V.ROTATE": every(*STEER),
     **dict.fromkeys(("L.ACQUIRE", "L.RENEW", "L.RELEASE", "L.PEEK"), on(("lock",), 1)),
     "L.LIST": nothing,
     "S.PUT": _schedule,

@@ -2,8 +2,8 @@
 Companion tasks: work that goes with each account now and then, put while its token can be kept fresh, dropped when not.
 
 A task's id is ``COMPANION:provider/name``, so that there is one at most; it is put for the account's next time, of which
-there is one in each interval, whenever its token was refreshed. So nothing has to be remembered, a put that was lost is
-made up for by the next refresh, and no account has more tasks than refreshes. Consumers read the token when they do the work, not before: ``T.GET``.
+there is one in each interval, whenever its token was refreshed. So nothing has to be remembered, and a put that was lost
+is made up for by the next refresh. Consumers read the token when they do the work, not before: ``T.GET``.
 """
 
 from __future__ import annotations
