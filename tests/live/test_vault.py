@@ -22,6 +22,7 @@ pytestmark = pytest.mark.live
 
 ACCOUNTS = 400
 MARK = "s3cr3t" + secrets.token_hex(4)
+HOOK = base64.b64encode(secrets.token_bytes(32)).decode()
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +37,8 @@ def nodes(
 ) -> Iterator[Cluster]:
     extra = (
         f'[providers.p]\ntoken_url = "{provider.url}"\nclient_id = "c0"\nclient_secret = "{MARK}-client-secret"\n'
-        'rotation = "none"\n'
+        'rotation = "none"\n[events]\nfailing_s = 1\n'
+        f'[webhooks.ops]\nurl = "http://127.0.0.1:9/{MARK}"\nsecret = "whsec_{HOOK}"\n'
     )
     with cluster(request, tmp_path_factory.mktemp("vault"), nodes=2, extra=extra, log__level='"debug"') as made:
         yield made
@@ -113,13 +115,22 @@ def test_no_secret_is_anywhere(nodes: Cluster, provider: TalkativeProvider, tmp_
             node.say(*verb.split()) for verb in ("R.STATUS", "V.STATUS", "T.LIST", "T.STATS", "INFO", "CLIENT LIST")
         ]
         said += [node.http(path).text for path in ("/metrics", "/v1/status", "/v1/tokens", "/v1/tokens/p/bad0")]
+    said += [events := told(two)]
+    assert "event: account.failing" in events
+    until(lambda: "webhook ops, event evt_" in one.log() + two.log(), 20)
     with nodes.valkey.client() as store:
         said += [store.execute_command("SLOWLOG", "GET", 1000), store.execute_command("INFO")]
         store.bgrewriteaof()
         until(lambda: not store.info("persistence")["aof_rewrite_in_progress"], 20)
     time.sleep(0.2)  # the logs are written by threads
     keys = [base64.b64decode(line) for line in (nodes.folder / "vault.key").read_text().split()]
-    wanted = [MARK.encode(), *keys, *(base64.b64encode(key) for key in keys), *(key.hex().encode() for key in keys)]
+    wanted = [
+        MARK.encode(),
+        HOOK.encode(),
+        *keys,
+        *(base64.b64encode(key) for key in keys),
+        *(key.hex().encode() for key in keys),
+    ]
     places = {str(path): path.read_bytes() for path in (*nodes.folder.rglob("*"), sealed) if path.is_file()}
     assert any(path.endswith("tokens.journal") for path in places)
     assert any(".aof" in path for path in places)
@@ -127,6 +138,17 @@ def test_no_secret_is_anywhere(nodes: Cluster, provider: TalkativeProvider, tmp_
         if not path.endswith(("node.toml", "vault.key")):
             assert not [secret for secret in wanted if secret in content], path
     assert MARK not in repr(said)
+
+
+def told(node: Node) -> str:
+    """The first event that the node's stream has."""
+    text = ""
+    with node._http.stream("GET", f"http://127.0.0.1:{node.base_port + 1}/v1/events?after=0", timeout=20) as response:
+        for line in response.iter_lines():
+            text += line + "\n"
+            if line.startswith("data: "):
+                return text
+    return text
 
 
 def _url(node: Node) -> str:
