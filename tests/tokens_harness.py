@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from aiohttp import web
+from desk import loading
 
 from tidewarden.clock import SystemClock
 from tidewarden.config import Cluster, Config, Node, Provider, Secret
@@ -152,7 +153,7 @@ async def node(
         **(sections or {}),
     )
     scripts = SCRIPTS
-    link = Link(store.url, name, clock, on_up=scripts.load_commands)
+    link = Link(store.url, name, clock, on_up=loading(store, scripts))
     await link.start()
     queues = Queues(config, link, scripts, clock, views=False)
     queues.holder = f"{name}.{boot}"

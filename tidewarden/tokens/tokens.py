@@ -5,10 +5,9 @@ The tokens of one node: put a grant, get a token that lives long enough, and the
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
 import os
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
@@ -19,22 +18,21 @@ from tidewarden.config import Config, Provider
 from tidewarden.queue import Queues
 
 from . import accounts, importing, policy
-from .companions import Companions
+from .cache import Cache
 from .custody import Custody
-from .events import Call, Events
+from .events import Call
 from .exchange import Exchange
 from .grants import Grants
 from .journal import Journal
 from .keyring import Keyring
 from .ledger import Ledger, RunScript
 from .listing import PAGE_MAX, SHARDS, Listing
+from .outlets import Outlets
 from .pool import Pool
 from .reader import Reader, Token
 from .refresher import Counts, Tools
 from .shelf import Shelf
-from .tidings import Tidings
 from .vault import Vault, open_vault
-from .webhooks import Webhooks
 
 log = logging.getLogger("tidewarden.tokens")
 
@@ -64,23 +62,21 @@ class Tokens:
         environ: Mapping[str, str] | None = None,
         confirm_s: float = policy.CONFIRM_S,
         script: RunScript | None = None,
+        connected: Callable[[], bool] = lambda: True,
     ) -> None:
         """
         Args:
             call: sends one command to the store, for what is the cluster's and of no shard.
             script: runs a token script and returns when its write is as durable as the store can make it;
                 ``queues.script`` when absent.
+            connected: whether the store is, as far as is known: while it is not, nobody need wait for it to say so.
         """
         self._config = config
         self._queues = queues
         self._clock = clock
         self._shelf = Shelf(call, config.cluster.name)
-        kept, hooks = config.events.kept, config.webhooks
-        self.events = Events(call, config.cluster.name, queues.put, hooks, clock, kept)
-        self._webhooks = Webhooks(queues, hooks, clock)
-        drop = functools.partial(queues.delete, force=True)
-        self._companions = Companions(config.companions, queues.put, drop, clock)
-        self._tidings = Tidings(self.events, self._companions, config.events.failing_s)
+        self._outlets = Outlets(config, queues, call, clock)
+        self.events = self._outlets.events
         key_file = Path(config.node.data_dir) / "secrets" / "vault.key"
         self._keyring = Keyring(config.vault, key_file, os.environ if environ is None else environ)
         self._dice = dice or Random()
@@ -97,6 +93,8 @@ class Tokens:
         self._grants: Grants | None = None
         self._running: asyncio.Task[None] | None = None
         self._storing: set[tuple[str, str]] = set()
+        self._cache = Cache(config.tokens.cache_max, clock)
+        self._connected = connected
         self.counts = Counts()
 
     # --- life
@@ -108,8 +106,8 @@ class Tokens:
         Raises: ConfigError: the vault's key is absent or another one. Internal, OSError: the journal cannot be used.
         """
         self._vault = await open_vault(self._keyring, self._shelf, self._clock)
-        self._grants = Grants(self._ledger, self._vault, self._dice, self._on_settled, self._tidings)
-        self._reader = Reader(self._ledger, self._vault, self._clock)
+        self._grants = Grants(self._ledger, self._vault, self._dice, self._on_settled, self._outlets.tidings)
+        self._reader = Reader(self._ledger, self._vault, self._clock, self._cache, self._connected)
         self._journal.open()
         for key_id, wrapped in self._journal.keys().items():
             await self._vault.restore(key_id, wrapped)
@@ -120,7 +118,7 @@ class Tokens:
         await self._custody.start()
         tools = Tools(
             self._queues, self._ledger, self._vault, self._journal, self._exchange, self._clock, self._dice,
-            self.counts, self._on_settled, self._storing, self._confirm_s, self._tidings,
+            self.counts, self._on_settled, self._cache, self._storing, self._confirm_s, self._outlets.tidings,
         )  # fmt: skip
         for name, provider in self._config.providers.items():
             await self._queues.settings(self._queue_of[name])  # reads it, or makes it
@@ -135,7 +133,7 @@ class Tokens:
                 for pool in self._pools.values():
                     group.create_task(pool.run())
                 group.create_task(self._replay_forever())
-                for job in (*self.custody.jobs(), self.events.run, self._webhooks.run, self._companions.run):
+                for job in (*self.custody.jobs(), *self._outlets.jobs()):
                     group.create_task(job())
         finally:
             self._running = None
@@ -148,7 +146,7 @@ class Tokens:
             await asyncio.wait([running])
         if self._reader is not None:
             self._reader.stop()
-        await self.events.stop()
+        await self._outlets.stop()
         if self._custody is not None:
             await self._custody.stop()
         await self._journal.close()
@@ -198,7 +196,10 @@ class Tokens:
         at most ``wait_ms``, waited for, together with every other reader of that account; then the stored one is
         served if it lives at all, for the refresh may be failing.
 
+        While the store does not answer, a token that this node read or refreshed before is served in the state ``stale``.
+
         Raises: NotFound: no such account, or it is dead and its last token expired. Timeout: no living token in time.
+        StoreDown: it does not answer, and no living token of the account is known here.
         """
         provider, name = self._known(account)
         return await self._opened(self._reader).get(provider, self._queue_of[provider.name], name, min_ttl_ms, wait_ms)
@@ -230,7 +231,8 @@ class Tokens:
         """Forget an account and its tokens; False: there was none."""
         provider, name = self._known(account)
         found = await self._ledger.delete(self._queue_of[provider.name], name)
-        self._tidings.deleted(provider.name, name)
+        self._outlets.tidings.deleted(provider.name, name)
+        self._cache.drop(account)
         return found
 
     async def list(
@@ -268,9 +270,9 @@ class Tokens:
             "lost_rotations": counts.lost_rotations,
             "replayed": counts.replayed,
             "journal_pending": len(self._journal.pending()),
-            "events": dict(self.events.told),
-            "events_lost": self.events.lost + self._companions.lost,
-            "webhooks": dict(self._webhooks.sent),
+            **self._outlets.metrics(),
+            "cached": len(self._cache),
+            "stale_served_total": self._reader.stale_served if self._reader is not None else 0,
         }
 
     def import_rows(
@@ -310,6 +312,7 @@ class Tokens:
             raise errors.Draining("the tokens of this node are not started")
         return part
 
-    def _on_settled(self, account: str, _generation: int) -> None:
+    def _on_settled(self, account: str, generation: int) -> None:
+        self._cache.outdate(account, generation)
         if self._reader is not None:
             self._reader.settled(account)
