@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -142,14 +142,18 @@ async def node(
     boot: int = 1,
     go: bool = True,
     sections: Any = None,
+    more: Sequence[Provider] = (),
     **settings: Any,
 ) -> AsyncIterator[Side]:
-    """A node's worth of tokens on ``store``; its vault key and journal lie in ``folder``; ``sections`` of its configuration."""
+    """
+    A node's worth of tokens on ``store``; its vault key and journal lie in ``folder``. ``more``: further providers,
+    ``sections``: others of its configuration.
+    """
     clock = SystemClock()
     config = Config(
         cluster=Cluster(name="t"),
         node=Node(name=name, data_dir=str(folder)),
-        providers={chosen.name: chosen},
+        providers={each.name: each for each in (chosen, *more)},
         **(sections or {}),
     )
     scripts = SCRIPTS

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from .provider_reading import NAME, NAME_ALLOWED
 from .secret import Secret
-from .settings import NAME, NAME_ALLOWED, Companion, Webhook
+from .settings import Companion, Webhook
 from .sources import Found, read
 
 SECRET_KEYS = ("secret", "secret_file", "secret_env")

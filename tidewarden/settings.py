@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from .provider import Provider
+from .provider_reading import NAME, NAME_ALLOWED
 from .rights import EVERYTHING, RIGHTS_ALLOWED
 from .secret import HASH_ALLOWED, Secret
 from .sources import setting
 
-NAME = r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}"
 STRATEGY = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*[.:][A-Za-z_]\w*"
-NAME_ALLOWED = "1 to 63 of A-Z a-z 0-9 _ -, the first a letter or digit"
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,34 +185,6 @@ class User:
     """Hash of the secret; see ``check_secret``. The secret itself stands in no file of ours."""
     rights: tuple[str, ...] = setting((EVERYTHING,), pattern=r"(?s).*", allowed=RIGHTS_ALLOWED)
     """What it may do; see ``rights.py``. ``all``, the default: everything. An empty list: look at the node's state."""
-
-
-@dataclass(frozen=True, slots=True)
-class Provider:
-    """An OAuth 2.0 authorization server and our client there."""
-
-    name: str = ""
-    """From ``[providers.NAME]``; the first half of each of its accounts' names."""
-    token_url: str = setting("", required=True, allowed="an http:// or https:// address")
-    """Its token endpoint (RFC 6749, 3.2)."""
-    client_id: str = setting("", required=True, allowed="the identifier it gave our client")
-    """Our client there."""
-    client_secret: Secret = field(default_factory=Secret)
-    """Its secret: ``client_secret``, ``client_secret_file`` or ``client_secret_env``, exactly one unless ``none``."""
-    auth: str = setting("basic", choices=("basic", "basic_raw", "post", "none"))
-    """How the client proves itself: HTTP Basic form-encoded first as RFC 6749 says, Basic raw, in the body, or not."""
-    rotation: str = setting("single_use", choices=("none", "rolling", "single_use"))
-    """What a use does to a refresh token. ``single_use``, the default, is the careful one: a reuse kills the grant."""
-    grace_s: float = setting(0.0, low=0, high=86_400)
-    """How long a used refresh token still works there, seconds. 0, the default: assume not at all."""
-    margin_s: float = setting(300.0, low=0, high=31_536_000)
-    """How long before its expiry a token is refreshed, seconds. Five minutes outlast most outages."""
-    default_life_s: float = setting(3600.0, low=1, high=31_536_000)
-    """Life of an access token when the provider tells none, seconds. An hour is what most use."""
-    timeout_s: float = setting(30.0, low=0.1, high=600)
-    """Longest one refresh may take, connect to last byte, seconds."""
-    refreshers: int = setting(16, low=1, high=1000)
-    """Most refreshes under way at a time on one node."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Annotated, Any
 
@@ -13,6 +13,8 @@ import redis
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+from tidewarden.presets import PRESETS
 
 from .account_file import NotAccounts, Row, rows
 from .connection import DATA_DIR, NOTHING, REFUSED, USAGE, AsJson, DataDir, NodeLine, Url, connected, stop
@@ -208,6 +210,21 @@ def stats(url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = F
         print_json(answer)
     else:
         print_map(answer)
+
+
+@app.command("presets")
+def presets(as_json: AsJson = False) -> None:
+    """
+    List the providers that are known, for ``preset`` in [providers.NAME], with the source of what is said of each.
+
+    Example: tidewarden token presets --json
+    """
+    found = [one for _, one in sorted(PRESETS.items())]
+    if as_json:
+        print_json([asdict(one) | {"settings": dict(one.settings)} for one in found])
+        return
+    rows = [[one.name, one.settings["rotation"], ", ".join(one.unconfirmed), one.note] for one in found]
+    print_table(("preset", "rotation", "not confirmed", "note"), rows)
 
 
 def _batches(found: Iterator[Row]) -> Iterator[tuple[list[Row], int]]:

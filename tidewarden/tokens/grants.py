@@ -13,9 +13,9 @@ from tidewarden.config import Provider
 
 from . import accounts, policy
 from .ledger import Ledger
-from .refresher import OnSettled
 from .rows import Row
 from .tidings import Tidings
+from .tools import OnSettled
 from .vault import Place, Vault
 
 PUT_TRIES_MAX = 10
@@ -61,7 +61,7 @@ class Grants:
         if not grant.access_token:
             expires_at_ms = 0  # There is nothing that could expire.
         life_s = max(0.0, (expires_at_ms - now_ms) / 1000)
-        due_ms = policy.due_before(expires_at_ms, life_s, provider.margin_s, self._dice.random()) if life_s else now_ms
+        due_ms = policy.due_before(expires_at_ms, life_s, provider, self._dice.random()) if life_s else now_ms
         access = b""
         if grant.access_token:
             access = vault.seal(grant.access_token.encode(), Place(provider.name, name, "access", number, generation))

@@ -27,7 +27,7 @@ class Listing:
         The cursor is ``provider:shard:scan:skip``: the store's own scan cursor, and how many of its batch were given.
         """
         provider, shard, scan, skip = parse_cursor(after, names)
-        troubled = state in ("failing", "dead")
+        troubled = state in ("failing", "dead", "lost_rotation")
         found: list[dict[str, Any]] = []
         for name in names[names.index(provider) :]:
             while shard < SHARDS:
@@ -51,10 +51,12 @@ class Listing:
 
 def _described(provider: str, entry: Entry, now_ms: int) -> dict[str, Any]:
     row, troubles = entry.row, entry.troubles or Troubles()
+    state = policy.state(row, entry.troubles, now_ms)
     return {
         "account": f"{provider}/{entry.account}",
         "provider": provider,
-        "state": policy.state(row, entry.troubles, now_ms),
+        "state": state,
+        "since_ms": policy.since_ms(row, entry.troubles, state),
         "grant": row.grant,
         "generation": row.generation,
         "stored_ms": row.stored_ms,
@@ -63,7 +65,7 @@ def _described(provider: str, entry: Entry, now_ms: int) -> dict[str, Any]:
         "tries": troubles.tries,
         "error": troubles.outcome,
         "message": troubles.message,
-        "next_ms": troubles.next_ms,
+        "next_ms": troubles.next_ms if entry.troubles else row.due_ms,
     }
 
 

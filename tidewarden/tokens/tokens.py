@@ -28,10 +28,10 @@ from .keyring import Keyring
 from .ledger import Ledger, RunScript
 from .listing import PAGE_MAX, SHARDS, Listing
 from .outlets import Outlets
-from .pool import Pool
+from .pool import Pool, figures
 from .reader import Reader, Token
-from .refresher import Counts, Tools
 from .shelf import Shelf
+from .tools import Counts, Tools
 from .vault import Vault, open_vault
 
 log = logging.getLogger("tidewarden.tokens")
@@ -85,7 +85,7 @@ class Tokens:
         self._ledger = Ledger(script or queues.script, queues.shard_of)
         self._listing = Listing(self._ledger, self._queue_of)
         self._journal = Journal(Path(config.node.data_dir) / "tokens.journal")
-        self._exchange = exchange or Exchange()
+        self._exchange = exchange or Exchange(clock=clock)
         self._vault: Vault | None = None
         self._custody: Custody | None = None
         self._pools: dict[str, Pool] = {}
@@ -121,6 +121,11 @@ class Tokens:
             self.counts, self._on_settled, self._cache, self._storing, self._confirm_s, self._outlets.tidings,
         )  # fmt: skip
         for name, provider in self._config.providers.items():
+            if provider.unconfirmed:
+                log.warning(
+                    "%s: its preset says %s, which is not in the provider's own words: look there, then set it yourself",
+                    name, ", ".join(provider.unconfirmed),
+                )  # fmt: skip
             await self._queues.settings(self._queue_of[name])  # reads it, or makes it
             self._pools[name] = Pool(provider, self._queue_of[name], tools)
         await self._replay()
@@ -207,17 +212,12 @@ class Tokens:
     async def get_many(
         self, names: Sequence[str], min_ttl_ms: int = 0, wait_ms: int = 0
     ) -> Sequence[Token | errors.Error]:
-        """
-        As :meth:`get` for each, all at once: a token, or why there is none. Raises: what concerns all, as StoreDown.
-        """
+        """As :meth:`get` for each, all at once: a token, or why there is none."""
         found = await asyncio.gather(*(self.get(name, min_ttl_ms, wait_ms) for name in names), return_exceptions=True)
-        answers: list[Token | errors.Error] = []
         for one in found:
-            if isinstance(one, (errors.BadArg, errors.NotFound, errors.Timeout, errors.Internal, Token)):
-                answers.append(one)
-            elif isinstance(one, BaseException):
+            if not isinstance(one, (Token, errors.Error)):
                 raise one
-        return answers
+        return [one for one in found if isinstance(one, (Token, errors.Error))]
 
     async def refresh(self, account: str) -> str:
         """Have the account refreshed now, failing or dead ones too; ``queued``, or ``leased`` when somebody is at it."""
@@ -260,15 +260,16 @@ class Tokens:
         return self._opened(self._custody)
 
     def metrics(self) -> dict[str, Any]:
-        """This node's counters: ``refreshes`` by (provider, class), ``in_flight`` and ``late`` by provider, and others."""
+        """This node's counters: ``refreshes`` by (provider, class), ``in_flight``, ``late`` and more by provider, and others."""
         counts = self.counts
         return {
             "refreshes": dict(counts.refreshes),
-            "in_flight": {name: pool.in_flight for name, pool in self._pools.items()},
             "late": dict(counts.late),
             "spares": counts.spares,
             "lost_rotations": counts.lost_rotations,
             "replayed": counts.replayed,
+            "quarantines": dict(counts.quarantines),
+            **figures(self._pools),
             "journal_pending": len(self._journal.pending()),
             **self._outlets.metrics(),
             "cached": len(self._cache),
@@ -279,13 +280,10 @@ class Tokens:
         self, provider: str, rows: Iterable[Mapping[str, Any]] | AsyncIterable[Mapping[str, Any]]
     ) -> AsyncIterator[importing.Imported]:
         """Put many accounts of one provider; see :func:`tidewarden.tokens.importing.import_rows`."""
-        chosen, grants = self._provider(provider), self._opened(self._grants)
-
-        async def put_one(_provider: str, name: str, fields: Mapping[str, Any]) -> bool:
-            accounts.check_name(name)
-            return (await grants.put(chosen, self._queue_of[provider], name, fields))[1]
-
-        return importing.import_rows(put_one, provider, rows)
+        self._provider(provider)
+        return importing.import_rows(
+            lambda _, name, fields: self._put_new(f"{provider}/{name}", fields), provider, rows
+        )
 
     # --- within
 

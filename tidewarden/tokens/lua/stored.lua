@@ -12,7 +12,7 @@ end
 
 -- An account that fails or is dead has a pair to try from now on: it does not wait for its next try.
 local function hope(account, head)
-  local died, r = redis.call('ZREM', DEAD, account) == 1, tries_get(account)
+  local died, r = revive(account), tries_get(account)
   if not died and not redis.call('ZSCORE', FAILING, account) or r and r.holder ~= '' then return end
   redis.call('ZADD', FAILING, text(now), account)
   place(account, token_task(now, head.expires > 0 and head.expires or now + S.urgent_ms))
