@@ -40,6 +40,7 @@ class Custody:
         self.rotator = Rotator(node, queues, ledger, vault, shelf, clock)
         self._exporting = Exporting(ledger, vault, config.providers, queue_of)
         self._put = put
+        self._journal = journal
         self._names = sorted(queue_of)
 
     async def start(self) -> None:
@@ -51,9 +52,10 @@ class Custody:
         return self.keeper.run, self.rotator.run
 
     async def stop(self) -> None:
-        """Hand on what is under way; nobody waits for this node. After the jobs."""
+        """Hand on what is under way; nobody waits for this node, unless it has answers to store. After the jobs."""
         await self.rotator.stop()
-        await self.keeper.leave()
+        if not self._journal.pending():  # Else its answers are sealed under keys that must not be dropped.
+            await self.keeper.leave()
 
     async def status(self) -> dict[str, Any]:
         """The vault's keys by their ids, which nodes have them, and the rotation; no secrets."""

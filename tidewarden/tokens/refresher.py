@@ -141,8 +141,6 @@ class Refresher:
             tools.storing.add((self.queue, task.id))
             try:
                 await self._settler.settle(task.id, opened, verdict.pair, token)
-                if tools.tidings is not None:
-                    tools.tidings.refreshed(self.provider.name, task.id, opened.troubles)
             finally:
                 tools.storing.discard((self.queue, task.id))
             return

@@ -12,7 +12,7 @@ from . import policy
 from .answers import Pair
 from .ledger import Opened
 from .records import Answer
-from .rows import Row
+from .rows import Row, Troubles
 from .tools import Tools
 from .vault import Place
 
@@ -70,10 +70,14 @@ class Settler:
         # The request may have taken so long, and life counts from before it: a kept token must not be thought to live longer.
         now_ms = opened.now_ms + int(self.provider.timeout_s * 1000)
         tools.cache.keep(f"{name}/{account}", row, now_ms, read=False)
-        await self.store(answer)
+        await self.store(answer, opened.troubles)
 
-    async def store(self, answer: Answer) -> None:
-        """Write a journalled answer back. Raises what the store raises; the answer stays in the journal then."""
+    async def store(self, answer: Answer, before: Troubles | None = None) -> None:
+        """
+        Write a journalled answer back; ``before``: the account's troubles until now, as far as they are known.
+
+        Raises what the store raises; the answer stays in the journal then.
+        """
         tools = self._tools
         base = (answer.grant, answer.generation)
         word = await tools.ledger.stored(
@@ -82,6 +86,8 @@ class Settler:
         tools.journal.stored(answer)
         if word in ("SPARE", "GONE"):
             tools.cache.drop(f"{self.provider.name}/{answer.account}")
+        if word == "STORED" and tools.tidings is not None:
+            tools.tidings.refreshed(self.provider.name, answer.account, before)
         if word == "SPARE":
             tools.counts.spares += 1
             log.warning("%s/%s had moved on when its answer came: kept as a spare", self.provider.name, answer.account)
