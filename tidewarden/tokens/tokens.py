@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
@@ -19,15 +19,20 @@ from tidewarden.queue import Queues
 
 from . import accounts, importing, policy
 from .cache import Cache
+from .custody import Custody
+from .events import Call
 from .exchange import Exchange
 from .grants import Grants
 from .journal import Journal
+from .keyring import Keyring
 from .ledger import Ledger, RunScript
 from .listing import PAGE_MAX, SHARDS, Listing
-from .pool import Pool
+from .outlets import Outlets
+from .pool import Pool, figures
 from .reader import Reader, Token
-from .refresher import Counts, Tools
-from .vault import AddKey, LoadKeys, Vault, open_vault
+from .shelf import Shelf
+from .tools import Counts, Tools
+from .vault import Vault, open_vault
 
 log = logging.getLogger("tidewarden.tokens")
 
@@ -50,8 +55,7 @@ class Tokens:
         config: Config,
         queues: Queues,
         clock: Clock,
-        load_keys: LoadKeys,
-        add_key: AddKey,
+        call: Call,
         *,
         exchange: Exchange | None = None,
         dice: Random | None = None,
@@ -62,7 +66,7 @@ class Tokens:
     ) -> None:
         """
         Args:
-            load_keys, add_key: reach the cluster's wrapped data keys; see :mod:`tidewarden.tokens.vault`.
+            call: sends one command to the store, for what is the cluster's and of no shard.
             script: runs a token script and returns when its write is as durable as the store can make it;
                 ``queues.script`` when absent.
             connected: whether the store is, as far as is known: while it is not, nobody need wait for it to say so.
@@ -70,16 +74,20 @@ class Tokens:
         self._config = config
         self._queues = queues
         self._clock = clock
-        self._keys = (load_keys, add_key)
-        self._environ = os.environ if environ is None else environ
+        self._shelf = Shelf(call, config.cluster.name)
+        self._outlets = Outlets(config, queues, call, clock)
+        self.events = self._outlets.events
+        key_file = Path(config.node.data_dir) / "secrets" / "vault.key"
+        self._keyring = Keyring(config.vault, key_file, os.environ if environ is None else environ)
         self._dice = dice or Random()
         self._confirm_s = confirm_s
         self._queue_of = {name: accounts.queue_of(name, p.client_id) for name, p in config.providers.items()}
         self._ledger = Ledger(script or queues.script, queues.shard_of)
         self._listing = Listing(self._ledger, self._queue_of)
         self._journal = Journal(Path(config.node.data_dir) / "tokens.journal")
-        self._exchange = exchange or Exchange()
+        self._exchange = exchange or Exchange(clock=clock)
         self._vault: Vault | None = None
+        self._custody: Custody | None = None
         self._pools: dict[str, Pool] = {}
         self._reader: Reader | None = None
         self._grants: Grants | None = None
@@ -97,19 +105,27 @@ class Tokens:
 
         Raises: ConfigError: the vault's key is absent or another one. Internal, OSError: the journal cannot be used.
         """
-        vault = self._config.vault
-        path = Path(vault.key_file) if vault.key_file else Path(self._config.node.data_dir) / "secrets" / "vault.key"
-        self._vault = await open_vault(path, vault.key_env, self._environ, *self._keys, self._clock)
-        self._grants = Grants(self._ledger, self._vault, self._dice, self._on_settled)
+        self._vault = await open_vault(self._keyring, self._shelf, self._clock)
+        self._grants = Grants(self._ledger, self._vault, self._dice, self._on_settled, self._outlets.tidings)
         self._reader = Reader(self._ledger, self._vault, self._clock, self._cache, self._connected)
         self._journal.open()
         for key_id, wrapped in self._journal.keys().items():
             await self._vault.restore(key_id, wrapped)
+        self._custody = Custody(
+            self._config, self._queues, self._ledger, self._vault, self._shelf, self._journal, self._clock,
+            self._put_new, self._queue_of,
+        )  # fmt: skip
+        await self._custody.start()
         tools = Tools(
             self._queues, self._ledger, self._vault, self._journal, self._exchange, self._clock, self._dice,
-            self.counts, self._on_settled, self._cache, self._storing, self._confirm_s,
+            self.counts, self._on_settled, self._cache, self._storing, self._confirm_s, self._outlets.tidings,
         )  # fmt: skip
         for name, provider in self._config.providers.items():
+            if provider.unconfirmed:
+                log.warning(
+                    "%s: its preset says %s, which is not in the provider's own words: look there, then set it yourself",
+                    name, ", ".join(provider.unconfirmed),
+                )  # fmt: skip
             await self._queues.settings(self._queue_of[name])  # reads it, or makes it
             self._pools[name] = Pool(provider, self._queue_of[name], tools)
         await self._replay()
@@ -122,6 +138,8 @@ class Tokens:
                 for pool in self._pools.values():
                     group.create_task(pool.run())
                 group.create_task(self._replay_forever())
+                for job in (*self.custody.jobs(), *self._outlets.jobs()):
+                    group.create_task(job())
         finally:
             self._running = None
 
@@ -133,6 +151,9 @@ class Tokens:
             await asyncio.wait([running])
         if self._reader is not None:
             self._reader.stop()
+        await self._outlets.stop()
+        if self._custody is not None:
+            await self._custody.stop()
         await self._journal.close()
         await self._exchange.close()
 
@@ -172,8 +193,7 @@ class Tokens:
 
         Raises: BadArg: which field, what was found, what is allowed. Full: the store has no room.
         """
-        provider, name = self._known(account)
-        return (await self._opened(self._grants).put(provider, self._queue_of[provider.name], name, fields))[0]
+        return (await self._put(account, fields))[0]
 
     async def get(self, account: str, min_ttl_ms: int = 0, wait_ms: int = 0) -> Token:
         """
@@ -189,6 +209,16 @@ class Tokens:
         provider, name = self._known(account)
         return await self._opened(self._reader).get(provider, self._queue_of[provider.name], name, min_ttl_ms, wait_ms)
 
+    async def get_many(
+        self, names: Sequence[str], min_ttl_ms: int = 0, wait_ms: int = 0
+    ) -> Sequence[Token | errors.Error]:
+        """As :meth:`get` for each, all at once: a token, or why there is none."""
+        found = await asyncio.gather(*(self.get(name, min_ttl_ms, wait_ms) for name in names), return_exceptions=True)
+        for one in found:
+            if not isinstance(one, (Token, errors.Error)):
+                raise one
+        return [one for one in found if isinstance(one, (Token, errors.Error))]
+
     async def refresh(self, account: str) -> str:
         """Have the account refreshed now, failing or dead ones too; ``queued``, or ``leased`` when somebody is at it."""
         provider, name = self._known(account)
@@ -201,6 +231,7 @@ class Tokens:
         """Forget an account and its tokens; False: there was none."""
         provider, name = self._known(account)
         found = await self._ledger.delete(self._queue_of[provider.name], name)
+        self._outlets.tidings.deleted(provider.name, name)
         self._cache.drop(account)
         return found
 
@@ -223,17 +254,24 @@ class Tokens:
         """Accounts by state, per provider; the cost does not grow with their number."""
         return {name: await self._ledger.stats(queue, SHARDS) for name, queue in sorted(self._queue_of.items())}
 
+    @property
+    def custody(self) -> Custody:
+        """What an operator does with the vault. Raises: Draining: not started."""
+        return self._opened(self._custody)
+
     def metrics(self) -> dict[str, Any]:
-        """This node's counters: ``refreshes`` by (provider, class), ``in_flight`` and ``late`` by provider, and others."""
+        """This node's counters: ``refreshes`` by (provider, class), ``in_flight``, ``late`` and more by provider, and others."""
         counts = self.counts
         return {
             "refreshes": dict(counts.refreshes),
-            "in_flight": {name: pool.in_flight for name, pool in self._pools.items()},
             "late": dict(counts.late),
             "spares": counts.spares,
             "lost_rotations": counts.lost_rotations,
             "replayed": counts.replayed,
+            "quarantines": dict(counts.quarantines),
+            **figures(self._pools),
             "journal_pending": len(self._journal.pending()),
+            **self._outlets.metrics(),
             "cached": len(self._cache),
             "stale_served_total": self._reader.stale_served if self._reader is not None else 0,
         }
@@ -242,15 +280,19 @@ class Tokens:
         self, provider: str, rows: Iterable[Mapping[str, Any]] | AsyncIterable[Mapping[str, Any]]
     ) -> AsyncIterator[importing.Imported]:
         """Put many accounts of one provider; see :func:`tidewarden.tokens.importing.import_rows`."""
-        chosen, grants = self._provider(provider), self._opened(self._grants)
-
-        async def put_one(_provider: str, name: str, fields: Mapping[str, Any]) -> bool:
-            accounts.check_name(name)
-            return (await grants.put(chosen, self._queue_of[provider], name, fields))[1]
-
-        return importing.import_rows(put_one, provider, rows)
+        self._provider(provider)
+        return importing.import_rows(
+            lambda _, name, fields: self._put_new(f"{provider}/{name}", fields), provider, rows
+        )
 
     # --- within
+
+    async def _put(self, account: str, fields: Mapping[str, Any]) -> tuple[int, bool]:
+        provider, name = self._known(account)
+        return await self._opened(self._grants).put(provider, self._queue_of[provider.name], name, fields)
+
+    async def _put_new(self, account: str, fields: Mapping[str, Any]) -> bool:
+        return (await self._put(account, fields))[1]
 
     def _provider(self, name: str) -> Provider:
         found = self._config.providers.get(name)

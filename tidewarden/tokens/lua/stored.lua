@@ -1,7 +1,7 @@
 -- stored: write refreshed pairs back. Only grant and generation are compared, never the lease: an answer in hand is the truth.
 -- KEYS    1 the shard  2 the view
 -- ARGV    3… per account: account, grant and generation of the request, new row, due ms, deadline ms
--- RETURNS per account: STORED, ALREADY (this very row is there), SPARE (kept aside: the row had moved on), GONE (no such account)
+-- RETURNS per account: STORED, ALREADY (this very pair is there, perhaps sealed anew since), SPARE (kept aside: the row had moved on), GONE (no such account)
 open()
 redis.call('HDEL', INTENTS, '') -- a removal first: a full store lets the script go on
 local items = {}
@@ -12,7 +12,7 @@ end
 
 -- An account that fails or is dead has a pair to try from now on: it does not wait for its next try.
 local function hope(account, head)
-  local died, r = redis.call('ZREM', DEAD, account) == 1, tries_get(account)
+  local died, r = revive(account), tries_get(account)
   if not died and not redis.call('ZSCORE', FAILING, account) or r and r.holder ~= '' then return end
   redis.call('ZADD', FAILING, text(now), account)
   place(account, token_task(now, head.expires > 0 and head.expires or now + S.urgent_ms))
@@ -24,7 +24,7 @@ for i = 1, #items do
   local old = redis.call('HGET', ACCOUNTS, account)
   local head = old and row_head(old)
   if not old then reply[i] = 'GONE'
-  elseif old == row then reply[i] = 'ALREADY'
+  elseif string.sub(old, 1, HEAD) == string.sub(row, 1, HEAD) then reply[i] = 'ALREADY'
   elseif head.grant == grant and head.generation == generation then
     redis.call('HDEL', INTENTS, account)
     redis.call('HDEL', SPARES, account)
