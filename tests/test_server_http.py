@@ -211,6 +211,7 @@ def _raise(error: Exception) -> Callable[..., Any]:
         ("GET", "/v1/tokens", "token:read or token:write"),
         ("GET", "/v1/tokens/p/a", "token:read"),
         ("HEAD", "/v1/tokens/p/a", "token:read"),
+        ("POST", "/v1/tokens:read", "token:read"),
         ("PUT", "/v1/tokens/p/a", "token:write"),
         ("DELETE", "/v1/tokens/p/a", "token:write"),
         ("POST", "/v1/tokens/p/a/refresh", "token:write"),

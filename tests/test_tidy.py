@@ -48,6 +48,9 @@ ROOM_OF = {
     "front": "daemon",
     "fronts": "daemon",
     "cluster_secret": "config",
+    "sealed_file": "config",
+    "key_file": "config",
+    "named_sections": "config",
     "sandbox_grants": "sandbox",
     "__main__": "cli",
 }
@@ -62,6 +65,9 @@ TESTED_IN = {
     "cli_account_file": "test_cli_token",  # what `token import` reads
     "client_local": "test_client_address",
     "client_held": "test_client_blocking",
+    "cli_sealed": "test_cli_vault",
+    "tokens_custody": "test_tokens_rotation",
+    "tokens_outlets": "test_tokens_webhooks",  # puts them together
     "cli_connection": "test_cli",
     "cli_output": "test_cli",
     "cli_node": "test_cli",
@@ -90,7 +96,7 @@ TESTED_IN = {
     "store_way": "test_store_sentinel",  # without sentinels it is one address
     "tokens_settler": "test_tokens_refresher",  # the second half of a refresh
     "tokens_doubts": "test_tokens_peers",  # what follows from each reply
-    "tokens_figures": "test_tokens_pool",  # what a pool and others have counted
+    "tokens_unstored": "test_tokens_refresher",  # an answer outlives a store that is away
     "tokens_watch": "test_tokens_pool",  # what a pool and its refresher share
     "tokens_tools": "test_tokens_refresher",  # declarations
     "server_upkeep_verbs": "test_server_queue_verbs",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 from random import Random
@@ -189,6 +190,8 @@ async def test_two_nodes_hold_back_together_and_one_probes(
             assert (await one.queues.stats(QUEUE))["paused_until_ms"] == 0
             held = one.tokens.metrics()["held"]["p"] + other.tokens.metrics()["held"]["p"]
             assert held <= 1  # The one that did not probe hears of it when it asks next.
+            events = Counter(one.tokens.metrics()["events"]) + Counter(other.tokens.metrics()["events"])
+            assert events == {("p", "provider.breaker_open"): 1, ("p", "provider.breaker_closed"): 1}
     assert caplog.text.count("refuses our client (invalid_client)") == 1
     assert caplog.text.count("answers again") == 1
 

@@ -16,16 +16,33 @@ from urllib.parse import urlsplit
 
 from . import tls
 from .errors import ConfigError
+from .key_file import key_faults
+from .named_sections import FAMILIES, read_companions, read_webhooks
 from .provider import Provider
 from .provider_reading import NAME, NAME_ALLOWED, NEXT_KEYS, SECRET_KEYS, read_provider
 from .rights import fault_of
 from .secret import HASH_ALLOWED, Secret, check_secret, hash_generated, hash_secret, known_hash
-from .settings import Cluster, Config, Limits, Log, Node, Queues, Raft, Store, Tokens, User, Vault
+from .settings import (
+    Cluster,
+    Companion,
+    Config,
+    Events,
+    Limits,
+    Log,
+    Node,
+    Queues,
+    Raft,
+    Store,
+    Tokens,
+    User,
+    Vault,
+    Webhook,
+)  # fmt: skip
 from .sources import Found, Sources, nearest, read
 
 __all__ = [
-    "Cluster", "Config", "Limits", "Log", "Node", "Provider", "Queues", "Raft", "Secret", "Store", "Tokens", "User", "Vault",
-    "check_secret", "hash_generated", "hash_secret", "is_loopback", "load",
+    "Cluster", "Companion", "Config", "Events", "Limits", "Log", "Node", "Provider", "Queues", "Raft", "Secret", "Store", "Tokens",
+    "User", "Vault", "Webhook", "check_secret", "hash_generated", "hash_secret", "is_loopback", "load",
 ]  # fmt: skip
 
 # Variables of the command line, which no node reads.
@@ -41,6 +58,7 @@ SECTIONS = {
     "tokens": Tokens,
     "log": Log,
     "vault": Vault,
+    "events": Events,
 }
 
 
@@ -58,7 +76,7 @@ def load(path: str | None, environ: Mapping[str, str], flags: Mapping[str, str])
 
     Raises: ConfigError: with every problem: where it stands, what was found, what is allowed.
     """
-    sources = Sources({name: keys(cls) for name, cls in SECTIONS.items()}, PROVIDER_KEYS)
+    sources = Sources({name: keys(cls) for name, cls in SECTIONS.items()}, PROVIDER_KEYS, FAMILIES)
     if path is not None:
         sources.read_file(path)
     sources.read_environ(environ, CLIENT_VARIABLES)
@@ -75,7 +93,10 @@ def load(path: str | None, environ: Mapping[str, str], flags: Mapping[str, str])
         tokens=read(Tokens, "tokens", tables["tokens"], problems),
         log=read(Log, "log", tables["log"], problems),
         vault=read(Vault, "vault", tables["vault"], problems),
+        events=read(Events, "events", tables["events"], problems),
         users=_users(sources.users, problems),
+        webhooks=read_webhooks(tables, environ, problems),
+        companions=read_companions(tables, problems),
         providers={
             section.removeprefix("providers."): read_provider(
                 section.removeprefix("providers."), table, environ, problems
@@ -170,8 +191,8 @@ def _check(config: Config, tables: Mapping[str, Mapping[str, Found]], problems: 
     if config.limits.request_bytes < config.limits.payload_bytes:
         allowed = f"0 or at least limits.payload_bytes ({config.limits.payload_bytes})"
         problem("limits.request_bytes", f"found {config.limits.request_bytes}; allowed: {allowed}")
-    if config.vault.key_file and config.vault.key_env:
-        problem("vault.key_env", "found with vault.key_file; allowed: one of the two")
+    for key, text in key_faults(config.vault):
+        problem(f"vault.{key}", text)
 
 
 def _check_members(config: Config, problem: Callable[[str, str], None]) -> None:

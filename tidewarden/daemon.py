@@ -12,7 +12,7 @@ import contextlib
 import dataclasses
 import functools
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from tidewarden.errors import ConfigError, Error, StoreDown
 from tidewarden.fronts import Fronts
 from tidewarden.health import Health
 from tidewarden.participant import Participant, heard_error
-from tidewarden.process import calm_collector, heed_signals, raise_file_limit
+from tidewarden.process import calm_collector, heed_signals, keep_memory_private, raise_file_limit
 from tidewarden.queue.locks import Locks
 from tidewarden.raft import Raft
 from tidewarden.scheduler.schedules import Schedules
@@ -45,7 +45,7 @@ log = logging.getLogger("tidewarden.daemon")
 
 DRAIN_S = 5.0
 HAND_OVER_S = 1.0
-FIRM_SCRIPTS = ("tokens.put", "tokens.intent", "tokens.stored")
+FIRM_SCRIPTS = ("tokens.put", "tokens.intent", "tokens.stored", "tokens.reseal")
 
 
 class Daemon(Participant):
@@ -118,7 +118,7 @@ class Daemon(Participant):
             lambda: self.nodes.beat_at,
         )  # fmt: skip
         self.tokens = Tokens(
-            config, self.queues, clock, self._load_keys, self._add_key, script=self._token_script,
+            config, self.queues, clock, self.control.call, script=self._token_script,
             connected=lambda: self.accounts.up, cluster_secret=self._secret,
         )  # fmt: skip
 
@@ -184,16 +184,6 @@ class Daemon(Participant):
             sweep.cancel()
             reaper.cancel()
             await asyncio.gather(sweep, reaper, return_exceptions=True)
-
-    async def _load_keys(self) -> Mapping[int, bytes]:
-        flat = await self.control.call("HGETALL", f"{{{self._name}}}:data_keys")
-        return {int(key_id): wrapped for key_id, wrapped in zip(flat[::2], flat[1::2], strict=True)}
-
-    async def _add_key(self, key_id: int, wrapped: bytes) -> bytes:
-        name = f"{{{self._name}}}:data_keys"
-        await self.control.call("HSETNX", name, key_id, wrapped)
-        stored: bytes = await self.control.call("HGET", name, key_id)
-        return stored
 
     def reload(self, read: Callable[[], Config]) -> None:
         """Read the users anew; what else has changed waits for a restart, and a faulty file changes nothing."""
@@ -295,6 +285,7 @@ class Daemon(Participant):
 
 
 async def _main(config: Config, read: Callable[[], Config]) -> None:
+    keep_memory_private()
     daemon = Daemon(config, SystemClock(), raise_file_limit(config.limits))
     heed_signals(asyncio.get_running_loop(), daemon.stopping.set, functools.partial(daemon.reload, read))
     await daemon.run()

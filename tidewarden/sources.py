@@ -16,12 +16,15 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar, get_type_hints
 
 from .errors import ConfigError
 from .toml_lines import line_at, lines_of
 
 T = TypeVar("T")
+Keys = Mapping[str, frozenset[str]]
+NO_KEYS: Keys = MappingProxyType({})
 
 PREFIX = "TIDEWARDEN_"
 # Kubernetes sets these for every service in the namespace; one called "tidewarden" must not stop the start.
@@ -88,15 +91,17 @@ class Sources:
     """
     What was written, by section and key: ``tables["node"]["name"]``, ``tables["providers.NAME"]["token_url"]``.
 
-    ``users`` holds the ``[[users]]`` tables in order. ``problems`` gathers what cannot be used.
+    ``users`` holds the ``[[users]]`` tables in order. ``families`` are further sections of the form ``[FAMILY.NAME]``, with
+    their keys. ``problems`` gathers what cannot be used.
     """
 
-    def __init__(self, sections: Mapping[str, frozenset[str]], provider_keys: frozenset[str]) -> None:
+    def __init__(self, sections: Keys, provider_keys: frozenset[str], families: Keys = NO_KEYS) -> None:
         self.problems: list[str] = []
         self.tables: dict[str, dict[str, Found]] = {name: {} for name in sections}
         self.users: list[dict[str, Found]] = []
         self._sections = sections
         self._provider_keys = provider_keys
+        self._families = families
 
     def read_file(self, path: str) -> None:
         """
@@ -119,8 +124,10 @@ class Sources:
                 self._file_users(path, value, lines)
             elif name == "providers":
                 self._file_providers(path, value, lines)
+            elif name in self._families:
+                self._file_providers(path, value, lines, name)
             elif name not in self._sections:
-                known = [*self._sections, "providers", "users"]
+                known = [*self._sections, "providers", "users", *self._families]
                 self.problems.append(f"{line_at(path, lines, name)}: unknown section {name!r}; {nearest(name, known)}")
             else:
                 self._file_table(path, name, value, lines)
@@ -152,6 +159,9 @@ class Sources:
                 self.tables[section][key] = Found(text, f"flag {flag}", text=True)
 
     def _keys(self, section: str) -> frozenset[str]:
+        family, dot, _ = section.partition(".")
+        if dot and family in self._families:
+            return self._families[family]
         return self._provider_keys if section.startswith("providers.") else self._sections[section]
 
     def _names(self) -> list[tuple[str, str]]:
@@ -177,14 +187,12 @@ class Sources:
             else:
                 self.problems.append(f"{where}: unknown setting {name}.{key}; {nearest(key, known)}")
 
-    def _file_providers(self, path: str, value: Any, lines: dict[str, int]) -> None:
+    def _file_providers(self, path: str, value: Any, lines: dict[str, int], family: str = "providers") -> None:
         if not isinstance(value, dict):
-            self.problems.append(
-                f"{line_at(path, lines, 'providers')}: providers: allowed are sections [providers.NAME]"
-            )
+            self.problems.append(f"{line_at(path, lines, family)}: {family}: allowed are sections [{family}.NAME]")
             return
         for provider, table in value.items():
-            name = f"providers.{provider}"
+            name = f"{family}.{provider}"
             self.tables[name] = {}
             self._file_table(path, name, table, lines)
 

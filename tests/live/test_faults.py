@@ -15,7 +15,7 @@ import pytest
 from live.counting_provider import CountingProvider, provided
 from live.faults import CATALOGUE, Storm, healed
 from live.faulty import LIFE_S, FaultyCluster
-from live.harness import CLUSTER, Node, background, serving, until_async
+from live.harness import CLUSTER, Cluster, Node, background, serving, until_async
 from live.history import epochs, generations, lease_numbers, lost_puts, old_numbers, ticks
 from live.workload import BEATS, JOBS, LATEST, SCHEDULES, TICK_MS, Workload
 
@@ -41,7 +41,7 @@ async def siege(request: pytest.FixtureRequest, folder: Path, seed: int) -> Asyn
     ):
         for part, reason in cluster.absent.items():
             print(f"without {part}: {reason}")
-        workload = Workload(cluster, provider, seed)
+        workload = Workload(cluster, provider, seed, durability="fsync")
         await asyncio.to_thread(workload.begin, cluster.leader())
         yield Storm(cluster, random.Random(seed), provider), workload
 
@@ -81,12 +81,14 @@ async def all_goes_on(storm: Storm, workload: Workload) -> None:
     await until_async(ticked, CALM_S, 0.2, what="both schedules tick")
 
 
-def ids_left(cluster: FaultyCluster, queue: str) -> set[str]:
-    """The ids of all tasks that lie in a queue of one shard."""
+def ids_left(cluster: Cluster, queue: str, shards: int = 1) -> set[str]:
+    """The ids of all tasks that lie in a queue."""
     found: set[str] = set()
-    with cluster.valkey.client() as store:
-        for key in store.scan_iter(f"{{{CLUSTER}:{queue}:0}}:tasks*", count=1000):
-            found |= {one.decode() for one in store.hkeys(key)}
+    for shard in range(shards):
+        prefix = f"{{{CLUSTER}:{queue}:{shard}}}"
+        with cluster.valkey.client(prefix) as store:
+            for key in store.scan_iter(f"{prefix}:tasks*", count=1000):
+                found |= {one.decode() for one in store.hkeys(key)}
     return found
 
 
@@ -171,6 +173,7 @@ async def test_a_long_siege(request: pytest.FixtureRequest, tmp_path: Path) -> N
     """``SOAK_SECONDS`` of faults, drawn by ``SOAK_SEED``: alone, or two at a time of which one ends no process."""
     async with siege(request, tmp_path, SEED) as (storm, workload):
         begun, slowest_s = time.monotonic(), 0.0
+        storm.longest_s = 6.0  # past a node's death, and its patience with the store
         async with background(*workload.jobs()) as jobs:
             await progress(storm, workload)
             for one in storm.round():

@@ -19,6 +19,7 @@ from tidewarden.presets import PRESETS
 from .account_file import NotAccounts, Row, rows
 from .connection import DATA_DIR, NOTHING, REFUSED, USAGE, AsJson, DataDir, NodeLine, Url, connected, stop
 from .output import moment, print_json, print_map, print_table
+from .sealed import KeyFile, PassphraseEnv, export, import_sealed
 
 app = typer.Typer(help="Import accounts, and get, list and mend their tokens.", no_args_is_help=True)
 Account = Annotated[str, typer.Argument(metavar="PROVIDER/ACCOUNT", help="The account, as sandbox/user-000001.")]
@@ -39,7 +40,12 @@ def import_(
     file: Annotated[
         str, typer.Argument(metavar="FILE", help="CSV or TSV with a header, or JSONL; - is standard input.")
     ],
-    provider: Annotated[str, typer.Option("--provider", metavar="NAME", help="The provider, as in [providers.NAME].")],
+    provider: Annotated[
+        str,
+        typer.Option("--provider", metavar="NAME", help="The provider, as in [providers.NAME]; not for a sealed file."),
+    ] = "",
+    key_file: KeyFile = "",
+    passphrase_env: PassphraseEnv = "",
     url: Url = "",
     data_dir: DataDir = Path(DATA_DIR),
     as_json: AsJson = False,
@@ -57,7 +63,14 @@ def import_(
     curl -s 'http://127.0.0.1:7490/seed?n=1000' | tidewarden token import - --provider sandbox
 
     tidewarden token import accounts.csv --provider google
+
+    tidewarden token import accounts.sealed --key-file transfer.key
     """
+    if key_file or passphrase_env:
+        import_sealed(file, key_file, passphrase_env, lambda: connected(url, data_dir), as_json)
+        return
+    if not provider:
+        raise stop("--provider is missing: whose accounts are these? (A sealed file needs --key-file instead.)", USAGE)
     tally = Tally()
     with ExitStack() as stack:
         try:
@@ -85,6 +98,9 @@ def import_(
         typer.echo(f"{tally.stored:,} accounts stored, {tally.bad:,} bad lines")
     if tally.bad:
         raise typer.Exit(REFUSED)
+
+
+app.command("export")(export)
 
 
 @app.command("get")

@@ -3,7 +3,7 @@ The HTTP door: health for load balancers, metrics, status and the token routes.
 
 ``/health/*`` and ``/leader`` are open to everybody who can reach the port; the rest wants
 ``Authorization: Bearer user:secret`` (or ``Bearer secret`` where there is one user) as soon as users are configured,
-and the token routes always.
+and the routes of tokens and events always.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from tidewarden.tls import renew, server_context
 
 from . import metrics
 from .demands import ROUTES, lacking_for
+from .http_events import EventRoutes
 from .http_listener import HttpListener
 from .http_tokens import TokenRoutes
 from .parts import Cluster, Queues, Schedules, Tokens
@@ -94,6 +95,7 @@ class HttpServer:
         self._tokens = tokens
         self._schedules = schedules
         self._cluster = cluster
+        self._clock = clock
         self._alive = alive
         self._ready = ready
         self._warning = warning
@@ -115,7 +117,8 @@ class HttpServer:
         for path in self._internal:
             app.router.add_post(path, self._ask_internal)
         if self._tokens is not None:
-            TokenRoutes(self._tokens).add_to(app.router)
+            TokenRoutes(self._tokens, self._config.limits.batch_max).add_to(app.router)
+            EventRoutes(self._tokens.events, self._clock).add_to(app.router)
         node, limits = self._config.node, self._config.limits
         self._listener = HttpListener(app, limits.http_connections_max, limits.line_bytes)
         self._tls = server_context(node.tls_cert, node.tls_key)
@@ -194,7 +197,7 @@ class HttpServer:
             return ""
         header = request.headers.get("Authorization", "")
         if not header:
-            if self._users.open and not request.path.startswith("/v1/tokens"):
+            if self._users.open and not request.path.startswith(("/v1/tokens", "/v1/events")):
                 return ""
             raise NoAuth("Send Authorization: Bearer user:secret.")
         scheme, _, credentials = header.partition(" ")

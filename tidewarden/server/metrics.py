@@ -31,7 +31,7 @@ TOKEN_NUMBERS = {
     "rate": "rate_limit",
 }
 """Of each provider: the name among the counts, and in the series."""
-TOKEN_COUNTERS = ("spares", "lost_rotations", "replayed", "adopted")
+TOKEN_COUNTERS = ("spares", "lost_rotations", "replayed", "adopted", "events_lost")
 _UNFIT = re.compile(r"[^a-zA-Z0-9_]")
 
 
@@ -72,6 +72,10 @@ def of_tokens(stats: Mapping[str, Mapping[str, int]], counts: Mapping[str, Any])
         samples.append(("tokens", {"provider": provider}, {"refreshes_total": {outcome: number}}))
     for name, shown in TOKEN_NUMBERS.items():
         samples += [("tokens", {"provider": key}, {shown: number}) for key, number in counts.get(name, {}).items()]
+    for (provider, kind), number in counts.get("events", {}).items():
+        samples.append(("tokens", {"provider": provider}, {"events_total": {kind: number}}))
+    for (name, outcome), number in counts.get("webhooks", {}).items():
+        samples.append(("webhook", {"webhook": name}, {"deliveries_total": {outcome: number}}))
     samples.append(("tokens", {}, {f"{name}_total": counts.get(name, 0) for name in TOKEN_COUNTERS}))
     samples.append(("tokens", {}, {"journal_pending": counts.get("journal_pending", 0)}))
     return samples

@@ -21,6 +21,7 @@ from tidewarden.queue import Queues
 
 from .answers import Verdict
 from .ledger import GateView, Ledger
+from .tidings import Tidings
 
 log = logging.getLogger("tidewarden.tokens")
 
@@ -43,7 +44,15 @@ class Gate:
     """The gate of one provider's client, as one node sees it."""
 
     def __init__(
-        self, provider: Provider, queue: str, queues: Queues, ledger: Ledger, clock: Clock, dice: Random, probe_ms: int
+        self,
+        provider: Provider,
+        queue: str,
+        queues: Queues,
+        ledger: Ledger,
+        clock: Clock,
+        dice: Random,
+        probe_ms: int,
+        tidings: Tidings | None = None,
     ) -> None:
         """``probe_ms``: how long a probe may take; when its node dies another claims it after that."""
         self._provider = provider
@@ -53,6 +62,7 @@ class Gate:
         self._clock = clock
         self._dice = dice
         self._probe_ms = probe_ms
+        self._tidings = tidings
         self._most = int(provider.client_rate * 1000)
         self._looked = float("-inf")
         self._ends: deque[float] = deque(maxlen=10_000)
@@ -107,6 +117,8 @@ class Gate:
         self.view = view = await self._ledger.gate(self._queue, "trip", reason)
         self.closed.set()
         await self._pause(max(0, view.until_ms - view.now_ms) + PAUSE_SLACK_MS)
+        if view.news and self._tidings is not None:
+            self._tidings.held(name, verdict.outcome, verdict.message)
         if view.news and verdict.scope == "client":
             log.error("%s refuses our client (%s): its accounts wait. %s", name, verdict.outcome, verdict.message)
         elif view.news:
@@ -125,6 +137,8 @@ class Gate:
     async def _recover(self) -> None:
         self.view = await self._ledger.gate(self._queue, "recover")
         await self._queues.resume(self._queue)
+        if self.view.news and self._tidings is not None:
+            self._tidings.released(self._provider.name)
         if self.view.news:
             log.warning("%s answers again: its accounts go on", self._provider.name)
 

@@ -14,6 +14,7 @@ from tidewarden.config import Provider
 from . import accounts, policy
 from .ledger import Ledger
 from .rows import Row
+from .tidings import Tidings
 from .tools import OnSettled
 from .vault import Place, Vault
 
@@ -24,11 +25,12 @@ NEW_MS = 60_000  # A grant without an access token is wanted refreshed within th
 class Grants:
     """Puts grants."""
 
-    def __init__(self, ledger: Ledger, vault: Vault, dice: Random, on_settled: OnSettled) -> None:
+    def __init__(self, ledger: Ledger, vault: Vault, dice: Random, on_settled: OnSettled, tidings: Tidings) -> None:
         self._ledger = ledger
         self._vault = vault
         self._dice = dice
         self._on_settled = on_settled
+        self._tidings = tidings
 
     async def put(self, provider: Provider, queue: str, name: str, fields: Mapping[str, Any]) -> tuple[int, bool]:
         """The generation now, and whether anything was stored; see ``Tokens.put``."""
@@ -44,6 +46,7 @@ class Grants:
             row = self._new_row(provider, name, grant, base, reading.now_ms, mark)
             if await self._ledger.put(queue, name, base, row, row.expires_at_ms or reading.now_ms + NEW_MS):
                 self._on_settled(f"{provider.name}/{name}", row.generation)
+                self._tidings.granted(provider.name, name, reading.troubles, living=row.expires_at_ms > reading.now_ms)
                 return row.generation, True
         raise errors.Timeout(f"{provider.name}/{name} changed {PUT_TRIES_MAX} times while it was put; try again")
 

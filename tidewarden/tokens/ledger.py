@@ -63,6 +63,17 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
+class Pairs:
+    """What is sealed of one account, as it lies in the store."""
+
+    account: str
+    row: bytes = field(repr=False)
+    spare: bytes = field(repr=False)
+    """Empty: there is none."""
+    troubles: Troubles | None
+
+
+@dataclass(frozen=True, slots=True)
 class GateView:
     """What a gate said: see ``tokens/lua/gate.lua``. Times are unix milliseconds of the store, the rate requests a second."""
 
@@ -136,9 +147,12 @@ class Ledger:
         args = (lease, step.what, int(step.delay_s * 1000), step.troubles.pack(), step.spare)
         return bool(await self._item("failed", queue, account, args))
 
-    async def refresh(self, queue: str, account: str, *, force: bool) -> str:
-        """Have the account refreshed now: ``QUEUED``, ``LEASED``, ``BACKOFF``, ``DEAD`` or ``GONE``."""
-        return bytes(await self._item("refresh", queue, account, (int(force),))).decode()
+    async def refresh(self, queue: str, account: str, *, force: bool, seen: tuple[int, int] = (0, 0)) -> str:
+        """
+        Have the account refreshed now: ``QUEUED``, ``LEASED``, ``BACKOFF``, ``DEAD`` or ``GONE``; ``MOVED`` when its grant and
+        generation are not those that were ``seen`` any more (0, 0: whichever they are).
+        """
+        return bytes(await self._item("refresh", queue, account, (int(force), *seen))).decode()
 
     async def delete(self, queue: str, account: str) -> bool:
         """Forget an account; False: there was none."""
@@ -156,6 +170,24 @@ class Ledger:
         ]
         return int(after), now_ms, entries
 
+    async def pairs(self, queue: str, shard: int, cursor: int, count: int) -> tuple[int, list[Pairs]]:
+        """About ``count`` accounts of a shard with what is sealed of them: ``(next cursor or 0, pairs)``."""
+        after, *found = await self._script("tokens.pairs", queue, shard, (cursor, count))
+        whole = [(*item, None, None)[:4] for item in found]
+        return int(after), [
+            Pairs(account.decode(), row, spare or b"", parse_troubles(troubles))
+            for account, row, spare, troubles in whole
+        ]
+
+    async def reseal(self, queue: str, shard: int, changes: Sequence[tuple[str, str, bytes, bytes]]) -> int:
+        """
+        Put pairs in their places sealed otherwise, where they are still as they were read: how many.
+
+        Each change is account, ``row`` or ``spare``, the bytes as read, the bytes from now on.
+        """
+        items = await self._script("tokens.reseal", queue, shard, [part for change in changes for part in change])
+        return sum(items)
+
     async def gate(self, queue: str, verb: str, *args: str | int) -> GateView:
         """``ask``, ``trip``, ``slow`` or ``recover`` the gate of a client; see ``tokens/lua/gate.lua``."""
         found = await self._script("tokens.gate", queue, 0, (verb, *args))
@@ -172,6 +204,13 @@ class Ledger:
             reason.decode(),
             bool(news),
         )
+
+    async def held_by(self, queue: str) -> str:
+        """What holds a client's accounts back, as far as it can be had; empty: nothing."""
+        try:
+            return (await self.gate(queue, "ask", 0, 0, 1)).reason
+        except errors.Error:
+            return ""
 
     async def level(self, queue: str, shard: int, horizon_ms: int, every_ms: int, most: int) -> tuple[int, int]:
         """Level a shard, see ``tokens/lua/level.lua``: accounts moved, and about how many fall due within the horizon."""

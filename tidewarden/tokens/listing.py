@@ -26,7 +26,7 @@ class Listing:
         """
         The cursor is ``provider:shard:scan:skip``: the store's own scan cursor, and how many of its batch were given.
         """
-        provider, shard, scan, skip = _parse_cursor(after, names)
+        provider, shard, scan, skip = parse_cursor(after, names)
         troubled = state in ("failing", "dead", "lost_rotation")
         found: list[dict[str, Any]] = []
         for name in names[names.index(provider) :]:
@@ -69,7 +69,8 @@ def _described(provider: str, entry: Entry, now_ms: int) -> dict[str, Any]:
     }
 
 
-def _parse_cursor(after: str, names: list[str]) -> tuple[str, int, int, int]:
+def parse_cursor(after: str, names: list[str]) -> tuple[str, int, int, int]:
+    """Provider, shard, the store's cursor, and how many of its batch were given. Raises: BadArg, NotFound."""
     if not names:
         raise errors.NotFound("no provider is configured")
     if not after:

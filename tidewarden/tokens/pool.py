@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tidewarden import errors
 from tidewarden.clock import sleep
@@ -199,3 +199,13 @@ class Pool:
             log.warning("leases of %s were not given back: no answer in time", name)
         except errors.Error as error:
             log.warning("leases of %s were not given back: %s", name, error)
+
+
+def figures(pools: Mapping[str, Pool]) -> dict[str, dict[str, float]]:
+    """What pools are at, each figure by provider; see ``Tokens.metrics``."""
+    return {
+        "in_flight": {name: pool.in_flight for name, pool in pools.items()},
+        "levelled": {name: pool.leveller.levelled for name, pool in pools.items()},
+        "held": {name: int(pool.watch.held) for name, pool in pools.items()},
+        "rate": {name: rate for name, pool in pools.items() if (rate := pool.watch.gate.view.rate)},
+    }

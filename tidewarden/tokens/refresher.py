@@ -234,7 +234,11 @@ class Refresher:
         # of a pair that a sibling has replaced is noted nowhere.
         if not await self._note(task, step):
             log.info("%s/%s moved on while it was refreshed", name, task.id)
-        elif step.what == "lost":
+            tools.on_settled(f"{name}/{task.id}", opened.row.generation)
+            return
+        if tools.tidings is not None:
+            tools.tidings.failed(name, task.id, opened.troubles, step.troubles)
+        if step.what == "lost":
             tools.counts.lost_rotations += 1
             log.error("%s/%s: lost_rotation: %s", name, task.id, step.troubles.message)
         elif step.what == "dead":

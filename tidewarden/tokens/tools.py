@@ -19,6 +19,7 @@ from .journal import Journal
 from .ledger import Ledger
 from .peers import Peers
 from .seats import SEATS, Seats
+from .tidings import Tidings
 from .trends import Weather
 from .vault import Vault
 
@@ -60,12 +61,14 @@ class Tools:
     counts: Counts
     on_settled: OnSettled
     cache: Cache
+    peers: Peers = field(default_factory=lambda: Peers(Config(), None))
+    confirm_s: float = policy.CONFIRM_S
+    tidings: Tidings | None = None
+    """Hears what becomes of accounts and providers."""
     storing: set[tuple[str, str]] = field(default_factory=set)
     """Accounts (queue and name) whose answers are on their way into the store."""
-    peers: Peers = field(default_factory=lambda: Peers(Config(), None))
     asking: set[tuple[str, str]] = field(default_factory=set)
     """Accounts (queue and name) that a request of this node is, or may be, under way for."""
-    confirm_s: float = policy.CONFIRM_S
     weather: Weather = field(default_factory=Weather)
     seats: Seats = field(default_factory=lambda: Seats(SEATS))
     hosts: Hosts = field(default_factory=Hosts)

@@ -25,7 +25,7 @@ class Watch:
         self._tools = tools
         self.breaker = Breaker(max(10, provider.refreshers))
         self.jump = Jump()
-        self.gate = Gate(provider, queue, tools.queues, tools.ledger, tools.clock, tools.dice, lease_ms)
+        self.gate = Gate(provider, queue, tools.queues, tools.ledger, tools.clock, tools.dice, lease_ms, tools.tidings)
         self._quarantined = False
         self._well = 0
         """Refreshes that went well."""

@@ -2,7 +2,7 @@
 -- KEYS    1 the shard  2 the view
 -- ARGV    3… per account: account, grant and generation of the request, new row, due ms, deadline ms, the row it came from if its token may be
 --         needed again (without its access token, see SPARES), else empty
--- RETURNS per account: STORED, ALREADY (this very row is there), SPARE (kept aside: the row had moved on), GONE (no such account)
+-- RETURNS per account: STORED, ALREADY (this very pair is there, perhaps sealed anew since), SPARE (kept aside: the row had moved on), GONE (no such account)
 open()
 redis.call('HDEL', INTENTS, '') -- a removal first: a full store lets the script go on
 local items = {}
@@ -25,7 +25,7 @@ for i = 1, #items do
   local old = redis.call('HGET', ACCOUNTS, account)
   local head = old and row_head(old)
   if not old then reply[i] = 'GONE'
-  elseif old == row then reply[i] = 'ALREADY'
+  elseif string.sub(old, 1, HEAD) == string.sub(row, 1, HEAD) then reply[i] = 'ALREADY'
   elseif head.grant == grant and head.generation == generation then
     redis.call('HDEL', INTENTS, account)
     redis.call('HDEL', SPARES, account)
