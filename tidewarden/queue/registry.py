@@ -18,9 +18,9 @@ from tidewarden.queue.recut import Recut, recut_of
 from tidewarden.queue.settings import QueueSettings, settings_of_new
 from tidewarden.queue.shard import Shard
 from tidewarden.queue.task import check_name
-from tidewarden.store import Link, Scripts
-from tidewarden.store.link import Arg
-from tidewarden.store.memory import StoreMemory
+from tidewarden.store import Scripts
+from tidewarden.store.memory import PrimariesMemory, StoreMemory
+from tidewarden.store.route import Arg, Route
 
 log = logging.getLogger("tidewarden.queue")
 
@@ -34,15 +34,19 @@ def _no_next(_queue: str, _shard: int, _delay_ms: int) -> None:
     """Nobody wants to know what happens next."""
 
 
+def _not_heard(_prefix: str) -> None:
+    """Messages come without asking."""
+
+
 class Registry:
     """
     Queue names, settings and shards of one cluster, as one node sees them.
 
     ``holder`` (``node.boot``) must be set before the first take. ``views``: whether the store counts views (an embedded one does).
-    ``on_next(queue, shard, delay_ms)`` hears when something happens next in a shard.
+    ``on_next(queue, shard, delay_ms)`` hears when something happens next in a shard, ``on_shard(prefix)`` of each that becomes known.
     """
 
-    def __init__(self, config: Config, link: Link, scripts: Scripts, clock: Clock, *, views: bool) -> None:
+    def __init__(self, config: Config, link: Route, scripts: Scripts, clock: Clock, *, views: bool) -> None:
         self._config = config
         self.cluster = config.cluster.name
         self._link = link
@@ -55,7 +59,7 @@ class Registry:
         self._plain: dict[bytes, Shard] = {}  # of users' queues with one shard, by the name as it comes
         self._topics: dict[str, tuple[str, ...]] = {}
         self.lease_clock = LeaseClock(clock)
-        self.store_memory = StoreMemory()
+        self.store_memory = PrimariesMemory() if link.clustered else StoreMemory()
         self._strategies = load_strategies(config.queues.strategies)
         self._choosers: dict[str, Chooser] = {}
         self._recuts: dict[str, asyncio.Task[None]] = {}
@@ -64,6 +68,7 @@ class Registry:
         self._topics_key = f"{{{self.cluster}}}:topics"
         self.holder = "-"
         self.on_next: Callable[[str, int, int], None] = _no_next
+        self.on_shard: Callable[[str], None] = _not_heard
 
     async def _open(self, queue: str) -> list[Shard]:
         """
@@ -102,7 +107,8 @@ class Registry:
                 lambda: self.holder,
                 self._next,
                 layout=settings.layout,
-                lease_clock=self.lease_clock,
+                # On a cluster shards lie on servers with clocks of their own.
+                lease_clock=LeaseClock(self._clock) if self._link.clustered else self.lease_clock,
                 store_memory=self.store_memory,
                 on_recut=self._recut,
                 on_lost=self._lost_take,
@@ -117,6 +123,8 @@ class Registry:
         former = self._shards.get(queue)
         if former is not shards:
             self._shards[queue] = shards
+            for shard in shards:
+                self.on_shard(shard.keys[0])
             for old in former or ():
                 old.retire()
         if former is not shards or self._settings[queue].strategy != settings.strategy:
@@ -193,7 +201,13 @@ class Registry:
             shards = self._build(queue, settings)
             if what == b"new":
                 log.warning("the store had lost the queue %s; it is there again", queue)
+            # On a cluster another server may have lost what the shards' own records say, and knows the queue or not.
+            if what == b"new" or (self._link.clustered and settings != QueueSettings(shards=settings.shards)):
                 await asyncio.gather(*(shard.run("queue.configure", settings.shard_fields()) for shard in shards))
+
+    def shards_known(self) -> list[Shard]:
+        """The shards of all queues that this process has met."""
+        return [shard for shards in self._shards.values() for shard in shards]
 
     async def _reload(self, queue: str) -> None:
         try:
@@ -239,7 +253,7 @@ class Registry:
         return self._loop.create_task(later())
 
     async def script_on(
-        self, link: Link, name: str, queue: str, shard: int, args: Sequence[Arg]
+        self, link: Route, name: str, queue: str, shard: int, args: Sequence[Arg]
     ) -> tuple[int, int, Any]:
         """
         Run a script of one shard on another connection.
@@ -247,10 +261,10 @@ class Registry:
         Returns: the store's clock (ms), when anything happens next (ms, -1: nothing), the script's items.
         Raises: what :meth:`script` raises.
         """
-        self.store_memory.check(name)
         await self._open(queue)
         for last in (False, True):
             target = self._shard_at(queue, shard)
+            self.store_memory.check(name, target.keys[0])
             try:
                 answer = await self._scripts.run(link, name, target.keys, (target.stamped(0), self.holder, *args))
             except Error as error:

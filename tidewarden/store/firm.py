@@ -9,46 +9,59 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from weakref import WeakKeyDictionary
 
 from tidewarden.errors import NoQuorum, StoreDown
 from tidewarden.store.link import Link
+from tidewarden.store.route import Route
 
 TIMEOUT_MS = 5000
 
 
 class Firm:
     """
-    Group commit on ``link``. ``possible``: the server knows WAITAOF and needs it (Valkey or Redis 7.2 and later with an
-    append-only file that is not synced on every write). Elsewhere :meth:`sync` returns at once: the server's own
-    setting is the strongest there is.
+    Group commit on ``route``, for each server of a cluster by itself. ``possible``: the servers know WAITAOF and need it
+    (Valkey or Redis 7.2 and later with an append-only file that is not synced on every write). Elsewhere :meth:`sync` returns
+    at once: the server's own setting is the strongest there is.
     """
 
-    def __init__(self, link: Link, *, possible: bool) -> None:
-        self._link = link
+    def __init__(self, route: Route, *, possible: bool) -> None:
+        self._route = route
         self._possible = possible
-        self._lock = asyncio.Lock()
-        self._gathering: asyncio.Task[None] | None = None
+        self._locks: WeakKeyDictionary[Link, asyncio.Lock] = WeakKeyDictionary()
+        self._gathering: dict[Link, asyncio.Task[None]] = {}
         self.groups = 0
 
-    async def sync(self) -> None:
+    async def sync(self, key: str = "", *, sent: Link | None = None) -> None:
         """
-        Return when everything whose reply this connection has had is on disk.
+        Return when everything whose reply the connection has had that ``key`` is written on is on disk.
 
-        Raises: NoQuorum: not within five seconds; StoreDown: the connection was lost. What was written may or may not last.
+        ``sent``: that connection when the write was sent. Raises: NoQuorum: not within five seconds; StoreDown: the connection was
+        lost. What was written may or may not last.
         """
         if not self._possible:
             return
-        group = self._gathering
+        link = self._route.link_of(key)
+        if link is None:
+            raise StoreDown(
+                "the store's server was lost before the write was known to be on disk; it may or may not last"
+            )
+        if sent not in (
+            link,
+            None,
+        ):  # the key has moved here, and a connection that wrote nothing would vouch for nothing
+            await link.call("SET", f"{key}:synced", 1, "PX", 1000)
+        group = self._gathering.get(link)
         if group is None:
-            group = self._gathering = asyncio.ensure_future(self._commit())
+            group = self._gathering[link] = asyncio.ensure_future(self._commit(link))
             group.add_done_callback(_seen)
         await asyncio.shield(group)
 
-    async def _commit(self) -> None:
-        async with self._lock:
-            self._gathering = None  # who comes from now on needs the next one
+    async def _commit(self, link: Link) -> None:
+        async with self._locks.setdefault(link, asyncio.Lock()):
+            del self._gathering[link]  # who comes from now on needs the next one
             self.groups += 1
-            local, _ = await self._link.call("WAITAOF", 1, 0, TIMEOUT_MS)
+            local, _ = await link.call("WAITAOF", 1, 0, TIMEOUT_MS)
             if local < 1:
                 raise NoQuorum(f"the store did not bring its log to disk within {TIMEOUT_MS} ms")
 
