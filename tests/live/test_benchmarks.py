@@ -21,6 +21,7 @@ ROOT = Path(__file__).parents[2]
         pytest.param("memory --tasks 2000", marks=pytest.mark.soak),
         pytest.param("flat --tasks 2000 --beside 1000 --seconds 2", marks=pytest.mark.soak),
         pytest.param("lateness --seconds 2 --tasks 1000", marks=pytest.mark.soak),
+        pytest.param("outage --quick --accounts 1000", marks=pytest.mark.soak),
         pytest.param("disconnect --rounds 10 --kills 0", marks=pytest.mark.soak),
     ],
 )

@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -79,6 +78,10 @@ class WorkerProcess:
         self.process.send_signal(number)
         return self.process.wait(40)
 
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait(40)
+
 
 def test_producer_and_consumer(run: Callable[..., str]) -> None:
     out = run("examples/producer.py")
@@ -95,6 +98,7 @@ def test_producer_and_consumer(run: Callable[..., str]) -> None:
 def test_producer_and_worker(folder: Path, run: Callable[..., str]) -> None:
     worker = WorkerProcess(folder, "examples.worker_app:worker", "worker.log")
     try:
+        until(lambda: "works on" in worker.text(), what="the worker works")
         out = run("examples/producer.py")
         report = json.loads(re.findall(r"the first report is done: (.*)", out)[0])
         assert report["report"] == "page 1"
@@ -102,7 +106,7 @@ def test_producer_and_worker(folder: Path, run: Callable[..., str]) -> None:
         assert worker.stop() == 0
         assert "stopped" in worker.text()
     finally:
-        worker.process.kill()
+        worker.end()
 
 
 def test_a_worker_that_is_killed_in_the_middle_of_a_task_and_the_next_one(
@@ -130,13 +134,11 @@ def test_a_worker_that_is_killed_in_the_middle_of_a_task_and_the_next_one(
     until(lambda: "works on slow" in second.text())
     try:
         first.process.kill()
-        begun = time.monotonic()
         until(lambda: "begins 1" in second.text(), 20, what="the second worker has it")  # a loss gives the attempt back
-        assert time.monotonic() - begun < 15
         assert second.stop() == 0
     finally:
-        first.process.kill()
-        second.process.kill()
+        first.end()
+        second.end()
 
 
 def test_the_readmes_lines(folder: Path, run: Callable[..., str]) -> None:
@@ -160,7 +162,7 @@ def test_the_readmes_lines(folder: Path, run: Callable[..., str]) -> None:
         assert "result=b'sent to bob@example.com'" in run("ask.py")
         assert worker.stop() == 0
     finally:
-        worker.process.kill()
+        worker.end()
 
 
 def test_batches(run: Callable[..., str]) -> None:

@@ -18,7 +18,8 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
     """
     How a queue behaves.
 
-    ``urgent_ms``: how near a deadline makes a task urgent. ``late_share``, ``early_share``: every n-th task comes from
+    ``urgent_ms``: how near a deadline makes a task urgent; ``urgent_max_ms``: how far that widens while late tasks wait and
+    the living could not all be taken in time otherwise, 0 = not. ``late_share``, ``early_share``: every n-th task comes from
     that band, 0 = off. ``order``: ``bands``, or ``edf`` (earliest deadline alone). ``losses_max``: leases lost to
     disconnects before a task is buried, 0 = no limit. ``dedup_ms``: how long a finished id of the caller's is
     remembered, 0 = not at all. ``capacity``: tasks in any state that the queue holds at most, cut evenly over its
@@ -34,6 +35,7 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
     order: Literal["bands", "edf"] = "bands"
     lease_ms: int = 30_000
     urgent_ms: int = 60_000
+    urgent_max_ms: int = 0
     late_share: int = 8
     early_share: int = 16
     dedup_ms: int = 60_000
@@ -66,7 +68,16 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 # The system's own queues are made with what they need, so that nodes which start together agree from the first moment.
 SYSTEM = {
-    "_tokens:": QueueSettings(shards=16, losses_max=0, dedup_ms=0, history=0),
+    "_tokens:": QueueSettings(
+        shards=16,
+        losses_max=0,
+        dedup_ms=0,
+        history=0,
+        urgent_ms=15_000,
+        urgent_max_ms=3_600_000,
+        late_share=64,
+        early_share=0,
+    ),
     "_locks": QueueSettings(shards=8, losses_max=0, dedup_ms=0, history=0),
 }
 
@@ -80,6 +91,7 @@ SHARD_FIELDS = (
     "order",
     "lease_ms",
     "urgent_ms",
+    "urgent_max_ms",
     "late_share",
     "early_share",
     "dedup_ms",
@@ -98,6 +110,7 @@ LIMITS: dict[str, tuple[int, int]] = {
     "shards": (1, SHARDS_MAX),
     "lease_ms": (1, 30 * 86_400_000),
     "urgent_ms": (0, 366 * 86_400_000),
+    "urgent_max_ms": (0, 366 * 86_400_000),
     "late_share": (0, 1000),
     "early_share": (0, 1000),
     "dedup_ms": (0, 30 * 86_400_000),

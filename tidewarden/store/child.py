@@ -80,10 +80,10 @@ async def stop_child(process: asyncio.subprocess.Process, clock: Clock, grace_s:
     """
     if process.returncode is not None:
         return True
+    # Not by the process object: asyncio's looks first whether it has ended, and takes its status from whoever waits for it.
     with contextlib.suppress(ProcessLookupError):
-        process.send_signal(signal.SIGTERM)
-        # One that was stopped with SIGSTOP could not hear the first.
-        process.send_signal(signal.SIGCONT)
+        os.kill(process.pid, signal.SIGTERM)
+        os.kill(process.pid, signal.SIGCONT)  # one that was stopped with SIGSTOP could not hear the first
     ended = asyncio.ensure_future(process.wait())
     limit = asyncio.ensure_future(sleep(clock, grace_s))
     try:
@@ -105,7 +105,7 @@ def kill_group(process: asyncio.subprocess.Process) -> None:
             os.killpg(process.pid, signal.SIGKILL)
         # Before the child's setsid its group is still ours, and killpg finds none.
         with contextlib.suppress(ProcessLookupError):
-            process.kill()
+            os.kill(process.pid, signal.SIGKILL)
 
 
 def how_ended(returncode: int | None) -> str:
