@@ -94,9 +94,9 @@ class Link(asyncio.Protocol):
         return self._way.at
 
     @property
-    def owes(self) -> bool:
-        """Whether a call is under way."""
-        return bool(self._waiting)
+    def owes_s(self) -> float:
+        """For how many seconds calls have been under way and nothing has come; 0: none is."""
+        return self._loop.time() - self._answered_at if self._waiting else 0.0
 
     def link_of(self, _key: str) -> Link:
         """All keys lie here: see :class:`tidewarden.store.route.Route`."""

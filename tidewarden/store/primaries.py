@@ -23,6 +23,7 @@ log = logging.getLogger("tidewarden.store")
 HOPS_MAX = 5  # redirections that are followed at once; then servers seem to disagree, and a call waits before the next
 AGAIN_S = 0.05  # calls that wait are tried so often
 LINGER_S = 1.0  # a link to a server without slots ends when what is under way is answered, or after so long
+STILL_S = 0.4  # a server that owes answers for so long may have been given up by its cluster
 UNSLOTTED = ("TIME", "INFO", "CONFIG", "PING")  # go to any primary
 
 
@@ -112,7 +113,7 @@ class Primaries:
     def launch(self) -> None:
         """Begin to connect, and follow the cluster until :meth:`stop`."""
         self._loop = asyncio.get_running_loop()
-        self.topology.follow(self._changed)
+        self.topology.follow(self._changed, self._still)
         self._changed()
 
     async def start(self, *, wait_s: float = PATIENCE_S) -> None:
@@ -158,6 +159,10 @@ class Primaries:
             task.add_done_callback(self._ending.discard)
         self._again()
 
+    def _still(self) -> bool:
+        """Whether a server owes answers for so long that another may have been made primary in its place."""
+        return any(link.owes_s > STILL_S for link in self._links.values())
+
     def _link_to(self, place: str) -> Link:
         known = self._links.get(place)
         if known is not None:
@@ -174,7 +179,7 @@ class Primaries:
         self._ended_reconnects += link.reconnects
         until = self._clock.monotonic() + LINGER_S
         try:
-            while link.up and link.owes and self._clock.monotonic() < until:
+            while link.up and 0 < link.owes_s < STILL_S and self._clock.monotonic() < until:
                 await sleep(self._clock, RETRY_FIRST_S)
             log.info("the server at %s has no slots of the store any more", place)
         finally:

@@ -22,6 +22,7 @@ FORM = "redis+cluster://[user:password@]host:port,host:port"
 PORT = 6379
 LOOK_S = 1.0  # so often one server is asked, in turn
 HURRY_S = 0.05  # and all of them at most so often
+STILL_LOOK_S = 0.2  # likewise while a server is silent
 ASK_S = 1.0  # a server that has not answered by then is not waited for
 ASKED_MAX = 12  # servers, beside those that the URL names, that questions are kept for
 
@@ -74,7 +75,7 @@ class Topology:
         self.looks = 0
         self._name = f"{name}-ask"
         self._clock = clock
-        self._followers: list[Changed] = []
+        self._followers: dict[Changed, Callable[[], bool]] = {}
         self._askers: dict[str, Link] = {}
         self._replicas: dict[str, None] = {}
         self._asking: dict[str, asyncio.Task[None]] = {}
@@ -106,9 +107,9 @@ class Topology:
 
     # --- following
 
-    def follow(self, changed: Changed) -> None:
-        """From now on call ``changed`` whenever a slot has another primary."""
-        self._followers.append(changed)
+    def follow(self, changed: Changed, still: Callable[[], bool] = bool) -> None:
+        """From now on call ``changed`` whenever a slot has another primary; and ask all while ``still()`` says that a server is silent."""
+        self._followers[changed] = still
         if self._run_task is None:
             self._keep_askers()
             self._hurried.set()
@@ -116,8 +117,7 @@ class Topology:
 
     async def forget(self, changed: Changed) -> None:
         """Whoever followed does so no more; the last one closes the connections."""
-        if changed in self._followers:
-            self._followers.remove(changed)
+        self._followers.pop(changed, None)
         if self._followers or self._run_task is None:
             return
         tasks = [self._run_task, *self._asking.values(), *self._ends]
@@ -139,13 +139,17 @@ class Topology:
     # --- asking
 
     async def _run(self) -> None:
+        looked = 0.0
         while True:
-            hurried = self._hurried.is_set()
+            hurried = self._hurried.is_set() or any(still() for still in self._followers.values())
             self._hurried.clear()
-            self._ask(everybody=hurried)
-            await self._clock.sleep_until(self._clock.monotonic() + HURRY_S)
+            now = self._clock.monotonic()
+            if hurried or now - looked >= LOOK_S:
+                looked = now
+                self._ask(everybody=hurried)
+            await self._clock.sleep_until(now + HURRY_S)
             try:
-                async with asyncio.timeout(LOOK_S - HURRY_S):
+                async with asyncio.timeout(STILL_LOOK_S):
                     await self._hurried.wait()
             except TimeoutError:
                 continue
