@@ -4,9 +4,9 @@ An engine's primary is killed: its own failover, and our first answer after it, 
     python -m benchmarks.engine_failover [--kills 5] [--only sentinel|cluster]
 
 Each kill: SIGKILL to the primary that has the queue, while a client puts to a node, one put after the other, each until it
-is answered with OK. The engine's failover ends when the replica answers ROLE with `master` and, on a cluster, says that the slots are its own.
-The figure is our first OK after that, and its distance from it: what following costs on top of the engine's own. With
-``down-after-milliseconds`` and ``cluster-node-timeout`` of a second.
+is answered with OK. The engine's failover ends when the replica answers ROLE with `master` and, on a cluster, says that
+the slots are its own. The figure is our first OK after that, and its distance from it: what following costs on top of the
+engine's own. With ``down-after-milliseconds`` and ``cluster-node-timeout`` of a second.
 """
 
 from __future__ import annotations

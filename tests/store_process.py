@@ -10,6 +10,7 @@ from typing import Any
 from tidewarden.clock import SystemClock
 from tidewarden.config import load
 from tidewarden.participant import Participant
+from tidewarden.store.check import check_store
 from tidewarden.store.route import Route
 
 
@@ -22,7 +23,8 @@ class Process(Participant):
     async def build(self, stack: AsyncExitStack, url: str) -> None:
         self.data = await stack.enter_async_context(self._link(url, "data"))
         self.control = await stack.enter_async_context(self._link(url, "control"))
-        await self._join(stack, url, self.data, self.control, views=False)
+        server = await check_store(self.control, self.config.cluster.name)
+        await self._join(stack, url, self.data, self.control, views=False, server=server)
         await self.nodes.register()
         memory = self.queues.store_memory.run(self.control, self.clock)
         runs: list[Coroutine[Any, Any, None]] = [self.nodes.run(), self.store_clock.run(), memory]
@@ -32,9 +34,10 @@ class Process(Participant):
 
 
 @asynccontextmanager
-async def process(url: str, name: str = "n0") -> AsyncIterator[Process]:
-    """One process on the store at ``url``, registered as ``name``."""
-    made = Process(load(None, {}, {"store.url": url}), SystemClock(), name)
+async def process(url: str, name: str = "n0", **store: str) -> AsyncIterator[Process]:
+    """One process on the store at ``url``, registered as ``name``; ``store``: settings of that section."""
+    flags = {f"store.{key}": value for key, value in store.items()}
+    made = Process(load(None, {}, {"store.url": url} | flags), SystemClock(), name)
     async with AsyncExitStack() as stack:
         await made.build(stack, url)
         yield made

@@ -15,7 +15,6 @@ from tidewarden.errors import ConfigError, Full, StoreDown
 from tidewarden.queue.task import NewTask
 from tidewarden.store import Link, detour, primaries
 from tidewarden.store.check import check_store
-from tidewarden.store.firm import Firm
 from tidewarden.store.primaries import Primaries
 from tidewarden.store.slots import slot_of
 from tidewarden.store.topology import Topology
@@ -234,25 +233,6 @@ async def test_every_primary_is_checked(clean: ClusterSet, route: Primaries) -> 
     with pytest.raises(ConfigError, match=r"redis\+cluster://"):
         await check_store(one, "t")
     await one.stop()
-
-
-async def test_a_write_is_on_disk_where_it_was_made(clean: ClusterSet, route: Primaries) -> None:
-    firm = Firm(route, possible=clean.say(clean.ports[0], "COMMAND", "INFO", "WAITAOF")[0] is not None)
-    for port in clean.ports:
-        clean.client(port).config_set("appendonly", "yes")
-    try:
-        sent = route.link_of("{t:0}")
-        await route.call("SET", "{t:0}:k", "1")
-        await firm.sync("{t:0}", sent=sent)
-        if firm.groups:
-            other = next(link for link in route.each() if link is not sent)
-            await firm.sync("{t:0}", sent=other)
-            assert await route.call("EXISTS", "{t:0}:synced") == 1, (
-                "it had to write, so that there was something to wait for"
-            )
-    finally:
-        for port in clean.ports:
-            clean.client(port).config_set("appendonly", "no")
 
 
 async def test_only_the_full_primarys_shards_refuse_puts(clean: ClusterSet, eventually: Any) -> None:

@@ -61,15 +61,31 @@ def test_a_server_that_is_behind_takes_nothing_back() -> None:
     assert known.owner(15) == "b"
 
 
-def test_a_redirection_counts_until_the_next_answers() -> None:
+def test_a_redirection_counts_against_who_has_not_heard_of_it() -> None:
     known = SlotMap()
     first = said((0, 16383, "a", 1))
     known.merge("a", first)
+    turn = known.turn(7)
     assert known.moved(7, "b")
     assert not known.moved(7, "b")
-    assert known.owner(7) == "b"
-    assert known.owner(8) == "a"
-    assert known.merge("a", first), "the same answer as before, but the redirection may have been wrong"
+    assert known.turn(7) == turn + 1
+    assert known.turn(8) == turn
+    assert (known.owner(7), known.owner(8)) == ("b", "a")
+    assert not known.merge("c", first), "this one is behind"
+    known.moved(7, "c")
+    assert not known.merge("d", first), "however often it was moved"
+    assert known.merge("b", said((0, 6, "a", 1), (7, 7, "e", 2), (8, 16383, "a", 1))), "a failover since"
+    assert known.owner(7) == "e"
+
+
+def test_a_redirection_that_was_wrong_does_not_count_for_ever() -> None:
+    known = SlotMap()
+    first = said((0, 16383, "a", 1))
+    known.merge("a", first)
+    known.moved(7, "dead")
+    assert not known.merge("a", first)
+    known.settle()
+    assert known.merge("a", first), "the same answer as before"
     assert known.owner(7) == "a"
 
 

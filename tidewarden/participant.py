@@ -20,6 +20,8 @@ from tidewarden.errors import StoreDown
 from tidewarden.queue import Queues
 from tidewarden.queue.registry import SCRIPT_ROOMS, SHARED
 from tidewarden.store import Link, Scripts
+from tidewarden.store.check import Server
+from tidewarden.store.commits import UNKNOWN, Commits
 from tidewarden.store.primaries import Primaries
 from tidewarden.store.route import Route
 from tidewarden.store.sentinel import Sentinels, by_sentinel
@@ -29,7 +31,7 @@ from tidewarden.store.way import Finder
 
 log = logging.getLogger("tidewarden.daemon")
 
-AGAIN_S = 0.5
+COMPARE_S = 1.0
 STORE_WAIT_S = 30.0  # a store that is just starting, or loading its log, gets so long
 
 
@@ -56,7 +58,7 @@ class Participant:
         self._topology: Topology | None = None
         self._primaries: set[str] = set()  # of a cluster, when what is known was compared with them last
         self._comparing: asyncio.Task[None] | None = None
-        self._heard_at = ""  # the server that the ears were connected to last, when what is known was compared with it
+        self._to_compare = False
         self._scripts = Scripts(SHARED, SCRIPT_ROOMS, plain=("tidewarden.cluster",))
 
     @contextlib.asynccontextmanager
@@ -84,12 +86,29 @@ class Participant:
             self._topology = Topology(url, client, self.clock)
             self._finder = Owner(self._topology, f"{{{self._name}}}")
 
+    def _beside(self, link: Link) -> Link:
+        """A further connection to where ``link`` leads, not launched yet."""
+        name = f"tidewarden-{self._registered}-commit"
+        return Link(link.url, name, self.clock, finder=self._finder if self._topology is None else None)
+
     async def _join(
-        self, stack: contextlib.AsyncExitStack, url: str, data: Route, control: Route, *, views: bool
+        self,
+        stack: contextlib.AsyncExitStack,
+        url: str,
+        data: Route,
+        control: Route,
+        *,
+        views: bool,
+        server: Server = UNKNOWN,
     ) -> None:
-        """Build the queues, the registration (not made yet) and the ears. ``views``: whether the store counts views."""
+        """
+        Build the queues, the registration (not made yet) and the ears. ``views``: whether the store counts views; ``server``:
+        what it said of itself.
+        """
         await self._scripts.use_library(control, views)
-        self.queues = Queues(self.config, data, self._scripts, self.clock, views=views)
+        self.commits = Commits(self.config.store, self._name, self.clock, self._beside, embedded=views, server=server)
+        stack.push_async_callback(self.commits.stop)
+        self.queues = Queues(self.config, data, self._scripts, self.clock, views=views, commits=self.commits)
         self.nodes = Nodes(self._name, self._registered, control, self._scripts, self.clock, self._held_by)
         if control.clustered:
             self.store_clock = ShardClocks(control, self.queues, self.clock, lambda: self._stepped())
@@ -129,27 +148,13 @@ class Participant:
         stack.push_async_callback(topology.forget, self._other_primaries)
 
     def _other_primaries(self) -> None:
+        """One that has taken over may lack what was written last, and be what it should not."""
         assert self._topology is not None
         now = set(self._topology.map.primaries())
         new, self._primaries = now - self._primaries, now
-        if new and self._comparing is None:
+        if new:
             log.info("the store's cluster has other primaries: %s", " ".join(sorted(new)))
-            self._comparing = asyncio.ensure_future(self._compare_all())
-            self._comparing.add_done_callback(self._compared)
-
-    def _compared(self, done: asyncio.Task[None]) -> None:
-        self._comparing = None
-        heard_error(done)
-
-    async def _compare_all(self) -> None:
-        """What was under way may be lost, and what was written last."""
-        self.queues.wake_all()
-        while True:
-            try:
-                return await self._taken_over()
-            except StoreDown as error:
-                log.debug("not compared yet: %s", error)
-            await sleep(self.clock, AGAIN_S)
+            self._missed()
 
     def _channels(self) -> list[str]:
         return [f"{{{self._name}}}:queues", f"{{{self._name}}}:wake:{self.queues.holder}"]
@@ -179,22 +184,34 @@ class Participant:
 
     def _missed(self) -> None:
         self.queues.wake_all()
-        if (
-            self._topology is None and hasattr(self, "ears") and self.ears.at != self._heard_at
-        ):  # always the same one without sentinels
-            self._heard_at = self.ears.at
-            asyncio.ensure_future(self._compare()).add_done_callback(heard_error)
+        self._to_compare = True
+        if hasattr(self, "ears") and self._comparing is None:
+            self._comparing = asyncio.ensure_future(self._compare())
+            self._comparing.add_done_callback(heard_error)
 
     async def _compare(self) -> None:
+        """Until all is well with the server that is connected now; after the next connect it begins anew."""
         try:
-            await self._taken_over()
-        except StoreDown:
-            self._heard_at = ""  # at the next connect, then
-            raise
+            while self._to_compare and self.ears.up:
+                self._to_compare = False
+                try:
+                    self._to_compare |= not await self._taken_over()
+                except StoreDown as error:
+                    log.debug("what is known was not compared with the store: %s", error)
+                    self._to_compare = True
+                if self._to_compare:
+                    await sleep(self.clock, COMPARE_S)
+        finally:
+            self._comparing = None
 
-    async def _taken_over(self) -> None:
-        """The ears hear another server than before. Raises: StoreDown."""
+    async def _taken_over(self) -> bool:
+        """
+        The ears are connected again: to another server, or to one that may have been started anew.
+
+        Returns: whether nothing is wrong with it that would have to be looked at again. Raises: StoreDown.
+        """
         await self.queues.recall()
+        return True
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         """A task that should run for ever has ended."""

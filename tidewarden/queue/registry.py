@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,12 +14,14 @@ from tidewarden.clock import Clock, sleep
 from tidewarden.config import Config
 from tidewarden.errors import BadArg, Error, NotFound, StoreDown
 from tidewarden.queue.lease_clock import LeaseClock
+from tidewarden.queue.names import Names
 from tidewarden.queue.placing import Chooser, chooser_of, load_strategies, prefix_of, shard_of
 from tidewarden.queue.recut import Recut, recut_of
 from tidewarden.queue.settings import QueueSettings, settings_of_new
 from tidewarden.queue.shard import Shard
 from tidewarden.queue.task import check_name
 from tidewarden.store import Scripts
+from tidewarden.store.commits import SYSTEM, Commits
 from tidewarden.store.memory import PrimariesMemory, StoreMemory
 from tidewarden.store.route import Arg, Route
 
@@ -30,30 +33,34 @@ CUT_S = 1.0  # whoever cuts a queue anew is through within so long, or has died 
 CUT_ASK_S = 0.02
 
 
-def _no_next(_queue: str, _shard: int, _delay_ms: int) -> None:
-    """Nobody wants to know what happens next."""
+def _nobody(*_: object) -> None:
+    """Nobody wants to know."""
 
 
-def _not_heard(_prefix: str) -> None:
-    """Messages come without asking."""
-
-
-class Registry:
+class Registry(Names):
     """
     Queue names, settings and shards of one cluster, as one node sees them.
 
     ``holder`` (``node.boot``) must be set before the first take. ``views``: whether the store counts views (an embedded one does).
     ``on_next(queue, shard, delay_ms)`` hears when something happens next in a shard, ``on_shard(prefix)`` of each that becomes known.
+    ``commits``: none for an embedded store.
     """
 
-    def __init__(self, config: Config, link: Route, scripts: Scripts, clock: Clock, *, views: bool) -> None:
+    def __init__(
+        self,
+        config: Config,
+        link: Route,
+        scripts: Scripts,
+        clock: Clock,
+        *,
+        views: bool,
+        commits: Commits | None = None,
+    ) -> None:
+        super().__init__(config.cluster.name, link, scripts)
         self._config = config
-        self.cluster = config.cluster.name
-        self._link = link
-        self._scripts = scripts
+        self.commits = commits or Commits(config.store, "", clock, lambda same: same, embedded=True)
         self._clock = clock
         self._view_keys = (f"{{{self.cluster}}}:view",) if views else ()
-        self._loop = asyncio.get_running_loop()
         self._settings: dict[str, QueueSettings] = {}
         self._shards: dict[str, list[Shard]] = {}
         self._plain: dict[bytes, Shard] = {}  # of users' queues with one shard, by the name as it comes
@@ -63,22 +70,18 @@ class Registry:
         self._strategies = load_strategies(config.queues.strategies)
         self._choosers: dict[str, Chooser] = {}
         self._recuts: dict[str, asyncio.Task[None]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._registry_key = f"{{{self.cluster}}}:queues"
-        self._topics_key = f"{{{self.cluster}}}:topics"
-        self.holder = "-"
-        self.on_next: Callable[[str, int, int], None] = _no_next
-        self.on_shard: Callable[[str], None] = _not_heard
+        self.on_next: Callable[[str, int, int], None] = _nobody
+        self.on_shard: Callable[[str], None] = _nobody
 
     async def _open(self, queue: str) -> list[Shard]:
         """
         The shards of a queue, which is made with the default settings when it is new.
 
-        Raises: BadArg: the name is a topic's, which is remembered; StoreDown; Full.
+        Raises: BadArg: the name is a topic's, which is remembered; StoreDown; Full: the store's memory, or the number of queues.
         """
         shards = self._shards.get(queue)
         if shards is None:
-            what, raw = await self._by_name("queue.make", queue, msgspec.json.encode(settings_of_new(queue)))
+            what, raw = await self._make(queue, settings_of_new(queue), self._config.limits.queues_max)
             if what == b"topic":
                 links = self._topics[queue] = tuple(raw.decode().split())
                 to = f"its queues are {', '.join(links)[:200]}" if links else "it has no queues"
@@ -89,10 +92,6 @@ class Registry:
                 # The shards' own records begin with the defaults; writing what is there already changes nothing.
                 await asyncio.gather(*(shard.run("queue.configure", settings.shard_fields()) for shard in shards))
         return shards
-
-    def _by_name(self, script: str, *args: Arg) -> asyncio.Future[Any]:
-        """Run a script on the cluster's names of queues and topics."""
-        return self._scripts.run(self._link, script, (f"{{{self.cluster}}}",), (0, self.holder, *args))
 
     def _cut(self, queue: str, settings: QueueSettings) -> list[Shard]:
         """The shards of a queue with these settings: those in use, or new ones, which are not in use yet."""
@@ -134,6 +133,10 @@ class Registry:
             else:
                 self._choosers[queue] = chooser
         self._settings[queue] = settings
+        system = self.commits.of(self._link, SYSTEM)
+        for shard in shards:
+            shard.commit = system if queue.startswith("_") else self.commits.of(self._link, settings.durability)
+            shard.system_commit = system
         return shards
 
     def _recut(self, shard: Shard, layout: int) -> asyncio.Future[Callable[[str], Shard]]:
@@ -141,9 +144,7 @@ class Registry:
         queue = shard.queue
         task = self._recuts.get(queue)
         if task is None:
-            task = self._recuts[queue] = self._loop.create_task(self._read_cut(queue, layout))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            task = self._recuts[queue] = self._spawn(self._read_cut(queue, layout))
             task.add_done_callback(lambda _: self._recuts.pop(queue))
 
         async def place() -> Callable[[str], Shard]:
@@ -159,9 +160,7 @@ class Registry:
         """
         until = self._loop.time() + CUT_S
         while True:
-            raw = await self._link.call("HGET", self._registry_key, queue)
-            settings = msgspec.json.decode(raw, type=QueueSettings)
-            self._build(queue, settings)
+            raw, settings = await self._stored(queue)
             if settings.layout >= layout:
                 return
             if self._loop.time() >= until:
@@ -184,26 +183,48 @@ class Registry:
 
     def forget(self, queue: str) -> None:
         """A queue was made, or its settings changed: read them anew, and look at every shard."""
-        task = self._loop.create_task(self._reload(queue))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._spawn(self._reload(queue))
 
     async def recall(self) -> None:
         """
-        Another server has taken over, which may lack the last writes of the one before: a queue that it does not know is made
-        again, as this node knows it. Else its tasks would lie where nobody sweeps. Raises: StoreDown.
+        Another server has taken over, or this one was started anew, and may lack the last writes: a queue that it does not know
+        is made again, as this node knows it. Else its tasks would lie where nobody sweeps. Raises: StoreDown.
         """
-        for queue, known in list(self._settings.items()):
-            what, raw = await self._by_name("queue.make", queue, msgspec.json.encode(known))
-            if what == b"topic":
-                continue
-            settings = msgspec.json.decode(raw, type=QueueSettings)
-            shards = self._build(queue, settings)
-            if what == b"new":
-                log.warning("the store had lost the queue %s; it is there again", queue)
-            # On a cluster another server may have lost what the shards' own records say, and knows the queue or not.
-            if what == b"new" or (self._link.clustered and settings != QueueSettings(shards=settings.shards)):
-                await asyncio.gather(*(shard.run("queue.configure", settings.shard_fields()) for shard in shards))
+        raw = await self._link.call("HGETALL", self._registry_key)
+        stored = dict(zip(raw[::2], raw[1::2], strict=True))
+        for queue in list(self._settings):
+            if found := stored.get(queue.encode()):
+                shards = self._build(queue, settings := msgspec.json.decode(found, type=QueueSettings))
+                if self._link.clustered and settings != QueueSettings(shards=settings.shards):
+                    # Another server than that of the names may have lost what a shard's own record says.
+                    await asyncio.gather(*(shard.run("queue.configure", settings.shard_fields()) for shard in shards))
+        for queue in list(self._settings):
+            if queue.encode() not in stored:
+                with contextlib.suppress(NotFound):  # a topic has its name now
+                    await self._again(queue)
+
+    async def _again(self, queue: str) -> bytes:
+        """
+        A queue that this node knows, as the store has it (JSON); one that it has lost is made again, as this node knows it.
+
+        Raises: NotFound: the name is a topic's now; StoreDown.
+        """
+        what, raw = await self._make(queue, self._settings[queue])
+        if what == b"topic":
+            raise NotFound(f"there is no queue {queue} any more; it is a topic")
+        settings = msgspec.json.decode(raw, type=QueueSettings)
+        shards = self._build(queue, settings)
+        if what == b"new":
+            log.warning("the store had lost the queue %s; it is there again", queue)
+            await asyncio.gather(*(shard.run("queue.configure", settings.shard_fields()) for shard in shards))
+        return raw
+
+    async def _stored(self, queue: str) -> tuple[bytes, QueueSettings]:
+        """The settings of a queue that this node knows, as they are stored (JSON, too) and built. Raises: as :meth:`_again`."""
+        raw = await self._link.call("HGET", self._registry_key, queue) or await self._again(queue)
+        settings = msgspec.json.decode(raw, type=QueueSettings)
+        self._build(queue, settings)
+        return raw, settings
 
     def shards_known(self) -> list[Shard]:
         """The shards of all queues that this process has met."""
@@ -221,10 +242,6 @@ class Registry:
         if raw is not None:
             for shard in self._build(queue, msgspec.json.decode(raw, type=QueueSettings)):
                 self._next(shard, 0)
-
-    def time(self) -> asyncio.Future[list[bytes]]:
-        """The store's clock: whole seconds since 1970, and microseconds. Raises (in the future): StoreDown."""
-        return self._link.call("TIME")
 
     def shard_of(self, queue: str, task_id: str) -> int:
         """The shard that an id lies in: the one it carries, else ``crc32(id) % S`` (:mod:`tidewarden.queue.placing`)."""
@@ -296,10 +313,6 @@ class Registry:
         if index >= len(shards):
             raise NotFound(f"{queue} has no shard {index}; it has {len(shards)}")
         return shards[index]
-
-    async def names(self) -> list[str]:
-        """Every queue, sorted; the system's own begin with ``_``."""
-        return sorted(name.decode() for name in await self._link.call("HKEYS", self._registry_key))
 
     async def settings(self, queue: str) -> dict[str, Any]:
         """The queue's settings."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any, Literal
 
 import msgspec
@@ -18,6 +18,7 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
     """
     How a queue behaves.
 
+    ``durability``: what has to have a write before it is answered: the primary, replicas too, or the disk.
     ``urgent_ms``: how near a deadline makes a task urgent; ``urgent_max_ms``: how far that widens while late tasks wait and
     the living could not all be taken in time otherwise, 0 = not. ``late_share``, ``early_share``: every n-th task comes from
     that band, 0 = off. ``order``: ``bands``, or ``edf`` (earliest deadline alone). ``losses_max``: leases lost to
@@ -31,7 +32,7 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     shards: int = 1
-    durability: Literal["one", "fsync"] = "one"
+    durability: Literal["one", "quorum", "fsync"] = "one"
     order: Literal["bands", "edf"] = "bands"
     lease_ms: int = 30_000
     urgent_ms: int = 60_000
@@ -75,7 +76,7 @@ SYSTEM = {
         history=0,
         urgent_ms=15_000,
         urgent_max_ms=3_600_000,
-        late_share=64,
+        late_share=256,
         early_share=0,
     ),
     "_locks": QueueSettings(shards=8, losses_max=0, dedup_ms=0, history=0),
@@ -121,14 +122,18 @@ LIMITS: dict[str, tuple[int, int]] = {
     "lane_burst": (1, 10**6),
     "history": (0, 20),
 }
-CHOICES: dict[str, tuple[str, ...]] = {"durability": ("one", "fsync"), "order": ("bands", "edf")}
+CHOICES: dict[str, tuple[str, ...]] = {"durability": ("one", "quorum", "fsync"), "order": ("bands", "edf")}
 
 
 def changed(
-    old: QueueSettings, values: dict[str, Any], *, fsync_always: bool, strategies: Collection[str] = STRATEGIES
+    old: QueueSettings,
+    values: dict[str, Any],
+    *,
+    refusal: Callable[[str], str],
+    strategies: Collection[str] = STRATEGIES,
 ) -> QueueSettings:
     """
-    ``old`` with ``values`` set. ``strategies``: those that this node knows.
+    ``old`` with ``values`` set. ``strategies``: those that this node knows; ``refusal(durability)``: why one cannot be had, or "".
 
     Raises: BadArg: an unknown name or a value that is not allowed; names both and what is.
     """
@@ -147,10 +152,6 @@ def changed(
                 )
             found[name] = float(value)
         elif name in CHOICES:
-            if name == "durability" and value == "quorum":
-                raise BadArg(
-                    "durability quorum needs replicated stores, which this version does not have; allowed are one, fsync"
-                )
             if value not in CHOICES[name]:
                 raise BadArg(f"{name} is {value!r}; allowed are {', '.join(CHOICES[name])}")
             found[name] = value
@@ -164,6 +165,6 @@ def changed(
         else:
             names = ", ".join((*LIMITS, *CHOICES, "lane_rate", "strategy"))
             raise BadArg(f"there is no queue setting {name!r}; there are {names}")
-    if found.get("durability") == "fsync" and not fsync_always:
-        raise BadArg('durability fsync needs store.fsync = "always" in the configuration')
+    if why := refusal(found.get("durability", "one")):
+        raise BadArg(why)
     return msgspec.structs.replace(old, **found)

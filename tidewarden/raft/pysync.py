@@ -33,6 +33,7 @@ from pysyncobj.transport import TCPTransport
 from tidewarden.clock import Clock
 
 from .decide import Facts, Sighting, State, Times
+from .log_file import FileJournal
 from .steady import FOLLOWER, Steady, library_now
 
 logger = logging.getLogger("tidewarden.raft")
@@ -128,15 +129,6 @@ class MetaStorer(pysyncobj.journal.MetaStorer):  # type: ignore[misc]  # the lib
         finally:
             os.close(folder)
         self._stored = dict(meta)
-
-
-class FileJournal(pysyncobj.journal.FileJournal):  # type: ignore[misc]  # the library has no types
-    """The log; its entries are on the disk before the number that says they are there, and both before an answer."""
-
-    def _FileJournal__setLastRecordOffset(self, offset: int) -> None:
-        self.flush()
-        super()._FileJournal__setLastRecordOffset(offset)
-        self.flush()
 
 
 class Connection(TcpConnection):  # type: ignore[misc]  # the library has no types

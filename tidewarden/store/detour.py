@@ -29,11 +29,24 @@ class Detour:
     how often it was sent on at once, ``why`` the server's last words.
     """
 
-    __slots__ = ("_guide", "_receiver", "done", "hops", "link", "packed", "set_result", "slot", "until", "why")
+    __slots__ = (
+        "_guide",
+        "_receiver",
+        "_sent_by",
+        "done",
+        "hops",
+        "link",
+        "packed",
+        "set_result",
+        "slot",
+        "until",
+        "why",
+    )
 
     def __init__(self, guide: Guide, slot: int, packed: bytes, receiver: Receiver) -> None:
         self._guide = guide
         self._receiver = receiver
+        self._sent_by: Callable[[Link], None] | None = getattr(receiver, "sent_by", None)
         self.slot = slot
         self.packed = packed
         self.link: Link | None = None
@@ -42,6 +55,12 @@ class Detour:
         self.why = ""
         self.done = receiver.done
         self.set_result = receiver.set_result
+
+    def goes_by(self, link: Link) -> None:
+        """It is sent on this link next; who wants to send something there before it does so now."""
+        self.link = link
+        if self._sent_by is not None:
+            self._sent_by(link)
 
     def give_up(self, error: BaseException) -> None:
         """There will be no reply."""

@@ -213,7 +213,7 @@ class Primaries:
         call = Detour(self, slot, packed, receiver)
         link = self._links.get(self.topology.map.owner(slot))
         if link is not None and link.up and slot not in self._rooms:
-            call.link = link
+            call.goes_by(link)
             link.send(packed, call)
         else:
             self._wait(call)
@@ -236,7 +236,7 @@ class Primaries:
         call.hops += 1
         target = self._link_to(place) if place and not self._stopped else None
         if target is not None and target.up and call.hops <= HOPS_MAX and not call.done():
-            call.link = target
+            call.goes_by(target)
             if error.word == "ASK":
                 target.call("ASKING").add_done_callback(unread)  # is for the very next command alone
             target.send(call.packed, Scout(self, call) if first else call)
@@ -257,7 +257,8 @@ class Primaries:
             if link is None or not link.up:
                 self._wait(call)
             else:
-                call.link, call.hops = link, 0
+                call.hops = 0
+                call.goes_by(link)
                 link.send(call.packed, call)
 
     # --- calls that wait
@@ -304,7 +305,8 @@ class Primaries:
                 call = room.popleft()
                 self._waiting -= 1
                 self._scouted.add(slot)
-                call.link, call.hops = link, 0
+                call.hops = 0
+                call.goes_by(link)
                 link.send(call.packed, Scout(self, call))
 
     def _why_not(self, call: Detour, link: Link | None) -> str:

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import re
+
 from tidewarden.errors import Error, Full, StoreDown, from_wire
 
 # The store's own words for "not now", which a caller should read as such.
-AWAY = ("BUSY", "READONLY", "NOREPLICAS", "UNBLOCKED", "MISCONF", "NOAUTH", "WRONGPASS")
-# Likewise, but a server that may answer them has executed nothing, and may take the same call in a moment, or another server now.
+AWAY = ("BUSY", "READONLY", "NOREPLICAS", "UNBLOCKED", "MISCONF", "NOAUTH", "WRONGPASS", "NOPERM")
+# Likewise, but the same call may be taken in a moment, or by another server now.
 NOT_RUN = ("MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "LOADING", "MASTERDOWN")
 IN_SCRIPT = "ERR Error running script"  # how a server before 7.0 wraps what a command of a script met with
+_WRAPPED = re.compile(r": -([A-Z]{3,} .*)")
+# What a script of ours is told when the user may run scripts, but not a command, a key or a channel of theirs: since 7.0, before.
+NO_PERMISSION = ("ACL failure in script", "The user executing the script can't")
 
 
-class NotRun(StoreDown):
-    """The server has executed nothing. ``word`` says why; with MOVED and ASK, ``slot`` and ``place`` (host:port) say where to."""
+class Refused(StoreDown):
+    """The store is connected and will not do it now; the message is in its own words. Nothing was done."""
+
+
+class NotRun(Refused):
+    """Refused before its first line. ``word`` says why; with MOVED and ASK, ``slot`` and ``place`` (host:port) say where to."""
 
     def __init__(self, message: str) -> None:
         super().__init__(f"the store refuses: {message}")
@@ -23,9 +32,15 @@ class NotRun(StoreDown):
             self.slot, self.place = int(rest[0]), rest[1]
 
 
+def bare(message: str) -> str:
+    """What was refused, without what a server before 7.0 puts around it."""
+    found = _WRAPPED.search(message) if message.startswith(IN_SCRIPT) else None
+    return found[1] if found else message
+
+
 def takes_no_writes(message: str) -> bool:
     """Whether the server refused because it is a replica: it was demoted while we were connected."""
-    return message.startswith("READONLY") or (message.startswith(IN_SCRIPT) and ": -READONLY " in message)
+    return bare(message).startswith("READONLY")
 
 
 def known_already(error: BaseException) -> bool:
@@ -35,11 +50,14 @@ def known_already(error: BaseException) -> bool:
 
 def error_of(message: str) -> Error:
     """What an error reply of the store means to our callers."""
-    word = message.partition(" ")[0]
+    said = bare(message)
+    word = said.partition(" ")[0]
     if word == "OOM":
         return Full("the store's memory is full; take and acknowledge tasks, or raise its maxmemory")
-    if word in NOT_RUN:
-        return NotRun(message)
-    if word in AWAY or takes_no_writes(message):
-        return StoreDown(f"the store refuses: {message}")
+    if word in NOT_RUN and said == message:  # not what a script met with in its midst
+        return NotRun(said)
+    if word in AWAY or word in NOT_RUN:
+        return Refused(f"the store refuses: {said}")
+    if any(words in message for words in NO_PERMISSION):
+        return Refused(f"the store refuses: NOPERM {message.removeprefix('ERR ')}")
     return from_wire(message)

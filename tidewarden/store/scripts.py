@@ -166,7 +166,7 @@ class Scripts:
 class _Call:
     """A script under way: its reply is passed on, or it is called in the next way where the server could not run it in this one."""
 
-    __slots__ = ("_args", "_link", "_receiver", "_script", "_way", "done", "set_result")
+    __slots__ = ("_args", "_link", "_receiver", "_script", "_way", "done", "sent_by", "set_result")
 
     def __init__(self, link: Route, script: Script, args: tuple[Arg, ...], receiver: Receiver) -> None:
         self._link = link
@@ -176,6 +176,8 @@ class _Call:
         self._way = 0
         self.done = receiver.done
         self.set_result = receiver.set_result
+        if link.clustered:
+            self.sent_by = getattr(receiver, "sent_by", None)
 
     def send(self, way: int) -> None:
         script = self._script

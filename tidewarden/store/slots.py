@@ -86,12 +86,22 @@ class SlotMap:
 
     def __init__(self) -> None:
         self._owners = [""] * SLOTS
-        self._epochs = [0] * SLOTS
+        self._epochs = [0.0] * SLOTS
+        self._turns = [0] * SLOTS
+        self._redirected: set[int] = set()
         self._latest: dict[str, Answer] = {}
 
     def owner(self, slot: int) -> str:
         """The place of the primary that has the slot; "": nobody is known to."""
         return self._owners[slot]
+
+    def turn(self, slot: int) -> int:
+        """How often the slot has had another owner: two equal ones mean that nothing was sent on between them."""
+        return self._turns[slot]
+
+    def _own(self, slot: int, place: str) -> None:
+        self._owners[slot] = place
+        self._turns[slot] += 1
 
     def primaries(self) -> tuple[str, ...]:
         """The places of all that have slots, in their order."""
@@ -112,17 +122,29 @@ class SlotMap:
                 if claim.epoch >= self._epochs[slot]:
                     self._epochs[slot] = claim.epoch
                     if self._owners[slot] != claim.place:
-                        self._owners[slot] = claim.place
+                        self._own(slot, claim.place)
                         changed = True
         return changed
 
     def moved(self, slot: int, place: str) -> bool:
-        """A server answered MOVED. Whether that is new; the epoch follows with the next answers, which are all read anew."""
+        """
+        A server answered MOVED. Whether that is new.
+
+        Until :meth:`settle`, only a greater epoch says otherwise: most servers do not know of it yet.
+        """
         if self._owners[slot] == place:
             return False
-        self._owners[slot] = place
-        self._latest.clear()
+        self._own(slot, place)
+        self._epochs[slot] = int(self._epochs[slot]) + 0.5
+        self._redirected.add(slot)
         return True
+
+    def settle(self) -> None:
+        """The last redirection is a while ago: what servers answer counts again, for it may have been of one that was behind."""
+        for slot in self._redirected:
+            self._epochs[slot] = int(self._epochs[slot])
+        self._redirected.clear()
+        self._latest.clear()
 
 
 def whom_to_ask(places: Sequence[str], known: Sequence[str], most: int) -> list[str]:

@@ -23,6 +23,7 @@ PORT = 6379
 LOOK_S = 1.0  # so often one server is asked, in turn
 HURRY_S = 0.05  # and all of them at most so often
 STILL_LOOK_S = 0.2  # likewise while a server is silent
+SETTLE_S = 1.0  # a redirection counts for so long against servers that have not heard of it
 ASK_S = 1.0  # a server that has not answered by then is not waited for
 ASKED_MAX = 12  # servers, beside those that the URL names, that questions are kept for
 
@@ -82,6 +83,7 @@ class Topology:
         self._ends: set[asyncio.Task[None]] = set()
         self._hurried = asyncio.Event()
         self._turn = 0
+        self._moved_at = 0.0
         self._run_task: asyncio.Task[None] | None = None
 
     # --- what is known
@@ -102,6 +104,7 @@ class Topology:
     def moved(self, slot: int, place: str) -> None:
         """A server says that the one at ``place`` has the slot now."""
         if self.map.moved(slot, place):
+            self._moved_at = self._clock.monotonic()
             self._tell()
         self.hurry()
 
@@ -146,6 +149,9 @@ class Topology:
             now = self._clock.monotonic()
             if hurried or now - looked >= LOOK_S:
                 looked = now
+                if self._moved_at and now - self._moved_at > SETTLE_S:
+                    self._moved_at = 0.0
+                    self.map.settle()
                 self._ask(everybody=hurried)
             await self._clock.sleep_until(now + HURRY_S)
             try:

@@ -36,7 +36,7 @@ local function reach(name)
   local span = math.min(last - now, S.urgent_max_ms)
   local ahead, after = S.urgent_ms, '(' .. text(now)
   while ahead < span do
-    ahead = math.min(span, ahead * 1.25)
+    ahead = math.min(span, ahead * 1.1)
     if redis.call('ZCOUNT', name, after, text(math.floor(now + ahead))) > S.pace * ahead then return math.floor(ahead) end
   end
   local living = redis.call('ZCOUNT', name, after, '+inf')
