@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 
 def test_the_limit_of_open_files_is_raised_as_far_as_the_host_allows() -> None:
     script = (
@@ -44,6 +46,7 @@ def test_a_hangup_that_comes_early_is_heeded_later() -> None:
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
 
 
+@pytest.mark.live
 def test_a_node_that_is_only_starting_outlives_a_hangup(tmp_path: Path) -> None:
     """Held from the command line's first lines on: here as its imports begin, long before there is a loop."""
     script = (

@@ -108,6 +108,8 @@ class Participant:
         await self._scripts.use_library(control, views)
         self.commits = Commits(self.config.store, self._name, self.clock, self._beside, embedded=views, server=server)
         stack.push_async_callback(self.commits.stop)
+        for warning in self.commits.warnings(server, bool(self.config.providers)):
+            log.warning(warning)
         self.queues = Queues(self.config, data, self._scripts, self.clock, views=views, commits=self.commits)
         self.nodes = Nodes(self._name, self._registered, control, self._scripts, self.clock, self._held_by)
         if control.clustered:

@@ -22,6 +22,7 @@ from typing import IO, Any, ClassVar
 
 import pysyncobj.journal
 import pysyncobj.pickle
+import pysyncobj.tcp_connection
 import pysyncobj.tcp_server
 import pysyncobj.transport
 from pysyncobj import FAIL_REASON, SyncObjConf, replicated
@@ -32,6 +33,7 @@ from pysyncobj.transport import TCPTransport
 
 from tidewarden.clock import Clock
 
+from . import inflate
 from .decide import Facts, Sighting, State, Times
 from .log_file import FileJournal
 from .steady import FOLLOWER, Steady, library_now
@@ -219,9 +221,8 @@ class Transport(TCPTransport):  # type: ignore[misc]  # the library has no types
 
     def _onNewIncomingConnection(self, conn: Connection) -> None:
         conn.refused = self._refused
-        if len(self._unknownConnections) >= STRANGERS_MAX:
-            conn.refuse(f"{STRANGERS_MAX} others have not said who they are either")
-            return
+        if len(self._unknownConnections) >= STRANGERS_MAX:  # the latest may be a member, who will say so at once
+            next(one for one in self._strangers if one in self._unknownConnections).refuse("others came after it")
         super()._onNewIncomingConnection(conn)
         self._strangers[conn] = self._clock.monotonic()
 
@@ -467,6 +468,7 @@ def _guard() -> None:
     pysyncobj.pickle.load = load
     pysyncobj.journal.MetaStorer = MetaStorer
     pysyncobj.journal.FileJournal = FileJournal
+    pysyncobj.tcp_connection.zlib = inflate
     pysyncobj.tcp_server.TcpConnection = pysyncobj.transport.TcpConnection = Connection
 
 

@@ -24,7 +24,7 @@ class Server:
     What a store said of itself.
 
     ``views``: an embedded one, which numbers its starts. ``waitaof``: it has a log on disk and knows WAITAOF; ``appendfsync``: how
-    that log is synced, "" where it does not tell.
+    that log is synced, "" where it does not tell. ``replicas``: that were connected.
     """
 
     name: str
@@ -33,6 +33,7 @@ class Server:
     maxmemory_bytes: int
     waitaof: bool = False
     appendfsync: str = ""
+    replicas: int = 0
 
 
 def parse_info(raw: bytes) -> dict[str, str]:
@@ -134,6 +135,7 @@ async def check_store(link: Route, cluster: str) -> Server:
         min(int(info.get("maxmemory", "0") or 0) for info in infos),
         all(map(_knows_waitaof, infos)),
         await _appendfsync(link),
+        min(int(info.get("connected_slaves", "0")) for info in infos),
     )
 
 
@@ -145,6 +147,8 @@ async def _appendfsync(link: Route) -> str:
     """How the log is synced, where the server tells; of several servers what the weakest does. Raises: StoreDown."""
     told = set[str]()
     for one in link.each():
+        if link.clustered and not one.up:
+            continue
         try:
             found = await one.call("CONFIG", "GET", "appendfsync")
         except StoreDown:
