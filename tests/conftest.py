@@ -18,6 +18,7 @@ import hypothesis
 import pytest
 import redis
 import typer.testing
+from cluster_servers import ClusterSet, cluster_set
 from desk import CLUSTER, Desk, loading, queue_scripts
 from shard_audit import audit_store
 from store_servers import StoreServer, serve, serving
@@ -56,6 +57,25 @@ def other_server(request: pytest.FixtureRequest) -> Iterator[StoreServer]:
         yield from serving(binary)
     else:
         yield request.getfixturevalue("valkey_server")
+
+
+@pytest.fixture(scope="session", params=["valkey", "redis"])
+def cluster_of_three(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterSet]:
+    """A cluster of three primaries of either make, for the session; those of the second ask for a password."""
+    binary = shutil.which("redis-server") if request.param == "redis" else str(get_binary_path())
+    if binary is None:
+        pytest.skip("no redis-server on this machine")
+    folder = tmp_path_factory.mktemp("three")
+    with cluster_set(binary, folder, password="p@ss:w/d" if request.param == "redis" else "") as made:
+        yield made
+
+
+@pytest.fixture
+def three_primaries(cluster_of_three: ClusterSet) -> ClusterSet:
+    """The session's cluster, emptied."""
+    for port in cluster_of_three.ports:
+        cluster_of_three.client(port).flushall()
+    return cluster_of_three
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import ipaddress
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from . import tls
 from .errors import ConfigError
@@ -218,15 +218,20 @@ def _check_members(config: Config, problem: Callable[[str, str], None]) -> None:
 
 def _store_fault(url: str) -> str:
     """What is wrong with the URL of a store of one's own, or nothing."""
-    scheme, _, rest = url.partition("+sentinel://")
-    if not rest or scheme not in ("redis", "rediss"):
-        return _url_fault(url, ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel"))
-    hosts, _, service = rest.partition("?")[0].rpartition("@")[2].partition("/")
-    if not service or "/" in service:
-        return "found no service in it; allowed: redis+sentinel://host:port,host:port/service, the service named as in `sentinel monitor`"
+    scheme, _, rest = url.partition("://")
+    _, _, kind = scheme.partition("+")
+    if not rest or scheme not in [f"{tls}+{which}" for tls in ("redis", "rediss") for which in ("sentinel", "cluster")]:
+        return _url_fault(url, ("redis", "rediss", "unix", "redis+sentinel", "redis+cluster"))
+    place, _, query = rest.partition("?")
+    hosts, _, service = place.rpartition("@")[2].partition("/")
+    allowed = f"allowed: redis+{kind}://host:port,host:port" + ("/service" if kind == "sentinel" else "")
+    if kind == "sentinel" and (not service or "/" in service):
+        return f"found no service in it; {allowed}, the service named as in `sentinel monitor`"
+    if kind == "cluster" and (service or dict(parse_qsl(query)).get("db", "0") != "0"):
+        return f"found a database in it, and a Redis Cluster has but the one, 0; {allowed}"
     faults = (_url_fault(f"redis://{one}", ("redis",)) for one in hosts.split(","))
     wrong = any(faults) or any(character.isspace() for character in url)
-    return "found a host or a port that is none; allowed: redis+sentinel://host:port,host:port/service" if wrong else ""
+    return f"found a host or a port that is none; {allowed}" if wrong else ""
 
 
 def _url_fault(url: str, schemes: tuple[str, ...]) -> str:

@@ -30,6 +30,7 @@ from tidewarden.health import Health
 from tidewarden.participant import Participant, heard_error
 from tidewarden.process import calm_collector, heed_signals, keep_memory_private, raise_file_limit
 from tidewarden.queue.locks import Locks
+from tidewarden.queue.placing import prefix_of
 from tidewarden.raft import Raft
 from tidewarden.scheduler.schedules import Schedules
 from tidewarden.scheduler.sweep import Sweep
@@ -69,8 +70,8 @@ class Daemon(Participant):
         async with contextlib.AsyncExitStack() as stack:
             self._url = url = await stack.enter_async_context(self._store())
             self.data, self.control, self.sweeping, self.accounts = [
-                await stack.enter_async_context(self._link(url, purpose))
-                for purpose in ("data", "control", "sweep", "accounts")
+                await stack.enter_async_context(self._link(url, name))
+                for name in ("data", "control", "sweep", "accounts")
             ]
             self._server = await check_store(self.control, self._name)
             if not self._server.views:
@@ -130,8 +131,7 @@ class Daemon(Participant):
 
     def _sweep_all(self) -> None:
         if hasattr(self, "sweep") and self.sweep.running:
-            task = asyncio.ensure_future(self.sweep.expect_all())
-            task.add_done_callback(heard_error)
+            asyncio.ensure_future(self.sweep.expect_all()).add_done_callback(heard_error)
 
     def _stepped(self) -> None:
         super()._stepped()
@@ -158,7 +158,7 @@ class Daemon(Participant):
     async def _token_script(self, name: str, queue: str, shard: int, args: Sequence[str | bytes | int]) -> Any:
         """A token's script; what must not be lost is on disk before it counts: a new grant, an intent, a new pair."""
         commit = self.commits.of_tokens(self.accounts) if name in FIRM_SCRIPTS else None
-        firm = commit.begun() if commit is not None else at_once
+        firm = commit.begun(prefix_of(self._name, queue, shard)) if commit is not None else at_once
         _, _, items = await self.queues.script_on(self.accounts, name, queue, shard, args)
         await firm()
         return items

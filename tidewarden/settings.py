@@ -87,7 +87,7 @@ class Store:
         required=True,
         secret=True,
         show=False,
-        allowed="'embedded', redis://, rediss://, unix:// or redis+sentinel://",
+        allowed="'embedded', redis://, rediss://, unix://, redis+sentinel:// or redis+cluster://",
     )
     """``embedded`` (a server of this node's own), or the address of yours. May carry a password: hidden in ``repr``."""
     binary: str = setting("", path=True)

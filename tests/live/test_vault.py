@@ -123,6 +123,9 @@ def test_no_secret_is_anywhere(nodes: Cluster, provider: TalkativeProvider, tmp_
         store.bgrewriteaof()
         until(lambda: not store.info("persistence")["aof_rewrite_in_progress"], 20)
     time.sleep(0.2)  # the logs are written by threads
+    for node in (one, two):
+        limits = Path(f"/proc/{node.pid}/limits").read_text().splitlines()
+        assert [line.split()[4] for line in limits if line.startswith("Max core file size")] == ["0"]
     keys = [base64.b64decode(line) for line in (nodes.folder / "vault.key").read_text().split()]
     wanted = [
         MARK.encode(),
