@@ -118,8 +118,8 @@ def test_a_preset_lies_beneath_what_is_written(write: Write) -> None:
 
 def test_what_is_not_confirmed_is_said_until_it_is_written(write: Write) -> None:
     text = '[providers.p]\npreset = "quickbooks"\nclient_id = "c"\nclient_secret = "s"\n'
-    assert provider(write(text)).unconfirmed == ("auth", "rotation")
-    assert provider(write(text + 'rotation = "single_use"\n')).unconfirmed == ("auth",)
+    assert provider(write(text)).unconfirmed == ("token_url", "auth", "rotation")
+    assert provider(write(text + 'rotation = "single_use"\n')).unconfirmed == ("token_url", "auth")
 
 
 @pytest.mark.parametrize("name", sorted(PRESETS))
