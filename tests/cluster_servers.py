@@ -55,6 +55,8 @@ class ClusterSet:
     spare: int = 0
     password: str = ""
     options: tuple[str, ...] = ()
+    surroundings: dict[int, dict[str, str]] = field(default_factory=dict)
+    """More environment variables, by the server's number."""
     ports: list[int] = field(default_factory=list)
     processes: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
     clients: dict[int, Any] = field(default_factory=dict)
@@ -97,7 +99,7 @@ class ClusterSet:
                 "--cluster-require-full-coverage", "no", "--repl-diskless-sync", "yes", "--repl-diskless-sync-delay", "0",
                 "--cluster-replica-validity-factor", "0", *auth, *self.options,
             ],
-            stdout=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL, env={**os.environ, **self.surroundings.get(self.ports.index(port), {})},
         )  # fmt: skip
 
     def _answers(self, port: int) -> bool:

@@ -19,6 +19,8 @@ from tidewarden.store.primaries import Primaries
 from tidewarden.store.slots import slot_of
 from tidewarden.store.topology import Topology
 
+pytestmark = pytest.mark.live
+
 NAMES = [f"{{t:{i}}}" for i in range(12)]
 SLOT = slot_of("{t:0}")
 

@@ -18,6 +18,8 @@ from tidewarden.store.commits import SYSTEM
 from tidewarden.store.primaries_commit import PrimariesCommit
 from tidewarden.store.slots import slot_of
 
+pytestmark = pytest.mark.live
+
 SHARDS = 6
 
 

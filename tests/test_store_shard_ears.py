@@ -16,6 +16,8 @@ from tidewarden.errors import StoreDown
 from tidewarden.queue.task import NewTask
 from tidewarden.store.slots import slot_of
 
+pytestmark = pytest.mark.live
+
 SHARD = "{tidewarden:load:0}"
 
 

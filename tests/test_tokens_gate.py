@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import tokens_harness as harness
 
+from tidewarden import errors
 from tidewarden.clock import ManualClock
 from tidewarden.config import Provider
 from tidewarden.tokens.answers import Verdict
@@ -80,6 +81,13 @@ async def test_a_rate_is_kept_by_all_together(bench: Bench) -> None:
     for _ in range(3):
         view = await bench.ask(50, 100)  # One in ten seconds.
     assert (view.granted, view.wait_ms > 0) == (0, True)
+
+
+async def test_what_was_not_sent_is_given_back(bench: Bench) -> None:
+    assert (await bench.ask(50, 10_000)).granted == 10
+    assert (await bench.ask(50, 10_000)).granted == 0
+    await bench.ledger.gate(QUEUE, "back", 7, 10_000)
+    assert (await bench.ask(50, 10_000)).granted == 7
 
 
 async def test_it_halves_when_told_so_and_grows_back_until_it_is_forgotten(bench: Bench) -> None:
@@ -165,6 +173,11 @@ async def test_two_nodes_hold_back_together_and_one_probes(
                 return int((await one.queues.stats(QUEUE))["paused_until_ms"])
 
             await harness.eventually(paused)
+            told = (await other.tokens.stats())["p"]  # Any node tells of it.
+            assert told["failures"] >= 1
+            assert told["held_until_ms"] > 0
+            with pytest.raises(errors.Timeout, match="all accounts of p wait: invalid_client HTTP 401"):
+                await other.tokens.get("p/a59")
             assert while_wrong <= 8
             right.set()
 

@@ -24,6 +24,15 @@ def test_a_host_is_asked_no_more_than_it_may_be() -> None:
     assert 50 <= sent <= 60
 
 
+def test_what_was_not_sent_is_given_back() -> None:
+    hosts = Hosts()
+    some = Provider(name="a", token_url="https://as.example/t", host_rate=10.0)
+    hosts.add(some)
+    assert hosts.ask(some, 50, 100.0) == (10, 0.0)
+    hosts.give_back(some, 4)
+    assert hosts.ask(some, 50, 100.0)[0] == 4
+
+
 def test_less_than_one_a_second() -> None:
     hosts = Hosts()
     slow = Provider(name="a", token_url="https://as.example/t", host_rate=0.1)

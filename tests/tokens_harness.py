@@ -143,6 +143,7 @@ async def node(
     go: bool = True,
     sections: Any = None,
     more: Sequence[Provider] = (),
+    config: Config | None = None,
     **settings: Any,
 ) -> AsyncIterator[Side]:
     """
@@ -150,8 +151,9 @@ async def node(
     ``sections``: others of its configuration.
     """
     clock = SystemClock()
+    cluster = config.cluster if config is not None else Cluster(name="t")
     config = Config(
-        cluster=Cluster(name="t"),
+        cluster=cluster,
         node=Node(name=name, data_dir=str(folder)),
         providers={each.name: each for each in (chosen, *more)},
         **(sections or {}),

@@ -40,7 +40,7 @@ from tidewarden.server.users import Users
 from tidewarden.store.check import Server, check_store, warn_of_settings
 from tidewarden.store.commits import at_once
 from tidewarden.store.embedded import EmbeddedStore, store_password
-from tidewarden.tokens import Tokens
+from tidewarden.tokens import PEERS_PATH, Tokens
 
 log = logging.getLogger("tidewarden.daemon")
 
@@ -118,8 +118,10 @@ class Daemon(Participant):
             self._name, self.raft, self.control, self._scripts, clock, lambda: self.nodes.holder, self._duties,
             lambda: self.nodes.beat_at,
         )  # fmt: skip
-        tokens = (config, self.queues, clock, self.control.call)
-        self.tokens = Tokens(*tokens, script=self._token_script, connected=lambda: self.accounts.up)
+        self.tokens = Tokens(
+            config, self.queues, clock, self.control.call, script=self._token_script,
+            connected=lambda: self.accounts.up, cluster_secret=self._secret,
+        )  # fmt: skip
 
     # --- what the rooms call
 
@@ -227,7 +229,7 @@ class Daemon(Participant):
         self.http = http = HttpServer(
             config, self.queues, self.tokens, self.schedules, health, clock, users,
             alive=health.dead, ready=health.complaint, warning=health.warning,
-            stats={"node": health.stats, "resp": resp.stats, "refresh": self._refreshes},
+            stats={"node": health.stats, "resp": resp.stats, "refresh": self._refreshes}, internal={PEERS_PATH: self.tokens.answer_peer},
         )  # fmt: skip
         if not (is_loopback(config.node.host) or config.node.tls_cert):
             log.warning(

@@ -158,8 +158,10 @@ def list_(
     if as_json:
         print_json({"accounts": found, "after": after})
         return
-    columns = ("account", "state", "generation", "expires_at_ms", "due_ms", "tries", "error")
-    headings = ("account", "state", "generation", "expires", "next refresh", "tries", "error")
+    for entry in found:
+        entry["why"] = entry.get("message") or entry.get("error")
+    columns = ("account", "state", "since_ms", "generation", "expires_at_ms", "next_ms", "tries", "why")
+    headings = ("account", "state", "since", "generation", "expires", "next refresh", "tries", "why")
     print_table(headings, [[_when(name, entry.get(name)) for name in columns] for entry in found])
     if after:
         typer.echo(f"more: --after {after}")

@@ -38,8 +38,10 @@ log = logging.getLogger("tidewarden.server")
 
 RIGHTS: web.RequestKey[Rights] = web.RequestKey("rights", Rights)
 BODY_S = 30.0  # longest that a request's body may take to come in, however slowly
+INTERNAL_BYTES = 4096
 OPEN = ("/health/live", "/health/ready", "/leader")
 Stats = Callable[[], Mapping[str, Any] | Awaitable[Mapping[str, Any]]]
+Inner = Callable[[bytes], bytes | None]
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -68,6 +70,7 @@ class HttpServer:
         alive: why ``/health/live`` should say 503, or ``""``: asked per request, must not block.
         ready: the same for ``/health/ready``.
         warning: what somebody should look at all the same; shown there.
+        internal: paths on which other nodes ask; each takes a body and knows by itself whether it is of a node, else None.
         stats: for ``/metrics``, a part's name and its ``stats``; queues and tokens are asked anyway.
     """
 
@@ -85,6 +88,7 @@ class HttpServer:
         ready: Callable[[], str] = fine,
         warning: Callable[[], str] = fine,
         stats: Mapping[str, Stats] | None = None,
+        internal: Mapping[str, Inner] | None = None,
     ) -> None:
         self._config = config
         self._queues = queues
@@ -96,6 +100,7 @@ class HttpServer:
         self._ready = ready
         self._warning = warning
         self._stats = dict(stats or {})
+        self._internal = dict(internal or {})
         loopback = is_loopback(config.node.host)
         self._users = users or Users(config.users, clock, loopback=loopback)
         self._listener: HttpListener | None = None
@@ -109,6 +114,8 @@ class HttpServer:
         app.router.add_get("/leader", self._leader)
         app.router.add_get("/metrics", self._metrics)
         app.router.add_get("/v1/status", self._status)
+        for path in self._internal:
+            app.router.add_post(path, self._ask_internal)
         if self._tokens is not None:
             TokenRoutes(self._tokens, self._config.limits.batch_max).add_to(app.router)
             EventRoutes(self._tokens.events, self._clock).add_to(app.router)
@@ -137,6 +144,8 @@ class HttpServer:
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Who asks, and every error as JSON."""
+        if request.path in self._internal:
+            return await handler(request)
         try:
             self._check_origin(request)
             user = await self._check_user(request)
@@ -228,6 +237,17 @@ class HttpServer:
         status = self._cluster.status()
         found = {"node": status.get("node"), "role": status.get("role"), "leader": status.get("leader")}
         return respond(found, 200 if status.get("role") == "leader" else 503)
+
+    async def _ask_internal(self, request: web.Request) -> web.Response:
+        """What another node asks: it proves itself in the body, and whoever cannot is told nothing."""
+        if not 0 < (request.content_length or 0) <= INTERNAL_BYTES:
+            return web.Response(status=403)
+        try:
+            async with asyncio.timeout(BODY_S):
+                reply = self._internal[request.path](await request.read())
+        except TimeoutError:
+            return web.Response(status=408)
+        return web.Response(status=403) if reply is None else web.Response(body=reply)
 
     async def _status(self, request: web.Request) -> web.Response:
         return respond(dict(self._cluster.status()))

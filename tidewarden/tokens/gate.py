@@ -82,6 +82,11 @@ class Gate:
         self.view = await self._ledger.gate(self._queue, "ask", wanted, self._most, self._probe_ms)
         return Leave(self.view.granted, self.view.wait_ms / 1000, self.view.probe)
 
+    async def give_back(self, requests: int) -> None:
+        """So many that were granted are not sent. Raises what the store raises."""
+        if requests and (self._most or self.view.rate):
+            await self._ledger.gate(self._queue, "back", requests, self._most)
+
     async def told(self, verdict: Verdict) -> None:
         """Take an answer in; what concerns all nodes is told to them. Never raises: untold, the next answer tells it."""
         try:

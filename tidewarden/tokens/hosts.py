@@ -34,6 +34,12 @@ class Hosts:
         self._spent[host] = spent + granted / rate
         return granted, 0.0 if granted else spent + 1 / rate - now
 
+    def give_back(self, provider: Provider, requests: int) -> None:
+        """So many that were granted are not sent."""
+        host = host_of(provider)
+        if host in self._rates:
+            self._spent[host] -= requests / self._rates[host]
+
 
 def host_of(provider: Provider) -> str:
     """The host (and port) of its token endpoint, or of its issuer."""

@@ -129,10 +129,17 @@ class Ledger:
         )
 
     async def stored(
-        self, queue: str, account: str, base: tuple[int, int], row: bytes, due_ms: int, deadline_ms: int
+        self,
+        queue: str,
+        account: str,
+        base: tuple[int, int],
+        row: bytes,
+        due_ms: int,
+        deadline_ms: int,
+        previous: bytes = b"",
     ) -> str:
-        """Write a refreshed pair back: ``STORED``, ``ALREADY``, ``SPARE`` or ``GONE``."""
-        word = await self._item("stored", queue, account, (*base, row, due_ms, deadline_ms))
+        """Write a refreshed pair back, ``previous`` kept beside it: ``STORED``, ``ALREADY``, ``SPARE`` or ``GONE``."""
+        word = await self._item("stored", queue, account, (*base, row, due_ms, deadline_ms, previous))
         return bytes(word).decode()
 
     async def failed(self, queue: str, account: str, lease: int, step: Step) -> bool:
@@ -197,6 +204,13 @@ class Ledger:
             reason.decode(),
             bool(news),
         )
+
+    async def held_by(self, queue: str) -> str:
+        """What holds a client's accounts back, as far as it can be had; empty: nothing."""
+        try:
+            return (await self.gate(queue, "ask", 0, 0, 1)).reason
+        except errors.Error:
+            return ""
 
     async def level(self, queue: str, shard: int, horizon_ms: int, every_ms: int, most: int) -> tuple[int, int]:
         """Level a shard, see ``tokens/lua/level.lua``: accounts moved, and about how many fall due within the horizon."""

@@ -22,6 +22,8 @@ STATES: tuple[State, ...] = ("fresh", "expiring", "late", "failing", "dead", "lo
 BACKOFF_S_MAX = 60.0
 REJECTED_BACKOFF_S_MAX = 600.0  # An answer that names no cause to give up for is not asked about every minute.
 OURS_S = 5.0  # After a failure of our own network.
+PATIENCE_S = 30.0  # Between two questions to a node that may hold an answer and does not say.
+PATIENCE_FLOOR_S = 60.0  # Of the access token's life that is left for sending the refresh token again after all.
 CONFIRM_S = 600.0  # A refused refresh token is tried once more after this; providers have bad ten minutes.
 ACCOUNT_LIMITED_S = 30.0  # Least wait after an answer that this account asks too often.
 JITTER_SHARE = 0.1  # Of the margin; spreads the accounts that were imported together.
@@ -192,6 +194,7 @@ def _noted(case: Case, wait_s: float) -> Troubles:
         doubts=old.doubts,
         doubt_ms=old.doubt_ms,
         spare_refused=old.spare_refused,
+        holder=old.holder,
         outcome=case.verdict.outcome,
         message=case.verdict.message,
         first_ms=old.first_ms or case.now_ms,
@@ -203,6 +206,25 @@ def _noted(case: Case, wait_s: float) -> Troubles:
 def use_spare(troubles: Troubles, has_spare: bool) -> bool:
     """Whether the next request should carry the spare's refresh token: the row's was refused, the spare's was not."""
     return has_spare and troubles.refusals > 0 and not troubles.spare_refused
+
+
+def patience(rotation: str, grace_s: float, now_ms: int, doubt_ms: int, expires_at_ms: int) -> float:
+    """
+    Seconds to wait for a node that may hold the answer and cannot be asked, before its refresh token is sent again; 0: not.
+
+    Where tokens are used once, to send it past the grace may end the grant, so it waits while the access token lives.
+    """
+    left_s = (expires_at_ms - now_ms) / 1000
+    if rotation != "single_use" or now_ms - doubt_ms < grace_s * 1000 or left_s <= PATIENCE_FLOOR_S:
+        return 0.0
+    return min(PATIENCE_S, left_s / 2)
+
+
+def spare_lives(spare: Row, row: Row, grace_s: float, now_ms: int) -> bool:
+    """Whether a spare may still work. One that the row's own pair came from does so within the grace after that alone."""
+    if (spare.grant, spare.generation + 1) != (row.grant, row.generation):
+        return True
+    return now_ms - row.stored_ms < grace_s * 1000
 
 
 def state(row: Row, troubles: Troubles | None, now_ms: int) -> State:

@@ -57,6 +57,10 @@ class Pool:
         """Refreshes under way."""
         return len(self._work)
 
+    def unsent(self, account: str) -> bool:
+        """See :meth:`Refresher.unsent`."""
+        return self._refresher.unsent(account)
+
     async def store(self, answer: Answer) -> None:
         """Write a journalled answer of this client's into the store; see :meth:`Settler.store`."""
         await self._settler.store(answer)
@@ -122,14 +126,22 @@ class Pool:
         requests, wait_s = tools.hosts.ask(self._provider, free, tools.clock.monotonic())
         if requests:
             leave = await self.watch.gate.ask(requests)
+            tools.hosts.give_back(self._provider, requests - leave.requests)
             if leave.probe:
                 return await self._take_probe()
             requests, wait_s = leave.requests, leave.wait_s
         if requests == 0:
             await sleep(tools.clock, min(max(wait_s, 0.01), GATE_S))
             return ()
-        taking = tools.queues.take(
-            self._session, [self.queue], count=requests, wait_ms=TAKE_WAIT_MS, lease_ms=self._refresher.lease_ms
+        taken = await self._take_or_close(requests)
+        tools.hosts.give_back(self._provider, requests - len(taken))
+        await self.watch.gate.give_back(requests - len(taken))
+        return taken
+
+    async def _take_or_close(self, count: int) -> Sequence[Taken]:
+        """At most ``count`` tasks, waiting for the first unless this node closes the gate meanwhile."""
+        taking = self._tools.queues.take(
+            self._session, [self.queue], count=count, wait_ms=TAKE_WAIT_MS, lease_ms=self._refresher.lease_ms
         )
         closing = asyncio.create_task(self.watch.gate.closed.wait())
         try:

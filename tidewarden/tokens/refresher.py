@@ -16,6 +16,7 @@ from tidewarden.queue import Taken
 
 from . import answers, policy
 from .answers import Verdict
+from .doubts import Doubts
 from .ledger import Opened
 from .policy import Case, Step
 from .rows import Row, Troubles
@@ -46,6 +47,7 @@ class Refresher:
         self._tools = tools
         self._settler = settler
         self._watch = watch
+        self._doubts = Doubts(provider, queue, tools, settler)
         self._rules = answers.rules_of(provider.paths, provider.errors)
         self._owed: list[tuple[Taken, Step]] = []
         self.owing = asyncio.Event()
@@ -59,6 +61,7 @@ class Refresher:
     async def refresh(self, task: Taken) -> None:
         """Refresh the account of a leased task. Never raises: what goes wrong is noted in the store, or in the log."""
         account = f"{self.provider.name}/{task.id}"
+        self._tools.asking.add((self.queue, task.id))
         try:
             await self._refresh(task)
         except (errors.StoreDown, errors.NoQuorum) as error:
@@ -72,6 +75,12 @@ class Refresher:
             log.warning("refresh of %s: %s %s", account, error.code, error)
         except Exception:
             log.exception("refresh of %s failed for a reason of ours", account)
+        finally:
+            self._tools.asking.discard((self.queue, task.id))
+
+    def unsent(self, account: str) -> bool:
+        """Whether nothing was sent for an account whose intent this node could not close yet."""
+        return any(task.id == account and step.what == "hold" for task, step in self._owed)
 
     async def pay(self) -> None:
         """Tell the store what it could not be told while it was away. Raises what it raises; the rest is still owed."""
@@ -106,11 +115,16 @@ class Refresher:
             log.info("%s/%s: its answer is in the journal", provider.name, task.id)
             await self._settler.store(answer)
             return
-        self._fold_doubt(opened)
+        resolved = await self._doubts.resolve(task.id, opened)
+        if resolved == "stored":
+            return
+        if isinstance(resolved, Step):
+            await self._note(task, resolved)
+            return
         if soon_s := policy.too_soon(provider, opened.row, opened.now_ms):
             await self._hold(task, soon_s, opened.troubles)
             return
-        spare = policy.use_spare(opened.troubles, opened.spare is not None)
+        spare = policy.use_spare(opened.troubles, self._spare_may_do(opened))
         row = opened.spare if spare and opened.spare is not None else opened.row
         token = await self._unsealed(task.id, row)
         # From the moment before the intent was asked for, which the store saw later: the lease lasts at least so long.
@@ -119,7 +133,7 @@ class Refresher:
             await self._hold(task, 0, opened.troubles)
             return
         outcome, verdict = await self._ask(token, until)
-        verdict = self._watch.note(verdict)
+        verdict = self._watch.note(task.id, verdict)
         try:
             await self._conclude(task, opened, outcome, verdict, token, spare, begun)
         finally:
@@ -148,6 +162,12 @@ class Refresher:
             await self._settler.keep_raw(task.id, opened, outcome.body)
         now_ms = opened.now_ms + int((tools.clock.monotonic() - begun) * 1000)
         await self._failed(task, opened, verdict, spare, now_ms)
+
+    def _spare_may_do(self, opened: Opened) -> bool:
+        """Whether there is a spare worth a try: a previous token works within the grace alone."""
+        return opened.spare is not None and policy.spare_lives(
+            opened.spare, opened.row, self.provider.grace_s, opened.now_ms
+        )
 
     def _may_send(self, until: float) -> bool:
         """Whether a request that begins now surely ends before a lease that lasts until then (monotonic seconds)."""
@@ -189,14 +209,6 @@ class Refresher:
         doubted = troubles is not None and troubles.doubts > 0
         await self._note(task, Step("retry" if doubted else "hold", delay_s, troubles or Troubles()))
 
-    def _fold_doubt(self, opened: Opened) -> None:
-        """An intent left open is a request of which nobody knows what became."""
-        found, row = opened.found, opened.row
-        if found is not None and (found.grant, found.generation) == (row.grant, row.generation):
-            opened.troubles.doubts += 1
-            opened.troubles.doubt_ms = opened.troubles.doubt_ms or found.started_ms
-            log.info("%s: an intent of %s was left open", self.provider.name, found.holder)
-
     async def _unsealed(self, account: str, row: Row) -> str:
         place = Place(self.provider.name, account, "refresh", row.grant, row.generation)
         return (await self._tools.vault.unseal(row.refresh, place)).decode()
@@ -212,7 +224,7 @@ class Refresher:
                 now_ms=now_ms,
                 left_s=(opened.row.expires_at_ms - now_ms) / 1000,
                 used_spare=used_spare,
-                has_spare=opened.spare is not None,
+                has_spare=self._spare_may_do(opened),
                 dice=tools.dice.random(),
                 confirm_s=tools.confirm_s,
                 quarantined=self._watch.quarantined,

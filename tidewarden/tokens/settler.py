@@ -5,12 +5,14 @@ What becomes of an answer: sealed, brought to disk in the journal, written back 
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 from tidewarden.config import Provider
 
 from . import policy
 from .answers import Pair
 from .ledger import Opened
+from .peers import Reply
 from .records import Answer
 from .rows import Row, Troubles
 from .tools import Tools
@@ -70,20 +72,34 @@ class Settler:
         # The request may have taken so long, and life counts from before it: a kept token must not be thought to live longer.
         now_ms = opened.now_ms + int(self.provider.timeout_s * 1000)
         tools.cache.keep(f"{name}/{account}", row, now_ms, read=False)
-        await self.store(answer, opened.troubles)
+        # Where the grace lasts into the next refresh, the token that was used now may save the account then.
+        again = pair.refresh_token and self.provider.grace_s * 1000 > due_ms - opened.now_ms
+        previous = replace(old, access=b"", scope="").pack() if again else b""
+        await self.store(answer, previous, opened.troubles)
 
-    async def store(self, answer: Answer, before: Troubles | None = None) -> None:
+    async def store(self, answer: Answer, previous: bytes = b"", before: Troubles | None = None) -> None:
         """
-        Write a journalled answer back; ``before``: the account's troubles until now, as far as they are known.
+        Write a journalled answer back; ``previous``: the row it came from, packed, if its refresh token may be needed again;
+        ``before``: the account's troubles until now, as far as they are known.
 
         Raises what the store raises; the answer stays in the journal then.
         """
+        await self._write(answer, previous, before)
+        self._tools.journal.stored(answer)
+
+    async def adopt(self, reply: Reply) -> None:
+        """Write back what another node found in its journal. Raises what the store raises; that node has it still."""
+        assert reply.answer is not None
+        await self._tools.vault.restore(reply.key_id, reply.key)
+        await self._write(reply.answer, b"", None)
+        self._tools.counts.adopted += 1
+
+    async def _write(self, answer: Answer, previous: bytes, before: Troubles | None) -> None:
         tools = self._tools
         base = (answer.grant, answer.generation)
         word = await tools.ledger.stored(
-            self.queue, answer.account, base, answer.row, answer.due_ms, answer.deadline_ms
+            self.queue, answer.account, base, answer.row, answer.due_ms, answer.deadline_ms, previous
         )
-        tools.journal.stored(answer)
         if word in ("SPARE", "GONE"):
             tools.cache.drop(f"{self.provider.name}/{answer.account}")
         if word == "STORED" and tools.tidings is not None:

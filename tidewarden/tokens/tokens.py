@@ -13,11 +13,11 @@ from random import Random
 from typing import Any, TypeVar
 
 from tidewarden import errors
-from tidewarden.clock import Clock, sleep
+from tidewarden.clock import Clock
 from tidewarden.config import Config, Provider
 from tidewarden.queue import Queues
 
-from . import accounts, importing, policy
+from . import accounts, importing, peers, policy
 from .cache import Cache
 from .custody import Custody
 from .events import Call
@@ -32,14 +32,12 @@ from .pool import Pool, figures
 from .reader import Reader, Token
 from .shelf import Shelf
 from .tools import Counts, Tools
+from .unstored import Unstored
 from .vault import Vault, open_vault
 
 log = logging.getLogger("tidewarden.tokens")
 
 Part = TypeVar("Part")
-
-REPLAY_S = 2.0
-REPLAY_MAX = 500
 
 
 class Tokens:
@@ -63,12 +61,14 @@ class Tokens:
         confirm_s: float = policy.CONFIRM_S,
         script: RunScript | None = None,
         connected: Callable[[], bool] = lambda: True,
+        cluster_secret: str = "",
     ) -> None:
         """
         Args:
             call: sends one command to the store, for what is the cluster's and of no shard.
             script: runs a token script and returns when its write is as durable as the store can make it;
                 ``queues.script`` when absent.
+            cluster_secret: by which nodes ask each other for answers; empty: nobody is asked, and nobody answered.
             connected: whether the store is, as far as is known: while it is not, nobody need wait for it to say so.
         """
         self._config = config
@@ -92,9 +92,11 @@ class Tokens:
         self._reader: Reader | None = None
         self._grants: Grants | None = None
         self._running: asyncio.Task[None] | None = None
-        self._storing: set[tuple[str, str]] = set()
         self._cache = Cache(config.tokens.cache_max, clock)
         self._connected = connected
+        self._mac = peers.mac_of(cluster_secret) if cluster_secret else None
+        self._peers = peers.Peers(config, self._mac)
+        self._unstored: Unstored | None = None
         self.counts = Counts()
 
     # --- life
@@ -118,7 +120,7 @@ class Tokens:
         await self._custody.start()
         tools = Tools(
             self._queues, self._ledger, self._vault, self._journal, self._exchange, self._clock, self._dice,
-            self.counts, self._on_settled, self._cache, self._storing, self._confirm_s, self._outlets.tidings,
+            self.counts, self._on_settled, self._cache, self._peers, self._confirm_s, self._outlets.tidings,
         )  # fmt: skip
         for name, provider in self._config.providers.items():
             if provider.unconfirmed:
@@ -128,7 +130,8 @@ class Tokens:
                 )  # fmt: skip
             await self._queues.settings(self._queue_of[name])  # reads it, or makes it
             self._pools[name] = Pool(provider, self._queue_of[name], tools)
-        await self._replay()
+        self._unstored = Unstored(tools, self._pools, self._mac)
+        await self._unstored.replay()
 
     async def run(self) -> None:
         """Refresh what falls due on this node until cancelled or stopped; what is under way is finished, 5 s at most."""
@@ -137,7 +140,7 @@ class Tokens:
             async with asyncio.TaskGroup() as group:
                 for pool in self._pools.values():
                     group.create_task(pool.run())
-                group.create_task(self._replay_forever())
+                group.create_task(self._opened(self._unstored).run())
                 for job in (*self.custody.jobs(), *self._outlets.jobs()):
                     group.create_task(job())
         finally:
@@ -156,32 +159,11 @@ class Tokens:
             await self._custody.stop()
         await self._journal.close()
         await self._exchange.close()
+        await self._peers.close()
 
-    async def _replay_forever(self) -> None:
-        while True:
-            await sleep(self._clock, REPLAY_S)
-            await self._replay()
-            await self._journal.flush()
-
-    async def _replay(self) -> None:
-        """Offer the store what it has not confirmed; it knows by itself what it has."""
-        pools = {pool.queue: pool for pool in self._pools.values()}
-        waiting = [  # Not those whose provider is not configured now (it may be again), nor those on their way.
-            answer
-            for answer in self._journal.pending()
-            if answer.queue in pools and (answer.queue, answer.account) not in self._storing
-        ]
-        for at in range(0, len(waiting), REPLAY_MAX):
-            some = waiting[at : at + REPLAY_MAX]
-            results = await asyncio.gather(
-                *(pools[answer.queue].store(answer) for answer in some), return_exceptions=True
-            )
-            self.counts.replayed += results.count(None)
-            for answer, result in zip(some, results, strict=True):
-                if isinstance(result, errors.Error):
-                    log.warning("an answer of %s waits in the journal: %s", answer.account, result)
-                elif isinstance(result, BaseException):
-                    raise result
+    def answer_peer(self, raw: bytes) -> bytes | None:
+        """The reply to another node's question; None: it is not of this cluster, or this node has not started."""
+        return None if self._unstored is None else self._unstored.answer_peer(raw)
 
     # --- verbs
 
@@ -207,7 +189,14 @@ class Tokens:
         StoreDown: it does not answer, and no living token of the account is known here.
         """
         provider, name = self._known(account)
-        return await self._opened(self._reader).get(provider, self._queue_of[provider.name], name, min_ttl_ms, wait_ms)
+        queue = self._queue_of[provider.name]
+        try:
+            return await self._opened(self._reader).get(provider, queue, name, min_ttl_ms, wait_ms)
+        except errors.Timeout as error:
+            reason = await self._ledger.held_by(queue)
+            if not reason:
+                raise
+            raise errors.Timeout(f"{error}; all accounts of {provider.name} wait: {reason}") from error
 
     async def get_many(
         self, names: Sequence[str], min_ttl_ms: int = 0, wait_ms: int = 0
@@ -251,8 +240,17 @@ class Tokens:
         return await self._listing.page(names, state, count, after)
 
     async def stats(self) -> dict[str, dict[str, int]]:
-        """Accounts by state, per provider; the cost does not grow with their number."""
-        return {name: await self._ledger.stats(queue, SHARDS) for name, queue in sorted(self._queue_of.items())}
+        """
+        Accounts by state, per provider; the cost does not grow with their number. ``held_until_ms``: nothing is sent before
+        that, 0 when nothing holds it back; ``failures``: probes in a row that failed.
+        """
+        found = {}
+        for name, queue in sorted(self._queue_of.items()):
+            view = await self._ledger.gate(queue, "ask", 0, 0, 1)
+            held_ms = view.until_ms if view.failures or view.until_ms > view.now_ms else 0
+            found[name] = await self._ledger.stats(queue, SHARDS)
+            found[name] |= {"failures": view.failures, "held_until_ms": held_ms}
+        return found
 
     @property
     def custody(self) -> Custody:
@@ -268,6 +266,7 @@ class Tokens:
             "spares": counts.spares,
             "lost_rotations": counts.lost_rotations,
             "replayed": counts.replayed,
+            "adopted": counts.adopted,
             "quarantines": dict(counts.quarantines),
             **figures(self._pools),
             "journal_pending": len(self._journal.pending()),

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from tidewarden.clock import Clock
+from tidewarden.config import Config
 from tidewarden.queue import Queues
 
 from . import policy
@@ -16,6 +17,7 @@ from .exchange import Exchange
 from .hosts import Hosts
 from .journal import Journal
 from .ledger import Ledger
+from .peers import Peers
 from .seats import SEATS, Seats
 from .tidings import Tidings
 from .trends import Weather
@@ -39,6 +41,8 @@ class Counts:
     """Accounts whose new refresh token was lost with its answer, for which consent is needed anew."""
     quarantines: Counter[str] = field(default_factory=Counter)
     """Times that a provider's refusals jumped and nobody was declared dead for it."""
+    adopted: int = 0
+    """Answers that were found in another node's journal."""
     replayed: int = 0
     """Answers that came from the journal into the store."""
 
@@ -57,11 +61,14 @@ class Tools:
     counts: Counts
     on_settled: OnSettled
     cache: Cache
-    storing: set[tuple[str, str]] = field(default_factory=set)
-    """Accounts (queue and name) whose answers are on their way into the store."""
+    peers: Peers = field(default_factory=lambda: Peers(Config(), None))
     confirm_s: float = policy.CONFIRM_S
     tidings: Tidings | None = None
     """Hears what becomes of accounts and providers."""
+    storing: set[tuple[str, str]] = field(default_factory=set)
+    """Accounts (queue and name) whose answers are on their way into the store."""
+    asking: set[tuple[str, str]] = field(default_factory=set)
+    """Accounts (queue and name) that a request of this node is, or may be, under way for."""
     weather: Weather = field(default_factory=Weather)
     seats: Seats = field(default_factory=lambda: Seats(SEATS))
     hosts: Hosts = field(default_factory=Hosts)

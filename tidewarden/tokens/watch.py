@@ -14,6 +14,8 @@ from .trends import Breaker, Jump
 
 log = logging.getLogger("tidewarden.tokens")
 
+ODD_MAX = 10_000
+
 
 class Watch:
     """Breaker, gate and the share of refusals of one provider's client on this node."""
@@ -25,9 +27,16 @@ class Watch:
         self.jump = Jump()
         self.gate = Gate(provider, queue, tools.queues, tools.ledger, tools.clock, tools.dice, lease_ms, tools.tidings)
         self._quarantined = False
+        self._well = 0
+        """Refreshes that went well."""
+        self._odd: dict[str, int] = {}
+        """How many had gone well when an account was first told something of the whole client."""
 
-    def note(self, verdict: Verdict) -> Verdict:
-        """Take a verdict in; it comes back as our own network's if no provider at all can be reached."""
+    def note(self, account: str, verdict: Verdict) -> Verdict:
+        """
+        Take a verdict in. It comes back as our own network's if no provider at all can be reached, and as the account's if that one is
+        told again what would concern the whole client, while others were refreshed in between.
+        """
         tools, now = self._tools, self._tools.clock.monotonic()
         tools.counts.refreshes[self._name, verdict.outcome] += 1
         if self.breaker.note(verdict.answered, now):
@@ -36,6 +45,14 @@ class Watch:
         if verdict.scope == "ok" or verdict.outcome == "invalid_grant":
             self.jump.note(verdict.scope != "ok", now)
             self._say_quarantine()
+        if verdict.scope == "ok":
+            self._well += 1
+        elif verdict.scope == "client":
+            before = self._odd.setdefault(account, self._well)
+            if self._well > before:
+                return replace(verdict, scope="account")
+            if len(self._odd) > ODD_MAX:
+                self._odd.clear()
         if not verdict.answered and verdict.scope == "provider" and tools.weather.ours(now):
             return replace(verdict, scope="ours")
         return verdict

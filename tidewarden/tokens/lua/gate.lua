@@ -6,6 +6,7 @@
 -- half a minute, and to twice that, where it is forgotten, within another minute.
 -- KEYS    1 the shard  2 the view
 -- ARGV    3 ask: 4 requests wanted, 5 the most of them a second, in thousandths (0: any), 6 how long a probe may take, ms
+--           back: 4 requests that were granted and not sent, 5 as above
 --           trip: 4 the reason    slow: 4 ms to wait, 5 what went a second just now, in thousandths    recover
 -- RETURNS {granted, ms to wait, it is a probe 0|1, failures, until ms, since ms, rate, reason, something changed for all 0|1, now ms}
 open()
@@ -30,8 +31,10 @@ local function grow()
   put('rate', rate >= math.max(2 * g.ceiling, FREE_MIN) and 0 or math.floor(rate))
 end
 
+local function rate_of(most) return g.rate > 0 and most > 0 and math.min(g.rate, most) or math.max(g.rate, most) end
+
 local function grant(wanted, most)
-  local rate = g.rate > 0 and most > 0 and math.min(g.rate, most) or math.max(g.rate, most)
+  local rate = rate_of(most)
   if rate == 0 then granted = wanted return end
   local each, now_us = 1000000000 / rate, now * 1000
   local spent = math.max(g.spent, now_us - math.max(BURST_US, each))
@@ -52,6 +55,9 @@ if verb == 'ask' then
     grow()
     grant(wanted, most)
   end
+elseif verb == 'back' then
+  local rate = rate_of(int(5, 'rate', 0, NEVER))
+  if rate > 0 then put('spent', math.max(0, g.spent - int(4, 'requests', 0, 100000) * 1000000000 / rate)) end
 elseif verb == 'trip' then
   if g.failures == 0 or g.until_ms <= now then -- else one of those that were under way when it closed: nothing new
     if g.failures == 0 then

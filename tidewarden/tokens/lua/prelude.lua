@@ -1,7 +1,7 @@
 -- accounts: what lies beside the tasks of a token queue's shard. Put between the shared files and every script of this folder.
 --   accounts         hash account -> row (see tokens/rows.py; only its head is read here)
 --   account_intents  hash account -> grant 4, generation 4, started_ms 6, until_ms 6, fingerprint 8, lease 8, holder
---   account_spares   hash account -> a row whose grant or generation no longer fitted when it came
+--   account_spares   hash account -> a row whose grant or generation no longer fitted when it came, or the one before, where a used token works on
 --   account_troubles hash account -> what refreshing it met with since its last success (msgpack, Python's alone)
 --   account_failing  zset account by next try     account_dead  zset account by time of death
 --   account_lost     set of the dead whose refresh token was lost with an answer     account_gate  see gate.lua; first shard only
