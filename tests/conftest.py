@@ -17,6 +17,7 @@ from typing import Any
 import hypothesis
 import pytest
 import redis
+import typer.testing
 from cluster_servers import ClusterSet, cluster_set
 from desk import CLUSTER, Desk, loading, queue_scripts
 from shard_audit import audit_store
@@ -32,6 +33,8 @@ from tidewarden.store import scripts as store_scripts
 
 # redis-py parses its own package's metadata for every connection, which takes longer than connecting to a socket.
 redis.utils.get_lib_version = functools.cache(redis.utils.get_lib_version)
+# And typer's runner builds the parsers of all verbs anew for every call.
+typer.testing._get_command = functools.cache(typer.testing._get_command)
 
 
 def pytest_collection_finish() -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tidewarden.config import (
+    NEXT_KEYS,
     SECRET_KEYS,
     SECTIONS,
     Config,
@@ -82,11 +83,11 @@ def test_config_toml_shows_every_setting_with_its_default() -> None:
     commented = tomllib.loads("\n".join(re.findall(r"(?m)^# ((?:\[|[a-z_]+ = ).*)$", text)))
     assert set(commented["users"][0]) == keys(User)
     shown = commented["providers"]["example"]
-    assert set(shown) - set(SECRET_KEYS) == keys(Provider)
+    assert set(shown) - set(SECRET_KEYS) - set(NEXT_KEYS) == keys(Provider)
     for field in dataclasses.fields(Provider):
-        if field.name in shown and field.default:
+        if field.name in shown and field.default and field.default is not dataclasses.MISSING:
             assert shown[field.name] == field.default, field.name
-    assert all(key in text for key in SECRET_KEYS)
+    assert all(key in text for key in SECRET_KEYS + NEXT_KEYS[:2])
 
 
 def test_environment_overrides_the_file_and_flags_override_both(write: Write) -> None:

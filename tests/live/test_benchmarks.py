@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[2]
     [
         "cycle --seconds 2 --connections 2",
         "batches --seconds 1 --batch 10",
+        pytest.param("cycle --durability quorum --seconds 2 --connections 2", marks=pytest.mark.soak),
         pytest.param("burst --connections 10000", marks=pytest.mark.soak),
         pytest.param("memory --tasks 2000", marks=pytest.mark.soak),
         pytest.param("flat --tasks 2000 --beside 1000 --seconds 2", marks=pytest.mark.soak),

@@ -90,7 +90,7 @@ def reason(node: Node) -> str:
     return str(answer.json()["reason"])
 
 
-@pytest.mark.parametrize("scene", ["valkey", "redis"], indirect=True)
+@pytest.mark.parametrize("scene", ["valkey", pytest.param("redis", marks=pytest.mark.soak)], indirect=True)
 def test_each_is_said_and_survived(scene: Cluster, tmp_path: Path) -> None:
     node = scene.nodes["n0"]
     taken: list[Any] = []

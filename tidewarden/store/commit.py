@@ -11,6 +11,7 @@ a time and the next gathers meanwhile: it costs round trips per group, not per w
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import re
 from collections import deque
@@ -240,13 +241,12 @@ class Commit:
         replies = [await self._written()]
         replies += [self._send(command) for command, _ in self._waits]
         replies.append(self._send(INFO))
-        answers = await asyncio.gather(
-            *replies, return_exceptions=True
-        )  # all of them: one group is under way at a time
-        for answer in answers:
-            if isinstance(answer, BaseException):
-                raise answer
-        there, *counts, info = list[Any](answers)
+        with contextlib.suppress(Error):
+            await replies[-1]  # the others were answered, or lost, before
+        for reply in replies:
+            if (error := reply.exception()) is not None:
+                raise error
+        there, *counts, info = (reply.result() for reply in replies)
         if link.reconnects != connects:
             raise StoreDown("the connection was lost meanwhile")
         if not there:  # nothing was written, so the waits vouch for nothing

@@ -17,7 +17,7 @@ NO_PERMISSION = ("ACL failure in script", "The user executing the script can't")
 
 
 class Refused(StoreDown):
-    """The store is connected and will not do it now; the message is in its own words. Nothing was done."""
+    """The store is connected and will not do it now; the message is in its own words."""
 
 
 class NotRun(Refused):
