@@ -70,3 +70,12 @@ def test_the_collector_runs_rarely_and_passes_over_what_is_built() -> None:
         "calm_collector(); assert gc.isenabled() and gc.get_freeze_count() > 0 and gc.get_threshold()[0] >= 10_000\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
+def test_no_core_is_dumped_and_no_neighbour_reads_the_memory() -> None:
+    script = (
+        "import ctypes, resource; from tidewarden.process import keep_memory_private\n"
+        "keep_memory_private(); assert resource.getrlimit(resource.RLIMIT_CORE) == (0, 0)\n"
+        "assert ctypes.CDLL(None).prctl(3, 0, 0, 0, 0) == 0\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)

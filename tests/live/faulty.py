@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ from live.network import missing as missing_network
 from live.proxy import Proxy
 
 FAKETIME = next(iter(sorted(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))), None)
-CLAIM = re.compile(r"leading under epoch (\d+) as (\S+)")
 MARGIN_S, LIFE_S = 16.5, 20
 DISK_BYTES, LOG_BYTES = 32 * 2**20, 2**20
 
@@ -134,15 +132,6 @@ class FaultyCluster(Cluster):
                 node.thaw()
             if not node.running:
                 node.start()
-
-    def claims(self) -> list[tuple[int, str]]:
-        """Every epoch under which a node says that it led, and as whom, by the nodes' logs."""
-        return [
-            (int(found[1]), found[2])
-            for node in self.nodes.values()
-            for line in node.messages()
-            if (found := CLAIM.search(line))
-        ]
 
     def close(self, show: bool) -> None:
         super().close(show)

@@ -15,7 +15,7 @@ import pytest
 from live.counting_provider import CountingProvider, provided
 from live.faults import CATALOGUE, Storm, healed
 from live.faulty import LIFE_S, FaultyCluster
-from live.harness import CLUSTER, Node, background, serving, until_async
+from live.harness import CLUSTER, Cluster, Node, background, serving, until_async
 from live.history import epochs, generations, lease_numbers, lost_puts, old_numbers, ticks
 from live.workload import BEATS, JOBS, LATEST, SCHEDULES, TICK_MS, Workload
 
@@ -81,12 +81,14 @@ async def all_goes_on(storm: Storm, workload: Workload) -> None:
     await until_async(ticked, CALM_S, 0.2, what="both schedules tick")
 
 
-def ids_left(cluster: FaultyCluster, queue: str) -> set[str]:
-    """The ids of all tasks that lie in a queue of one shard."""
+def ids_left(cluster: Cluster, queue: str, shards: int = 1) -> set[str]:
+    """The ids of all tasks that lie in a queue."""
     found: set[str] = set()
-    with cluster.valkey.client() as store:
-        for key in store.scan_iter(f"{{{CLUSTER}:{queue}:0}}:tasks*", count=1000):
-            found |= {one.decode() for one in store.hkeys(key)}
+    for shard in range(shards):
+        prefix = f"{{{CLUSTER}:{queue}:{shard}}}"
+        with cluster.valkey.client(prefix) as store:
+            for key in store.scan_iter(f"{prefix}:tasks*", count=1000):
+                found |= {one.decode() for one in store.hkeys(key)}
     return found
 
 

@@ -2,7 +2,8 @@
 
 from tidewarden.cluster.nodes import Nodes, Registration
 from tidewarden.cluster.reaper import Reaper
+from tidewarden.cluster.shard_clocks import ShardClocks
 from tidewarden.cluster.store_clock import StoreClock
 from tidewarden.cluster.term import Term
 
-__all__ = ["Nodes", "Reaper", "Registration", "StoreClock", "Term"]
+__all__ = ["Nodes", "Reaper", "Registration", "ShardClocks", "StoreClock", "Term"]

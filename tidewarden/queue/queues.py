@@ -28,15 +28,23 @@ from tidewarden.queue.task import (
     check_payload,
     check_range,
 )
-from tidewarden.store import Link, Scripts
+from tidewarden.store import Scripts
 from tidewarden.store.commits import Commits
+from tidewarden.store.route import Route
 
 
 class Queues(Plain):
     """Every verb of the queues. Results come as futures or coroutines; all raise :mod:`tidewarden.errors`."""
 
     def __init__(
-        self, config: Config, link: Link, scripts: Scripts, clock: Clock, *, views: bool, commits: Commits | None = None
+        self,
+        config: Config,
+        link: Route,
+        scripts: Scripts,
+        clock: Clock,
+        *,
+        views: bool,
+        commits: Commits | None = None,
     ) -> None:
         super().__init__(config, link, scripts, clock, views=views, commits=commits)
         self._turn: dict[str, int] = {}

@@ -176,7 +176,7 @@ class Upkeep(Topics):
         raw, old = await self._stored(queue)  # another node may have changed it a moment ago
         strategies = (*STRATEGIES, *self._strategies)
         new = changed(old, values, refusal=self.commits.refusal, strategies=strategies)
-        firm = self.commits.firm(self._link, new.durability)
+        firm = self.commits.firm(self._link, new.durability, f"{{{self.cluster}}}")
         cut = [name for name in ("shards", "strategy") if getattr(new, name) != getattr(old, name)]
         if cut:
             new = msgspec.structs.replace(new, layout=old.layout + 1)
