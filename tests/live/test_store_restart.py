@@ -105,7 +105,7 @@ async def test_the_store_is_killed_and_comes_back(nodes: Cluster) -> None:
             f"away for {back - killed:.1f} s; puts OK again {time.monotonic() - back:.2f} s after it, view {nodes.valkey.view}"
         )
         assert nodes.valkey.view == 2
-        assert leader.say("T.GET", "p/a")[4] == "fresh", "never from memory while the store answers"
+        until(lambda: leader.say("T.GET", "p/a")[4] == "fresh", what="never from memory while the store answers")
         everywhere[0].say("Q.PUT", f"waited-{everywhere[2].name}", "at last", "ID", "w2")
         rows = await asyncio.wait_for(asyncio.gather(*waiting), 10)
         assert [row[1] for (row,) in rows] == ["w0", "w1", "w2"], "takes that waited through it all"
