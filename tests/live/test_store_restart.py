@@ -66,7 +66,7 @@ async def test_the_store_is_killed_and_comes_back(nodes: Cluster) -> None:
         for client, node in zip(waiters, everywhere, strict=True)
     ]
     for node in everywhere:
-        await until_async(lambda node=node: node.metric("tidewarden_node_waiting_takes") >= 1, what="a take waits")
+        await until_async(lambda node=node: node.metric("tidewarden_resp_waiting") >= 1, what="a take waits")
     jobs = [traffic.produce(node) for node in everywhere] + [traffic.consume(node) for node in everywhere]
     async with background(*jobs):
         await until_async(lambda: len(traffic.put) > 200, what="tasks flow")
