@@ -296,6 +296,15 @@ class RecordingLocks:
         return [{"name": "a"}], "next"
 
 
+class RecordingSteering:
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+
+    async def transfer(self, node: str | None) -> str:
+        self.calls.append(("transfer", node))
+        return node or "n1"
+
+
 class FixedCluster:
     def __init__(self) -> None:
         self.seen = {

@@ -181,8 +181,6 @@ async def test_three_members_have_one_leader_and_a_new_one_when_it_dies(group: C
             assert first.peer_heard_s(raft.name) < 1
             with pytest.raises(NoLeader, match="does not lead"):
                 await raft.claim(1, 0)
-            with pytest.raises(NoLeader):
-                await raft.transfer(None)
 
     await trio.end(first.name)
     second = await trio.elected()
@@ -226,9 +224,14 @@ async def test_leadership_is_handed_over_on_request_and_at_a_planned_end(group: 
     heir = next(raft for raft in trio.running.values() if raft is not first)
     with pytest.raises(NotFound):
         await first.transfer("n9")
-    await first.transfer(first.name)
-    await first.transfer(heir.name)
+    assert await first.transfer(first.name) == first.name
+    assert await first.transfer(heir.name) == heir.name
     assert await trio.elected() is heir
+    assert await first.transfer(first.name) == first.name, "whoever leads is asked"
+    assert await trio.elected() is first
+    heir = trio.running[await first.transfer(None)]
+    assert await trio.elected() is heir
+    assert heir is not first
     term, started = heir.term, time.monotonic()
     await trio.end(heir.name, gracefully=True)
     await wait_for(lambda: any(raft.is_leader() for raft in trio.running.values()))

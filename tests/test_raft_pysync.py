@@ -23,7 +23,7 @@ from pysyncobj.encryptor import getEncryptor
 from tidewarden.clock import SystemClock
 from tidewarden.config import Cluster, Config, Node
 from tidewarden.config import Raft as RaftSection
-from tidewarden.raft import Raft, pysync
+from tidewarden.raft import Raft, files, pysync
 from tidewarden.raft.member import link_password
 
 pytestmark = pytest.mark.live
@@ -166,33 +166,12 @@ async def test_a_hostile_pickle_runs_no_code(member: Callable[..., Any], tmp_pat
 async def test_without_the_whitelist_the_same_pickle_would_run(tmp_path: Path) -> None:
     flag = tmp_path / "harmed"
     data = pickle.dumps(Harm(flag), 2)
-    for read in (pysyncobj.pickle.loads, pysyncobj.journal.loads, pysync.loads):
+    for read in (pysyncobj.pickle.loads, pysyncobj.journal.loads, files.loads):
         with pytest.raises(pickle.UnpicklingError, match=r"posix\.mkdir is not allowed"):
             read(data)
     assert not flag.exists()
     pickle.loads(data)
     assert flag.exists()
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"c__builtin__\neval\n(V1+1\ntR.",
-        b"c_codecs\nencode\n(V1\nVzlib\ntR.",
-        b"c__builtin__\nbytes\n(I1000000000\ntR.",
-        b"cpysyncobj.syncobj\nSyncObj\n.",
-        b"",
-    ],
-)
-def test_what_the_whitelist_does_not_know_is_refused(data: bytes) -> None:
-    with pytest.raises((pickle.UnpicklingError, TypeError, EOFError)):
-        pysync.loads(data)
-
-
-def test_what_the_library_sends_and_stores_is_read() -> None:
-    nodes = {pysync.TCPNode("127.0.0.1:1")}
-    for value in (b"", b"\xff\x00", "ü", None, True, 2**60, 1.5, {"type": "x", "entries": [(b"a", 1, 2)]}, nodes):
-        assert pysync.loads(pysyncobj.pickle.dumps(value)) == value
 
 
 @pytest.mark.parametrize(

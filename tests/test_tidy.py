@@ -40,6 +40,7 @@ ROOM_OF = {
     "health": "daemon",
     "process": "daemon",
     "participant": "daemon",
+    "foreground": "daemon",
     "front": "daemon",
     "fronts": "daemon",
     "cluster_secret": "config",
@@ -66,7 +67,9 @@ TESTED_IN = {
     "cli_schedule": "test_cli_queue",
     "raft_steady": "test_raft_sim_regressions",  # each rule is shown by what the library does without it
     "raft_questions": "test_raft_member",  # needs a thread to ask
+    "raft_steering": "test_raft_member",
     "health": "test_failover",
+    "foreground": "test_failover",  # what a whole node does when it is told to end
     "front": "test_fronts",  # a process of its own
     "participant": "test_fronts",
     "queue_upkeep": "test_queue_mend",

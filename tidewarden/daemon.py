@@ -12,24 +12,19 @@ import contextlib
 import dataclasses
 import functools
 import logging
-import signal
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import uvloop
-
-from tidewarden import __version__
-from tidewarden import log as logs
-from tidewarden.clock import Clock, SystemClock
+from tidewarden.clock import Clock
 from tidewarden.cluster import Nodes, Reaper, Term
 from tidewarden.cluster_secret import cluster_secret
 from tidewarden.config import Config, is_loopback
-from tidewarden.errors import ConfigError, Error, StoreDown
+from tidewarden.errors import ConfigError, Error
 from tidewarden.fronts import Fronts
 from tidewarden.health import Health
 from tidewarden.participant import Participant, heard_error
-from tidewarden.process import calm_collector, raise_file_limit
+from tidewarden.process import calm_collector
 from tidewarden.queue.locks import Locks
 from tidewarden.raft import Raft
 from tidewarden.scheduler.schedules import Schedules
@@ -228,7 +223,9 @@ class Daemon(Participant):
             self.store_clock,
         )  # fmt: skip
         locks = Locks(self.queues, wait_max_ms=config.limits.wait_ms, waiting_max=config.limits.waiting_max)
-        self.resp = resp = RespServer(config, self.queues, self.tokens, self.schedules, health, clock, users, locks)
+        self.resp = resp = RespServer(
+            config, self.queues, self.tokens, self.schedules, health, clock, users, locks, self.raft
+        )
         self.fronts = fronts = Fronts(config, clock, resp, self._register)
         resp.others = lambda: fronts.stats("resp")
         health.processes = fronts
@@ -283,38 +280,10 @@ class Daemon(Participant):
 
     async def _hand_over(self) -> None:
         """Let another lead before anything here is drained: nobody would sweep for as long as that takes."""
+        if not self.raft.is_leader():
+            return
         try:
             async with asyncio.timeout(HAND_OVER_S):
                 await self.raft.transfer(None)
         except (Error, TimeoutError) as error:
             log.debug("nobody was there to hand leadership to: %s", error)
-
-
-async def _main(config: Config, read: Callable[[], Config]) -> None:
-    raise_file_limit()
-    daemon = Daemon(config, SystemClock())
-    loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGHUP, daemon.reload, read)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, daemon.stopping.set)
-    await daemon.run()
-
-
-def main(config: Config, read: Callable[[], Config]) -> None:
-    """
-    Run one node in the foreground until SIGINT or SIGTERM; SIGHUP has it ``read`` the configuration again for its users.
-
-    Raises: ConfigError: what stops the start, every reason that was found.
-    """
-    try:
-        logs.setup(config)
-    except OSError as error:
-        found = f"found {config.node.data_dir!r}: {error.strerror or error}"
-        raise ConfigError([f"node.data_dir: {found}; allowed: a folder this process may write"]) from None
-    log.info("tidewarden %s, node %s, data in %s", __version__, config.node.name, config.node.data_dir)
-    try:
-        uvloop.run(_main(config, read))
-    except StoreDown as error:
-        raise ConfigError([f"store.url: {error}"]) from None
-    finally:
-        log.info("ended")

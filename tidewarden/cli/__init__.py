@@ -6,7 +6,7 @@ import importlib
 
 import typer
 
-from . import doctor, lock, node, queue, sandbox, schedule, status, token, version, worker
+from . import cluster, doctor, lock, node, queue, sandbox, schedule, status, token, version, worker
 from .connection import EXIT_CODES
 
 app = typer.Typer(
@@ -35,6 +35,7 @@ _up()
 app.command("node")(node.node)
 app.command("status")(status.status)
 app.command("doctor")(doctor.doctor)
+app.add_typer(cluster.app, name="cluster")
 app.add_typer(queue.app, name="queue")
 app.add_typer(token.app, name="token")
 app.add_typer(schedule.app, name="schedule")

@@ -57,10 +57,10 @@ def node(
     if check:
         _report(loaded, as_json)
         return
-    from tidewarden import daemon  # its rooms take a second to import, which --check and --help need not wait for
+    from tidewarden import foreground  # its rooms take a second to import, which --check and --help need not wait for
 
     try:
-        daemon.main(loaded, functools.partial(load, str(config) if config else None, os.environ, flags))
+        foreground.main(loaded, functools.partial(load, str(config) if config else None, os.environ, flags))
     except ConfigError as error:
         raise _problems(error, as_json) from None
 

@@ -15,10 +15,11 @@ from typing import Any
 
 from tidewarden.clock import Clock, sleep
 from tidewarden.config import Config
-from tidewarden.errors import BadArg, ConfigError, Draining, Internal, NoLeader, NotFound, Timeout
+from tidewarden.errors import BadArg, ConfigError, Draining, Internal, NoLeader
 
 from . import decide, folder, pysync
 from .questions import Questions
+from .steering import Steering
 from .ticker import Ticker
 
 logger = logging.getLogger("tidewarden.raft")
@@ -57,6 +58,9 @@ class Raft:
         self._beating: asyncio.Task[None] | None = None
         self._waiters: set[asyncio.Future[None]] = set()
         self._questions = Questions(self._times.claim_s)
+        self._steering = Steering(
+            self.name, self._questions, self._times, clock, self.leader, lambda: list(self._addresses)
+        )
         self._told: tuple[object, ...] = ()
 
     async def start(self) -> None:
@@ -226,33 +230,13 @@ class Raft:
             raise NoLeader("This node ceased to lead while its claim was committed.")
         return epoch
 
-    async def transfer(self, node: str | None) -> None:
+    async def transfer(self, node: str | None) -> str:
         """
-        Hand leadership to the member ``node`` (``None``: to the one most caught up) and wait until it is given up.
+        Have the member ``node`` lead (``None``: another), whoever leads now. Returns: the new leader's name.
 
-        Raises: NoLeader: this node does not lead. NotFound: no such member. Timeout: it did not take over.
+        Raises: NoLeader, NotFound, Timeout: see :class:`Steering`. Draining.
         """
-        if not self.is_leader():
-            raise NoLeader("This node does not lead.")
-        if node == self.name:
-            return
-        if node is not None and node not in self._addresses:
-            raise NotFound(f"There is no member {node!r}; there are {', '.join(sorted(self._addresses))}.")
-        if len(self._addresses) == 1:
-            raise NotFound("There is no other member.")
-        limit_s = 2 * self._times.election_max_s
-        until = self._clock.monotonic() + limit_s
-        reason = pysync.SUCCESS
-        while self.is_leader() and self._clock.monotonic() < until:
-            reason = await self._questions.ask(self._ticker, lambda voter: voter.hand_over(node))
-            if reason == pysync.SUCCESS:
-                break
-            await sleep(self._clock, self._times.heartbeat_s)
-        while self.is_leader():
-            if self._clock.monotonic() >= until:
-                why = pysync.REASONS.get(reason, "it did not stand for election")
-                raise Timeout(f"{node or 'Another member'} did not take over within {limit_s:g} s: {why}.")
-            await sleep(self._clock, self._times.tick_s)
+        return await self._steering.transfer(self._ticker, node)
 
     # Between the loop and the thread.
 

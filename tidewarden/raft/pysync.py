@@ -1,6 +1,6 @@
 """
-PySyncObj 0.3.17 as we use it: its wire, its files, and one member. Its rules are in ``steady``; these two files alone
-touch its private names.
+PySyncObj 0.3.17 as we use it: its wire, and one member. Its files are in ``files``, its rules in ``steady``; these three
+alone touch its private names.
 
 Importing it guards the library for the whole process: pickles are read by a whitelist, frames have a longest length,
 dead links are noticed, and a ``.meta`` that cannot be read is an error instead of a forgotten vote.
@@ -9,19 +9,14 @@ Everything here runs in the tick thread; nothing here knows asyncio.
 
 from __future__ import annotations
 
-import gzip
-import io
 import logging
 import os
-import pickle
 import socket
 import struct
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import IO, Any, ClassVar
+from typing import Any, ClassVar
 
-import pysyncobj.journal
-import pysyncobj.pickle
 import pysyncobj.tcp_server
 import pysyncobj.transport
 from pysyncobj import FAIL_REASON, SyncObjConf, replicated
@@ -32,6 +27,7 @@ from pysyncobj.transport import TCPTransport
 
 from tidewarden.clock import Clock
 
+from . import files
 from .decide import Facts, Sighting, State, Times
 from .steady import FOLLOWER, Steady, library_now
 
@@ -49,6 +45,8 @@ COMPLAINT_S = 10.0
 """Seconds between two log lines about strangers at the port."""
 
 SUCCESS: int = FAIL_REASON.SUCCESS
+REQUEST_DENIED: int = FAIL_REASON.REQUEST_DENIED
+MISSING_LEADER: int = FAIL_REASON.MISSING_LEADER
 REASONS: dict[int, str] = {
     FAIL_REASON.QUEUE_FULL: "too many proposals wait",
     FAIL_REASON.MISSING_LEADER: "no leader is known",
@@ -59,84 +57,6 @@ REASONS: dict[int, str] = {
     FAIL_REASON.UNKNOWN_OUTCOME: "its outcome is unknown",
 }
 STATES: tuple[State, State, State] = ("follower", "candidate", "leader")
-
-
-def _text_as_bytes(text: str, encoding: str) -> bytes:
-    """What protocol 2 calls to make bytes; the real ``_codecs.encode`` would run any codec that is named."""
-    if encoding != "latin1":
-        raise pickle.UnpicklingError(f"the encoding {encoding!r} is not allowed")
-    return text.encode("latin-1")
-
-
-def _no_bytes() -> bytes:
-    """What protocol 2 calls to make ``b''``; the real ``bytes`` would take any length."""
-    return b""
-
-
-ALLOWED: dict[tuple[str, str], Any] = {
-    ("_codecs", "encode"): _text_as_bytes,
-    ("__builtin__", "bytes"): _no_bytes,
-    ("__builtin__", "set"): set,
-    ("builtins", "set"): set,
-    ("pysyncobj.node", "Node"): Node,
-    ("pysyncobj.node", "TCPNode"): TCPNode,
-}
-
-
-class Unpickler(pickle.Unpickler):
-    """Builds plain values, and of classes only what PySyncObj itself sends and stores."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        try:
-            return ALLOWED[module, name]
-        except KeyError:
-            raise pickle.UnpicklingError(f"{module}.{name} is not allowed") from None
-
-
-def loads(data: bytes | str) -> Any:
-    """Read one pickle. Raises: anything that garbage can make :mod:`pickle` raise; runs nothing."""
-    return Unpickler(io.BytesIO(data.encode() if isinstance(data, str) else data)).load()
-
-
-def load(file: IO[bytes] | gzip.GzipFile) -> Any:
-    """Read one pickle from ``file``. As :func:`loads`."""
-    return Unpickler(file).load()
-
-
-class MetaStorer(pysyncobj.journal.MetaStorer):  # type: ignore[misc]  # the library has no types
-    """Term and vote beside the journal; on the disk before anybody hears of them, and garbage is not taken for nothing."""
-
-    _stored: Any = None
-
-    def getMeta(self) -> Any:
-        path = Path(self.getPath())
-        return loads(path.read_bytes()) if path.exists() else {}
-
-    def storeMeta(self, meta: Any) -> None:
-        if meta == self._stored:
-            return  # the library calls every second, whether anything changed or not
-        path = Path(self.getPath())
-        fresh = path.with_name(path.name + ".tmp")
-        with fresh.open("wb") as file:
-            file.write(pysyncobj.journal.dumps(meta))
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(path)
-        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-        self._stored = dict(meta)
-
-
-class FileJournal(pysyncobj.journal.FileJournal):  # type: ignore[misc]  # the library has no types
-    """The log; its entries are on the disk before the number that says they are there, and both before an answer."""
-
-    def _FileJournal__setLastRecordOffset(self, offset: int) -> None:
-        self.flush()
-        super()._FileJournal__setLastRecordOffset(offset)
-        self.flush()
 
 
 class Connection(TcpConnection):  # type: ignore[misc]  # the library has no types
@@ -409,6 +329,8 @@ class Voter(Steady):
         The lease ends before the question leaves: the others vote for who was asked though they hear a leader.
         """
         answers: list[int] = []
+        if name is not None and name not in self._addresses:
+            return REQUEST_DENIED
         target = None if name is None else self._addresses[name]
         lease_until, self.lease_until = self.lease_until, float("-inf")
         self.transferLeadership(target, lambda _, reason: answers.append(reason))
@@ -417,6 +339,15 @@ class Voter(Steady):
         else:
             self.lease_until = lease_until
         return answers[0]
+
+    def wish(self, name: str | None) -> int:
+        """Have leadership handed to ``name``, here or, when another leads, there. Returns a fail reason, 0 when asked."""
+        leader = self._getLeader()
+        if self.leads():
+            return self.hand_over(name)
+        if leader is None or not self._SyncObj__transport.send(leader, {"type": "wish", "to": name}):
+            return MISSING_LEADER
+        return SUCCESS
 
     def give_up(self) -> None:
         """Hand leadership to whoever can take it and step down at once."""
@@ -470,11 +401,7 @@ def configure(folder: Path, bind: str, password: str, times: Times) -> SyncObjCo
 
 
 def _guard() -> None:
-    for module in (pysyncobj.pickle, pysyncobj.journal):
-        module.loads = loads
-    pysyncobj.pickle.load = load
-    pysyncobj.journal.MetaStorer = MetaStorer
-    pysyncobj.journal.FileJournal = FileJournal
+    files.guard()
     pysyncobj.tcp_server.TcpConnection = pysyncobj.transport.TcpConnection = Connection
 
 

@@ -215,6 +215,11 @@ class Steady(SyncObj):  # type: ignore[misc]  # the library has no types
         if message["term"] == self.raftCurrentTerm and node == self._getLeader():
             self._stand, self._forced_term = True, self.raftCurrentTerm + 1
 
+    def _on_wish(self, node: Node, message: Message) -> None:
+        """Another member was asked to have leadership handed over."""
+        if self._SyncObj__raftState == LEADER:
+            self.hand_over(message["to"])
+
     def _on_stale_term(self, node: Node, message: Message) -> None:
         if message["term"] > self.raftCurrentTerm:
             self.retire(message["term"])
@@ -230,5 +235,6 @@ RULES: dict[str, Callable[[Steady, Node, Message], Message | None]] = {
     "pre_vote": Steady._on_pre_vote,
     "pre_vote_ok": Steady._on_pre_vote_ok,
     "timeout_now": Steady._on_timeout_now,
+    "wish": Steady._on_wish,
     "stale_term": Steady._on_stale_term,
 }

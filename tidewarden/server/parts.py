@@ -123,3 +123,9 @@ class Cluster(Protocol):
     """Who leads, as this node sees it."""
 
     def status(self) -> Mapping[str, Any]: ...
+
+
+class Steering(Protocol):
+    """What changes the cluster."""
+
+    def transfer(self, node: str | None) -> Awaitable[str]: ...

@@ -1,0 +1,26 @@
+"""R.*: what changes the cluster is passed on, and is an administrator's."""
+
+from __future__ import annotations
+
+import server_doubles as doubles
+
+from tidewarden.config import User, hash_generated
+
+
+async def test_transfer_names_a_node_or_none() -> None:
+    async with doubles.Door() as door:
+        line = await door.dial()
+        assert await line.call("R.TRANSFER") == b"n1"
+        assert await line.call("r.transfer", "n2") == b"n2"
+        assert door.steering.calls == [("transfer", None), ("transfer", "n2")]
+        door.server.steering = None
+        assert "takes part in no elections" in str(await line.call("R.TRANSFER"))
+
+
+async def test_it_needs_the_right_to_everything() -> None:
+    user = User(name="ada", secret_hash=hash_generated("pw"), rights=("put",))
+    async with doubles.Door(users=(user,)) as door:
+        line = await door.dial()
+        assert await line.call("AUTH", "ada", "pw") == b"OK"
+        assert str(await line.call("R.TRANSFER")).startswith("DENIED R.TRANSFER needs the right admin")
+        assert door.steering.calls == []

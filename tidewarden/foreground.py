@@ -1,0 +1,50 @@
+"""A node in the foreground: its log, its signals, its end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import Callable
+
+import uvloop
+
+from tidewarden import __version__
+from tidewarden import log as logs
+from tidewarden.clock import SystemClock
+from tidewarden.config import Config
+from tidewarden.daemon import Daemon
+from tidewarden.errors import ConfigError, StoreDown
+from tidewarden.process import raise_file_limit
+
+log = logging.getLogger("tidewarden.daemon")
+
+
+async def _main(config: Config, read: Callable[[], Config]) -> None:
+    raise_file_limit()
+    daemon = Daemon(config, SystemClock())
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGHUP, daemon.reload, read)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, daemon.stopping.set)
+    await daemon.run()
+
+
+def main(config: Config, read: Callable[[], Config]) -> None:
+    """
+    Run one node in the foreground until SIGINT or SIGTERM; SIGHUP has it ``read`` the configuration again for its users.
+
+    Raises: ConfigError: what stops the start, every reason that was found.
+    """
+    try:
+        logs.setup(config)
+    except OSError as error:
+        found = f"found {config.node.data_dir!r}: {error.strerror or error}"
+        raise ConfigError([f"node.data_dir: {found}; allowed: a folder this process may write"]) from None
+    log.info("tidewarden %s, node %s, data in %s", __version__, config.node.name, config.node.data_dir)
+    try:
+        uvloop.run(_main(config, read))
+    except StoreDown as error:
+        raise ConfigError([f"store.url: {error}"]) from None
+    finally:
+        log.info("ended")

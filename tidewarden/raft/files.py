@@ -1,0 +1,103 @@
+"""
+What PySyncObj reads and keeps: its pickles by a whitelist, its log, term and vote on the disk before anybody hears of them.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import pickle
+from pathlib import Path
+from typing import IO, Any
+
+import pysyncobj.journal
+import pysyncobj.pickle
+from pysyncobj.node import Node, TCPNode
+
+
+def _text_as_bytes(text: str, encoding: str) -> bytes:
+    """What protocol 2 calls to make bytes; the real ``_codecs.encode`` would run any codec that is named."""
+    if encoding != "latin1":
+        raise pickle.UnpicklingError(f"the encoding {encoding!r} is not allowed")
+    return text.encode("latin-1")
+
+
+def _no_bytes() -> bytes:
+    """What protocol 2 calls to make ``b''``; the real ``bytes`` would take any length."""
+    return b""
+
+
+ALLOWED: dict[tuple[str, str], Any] = {
+    ("_codecs", "encode"): _text_as_bytes,
+    ("__builtin__", "bytes"): _no_bytes,
+    ("__builtin__", "set"): set,
+    ("builtins", "set"): set,
+    ("pysyncobj.node", "Node"): Node,
+    ("pysyncobj.node", "TCPNode"): TCPNode,
+}
+
+
+class Unpickler(pickle.Unpickler):
+    """Builds plain values, and of classes only what PySyncObj itself sends and stores."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        try:
+            return ALLOWED[module, name]
+        except KeyError:
+            raise pickle.UnpicklingError(f"{module}.{name} is not allowed") from None
+
+
+def loads(data: bytes | str) -> Any:
+    """Read one pickle. Raises: anything that garbage can make :mod:`pickle` raise; runs nothing."""
+    return Unpickler(io.BytesIO(data.encode() if isinstance(data, str) else data)).load()
+
+
+def load(file: IO[bytes] | gzip.GzipFile) -> Any:
+    """Read one pickle from ``file``. As :func:`loads`."""
+    return Unpickler(file).load()
+
+
+class MetaStorer(pysyncobj.journal.MetaStorer):  # type: ignore[misc]  # the library has no types
+    """Term and vote beside the journal; on the disk before anybody hears of them, and garbage is not taken for nothing."""
+
+    _stored: Any = None
+
+    def getMeta(self) -> Any:
+        path = Path(self.getPath())
+        return loads(path.read_bytes()) if path.exists() else {}
+
+    def storeMeta(self, meta: Any) -> None:
+        if meta == self._stored:
+            return  # the library calls every second, whether anything changed or not
+        path = Path(self.getPath())
+        fresh = path.with_name(path.name + ".tmp")
+        with fresh.open("wb") as file:
+            file.write(pysyncobj.journal.dumps(meta))
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(path)
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+        self._stored = dict(meta)
+
+
+class FileJournal(pysyncobj.journal.FileJournal):  # type: ignore[misc]  # the library has no types
+    """The log; its entries are on the disk before the number that says they are there, and both before an answer."""
+
+    def _FileJournal__setLastRecordOffset(self, offset: int) -> None:
+        self.flush()
+        super()._FileJournal__setLastRecordOffset(offset)
+        self.flush()
+
+
+def guard() -> None:
+    """Have the library read and keep things this way, in the whole process."""
+    for module in (pysyncobj.pickle, pysyncobj.journal):
+        module.loads = loads
+    pysyncobj.pickle.load = load
+    pysyncobj.journal.MetaStorer = MetaStorer
+    pysyncobj.journal.FileJournal = FileJournal
