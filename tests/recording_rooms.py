@@ -304,6 +304,14 @@ class RecordingSteering:
         self.calls.append(("transfer", node))
         return node or "n1"
 
+    async def join(self, name: str, address: str) -> int:
+        self.calls.append(("join", name, address))
+        return 4
+
+    async def leave(self, name: str) -> int:
+        self.calls.append(("leave", name))
+        return 5
+
 
 class FixedCluster:
     def __init__(self) -> None:

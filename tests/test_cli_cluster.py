@@ -24,6 +24,7 @@ def status_of(node: Any) -> dict[str, Any]:
         "processes": [],
         "members": {
             "n0": {"address": here, "boot": 5, "store_age_ms": 120, "raft_heard_s": None},
+            "n2": {"address": "127.0.0.1:2", "votes": False, "met": False, "boot": 0, "store_age_ms": -1, "raft_heard_s": None},
             "n1": {"address": "127.0.0.1:1", "boot": 0, "store_age_ms": -1, "raft_heard_s": 12.5},
         },
     }  # fmt: skip
@@ -34,13 +35,18 @@ def test_status_shows_every_member_the_silent_too(run: Run, node: Any) -> None:
     result = run("cluster", "status")
     assert result.exit_code == 0
     rows = {line.split()[0]: line.split() for line in result.stdout.splitlines() if line.split()[:1]}
-    assert rows["n0"][1:3] == ["leader", "7"]
+    assert rows["n0"][1:4] == ["leader", "yes", "7"]
+    assert rows["n2"][1:3] == ["awaited", "no"]
     assert rows["n1"][1] == "silent"
     assert "12.5 s" in " ".join(rows["n1"])
     assert "leader n0, epoch 7, a quorum; store Valkey 9.1.2 at unix:/s, up" in result.stdout
     assert "127.0.0.1:1 does not answer" in result.stderr
     found = json.loads(run("cluster", "status", "--json").stdout)
-    assert [(row["node"], row["role"]) for row in found["nodes"]] == [("n0", "leader"), ("n1", "silent")]
+    assert [(row["node"], row["role"]) for row in found["nodes"]] == [
+        ("n0", "leader"),
+        ("n2", "awaited"),
+        ("n1", "silent"),
+    ]
     assert (found["leader"], found["seen_by"], found["store"]["up"]) == ("n0", "n0", True)
 
 
@@ -51,6 +57,13 @@ def test_transfer_asks_for_a_node_or_for_any(run: Run, node: Any) -> None:
     assert node.asked == [["R.TRANSFER"], ["R.TRANSFER", "n1"]]
     node.answers = {"R.TRANSFER": errors.NotFound("There is no member 'n9'; there are n0.")}
     assert run("cluster", "transfer", "n9").exit_code == 1
+
+
+def test_members_come_and_go(run: Run, node: Any) -> None:
+    node.answers = {"R.JOIN": 4, "R.LEAVE": 5}
+    assert "n3 may join (version 4 of the members): start it with --join" in run("cluster", "join", "n3", "h:1").stdout
+    assert json.loads(run("cluster", "leave", "n3", "--json").stdout) == {"node": "n3", "version": 5}
+    assert node.asked == [["R.JOIN", "n3", "h:1"], ["R.LEAVE", "n3"]]
 
 
 def test_the_others_are_asked_as_the_same_user() -> None:

@@ -7,7 +7,7 @@ import pickle
 import pysyncobj.pickle
 import pytest
 
-from tidewarden.raft import files, pysync
+from tidewarden.raft import files, wire
 
 
 @pytest.mark.parametrize(
@@ -26,6 +26,6 @@ def test_what_the_whitelist_does_not_know_is_refused(data: bytes) -> None:
 
 
 def test_what_the_library_sends_and_stores_is_read() -> None:
-    nodes = {pysync.TCPNode("127.0.0.1:1")}
+    nodes = {wire.TCPNode("127.0.0.1:1")}
     for value in (b"", b"\xff\x00", "ü", None, True, 2**60, 1.5, {"type": "x", "entries": [(b"a", 1, 2)]}, nodes):
         assert files.loads(pysyncobj.pickle.dumps(value)) == value

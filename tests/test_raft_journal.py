@@ -116,6 +116,7 @@ def test_term_and_vote_are_on_the_disk_before_they_are_told(tmp_path: Path, monk
     monkeypatch.setattr(os, "fsync", synced)
     monkeypatch.setattr(Path, "replace", replaced)
     file = pysyncobj.journal.FileJournal(str(tmp_path / "raft.journal"))
+    steps.clear()
     file.setCurrentTerm(3, "n1:1")
     assert steps == ["file", "replace", "folder"]
     file.setRaftCommitIndex(7)

@@ -17,6 +17,15 @@ async def test_transfer_names_a_node_or_none() -> None:
         assert "takes part in no elections" in str(await line.call("R.TRANSFER"))
 
 
+async def test_members_come_and_go() -> None:
+    async with doubles.Door() as door:
+        line = await door.dial()
+        assert await line.call("R.JOIN", "n3", "10.0.0.4:7420") == 4
+        assert await line.call("R.LEAVE", "n0") == 5
+        assert door.steering.calls == [("join", "n3", "10.0.0.4:7420"), ("leave", "n0")]
+        assert str(await line.call("R.JOIN", "n3")).startswith("BADARG R.JOIN has 1 arguments")
+
+
 async def test_it_needs_the_right_to_everything() -> None:
     user = User(name="ada", secret_hash=hash_generated("pw"), rights=("put",))
     async with doubles.Door(users=(user,)) as door:

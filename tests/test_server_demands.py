@@ -69,6 +69,8 @@ S.DELETE daily                                  | schedule:daily
 S.LIST                                          |
 R.STATUS                                        |
 R.TRANSFER                                      | admin
+R.JOIN n3 h:1                                   | admin
+R.LEAVE n3                                      | admin
 CLIENT LIST                                     | admin
 CLIENT ID                                       |
 PING                                            |

@@ -68,6 +68,9 @@ TESTED_IN = {
     "raft_steady": "test_raft_sim_regressions",  # each rule is shown by what the library does without it
     "raft_questions": "test_raft_member",  # needs a thread to ask
     "raft_steering": "test_raft_member",
+    "raft_report": "test_raft_member",
+    "raft_building": "test_raft_member",  # what a start can be refused for
+    "raft_pysync": "test_raft_wire",
     "health": "test_failover",
     "foreground": "test_failover",  # what a whole node does when it is told to end
     "front": "test_fronts",  # a process of its own
@@ -93,7 +96,6 @@ FUNCTION_LINES_MAX = 70
 LONGER = {
     "tidewarden/store/link.py": 330,  # one connection, its calls and its reconnects, in one owner of state
     "tidewarden/queue/lua/shared/shard.lua": 520,  # what becomes of a task: one script's worth of local functions
-    "tidewarden/raft/pysync.py": 490,  # all that touches PySyncObj's wire and files, in one place on purpose
 }
 LUA_FUNCTION = re.compile(r"^(?:local )?function ([\w.:]+).*?^end$", re.MULTILINE | re.DOTALL)
 

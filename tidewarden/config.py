@@ -22,7 +22,7 @@ from .settings import NAME, NAME_ALLOWED, Cluster, Config, Limits, Log, Node, Pr
 from .sources import Found, Sources, nearest, read
 
 __all__ = [
-    "Cluster", "Config", "Limits", "Log", "Node", "Provider", "Queues", "Raft", "Secret", "Store", "User", "Vault",
+    "NAME", "NAME_ALLOWED", "Cluster", "Config", "Limits", "Log", "Node", "Provider", "Queues", "Raft", "Secret", "Store", "User", "Vault",
     "check_secret", "hash_generated", "hash_secret", "is_loopback", "load",
 ]  # fmt: skip
 

@@ -263,6 +263,7 @@ class Daemon(Participant):
             asyncio.create_task(self.store_clock.run(), name="store clock"),
             asyncio.create_task(self.queues.store_memory.run(self.control, self.clock), name="store memory"),
             asyncio.create_task(self.term.run(), name="term"),
+            asyncio.create_task(self.raft.watch(), name="membership"),
             asyncio.create_task(self.tokens.run(), name="tokens"),
         ]
         everything: set[asyncio.Future[Any]] = {*jobs, asyncio.ensure_future(self.stopping.wait())}

@@ -13,6 +13,7 @@ from tidewarden.config import Config
 from tidewarden.fronts import Fronts
 from tidewarden.queue import Queues
 from tidewarden.raft import Raft
+from tidewarden.raft.decide import base_address
 from tidewarden.scheduler.sweep import Sweep
 from tidewarden.server.sums import add_up
 from tidewarden.store import Link
@@ -77,15 +78,16 @@ class Health:
     def _members(self) -> dict[str, dict[str, Any]]:
         node = self.config.node
         seen = {registration.node: registration for registration in self.nodes.seen}
-        members = self.config.cluster.members or {node.name: f"{node.host}:{node.base_port}"}
         return {
             name: {
-                "address": address,
+                "address": base_address(seat.address),
+                "votes": seat.votes,
+                "met": seat.met,
                 "boot": seen[name].boot if name in seen else 0,
                 "store_age_ms": seen[name].age_ms if name in seen else -1,
                 "raft_heard_s": None if name == node.name else _seconds(self.raft.peer_heard_s(name)),
             }
-            for name, address in sorted(members.items())
+            for name, seat in sorted(self.raft.seats().items())
         }
 
     def dead(self) -> str:
@@ -104,6 +106,8 @@ class Health:
             return "the node is going down"
         if not self.ready:
             return "the node is starting"
+        if stranger := self.raft.estranged():
+            return f"the node is {stranger}" if stranger.startswith("no ") else f"the node {stranger}"
         if not self.data.up:
             return f"the store is away: {self.data.why}" if self.data.why else "the store is away"
         return self.fault

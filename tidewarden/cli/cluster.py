@@ -14,7 +14,7 @@ from .output import print_json, print_table
 
 app = typer.Typer(help="Members and leadership of a cluster.", no_args_is_help=True)
 SILENCE_S = 5.0
-COLUMNS = ("node", "role", "epoch", "address", "store", "beat", "heard", "processes")
+COLUMNS = ("node", "role", "votes", "epoch", "address", "store", "beat", "heard", "processes")
 
 
 @app.command("status")
@@ -78,6 +78,61 @@ def transfer(
         typer.echo(f"{leader} leads")
 
 
+@app.command("join")
+def join(
+    node: Annotated[str, typer.Argument(metavar="NODE", help="Its name.")],
+    address: Annotated[str, typer.Argument(metavar="HOST:BASE_PORT", help="Where the other nodes reach it.")],
+    url: Url = "",
+    data_dir: DataDir = Path(DATA_DIR),
+    as_json: AsJson = False,
+) -> None:
+    """
+    Let a node join a running cluster. Then start it, on an empty folder, with --join and a configuration that names the members.
+
+    It has no vote until it was heard and has everything, so one that is never started stops nobody.
+
+    Examples:
+
+    tidewarden cluster join n3 10.0.0.4:7420
+
+    tidewarden node --join --config /etc/tidewarden/config.toml   (on the new host)
+
+    tidewarden cluster join n3 10.0.0.4:7420 --json
+    """
+    with connected(url, data_dir) as line:
+        version = line.call("R.JOIN", node, address)
+    if as_json:
+        print_json({"node": node, "version": version})
+    else:
+        typer.echo(f"{node} may join (version {version} of the members): start it with --join")
+
+
+@app.command("leave")
+def leave(
+    node: Annotated[str, typer.Argument(metavar="NODE", help="Its name.")],
+    url: Url = "",
+    data_dir: DataDir = Path(DATA_DIR),
+    as_json: AsJson = False,
+) -> None:
+    """
+    Have a node be a member no more, whether it runs or is lost. One that leads hands leadership over first.
+
+    Refused when those that stay could not elect a leader. Stop the node afterwards: it serves on until then, but says that it is no member.
+
+    Examples:
+
+    tidewarden cluster leave n2
+
+    tidewarden cluster leave n2 --json
+    """
+    with connected(url, data_dir) as line:
+        version = line.call("R.LEAVE", node)
+    if as_json:
+        print_json({"node": node, "version": version})
+    else:
+        typer.echo(f"{node} is no member any more (version {version} of the members): stop it if it runs")
+
+
 def at(url: str, address: str) -> str:
     """``url`` with another node's ``host:base_port``: the same scheme, user and secret."""
     parts = urlsplit(url)
@@ -102,10 +157,11 @@ def _asked(address: str) -> dict[str, Any] | None:
 def _row(name: str, member: dict[str, Any], own: dict[str, Any] | None, leader: dict[str, Any]) -> dict[str, Any]:
     """One member: what it says of itself, and what the leader knows of it."""
     age_ms, heard_s = member["store_age_ms"], member["raft_heard_s"]
-    role = own["role"] if own else "silent"
+    role = own["role"] if own else "silent" if member.get("met", True) else "awaited"
     return {
         "node": name,
         "role": role,
+        "votes": member.get("votes", True),
         "epoch": own["epoch"] if own else None,
         "address": member["address"],
         "store": "-" if own is None else "up" if own["store"]["up"] else "away",

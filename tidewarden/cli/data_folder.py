@@ -158,6 +158,8 @@ def node_settings(plan: Plan, name: str, store_url: str) -> dict[str, Any]:
         "host": host,
         "base_port": plan.base_port(name),
         "data_dir": str(folder / name),
+        # Where others have journals, a node without one waits until they let it in: see resize.
+        "role": "joining" if any(plan.data_dir.glob("n*/raft.journal")) else "member",
     }
     settings.setdefault("store", {})["url"] = store_url
     if not (plan.config.vault.key_file or plan.config.vault.key_env):

@@ -8,12 +8,20 @@ import gzip
 import io
 import os
 import pickle
+import secrets
 from pathlib import Path
 from typing import IO, Any
 
 import pysyncobj.journal
 import pysyncobj.pickle
 from pysyncobj.node import Node, TCPNode
+from pysyncobj.syncobj import _COMMAND_TYPE
+
+from . import membership
+from .membership import Members
+
+MEMBERSHIP = bytes([_COMMAND_TYPE.MEMBERSHIP])
+"""First byte of an entry that has a version of the members; the rest is a pickle."""
 
 
 def _text_as_bytes(text: str, encoding: str) -> bytes:
@@ -86,12 +94,67 @@ class MetaStorer(pysyncobj.journal.MetaStorer):  # type: ignore[misc]  # the lib
 
 
 class FileJournal(pysyncobj.journal.FileJournal):  # type: ignore[misc]  # the library has no types
-    """The log; its entries are on the disk before the number that says they are there, and both before an answer."""
+    """
+    The log; its entries are on the disk before the number that says they are there, and both before an answer.
+
+    ``versions`` are the versions of the members in it, oldest first, each with its index; ``mark`` is the folder's own.
+    """
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.versions: list[tuple[int, Members]] = []
+        for entry in self:
+            self._note(*entry[:2])
+        meta = self._FileJournal__meta
+        if "mark" not in meta:
+            # It lives and dies with the votes beside it: a folder made anew is known by another mark.
+            meta["mark"] = new_mark()
+            self._FileJournal__metaStorer.storeMeta(meta)
+        self.mark: str = meta["mark"]
+
+    def add(self, command: bytes, idx: int, term: int) -> None:
+        super().add(command, idx, term)
+        self._note(command, idx)
+
+    def deleteEntriesFrom(self, entryFrom: int) -> None:
+        super().deleteEntriesFrom(entryFrom)
+        last = self[-1][1] if len(self) else 0
+        self.versions = [version for version in self.versions if version[0] <= last]
+
+    def clear(self) -> None:
+        super().clear()
+        self.versions = [(0, newest) for _, newest in self.versions[-1:]]  # what a snapshot replaces had come to it
+
+    def _note(self, command: bytes, idx: int) -> None:
+        members = members_of(command)
+        if members is not None:
+            self.versions.append((idx, members))
 
     def _FileJournal__setLastRecordOffset(self, offset: int) -> None:
         self.flush()
         super()._FileJournal__setLastRecordOffset(offset)
         self.flush()
+
+
+def new_mark() -> str:
+    """A mark for a new folder."""
+    return secrets.token_hex(8)
+
+
+def members_of(command: bytes) -> Members | None:
+    """The version of the members that an entry of the log has; None: it is another, or none that can be read."""
+    if command[:1] != MEMBERSHIP:
+        return None
+    try:
+        return membership.read(loads(command[1:]))
+    except Exception:  # garbage can make a pickle raise anything, and every member must judge it alike
+        return None
+
+
+def entry_of(members: Members) -> bytes:
+    """What :func:`members_of` reads, but for its first byte, which the library puts there."""
+    entry: bytes = pysyncobj.pickle.dumps(members.plain())
+    return entry
 
 
 def guard() -> None:

@@ -1,26 +1,32 @@
-"""What can be asked of the cluster as a whole, of whichever member: that another leads."""
+"""What can be asked of the cluster as a whole, of whichever member: that another leads, that one joins or leaves."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tidewarden.clock import Clock, sleep
-from tidewarden.errors import NoLeader, NotFound, Timeout
+from tidewarden.errors import Error, NoLeader, NoQuorum, NotFound, Timeout
 
 from . import pysync
-from .decide import Times
+from .decide import Sighting, Times
+from .membership import Members
 
 if TYPE_CHECKING:
     from .questions import Questions
     from .ticker import Ticker
 
 
+CHANGE_TRIES_S = 5.0
+"""How long a change of the members is tried, at pace 1: a leader that leaves hands over first."""
+
+
 class Steering:
     """
     Asks this member's thread, which asks the leader's.
 
-    ``leader`` names who leads as far as this member knows, ``names`` are the members'.
+    ``leader`` names who leads as far as this member knows, ``names`` are the members', ``sight`` is what the thread saw last.
     """
 
     def __init__(
@@ -31,9 +37,10 @@ class Steering:
         clock: Clock,
         leader: Callable[[], str | None],
         names: Callable[[], list[str]],
+        sight: Callable[[], Sighting | None],
     ) -> None:
         self._own, self._questions, self._times, self._clock = own, questions, times, clock
-        self._leader, self._names = leader, names
+        self._leader, self._names, self._sight = leader, names, sight
 
     async def transfer(self, ticker: Ticker | None, node: str | None) -> str:
         """
@@ -66,3 +73,62 @@ class Steering:
                 asked_again = now + 3 * self._times.heartbeat_s
                 reason = await self._questions.ask(ticker, lambda voter: voter.wish(node))
             await sleep(self._clock, self._times.tick_s)
+
+    async def join(self, ticker: Ticker | None, voter: pysync.Voter | None, name: str, address: str) -> int:
+        """
+        Let a node join that listens for Raft at ``address``; it gets its vote when it was heard and has everything.
+
+        Returns: the version of the members that has it; the present one if it joins already at that address.
+        Raises: Exists, NoLeader, NoQuorum.
+        """
+
+        def there(members: Members) -> bool:
+            seat = members.seats.get(name)
+            return seat is not None and seat.address == address and not (seat.mark and seat.votes)
+
+        return await self._change(ticker, voter, there, lambda members: members.joined(name, address))
+
+    async def leave(self, ticker: Ticker | None, voter: pysync.Voter | None, name: str) -> int:
+        """
+        Have the member ``name`` be none any more. One that leads hands leadership over first.
+
+        Returns: the version of the members without it. Raises: NotFound: it is none, or the last. NoLeader, NoQuorum.
+        """
+        present = self._members()
+        present.left(name)  # raises what is wrong with it
+        return await self._change(ticker, voter, lambda members: name not in members.seats, lambda old: old.left(name))
+
+    async def _change(
+        self,
+        ticker: Ticker | None,
+        voter: pysync.Voter | None,
+        done: Callable[[Members], bool],
+        make: Callable[[Members], Members],
+    ) -> int:
+        """Propose a version of the members until one that is ``done`` is committed."""
+        until = self._clock.monotonic() + CHANGE_TRIES_S * self._times.claim_s
+        why: Error = NoLeader("This node knows of no leader.")
+        while self._clock.monotonic() < until:
+            members = self._members()
+            if done(members):
+                if self._committed():
+                    return members.version
+            elif self._committed() and voter is not None:
+                try:
+                    await self._questions.propose(ticker, functools.partial(voter.propose, make(members)))
+                except (NoLeader, Timeout) as error:
+                    why = error
+            await sleep(self._clock, self._times.heartbeat_s)
+        sight = self._sight()
+        refusal = sight.refusal if sight is not None else ""
+        raise NoQuorum(f"The members were not changed: {refusal or why}. The leader's log may say more.")
+
+    def _members(self) -> Members:
+        sight = self._sight()
+        if sight is None or sight.members is None:
+            raise NoLeader("This node does not know the cluster's members yet: it has heard no leader.")
+        return sight.members
+
+    def _committed(self) -> bool:
+        sight = self._sight()
+        return sight is not None and sight.members_committed

@@ -26,6 +26,17 @@ def transfer(connection: Connection, request: Request) -> Pending:
     return Pending(_steering(connection).transfer(node), replies.encode)
 
 
+def join(connection: Connection, request: Request) -> Pending:
+    """R.JOIN"""
+    name, address = text("A node's name", request[1]), text("A node's address", request[2])
+    return Pending(_steering(connection).join(name, address), replies.encode)
+
+
+def leave(connection: Connection, request: Request) -> Pending:
+    """R.LEAVE"""
+    return Pending(_steering(connection).leave(text("A node's name", request[1])), replies.encode)
+
+
 def _steering(connection: Connection) -> Steering:
     steering = connection.server.steering
     if steering is None:
@@ -36,4 +47,6 @@ def _steering(connection: Connection) -> Steering:
 COMMANDS = (
     Command("R.STATUS", status, 1, 1, group="cluster"),
     Command("R.TRANSFER", transfer, 1, 2, "[node]", group="cluster"),
+    Command("R.JOIN", join, 3, 3, "node host:base_port", group="cluster"),
+    Command("R.LEAVE", leave, 2, 2, "node", group="cluster"),
 )

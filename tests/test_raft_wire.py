@@ -23,8 +23,8 @@ from pysyncobj.encryptor import getEncryptor
 from tidewarden.clock import SystemClock
 from tidewarden.config import Cluster, Config, Node
 from tidewarden.config import Raft as RaftSection
-from tidewarden.raft import Raft, files, pysync
-from tidewarden.raft.member import link_password
+from tidewarden.raft import Raft, files, wire
+from tidewarden.raft.building import link_password
 
 pytestmark = pytest.mark.live
 
@@ -181,7 +181,7 @@ async def test_without_the_whitelist_the_same_pickle_would_run(tmp_path: Path) -
         b"\0" * 64,
         b"\xff" * 64,
         struct.pack("i", 2**31 - 1) + b"x" * 1000,
-        struct.pack("i", pysync.FRAME_BYTES_MAX + 1),
+        struct.pack("i", wire.FRAME_BYTES_MAX + 1),
         struct.pack("i", 100) + b"x" * 100,
         random.Random(1).randbytes(200_000),
     ],
@@ -205,7 +205,7 @@ async def test_garbage_closes_its_own_connection_and_nothing_else(
 async def test_a_frame_of_the_longest_length_is_gathered_and_no_more(member: Callable[..., Any]) -> None:
     raft = await member()
     peer = Peer(port_of(raft), encrypt=False)
-    peer.socket.sendall(struct.pack("i", pysync.FRAME_BYTES_MAX) + b"x" * (pysync.FRAME_BYTES_MAX - 1))
+    peer.socket.sendall(struct.pack("i", wire.FRAME_BYTES_MAX) + b"x" * (wire.FRAME_BYTES_MAX - 1))
     assert await raft.claim(1, 0) == 1
     assert raft.status()["strangers_refused"] == 0
     peer.socket.sendall(b"x")
@@ -296,7 +296,7 @@ async def test_a_link_that_falls_silent_is_closed_and_one_that_speaks_is_not(mem
 
 async def test_the_silent_and_the_many_are_sent_away(member: Callable[..., Any]) -> None:
     raft = await member(pace=0.2)
-    silent = [Peer(port_of(raft), encrypt=False) for _ in range(pysync.STRANGERS_MAX + 5)]
+    silent = [Peer(port_of(raft), encrypt=False) for _ in range(wire.STRANGERS_MAX + 5)]
     await refused(raft, len(silent))
     for peer in silent:
         assert await closed(peer)
