@@ -7,6 +7,9 @@ PYTEST := $(BIN)/python -m pytest -q --dist loadfile
 # Tests start hundreds of Python processes; where this is set, each would compile everything anew.
 unexport PYTHONDONTWRITEBYTECODE
 DATA   ?= tidewarden-data
+# Of make soak: how long faults go on, and which are drawn.
+SECONDS ?= 600
+SEED   ?= 1
 
 .PHONY: help setup run test check bench soak clean
 help:
@@ -33,13 +36,13 @@ check: setup
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
-	@$(PYTEST) -n 2 --dist worksteal --hypothesis-profile quick -m "not live and not soak"
+	@$(PYTEST) -n 2 --dist worksteal --hypothesis-profile quick -m "not live and not thorough and not soak"
 
 bench: setup
 	@$(BIN)/python -m benchmarks.peers
 
 soak: setup
-	@$(BIN)/python -m pytest -q -m soak
+	@SOAK_SECONDS=$(SECONDS) SOAK_SEED=$(SEED) RAFT_SEED=$(SEED)000 $(BIN)/python -m pytest -q -s -m soak
 
 clean:
 	rm -rf $(VENV) .bench-venv $(DATA) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,7 +1,7 @@
 """
 put → take → ack per second, each connection waiting for each answer, beside beanstalkd and Tarantool.
 
-    python -m benchmarks.cycle [--seconds 40] [--connections 1,50,200] [--fsync] [--url redis://host:port]
+    python -m benchmarks.cycle [--seconds 40] [--connections 1,50,200] [--fsync | --durability quorum | --url redis://host:port]
 
 Starts a lone node on its embedded store and the peers, each on a free port, and drives all from this one process by the
 same client: uvloop, bare protocols, one request under way on a connection. Rounds take turns, because a shared
@@ -11,14 +11,19 @@ machine's speed drifts; the ratio of the medians is the figure, the rates alone 
 With ``--fsync`` every write is on disk before its answer: ours with ``store.fsync = "always"`` and the queue's durability
 ``fsync``, beanstalkd with ``-b … -f 0``, Tarantool with ``wal_mode = fsync``.
 
+With ``--durability quorum`` (or ``one``) ours runs on a primary with two replicas on this machine, and the peer is a plain node on its
+embedded store: what it costs that every answer waits for both replicas.
+
 With ``--url`` an already running node is measured instead (its default user, or the URL's; queue ``bench.cycle``).
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import socket
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import hiredis
@@ -27,11 +32,13 @@ from benchmarks import machine
 from benchmarks.connections import PAYLOAD, WARM_S, Broken, Cycle, Round, rate_of
 from benchmarks.machine import median
 from benchmarks.peers import beanstalkd, tarantool, tidewarden
+from benchmarks.peers import replicated as on_replicas
 from benchmarks.targets import Target, parts_of, start_peers
 
 LIMIT_CONNECTIONS = 50
 # Of a peer's rate, at 50 connections: in memory, and with every write on disk.
 LIMITS = {False: {"beanstalkd": 0.5, "tarantool": 1.5}, True: {"beanstalkd": 3.0}}
+PLAIN_LIMIT = {"plain": 0.4}  # of the plain node's rate, with durability quorum
 AIM = 0.6
 ROUNDS = 3
 
@@ -97,6 +104,20 @@ def report(found: dict[int, dict[str, list[Round]]], limits: dict[str, float]) -
             print(f"{'':11}  {'ratio':10}  {ratio:>8.2f}  of {name:23}  {limit}")
 
 
+def replicated(options: Any) -> None:
+    """Ours on replicated servers beside a plain node."""
+    counts = [int(word) for word in options.connections.split(",")]
+    with machine.own_folder(options.folder) as folder, contextlib.ExitStack() as stack:
+        ours = stack.enter_context(on_replicas.started(folder, options.durability))
+        plain = stack.enter_context(tidewarden.started(folder, name="plain"))
+        machine.print_machine(folder, ours.version, f"{plain.version}, plain")
+        try:
+            found = machine.run(measure([ours, dataclasses.replace(plain, name="plain")], counts, options.seconds))
+        except Broken as broken:
+            raise SystemExit(str(broken)) from None
+        report(found, PLAIN_LIMIT)
+
+
 def main(argv: list[str] | None = None) -> None:
     """Run the benchmark and print its figures."""
     parser = machine.arguments("put → take → ack per second, beside beanstalkd and Tarantool")
@@ -108,7 +129,10 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument(
         "--url", default="", help="measure this node instead of starting one: redis://[user:secret@]host[:port]"
     )
+    parser.add_argument("--durability", choices=("one", "quorum"), default="", help="on a primary with two replicas")
     options = parser.parse_args(argv)
+    if options.durability:
+        return replicated(options)
     if (options.fsync or options.processes > 1) and options.url:
         parser.error("--fsync and --processes are how a node is started; with --url it runs already")
     counts = [int(word) for word in options.connections.split(",")]

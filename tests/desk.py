@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import redis
@@ -14,11 +15,14 @@ from tidewarden.errors import Full
 from tidewarden.queue.placing import prefix_of
 from tidewarden.queue.registry import SCRIPT_ROOMS, SHARED
 from tidewarden.queue.task import FIELDS, STATES, NewTask
-from tidewarden.store import Scripts
-from tidewarden.store.refusals import error_of
+from tidewarden.store import Link, Scripts
+from tidewarden.store.link import Arg
+from tidewarden.store.refusals import error_of, known_already
 
 CLUSTER = "tw"
 START_MS = 1_700_000_000_000
+SENT: set[tuple[str, bytes]] = set()
+"""Socket of a server that was sent the scripts, and their library's text."""
 
 
 class Row(NamedTuple):
@@ -36,6 +40,24 @@ class Row(NamedTuple):
 def queue_scripts(*, library: bool = False) -> Scripts:
     """The product's scripts, read once; run from the library as on an embedded store, or by EVALSHA."""
     return Scripts(SHARED, SCRIPT_ROOMS, plain=("tidewarden.cluster",), library=library)
+
+
+def loading(server: StoreServer, scripts: Scripts, url: str = "") -> Callable[[Link], list[Sequence[Arg]]]:
+    """
+    What a link to a server says after connecting (``url``: to another): :meth:`Scripts.load_commands`.
+
+    A server that lasts the session is sent the scripts once: more than a megabyte, which it keeps when it is emptied. One that
+    has forgotten them says so, and gets them by EVAL.
+    """
+
+    def commands(link: Link) -> list[Sequence[Arg]]:
+        key = (server.path, scripts.library)
+        if url or not server.lasts or key not in SENT:
+            SENT.add(key)
+            return scripts.load_commands(link)
+        return [("FUNCTION", "LOAD", scripts.library)] if scripts.uses_library else []
+
+    return commands
 
 
 class Desk:
@@ -65,7 +87,11 @@ class Desk:
         """Run these from now on."""
         self.scripts = scripts
         if self.views:
-            self.client.execute_command("FUNCTION", "LOAD", "REPLACE", scripts.library)
+            try:
+                self.client.execute_command("FUNCTION", "LOAD", scripts.library)
+            except redis.ResponseError as error:  # it has one of that name already, which is one of that text
+                if not known_already(error_of(str(error))):
+                    raise
 
     def set_view(self, view: int) -> None:
         """The store was started anew."""

@@ -208,7 +208,8 @@ class World:
         link = (sender, receiver)
         if receiver not in self.members:
             return
-        chance = self.chances.setdefault(link, random.Random(f"{self.seed} {link}"))
+        if (chance := self.chances.get(link)) is None:
+            chance = self.chances[link] = random.Random(f"{self.seed} {link}")
         data = self.sent[link] = pickle.dumps(message)
         delay_s = self.delay_s * chance.uniform(0.5, 1.5)
         if chance.random() < self.late:  # what a replaced connection still delivers

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import redis
+from desk import loading
 
 from tidewarden.clock import SystemClock
 from tidewarden.config import load
@@ -38,7 +39,7 @@ class HookedQueues(Queues):
 async def queues(valkey: Any, queue_scripts: Scripts) -> AsyncIterator[HookedQueues]:
     config = load(None, {}, {"cluster.name": CLUSTER})
     scripts = queue_scripts
-    link = Link(valkey.url, "test", SystemClock(), on_up=scripts.load_commands)
+    link = Link(valkey.url, "test", SystemClock(), on_up=loading(valkey, scripts))
     await link.start()
     queues = HookedQueues(config, link, scripts, SystemClock(), views=False)
     queues.hooks = {}

@@ -52,13 +52,9 @@ class SentinelSet:
     def start(self) -> None:
         """Start all, and return when a failover would be possible."""
         self.ports, self.sentinels = (ports := free_ports(5))[:2], ports[2:]
-        auth = ["--requirepass", self.password, "--masterauth", self.password] if self.password else []
         for port in self.ports:
-            of = ["--replicaof", "127.0.0.1", str(self.ports[0])] if port != self.ports[0] else []
-            home = self.folder / str(port)
-            home.mkdir()
-            fast = ["--repl-diskless-sync", "yes", "--repl-diskless-sync-delay", "0", "--save", ""]
-            self._spawn(port, ["--unixsocket", str(home / "s"), "--dir", str(home), *fast, *auth, *of])
+            (self.folder / str(port)).mkdir()
+            self._serve(port)
             wait(lambda port=port: self._whole(port))  # a replica that finds nobody tries again a second later
         ids = {port: secrets.token_hex(20) for port in self.sentinels}
         for port in self.sentinels:
@@ -79,6 +75,29 @@ class SentinelSet:
         wait(lambda: all(map(self._ready, self.sentinels)))
         if self.primary() != self.ports[0]:  # on a busy machine they may have found it silent already
             self.ports.reverse()
+
+    def _serve(self, port: int) -> None:
+        """Start a data server: a replica of the first of the ports, unless it is that one."""
+        auth = ["--requirepass", self.password, "--masterauth", self.password] if self.password else []
+        of = ["--replicaof", "127.0.0.1", str(self.ports[0])] if port != self.ports[0] else []
+        home = self.folder / str(port)
+        fast = ["--repl-diskless-sync", "yes", "--repl-diskless-sync-delay", "0", "--save", ""]
+        self._spawn(port, ["--unixsocket", str(home / "s"), "--dir", str(home), *fast, *auth, *of])
+
+    def kill_primary(self) -> int:
+        """SIGKILL to who is the primary now; its port. From then on ``ports`` begins with the other one."""
+        port = self.primary()
+        self.processes[port].kill()
+        self.processes[port].wait(10)
+        self.ports.sort(key=lambda one: one == port)
+        return port
+
+    def revive(self) -> None:
+        """After a failover: start the dead one again, as a replica of who took over, and wait until it has everything."""
+        wait(lambda: self.primary() == self.ports[0])
+        wait(lambda: self.client(self.ports[0]).execute_command("ROLE")[0] in ("master", b"master"))
+        self._serve(self.ports[1])
+        wait(lambda: self._whole(self.ports[1]))
 
     def _spawn(self, port: int, options: list[str], *, first: bool = False) -> None:
         own = ["--port", str(port), "--bind", "127.0.0.1"]

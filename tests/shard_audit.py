@@ -200,9 +200,10 @@ def _suffixes(seen: Snapshot, prefix: str, kind: str) -> list[str]:
 
 def audit_store(server: StoreServer) -> int:
     """Audit every shard of every queue in the store; how many there are."""
-    with redis.Redis(unix_socket_path=server.path) as client:
-        seen = Snapshot(client, "{*:*:*}:*")
-        prefixes = {name.rpartition("}")[0] + "}" for name in seen.names}
-        for prefix in prefixes:
-            audit(seen, prefix)
-        return len(prefixes)
+    seen = Snapshot(server.client, "{*:*:*}:*")
+    if not server.lasts:
+        server.client.close()
+    prefixes = {name.rpartition("}")[0] + "}" for name in seen.names}
+    for prefix in prefixes:
+        audit(seen, prefix)
+    return len(prefixes)

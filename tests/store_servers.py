@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import os
 import shutil
 import subprocess
@@ -21,6 +23,13 @@ class StoreServer:
 
     path: str
     url: str
+    lasts: bool = False
+    """Whether it serves the whole session, test after test."""
+
+    @functools.cached_property
+    def client(self) -> redis.Redis:
+        """The connection of those who prepare and audit what tests use."""
+        return redis.Redis(unix_socket_path=self.path)
 
 
 BECOME = """
@@ -70,9 +79,11 @@ def serving(binary: str) -> Iterator[StoreServer]:
     """A store of this test session, in memory."""
     folder = Path(tempfile.mkdtemp(prefix="tw-"))
     process, server = serve(binary, folder)
+    server = dataclasses.replace(server, lasts=True)
     try:
         yield server
     finally:
+        server.client.close()
         process.terminate()
         process.wait(10)
         shutil.rmtree(folder, ignore_errors=True)

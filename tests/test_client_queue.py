@@ -83,6 +83,7 @@ async def test_every_option_of_a_put_arrives(queue: AsyncQueue) -> None:
         await queue.put("x", delay_ms=1, at_ms=1)
 
 
+@pytest.mark.thorough
 async def test_put_many_and_ack_many(queue: AsyncQueue) -> None:
     given: list[bytes | NewTask] = [b"%d" % n for n in range(1200)]
     given.append(NewTask(b"own", "own", {"priority": 1}))

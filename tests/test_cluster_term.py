@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tidewarden.clock import ManualClock
-from tidewarden.cluster.term import RETRY_S, Term, stored_epoch
+from tidewarden.cluster.term import LOOK_S, PATIENCE, RETRY_S, Term, stored_epoch
 from tidewarden.errors import Error, NoLeader, Stale
 
 
@@ -21,12 +21,21 @@ class RecordingRaft:
         self.term = 1
         self.claims: list[tuple[int, int]] = []
         self.refusals: list[Error] = []
+        self.transfers = 0
+        self.alone = False
 
     async def elected(self) -> None:
         await self.leads.wait()
 
     def is_leader(self) -> bool:
         return self.leads.is_set()
+
+    async def transfer(self, node: str | None) -> None:
+        assert node is None
+        self.transfers += 1
+        if self.alone:
+            raise NoLeader("nobody")
+        self.leads.clear()
 
     async def claim(self, boot: int, seen: int) -> int:
         self.claims.append((boot, seen))
@@ -58,8 +67,9 @@ class Scene:
         self.raft, self.duty, self.clock = RecordingRaft(), Duty(), ManualClock()
         self.holder = "n0.7"
         self.link = n0.link
+        self.reached_at = 0.0
         self.term = Term(
-            "tw", self.raft, n0.link, n0.scripts, self.clock, lambda: self.holder, self.duty.run
+            "tw", self.raft, n0.link, n0.scripts, self.clock, lambda: self.holder, self.duty.run, lambda: self.reached_at
         )  # fmt: skip
         self.task = asyncio.create_task(self.term.run())
 
@@ -241,3 +251,33 @@ async def test_every_fence_names_its_epoch(desk: Any) -> None:
         with pytest.raises(Stale) as refused:
             desk.run(script, 3, *rest)
         assert stored_epoch(refused.value) == 9
+
+
+async def looks(scene: Scene, number: int) -> None:
+    """So many looks whether the store answers, with the loop turning between them."""
+    for _ in range(number):
+        await scene.clock.advance(LOOK_S)
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+
+async def test_a_leader_that_does_not_reach_the_store_lets_another_lead(scene: Scene) -> None:
+    scene.lead()
+    await scene.rounds(lambda: scene.duty.log)
+    await looks(scene, PATIENCE - 2)
+    scene.reached_at += 1  # an answer: the count begins anew
+    await looks(scene, PATIENCE - 2)
+    assert scene.raft.transfers == 0
+    await looks(scene, 4)
+    assert scene.raft.transfers == 1
+
+
+async def test_when_nobody_can_take_over_it_asks_less_and_less_often(scene: Scene) -> None:
+    """The store is away from everybody: leadership does not go round and round."""
+    scene.raft.alone = True
+    scene.lead()
+    await looks(scene, 15 * PATIENCE + 2)
+    assert scene.raft.transfers == 4, "after one patience, two more, four more, eight more"
+    scene.reached_at += 1
+    await looks(scene, PATIENCE + 2)
+    assert scene.raft.transfers == 5

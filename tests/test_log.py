@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tidewarden import log
+from tidewarden.clock import ManualClock
 from tidewarden.config import Config, Log, Node
 
 
@@ -148,3 +149,29 @@ def test_a_long_text_costs_no_more_than_its_length() -> None:
 def test_other_text_is_left_alone() -> None:
     for text in ("n1 at 127.0.0.1:7430 became leader", "account sandbox/user-1 is due in 5 s", "https://h:80/a@b"):
         assert log.redact(text) == text
+
+
+async def test_what_is_said_again_and_again_is_said_now_and_then(tmp_path: Path) -> None:
+    stream, clock = io.StringIO(), ManualClock()
+    log.setup(config(tmp_path, format="human"), stream, clock=clock)
+    logger = logging.getLogger("tidewarden.store")
+    for _ in range(40):
+        logger.warning("the store is %s", "away")
+        logger.error("the store is away")
+        logger.warning("the store is away", extra={"peer": "b"})
+        logger.info("a change")
+        await clock.advance(0.5)
+    said = stream.getvalue().splitlines()
+    assert [line.partition("store: ")[2] for line in said if "WARNING" in line] == [
+        "the store is away", "the store is away", "the store is away (and 19 times before)", "the store is away (and 19 times before)",
+    ]  # fmt: skip
+    assert sum("ERROR" in line for line in said) == 2
+    assert sum("a change" in line for line in said) == 40
+    lines = [json.loads(line) for line in (tmp_path / "n7.log").read_text().splitlines()]
+    assert len(lines) == len(said), "all handlers are at one"
+    assert {line.get("repeated", 0) for line in lines} == {0, 19}
+    assert not any("said" in line for line in lines)
+    for number in range(2 * log.REPEATS_KEPT):
+        logger.warning("number %d", number)
+    logger.warning("number 0")
+    assert stream.getvalue().count("number 0\n") == 2, "only so many are remembered"

@@ -4,17 +4,61 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 
 def test_the_limit_of_open_files_is_raised_as_far_as_the_host_allows() -> None:
     script = (
-        "import resource; from tidewarden.process import FILES_WANTED, raise_file_limit\n"
+        "import resource; from tidewarden.process import FILES_WANTED, raise_file_limit; from tidewarden.config import Limits\n"
         "hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]\n"
-        "resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard)); raise_file_limit()\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard)); assert raise_file_limit(Limits(connections_max=100)) == 100\n"
         "soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]\n"
         "assert soft == (FILES_WANTED if hard == resource.RLIM_INFINITY else min(FILES_WANTED, hard)), soft\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
+def test_fewer_files_than_connections_are_told() -> None:
+    script = (
+        "import logging, resource; from tidewarden.process import raise_file_limit; from tidewarden.config import Limits\n"
+        "logging.basicConfig(format='%(message)s')\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (64, 4096)); assert raise_file_limit(Limits()) == 2584\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (64, 256)); assert raise_file_limit(Limits()) == 128\n"
+        "assert resource.getrlimit(resource.RLIMIT_NOFILE) == (256, 256)\n"
+    )
+    said = subprocess.run([sys.executable, "-c", script], check=True, timeout=60, capture_output=True, text=True).stderr
+    assert "the host allows 4096 open files: at most 2584 connections instead of limits.connections_max (10000)" in said
+
+
+def test_a_hangup_that_comes_early_is_heeded_later() -> None:
+    script = (
+        "import asyncio, os, signal; from tidewarden.process import heed_signals, hold_hangups\n"
+        "hold_hangups(); os.kill(os.getpid(), signal.SIGHUP)\n"
+        "async def main():\n"
+        "    heard, stopped = asyncio.Event(), asyncio.Event()\n"
+        "    heed_signals(asyncio.get_running_loop(), stopped.set, heard.set)\n"
+        "    async with asyncio.timeout(30):\n"
+        "        await heard.wait(); os.kill(os.getpid(), signal.SIGTERM); await stopped.wait()\n"
+        "asyncio.run(main())\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
+def test_a_node_that_is_only_starting_outlives_a_hangup(tmp_path: Path) -> None:
+    """Held from the command line's first lines on: here as its imports begin, long before there is a loop."""
+    script = (
+        "import os, signal, sys; sys.argv = ['tidewarden', 'node', '--check']\n"
+        "class Early:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'typer': os.kill(os.getpid(), signal.SIGHUP)\n"
+        "sys.meta_path.insert(0, Early())\n"
+        "from tidewarden.cli import main; main()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], timeout=60, capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "good. Node n0" in done.stdout
 
 
 def test_the_collector_runs_rarely_and_passes_over_what_is_built() -> None:

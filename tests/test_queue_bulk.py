@@ -41,6 +41,7 @@ async def test_purge_one_state(node: Any, state: str) -> None:
     assert await counts(queues) == {other: 0 if other == state else 30 for other in STATES[:4]}
 
 
+@pytest.mark.thorough
 async def test_purge_all(node: Any) -> None:
     queues, session = await filled(node, 1, 700)
     assert await queues.purge("q") == 2800
@@ -63,6 +64,7 @@ async def test_who_waits_for_a_purged_task_hears_of_it(node: Any, eventually: An
     assert await wait == ("deleted", b"")
 
 
+@pytest.mark.thorough
 async def test_release_all(node: Any) -> None:
     queues, session = await filled(node, 2, 600)
     assert await queues.release_all("q") == 600

@@ -97,6 +97,7 @@ def test_a_more_urgent_task_goes_before_the_head_of_its_lane(desk: Any) -> None:
     assert drain(desk, 3) == ["fast", "slow"]
 
 
+@pytest.mark.thorough
 def test_a_noisy_lane_of_ten_thousand_starves_nobody(desk: Any) -> None:
     fill(desk, "noisy", 10_000)
     desk.now += 1000

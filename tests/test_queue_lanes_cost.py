@@ -89,6 +89,7 @@ def test_trap_63_expired_tasks_are_buried_in_bounded_pieces(desk: Any) -> None:
 
 
 @pytest.mark.parametrize("share", [50, 90])
+@pytest.mark.thorough
 def test_trap_105_most_tasks_released_with_a_delay(desk: Any, share: int) -> None:
     """A consumer that may not do a task now hands it back for later: their queue collapsed under it."""
     costs = []
@@ -108,6 +109,7 @@ def test_trap_105_most_tasks_released_with_a_delay(desk: Any, share: int) -> Non
     assert costs[1] <= costs[0]
 
 
+@pytest.mark.thorough
 def test_trap_105_a_rate_per_user_needs_no_releasing_at_all(desk: Any) -> None:
     costs = []
     for lanes in (10, 300):

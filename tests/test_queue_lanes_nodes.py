@@ -109,6 +109,7 @@ async def test_an_id_of_the_callers_gets_the_shard_of_its_lane(node: Any) -> Non
         await queues.put("q", NewTask(id="x" * 199, lane="a"))
 
 
+@pytest.mark.thorough
 async def test_a_purge_of_all_leaves_nothing_of_a_lane(node: Any) -> None:
     queues, session = await filled(node, lanes=20, each=60)
     await queues.take(session, ["q"], count=5)

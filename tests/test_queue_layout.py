@@ -146,6 +146,7 @@ def test_a_retrys_own_time_is_known(pieces: Any) -> None:
     assert pieces.state(rows[6].id) == ""
 
 
+@pytest.mark.thorough
 def test_with_the_settings_of_an_embedded_store_each_key_is_packed(desk: Any) -> None:
     """A task of 136 bytes: 190 bytes in all, as benchmarks/memory.py measures; here only that nothing is unpacked."""
     for name, value in LISTPACKS.items():

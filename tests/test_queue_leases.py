@@ -274,6 +274,7 @@ def test_many_takes_in_one_script_share_what_is_there(desk: Any) -> None:
     assert [[row[0] for row in reply] for reply in replies] == [[b"t0", b"t1"], [b"t2"], [b"t3", b"t4"], []]
 
 
+@pytest.mark.thorough
 def test_one_script_takes_a_bounded_number(desk: Any) -> None:
     with pytest.raises(TooBig):
         desk.run("queue.take", 200, *(1000, 0, 0, "") * 5)

@@ -64,6 +64,7 @@ async def test_those_who_wait_on_a_node_are_served_in_their_order(node: Any) -> 
     assert (locks.waiting, session.held, session.takes) == (0, {}, set())
 
 
+@pytest.mark.thorough
 async def test_one_release_costs_one_try_however_many_wait(node: Any) -> None:
     """200 wait for as many locks of few shards, and twenty for the same: a release wakes one, and nobody else asks."""
     n0, n1 = await node("n0"), await node("n1")

@@ -56,6 +56,7 @@ def test_kick_by_the_reasons_prefix(desk: Any) -> None:
     assert desk.run("queue.kick", 10, "", "http", 0) == [1, -1]
 
 
+@pytest.mark.thorough
 def test_kick_by_prefix_goes_on_through_a_long_list(desk: Any) -> None:
     desk.put_all(*((f"t{n:04}", b"", {}) for n in range(2400)))
     rows = [row for _ in range(3) for row in desk.take(800)]

@@ -158,3 +158,60 @@ def test_due_tasks_enter_in_the_order_of_their_deadlines(desk: Any) -> None:
     desk.put("soon", delay_ms=2000, within_ms=3000)
     desk.now += 2000
     assert desk.ids() == ["soon", "late"]
+
+
+class Recovering:
+    """A shard with a backlog of late tasks, taken from one task every 100 ms."""
+
+    def __init__(self, desk: Any, urgent_max_ms: int) -> None:
+        self.desk = desk
+        desk.configure(urgent_ms=1000, urgent_max_ms=urgent_max_ms, late_share=0, early_share=0)
+        for n in range(1000):
+            desk.put(f"late{n:04}", deadline_ms=desk.now - 1_000_000 + n)
+        self.taken(200)  # the pace is known from then on
+
+    def taken(self, count: int) -> list[str]:
+        kinds = []
+        for _ in range(count):
+            self.desk.now += 100
+            kinds += ["late" if name.startswith("late") else "living" for name in self.desk.ids(1)]
+        return kinds
+
+    def living(self, count: int, within_ms: int, *, delay_ms: int = 0) -> None:
+        at = self.desk.now + delay_ms
+        for n in range(count):
+            self.desk.put(f"living{at}x{n:04}", at_ms=at, deadline_ms=at + within_ms - n)
+
+
+def test_the_living_wait_while_there_is_time_for_them(desk: Any) -> None:
+    shard = Recovering(desk, 3_600_000)
+    shard.living(100, 100_000)  # a hundred need ten seconds
+    assert shard.taken(100) == ["late"] * 100
+
+
+def test_more_living_than_there_is_time_for_go_first(desk: Any) -> None:
+    shard = Recovering(desk, 3_600_000)
+    shard.living(400, 30_000)  # four hundred need forty
+    kinds = shard.taken(400)
+    assert set(kinds[:100]) == {"living"}
+    assert kinds.count("late") <= 400 - 290, "no more than there was no time left for are lost"
+
+
+def test_those_yet_to_come_count_too(desk: Any) -> None:
+    shard = Recovering(desk, 3_600_000)
+    shard.living(50, 30_000)
+    shard.living(500, 30_000, delay_ms=10_000)  # there is not time enough for all of these
+    assert set(shard.taken(50)) == {"living"}
+
+
+def test_a_window_that_may_not_widen_does_not(desk: Any) -> None:
+    shard = Recovering(desk, 0)
+    shard.living(400, 30_000)
+    assert shard.taken(100) == ["late"] * 100
+
+
+def test_after_a_rest_the_pace_is_unknown_and_the_living_go_first(desk: Any) -> None:
+    shard = Recovering(desk, 3_600_000)
+    desk.now += 3_600_000
+    shard.living(10, 100_000)
+    assert set(shard.taken(10)) == {"living"}

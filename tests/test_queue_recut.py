@@ -138,6 +138,7 @@ async def test_two_that_cut_at_once_do_not_mix(node: Any) -> None:
     assert (await n0.queues.stats("q"))["total"] == (await n1.queues.stats("q"))["total"] == 30
 
 
+@pytest.mark.thorough
 async def test_nothing_is_lost_while_a_busy_queue_is_cut_again_and_again(node: Any) -> None:
     n0, n1 = await node("n0"), await node("n1")
     names = [f"t{n}" for n in range(400)]

@@ -187,6 +187,7 @@ async def test_a_node_that_registers_anew_joins_again_what_it_had(node: Any, n0:
     assert (await one(n1.queues, kept)).id == "b"
 
 
+@pytest.mark.thorough
 async def test_there_is_a_limit_to_sessions_that_nobody_has(n0: Any, valkey: Any) -> None:
     with redis.Redis(unix_socket_path=valkey.path) as client:
         pipe = client.pipeline()

@@ -12,11 +12,20 @@ from tidewarden.queue.settings import CHOICES, LIMITS, SHARD_FIELDS, QueueSettin
 DEFAULTS = QueueSettings()
 
 
+def granted(_: str) -> str:
+    """Every durability can be had."""
+    return ""
+
+
+def no_fsync(durability: str) -> str:
+    return "fsync needs a disk" if durability == "fsync" else ""
+
+
 @pytest.mark.parametrize("name", sorted(LIMITS))
 def test_a_number_within_its_bounds(name: str) -> None:
     low, high = LIMITS[name]
     for value in (low, high, str(high)):
-        assert getattr(changed(DEFAULTS, {name: value}, fsync_always=False), name) == int(value)
+        assert getattr(changed(DEFAULTS, {name: value}, refusal=granted), name) == int(value)
 
 
 @pytest.mark.parametrize("name", sorted(LIMITS))
@@ -24,34 +33,33 @@ def test_a_number_that_is_not_allowed(name: str) -> None:
     low, high = LIMITS[name]
     for value in (low - 1, high + 1, "", "x", "1.5", 1.5, "--1", "+1", " 1", None, True, b"1", [], "1e3", 10**30):
         with pytest.raises(BadArg, match=f"{name} is .*; allowed is {low} to {high}"):
-            changed(DEFAULTS, {name: value}, fsync_always=True)
+            changed(DEFAULTS, {name: value}, refusal=granted)
 
 
 @pytest.mark.parametrize("name", sorted(CHOICES))
 def test_a_word_that_is_not_allowed(name: str) -> None:
     for value in ("", "EDF", "none", 1, None, []):
         with pytest.raises(BadArg, match=f"{name} is .*; allowed are"):
-            changed(DEFAULTS, {name: value}, fsync_always=True)
+            changed(DEFAULTS, {name: value}, refusal=granted)
 
 
 def test_words() -> None:
-    assert changed(DEFAULTS, {"order": "edf"}, fsync_always=False).order == "edf"
-    assert changed(DEFAULTS, {"durability": "fsync"}, fsync_always=True).durability == "fsync"
-    with pytest.raises(BadArg, match=r"needs store\.fsync"):
-        changed(DEFAULTS, {"durability": "fsync"}, fsync_always=False)
-    with pytest.raises(BadArg, match="replicated stores, which this version does not have"):
-        changed(DEFAULTS, {"durability": "quorum"}, fsync_always=True)
+    assert changed(DEFAULTS, {"order": "edf"}, refusal=granted).order == "edf"
+    assert changed(DEFAULTS, {"durability": "fsync"}, refusal=granted).durability == "fsync"
+    assert changed(DEFAULTS, {"durability": "quorum"}, refusal=no_fsync).durability == "quorum"
+    with pytest.raises(BadArg, match="fsync needs a disk"):
+        changed(DEFAULTS, {"durability": "fsync"}, refusal=no_fsync)
 
 
 def test_an_unknown_name_is_refused_with_those_there_are() -> None:
     with pytest.raises(BadArg, match=r"no queue setting 'Shards'; there are shards, lease_ms"):
-        changed(DEFAULTS, {"Shards": 2}, fsync_always=False)
+        changed(DEFAULTS, {"Shards": 2}, refusal=granted)
 
 
 def test_one_bad_value_changes_nothing_and_the_rest_stays() -> None:
     with pytest.raises(BadArg):
-        changed(DEFAULTS, {"lease_ms": 5, "urgent_ms": -1}, fsync_always=False)
-    new = changed(DEFAULTS, {"lease_ms": 5, "late_share": "0"}, fsync_always=False)
+        changed(DEFAULTS, {"lease_ms": 5, "urgent_ms": -1}, refusal=granted)
+    new = changed(DEFAULTS, {"lease_ms": 5, "late_share": "0"}, refusal=granted)
     assert (new.lease_ms, new.late_share, new.urgent_ms, new.shards) == (5, 0, 60_000, 1)
 
 

@@ -27,6 +27,7 @@ async def test_many_waiters_and_one_task_cost_one_script(node: Any, eventually: 
     await asyncio.gather(*takes)
 
 
+@pytest.mark.thorough
 async def test_many_waiters_and_many_tasks(node: Any, eventually: Any) -> None:
     n0, n1 = await node("n0"), await node("n1")
     await n1.queues.shards("q")

@@ -42,6 +42,7 @@ async def test_kick_over_all_shards(node: Any) -> None:
             await queues.kick("q", **options)
 
 
+@pytest.mark.thorough
 async def test_kick_more_than_a_script_moves(node: Any) -> None:
     queues = await wide(node, 1)
     for batch in ("a", "b", "c"):

@@ -94,6 +94,7 @@ def test_a_handover_that_is_refused_leaves_the_lease() -> None:
         assert lease_s(world.members[address]) > 0
 
 
+@pytest.mark.thorough
 def test_a_handover_that_arrives_late_unseats_nobody() -> None:
     for seed in SEEDS:
         with World(seed) as world:

@@ -32,6 +32,7 @@ def violated(scene: Callable[[World], None], breed: type) -> list[str]:
 
 
 @pytest.mark.parametrize("scene", scenes.SCENES, ids=lambda scene: scene.__name__)
+@pytest.mark.thorough
 def test_stock_breaks_it(scene: Callable[[World], None]) -> None:
     assert violated(scene, Stock)
 
@@ -101,6 +102,7 @@ class Late(Ours):
     ],
     ids=lambda value: value.__name__,
 )
+@pytest.mark.thorough
 def test_without_the_rule_ours_breaks_it_too(
     without: type, scene: Callable[[World], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

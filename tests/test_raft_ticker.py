@@ -124,7 +124,7 @@ async def test_it_outlives_defects_and_steps_down(caplog: pytest.LogCaptureFixtu
     assert harness.ticker.latest.ticked < time.monotonic() - 0.03
     harness.voter.error = None
     await harness.until(lambda: harness.ticker._failures == 0)
-    assert caplog.text.count("a defect") == 1
+    assert caplog.text.count("stepping down") == 1
     await harness.stop()
 
 

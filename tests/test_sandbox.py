@@ -14,7 +14,8 @@ import pytest
 
 from tidewarden.clock import ManualClock
 from tidewarden.errors import BadArg, ConfigError
-from tidewarden.sandbox import CLIENT_ID, CLIENT_SECRET, PUBLIC_CLIENT_ID, Sandbox
+from tidewarden.sandbox import PUBLIC_CLIENT_ID, Sandbox
+from tidewarden.sandbox_grants import CLIENT_ID, CLIENT_SECRET
 
 FORM = "application/x-www-form-urlencoded"
 Start = Callable[..., Awaitable["Client"]]

@@ -143,6 +143,7 @@ ZONES = {
 }
 
 
+@pytest.mark.thorough
 @settings(max_examples=settings().max_examples // 3, deadline=None)
 @given(
     minute=FIELD,

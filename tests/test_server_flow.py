@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tidewarden.server import flow as module
+from tidewarden.server.verbs import TOGETHER_LONG_MAX
 
 _spec = importlib.util.spec_from_file_location("server_doubles", Path(__file__).with_name("server_doubles.py"))
 doubles = importlib.util.module_from_spec(_spec)
@@ -53,6 +54,7 @@ async def test_large_requests_in_a_pipeline_wait_in_the_socket(monkeypatch: pyte
         assert (await asyncio.wait_for(answers, 60)).count(b"+OK\r\n$60000") == 30
 
 
+@pytest.mark.thorough
 async def test_a_long_pipeline_is_answered_whole() -> None:
     async with Door() as door:
         line = await door.dial()
@@ -84,3 +86,17 @@ async def test_a_peer_that_does_not_read_is_cut_and_nobody_else_suffers(monkeypa
         well = await door.dial()
         assert await well.ask("PING") == b"+PONG"
         await well.close()
+
+
+async def test_replies_that_may_be_long_are_asked_for_by_and_by() -> None:
+    """Each that is under way is read from the store, whether its peer reads it or not."""
+    async with Door() as door:
+        door.queues.hold = asyncio.Event()
+        line = await door.dial()
+        line.send(*["Q.TAKE FROM mail"] * 100)
+        await reach(lambda: len(door.queues.calls) >= TOGETHER_LONG_MAX)
+        await asyncio.sleep(0.05)
+        assert len(door.queues.calls) == TOGETHER_LONG_MAX
+        door.queues.hold.set()
+        await reach(lambda: len(door.queues.calls) == 100)
+        await line.close()

@@ -179,6 +179,7 @@ async def test_every_byte_by_itself(victim: Victim) -> None:
     await line.close()
 
 
+@pytest.mark.thorough
 async def test_thousands_in_a_pipeline(victim: Victim) -> None:
     """Any verbs in any order, several connections at once: each request has its reply, in its place."""
 
@@ -225,6 +226,7 @@ async def test_thousands_in_a_pipeline(victim: Victim) -> None:
     await flooding
 
 
+@pytest.mark.thorough
 async def test_what_requests_leave_dies_at_once(victim: Victim) -> None:
     """
     The node's collector of rings runs rarely (``process.py``): in one, a payload or a chunk of rubbish lasts for long.

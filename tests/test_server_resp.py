@@ -12,6 +12,7 @@ import pytest
 import redis
 import redis.asyncio
 import server_doubles as doubles
+from desk import loading
 
 from tidewarden.clock import SystemClock
 from tidewarden.config import Config
@@ -24,7 +25,7 @@ async def door(valkey: Any, queue_scripts: Scripts) -> AsyncIterator[Any]:
     """A RESP door before a real queue and a real store."""
     scripts = queue_scripts
     clock = SystemClock()
-    link = Link(valkey.url, "test", clock, on_up=scripts.load_commands)
+    link = Link(valkey.url, "test", clock, on_up=loading(valkey, scripts))
     await link.start()
     queues = Queues(Config(), link, scripts, clock, views=False)
     queues.holder = "n0.1"

@@ -17,7 +17,7 @@ from tidewarden.server.penalties import HELD_BACK_MAX
 from tidewarden.server.users import Users
 
 ADMIN = User(name="admin", secret_hash=hash_secret("slow:secret"))
-READER = User(name="reader", secret_hash=hash_generated("quick"))
+READER = User(name="reader", secret_hash=hash_generated("opensesame"))
 
 
 @pytest.fixture(autouse=True)
@@ -38,13 +38,13 @@ async def test_the_right_secret_is_remembered() -> None:
 @pytest.mark.parametrize("name", ["", "default"])
 async def test_a_secret_alone_is_the_only_users(name: str) -> None:
     users = Users((READER,), SystemClock(), loopback=False)
-    assert await users.authenticate(name, "quick", "p") == "reader"
+    assert await users.authenticate(name, "opensesame", "p") == "reader"
     both = Users((ADMIN, READER), SystemClock(), loopback=False)
     with pytest.raises(WrongPass):
-        await both.authenticate(name, "quick", "p")
+        await both.authenticate(name, "opensesame", "p")
 
 
-@pytest.mark.parametrize(("name", "secret"), [("reader", "other"), ("nobody", "quick"), ("admin", "quick")])
+@pytest.mark.parametrize(("name", "secret"), [("reader", "other"), ("nobody", "opensesame"), ("admin", "opensesame")])
 async def test_a_wrong_one_is_slow_counted_and_logged_without_it(
     name: str, secret: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -85,9 +85,9 @@ async def test_a_hosts_failures_cost_more_and_more_and_nobody_else_anything() ->
         await clock.advance((delay - 0.5) * module.FAILURE_DELAY_S)
         assert not attempt.done()
         async with asyncio.timeout(20):
-            assert await users.authenticate("reader", "quick", f"5.6.7.8:{failures}") == "reader"
+            assert await users.authenticate("reader", "opensesame", f"5.6.7.8:{failures}") == "reader"
             users._right.clear()
-            assert await users.authenticate("reader", "quick", f"1.2.3.4:{failures}") == "reader"
+            assert await users.authenticate("reader", "opensesame", f"1.2.3.4:{failures}") == "reader"
         users._right.clear()
         await clock.advance(0.5 * module.FAILURE_DELAY_S)
         with pytest.raises(WrongPass):
@@ -97,14 +97,14 @@ async def test_a_hosts_failures_cost_more_and_more_and_nobody_else_anything() ->
 async def test_past_a_bound_nothing_more_is_checked_for_a_host(caplog: pytest.LogCaptureFixture) -> None:
     clock = ManualClock()
     users = Users((READER,), clock, loopback=True)
-    await users.authenticate("reader", "quick", "1.2.3.4:5")
+    await users.authenticate("reader", "opensesame", "1.2.3.4:5")
     attempts = [asyncio.ensure_future(users.authenticate("x", "wrong", f"1.2.3.4:{n}")) for n in range(200)]
     async with asyncio.timeout(20):
         while users.failures_total < 200:
             await asyncio.sleep(0.001)
         while sum(attempt.done() for attempt in attempts) < 200 - HELD_BACK_MAX:
             await asyncio.sleep(0.001)
-        assert await users.authenticate("reader", "quick", "1.2.3.4:6") == "reader"  # was right before
+        assert await users.authenticate("reader", "opensesame", "1.2.3.4:6") == "reader"  # was right before
     refused = [attempt for attempt in attempts if attempt.done()]
     assert len(refused) == 200 - HELD_BACK_MAX
     with pytest.raises(WrongPass, match="Too many logins from this address have failed"):
@@ -123,22 +123,22 @@ async def test_who_is_removed_while_its_secret_is_checked_does_not_come_in(monke
         return go_on.wait(20)
 
     monkeypatch.setattr(module, "check_secret", slowly)
-    attempt = asyncio.ensure_future(users.authenticate("reader", "quick", "1.2.3.4:5"))
+    attempt = asyncio.ensure_future(users.authenticate("reader", "opensesame", "1.2.3.4:5"))
     await asyncio.to_thread(begun.wait, 20)
     assert users.reload((ADMIN,)) == ({"reader"}, frozenset())
     go_on.set()
     with pytest.raises(WrongPass):
         await attempt
-    assert users.known("reader", "quick") is None
+    assert users.known("reader", "opensesame") is None
     with pytest.raises(WrongPass):
         users.rights("reader")
 
 
 async def test_who_was_right_before_is_forgotten_when_users_are_read_anew() -> None:
     users = Users((READER, ADMIN), SystemClock(), loopback=True)
-    await users.authenticate("reader", "quick", "p")
+    await users.authenticate("reader", "opensesame", "p")
     other = replace(ADMIN, rights=("put",))
     assert users.reload((replace(READER, secret_hash=hash_generated("fresh")), other)) == ({"reader"}, {"admin"})
-    assert users.known("reader", "quick") is None
+    assert users.known("reader", "opensesame") is None
     assert users.rights("admin").allow("put", "q")
     assert not users.rights("admin").whole

@@ -10,6 +10,7 @@ from importlib import resources
 from typing import Any
 
 import pytest
+from desk import queue_scripts
 
 from tidewarden.errors import BadArg, Error, Full
 from tidewarden.queue import NewTask
@@ -87,8 +88,7 @@ def test_a_folders_prelude_comes_between(tmp_path: Any, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_script_begins_with_what_it_takes_and_returns(verb: str) -> None:
-    scripts = Scripts(SHARED, ("tidewarden.queue",))
-    own = scripts[f"queue.{verb}"].source.decode().split("return run(function()\n")[1]
+    own = queue_scripts()[f"queue.{verb}"].source.decode().split("return run(function()\n")[1]
     head = [line for line in own.splitlines()[:12] if line.startswith("--")]
     assert head[0].startswith(f"-- {verb}: ")
     assert any(line.startswith("-- KEYS ") for line in head)

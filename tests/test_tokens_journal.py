@@ -41,6 +41,7 @@ async def test_an_answer_is_there_after_a_restart_until_it_is_stored(tmp_path: P
     assert [found.account for found in opened(tmp_path / "j").pending()] == ["b"]
 
 
+@pytest.mark.thorough
 async def test_a_crash_at_every_byte_keeps_every_whole_record(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     journal = opened(tmp_path / "j")
     ends = []

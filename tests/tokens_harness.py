@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from aiohttp import web
+from desk import loading
 
 from tidewarden.clock import SystemClock
 from tidewarden.config import Cluster, Config, Node, Provider, Secret
@@ -142,7 +143,7 @@ async def node(
         cluster=Cluster(name="t"), node=Node(name=name, data_dir=str(folder)), providers={chosen.name: chosen}
     )
     scripts = SCRIPTS
-    link = Link(store.url, name, clock, on_up=scripts.load_commands)
+    link = Link(store.url, name, clock, on_up=loading(store, scripts))
     await link.start()
     queues = Queues(config, link, scripts, clock, views=False)
     queues.holder = f"{name}.{boot}"

@@ -18,12 +18,27 @@ from . import tls
 from .errors import ConfigError
 from .rights import fault_of
 from .secret import HASH_ALLOWED, Secret, check_secret, hash_generated, hash_secret, known_hash
-from .settings import NAME, NAME_ALLOWED, Cluster, Config, Limits, Log, Node, Provider, Queues, Raft, Store, User, Vault
+from .settings import (
+    NAME,
+    NAME_ALLOWED,
+    Cluster,
+    Config,
+    Limits,
+    Log,
+    Node,
+    Provider,
+    Queues,
+    Raft,
+    Store,
+    Tokens,
+    User,
+    Vault,
+)
 from .sources import Found, Sources, nearest, read
 
 __all__ = [
-    "NAME", "NAME_ALLOWED", "Cluster", "Config", "Limits", "Log", "Node", "Provider", "Queues", "Raft", "Secret", "Store", "User", "Vault",
-    "check_secret", "hash_generated", "hash_secret", "is_loopback", "load",
+    "NAME", "NAME_ALLOWED", "Cluster", "Config", "Limits", "Log", "Node", "Provider", "Queues", "Raft", "Secret", "Store", "Tokens",
+    "User", "Vault", "check_secret", "hash_generated", "hash_secret", "is_loopback", "load",
 ]  # fmt: skip
 
 # Variables of the command line, which no node reads.
@@ -36,6 +51,7 @@ SECTIONS = {
     "store": Store,
     "limits": Limits,
     "queues": Queues,
+    "tokens": Tokens,
     "log": Log,
     "vault": Vault,
 }
@@ -67,6 +83,7 @@ def load(path: str | None, environ: Mapping[str, str], flags: Mapping[str, str])
         store=read(Store, "store", tables["store"], problems),
         limits=read(Limits, "limits", tables["limits"], problems),
         queues=read(Queues, "queues", tables["queues"], problems),
+        tokens=read(Tokens, "tokens", tables["tokens"], problems),
         log=read(Log, "log", tables["log"], problems),
         vault=read(Vault, "vault", tables["vault"], problems),
         users=_users(sources.users, problems),
@@ -204,6 +221,8 @@ def _check(config: Config, tables: Mapping[str, Mapping[str, Found]], problems: 
             problem("store.url", f"found 'embedded' with peers {', '.join(sorted(peers))}; {reason}")
     elif fault := _store_fault(config.store.url):
         problem("store.url", fault)
+    if config.store.replicas > 0 and config.store.url == "embedded":
+        problem("store.replicas", f"found {config.store.replicas} with an embedded store, which has none; allowed: 0")
     if 0 < config.store.maxmemory_bytes < 1_048_576:
         problem("store.maxmemory_bytes", f"found {config.store.maxmemory_bytes}; allowed: 0 or at least 1,048,576")
     if config.limits.request_bytes < config.limits.payload_bytes:

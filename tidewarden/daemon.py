@@ -33,8 +33,8 @@ from tidewarden.server.http import HttpServer
 from tidewarden.server.resp import RespServer
 from tidewarden.server.users import Users
 from tidewarden.store.check import Server, check_store, warn_of_settings
+from tidewarden.store.commits import at_once
 from tidewarden.store.embedded import EmbeddedStore, store_password
-from tidewarden.store.firm import Firm
 from tidewarden.tokens import Tokens
 
 log = logging.getLogger("tidewarden.daemon")
@@ -47,8 +47,9 @@ FIRM_SCRIPTS = ("tokens.put", "tokens.intent", "tokens.stored")
 class Daemon(Participant):
     """One node of a cluster. :meth:`run` builds it, serves until ``stopping`` is set, and takes it down."""
 
-    def __init__(self, config: Config, clock: Clock) -> None:
+    def __init__(self, config: Config, clock: Clock, connections_max: int) -> None:
         super().__init__(config, clock, config.node.name)
+        self._connections_max = connections_max
         self._secret = cluster_secret(config)
         self._server = Server("?", "?", False, 0)
         self.resp: RespServer | None = None
@@ -70,9 +71,7 @@ class Daemon(Participant):
             self._server = await check_store(self.control, self._name)
             if not self._server.views:
                 await warn_of_settings(self.control)
-            synced = self._server.waitaof and self.config.store.fsync != "always"
-            self.firm = Firm(self.accounts, possible=synced)
-            await self._join(stack, url, self.data, self.control, views=self._server.views)
+            await self._join(stack, url, self.data, self.control, views=self._server.views, server=self._server)
             self._build_leader()
             try:
                 await self.raft.start()
@@ -111,11 +110,11 @@ class Daemon(Participant):
         self.raft = Raft(config, self._secret, clock, lambda: self.term.raft_changed())
         self.reaper = Reaper(config.node.name, self.nodes, self.queues, clock, self.raft.peer_heard_s)
         self.term = Term(
-            self._name, self.raft, self.control, self._scripts, clock, lambda: self.nodes.holder, self._duties
-        )
-        self.tokens = Tokens(
-            config, self.queues, clock, self._load_keys, self._add_key, script=self._token_script
+            self._name, self.raft, self.control, self._scripts, clock, lambda: self.nodes.holder, self._duties,
+            lambda: self.nodes.beat_at,
         )  # fmt: skip
+        tokens = (config, self.queues, clock, self._load_keys, self._add_key)
+        self.tokens = Tokens(*tokens, script=self._token_script, connected=lambda: self.accounts.up)
 
     # --- what the rooms call
 
@@ -134,16 +133,18 @@ class Daemon(Participant):
         super()._stepped()
         self._sweep_all()
 
-    async def _taken_over(self) -> None:
+    async def _taken_over(self) -> bool:
         await super()._taken_over()
         if not hasattr(self, "health"):  # this one was asked at the start
-            return
+            return True
         try:
             self.health.server = self._server = await check_store(self.control, self._name)
             self.health.fault = ""
         except ConfigError as error:
-            self.health.fault = str(error)
-            log.critical("another server has taken over that should not: %s", error)
+            if self.health.fault != str(error):
+                self.health.fault = str(error)
+                log.critical("the store that is connected now should not be one: %s", error)
+        return not self.health.fault
 
     def _heard_view(self, done: asyncio.Future[Any]) -> None:
         """The store may have been started anew: then it has a new view."""
@@ -152,9 +153,10 @@ class Daemon(Participant):
 
     async def _token_script(self, name: str, queue: str, shard: int, args: Sequence[str | bytes | int]) -> Any:
         """A token's script; what must not be lost is on disk before it counts: a new grant, an intent, a new pair."""
+        commit = self.commits.of_tokens(self.accounts) if name in FIRM_SCRIPTS else None
+        firm = commit.begun() if commit is not None else at_once
         _, _, items = await self.queues.script_on(self.accounts, name, queue, shard, args)
-        if name in FIRM_SCRIPTS:
-            await self.firm.sync()
+        await firm()
         return items
 
     def _refreshes(self) -> dict[str, Any]:
@@ -226,6 +228,7 @@ class Daemon(Participant):
         self.resp = resp = RespServer(
             config, self.queues, self.tokens, self.schedules, health, clock, users, locks, self.raft
         )
+        resp.connections_max = self._connections_max
         self.fronts = fronts = Fronts(config, clock, resp, self._register)
         resp.others = lambda: fronts.stats("resp")
         health.processes = fronts
@@ -242,7 +245,7 @@ class Daemon(Participant):
         stack.push_async_callback(http.stop, 1.0)
         await resp.start()
         stack.push_async_callback(self._close_doors, resp)
-        await fronts.start(self._url, views=self._server.views)
+        await fronts.start(self._url, self._server)
         health.ready = True
         calm_collector()
         log.info("READY %s: RESP %d, HTTP %d", config.node.name, resp.port, http.port)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
-import signal
 from collections.abc import Callable
 
 import uvloop
@@ -15,18 +15,14 @@ from tidewarden.clock import SystemClock
 from tidewarden.config import Config
 from tidewarden.daemon import Daemon
 from tidewarden.errors import ConfigError, StoreDown
-from tidewarden.process import raise_file_limit
+from tidewarden.process import heed_signals, raise_file_limit
 
 log = logging.getLogger("tidewarden.daemon")
 
 
 async def _main(config: Config, read: Callable[[], Config]) -> None:
-    raise_file_limit()
-    daemon = Daemon(config, SystemClock())
-    loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGHUP, daemon.reload, read)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, daemon.stopping.set)
+    daemon = Daemon(config, SystemClock(), raise_file_limit(config.limits))
+    heed_signals(asyncio.get_running_loop(), daemon.stopping.set, functools.partial(daemon.reload, read))
     await daemon.run()
 
 

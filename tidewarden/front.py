@@ -14,7 +14,6 @@ import contextlib
 import logging
 import os
 import pickle
-import signal
 import socket
 import sys
 from collections.abc import Mapping
@@ -28,11 +27,12 @@ from tidewarden import log as logs
 from tidewarden.clock import Clock, SystemClock, sleep
 from tidewarden.config import Config, User
 from tidewarden.participant import Participant
-from tidewarden.process import calm_collector, raise_file_limit
+from tidewarden.process import calm_collector, heed_signals, raise_file_limit
 from tidewarden.queue.locks import Locks
 from tidewarden.server.commands import COMMANDS
 from tidewarden.server.relay import relayed
 from tidewarden.server.resp import RespServer
+from tidewarden.store.check import Server
 
 log = logging.getLogger("tidewarden.front")
 
@@ -48,6 +48,7 @@ class Orders:
     number: int
     url: str
     views: bool
+    server: Server
     port: int
 
 
@@ -76,7 +77,7 @@ class Front(Participant):
         async with contextlib.AsyncExitStack() as stack:
             self.data = await stack.enter_async_context(self._link(orders.url, "data"))
             control = await stack.enter_async_context(self._link(orders.url, "control"))
-            await self._join(stack, orders.url, self.data, control, views=orders.views)
+            await self._join(stack, orders.url, self.data, control, views=orders.views, server=orders.server)
             await self.nodes.register()
             limits = self.config.limits
             locks = Locks(self.queues, wait_max_ms=limits.wait_ms, waiting_max=limits.waiting_max)
@@ -84,6 +85,7 @@ class Front(Participant):
                 self.config, self.queues, None, None, Nobody(), self.clock, locks=locks,
                 commands=relayed(COMMANDS), port=orders.port, hand_over=self._hand_over,
             )  # fmt: skip
+            self.resp.connections_max = raise_file_limit(limits)
             await self.resp.start()
             jobs = [
                 asyncio.create_task(self.nodes.run(), name="nodes"),
@@ -110,6 +112,7 @@ class Front(Participant):
             "lost_takes_released_total": self.queues.strays.released,
             "store_calls_total": self.data.calls,
             "store_connects_total": self.data.reconnects,
+            **self.commits.stats(),
             **counts,
         }
         return {"resp": self.resp.own_stats() if self.resp else {}, "node": node}
@@ -152,10 +155,7 @@ class Front(Participant):
 
 
 async def _main(front: Front) -> None:
-    raise_file_limit()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, front.stopping.set)
+    heed_signals(asyncio.get_running_loop(), front.stopping.set, lambda: None)  # SIGHUP is the first process's to heed
     await front.run()
 
 

@@ -27,6 +27,7 @@ from tidewarden.front import Orders
 from tidewarden.server.relay import attach
 from tidewarden.server.resp import RespServer
 from tidewarden.server.sums import add_up, lasting
+from tidewarden.store.check import Server
 from tidewarden.store.child import how_ended, kill_group, start_child, stop_child
 
 log = logging.getLogger("tidewarden.fronts")
@@ -57,11 +58,11 @@ class Fronts:
         self._stopping = False
         self.restarts = 0
 
-    async def start(self, url: str, *, views: bool) -> None:
+    async def start(self, url: str, server: Server) -> None:
         """Start ``node.processes`` − 1 of them. Raises: ConfigError: not all serve within thirty seconds."""
         config = replace(self._config, providers={})  # their secrets are not for them
         for number in range(1, self._config.node.processes):
-            orders = Orders(config, number, url, views, self._server.port)
+            orders = Orders(config, number, url, server.views, server, self._server.port)
             self._keepers.append(asyncio.create_task(self._keep(orders), name=f"front {number}"))
         until = self._clock.monotonic() + START_S
         while self._keepers and self.serving() < len(self._keepers):

@@ -110,11 +110,17 @@ class Health:
             return f"the node is {stranger}" if stranger.startswith("no ") else f"the node {stranger}"
         if not self.data.up:
             return f"the store is away: {self.data.why}" if self.data.why else "the store is away"
-        return self.fault
+        return self.nodes.refusal or self.fault or self.queues.store_memory.fault
 
     def warning(self) -> str:
         """What somebody should look at although this node serves, or ""."""
-        return "; ".join(filter(None, (self.store_clock.warning(), self.queues.store_memory.warning())))
+        return "; ".join(filter(None, (self._alone(), self.store_clock.warning(), self.queues.store_memory.warning())))
+
+    def _alone(self) -> str:
+        """That no leader is heard of, or ""."""
+        if not self.ready or self.raft.role() != "orphan":
+            return ""
+        return "no leader is heard of: everything is served, but nothing is swept, and schedules wait"
 
     def stats(self) -> dict[str, Any]:
         """Numbers for /metrics, of all the node's processes."""
@@ -129,10 +135,12 @@ class Health:
             "lost_takes_released_total": self.queues.strays.released,
             **{f"sessions_{name}": n for name, n in self.queues.session_counts().items()},
             "store_up": int(self.data.up),
+            "store_refuses": int(bool(self.nodes.refusal)),
             **self.store_clock.stats(),
             **self.queues.store_memory.stats(),
             "store_calls_total": self.data.calls,
             "store_connects_total": self.data.reconnects,
+            **self.queues.commits.stats(),
         }
         if self.processes is None:
             return own

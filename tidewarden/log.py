@@ -12,13 +12,17 @@ import logging.handlers
 import re
 import sys
 import traceback
+from collections import OrderedDict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
 
+from .clock import Clock, SystemClock
 from .config import Config
 
 FILES_KEPT = 5
+REPEAT_S = 10.0
+REPEATS_KEPT = 256
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 _COLOURS = {logging.WARNING: "33", logging.ERROR: "31", logging.CRITICAL: "31;1", logging.DEBUG: "2"}
 # httpx writes each request's address at INFO, secrets in the query and all; PySyncObj its peers' every reconnect.
@@ -31,7 +35,7 @@ _SECRETS = (
     re.compile(r"([a-z][a-z0-9+.-]{0,30}://[^\s/:@]*:)[^\s/@]+(?=@)"),
 )
 # What a record has of its own; all else came by ``extra=``.
-_STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
+_STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName", "said"}
 
 
 def redact(text: str) -> str:
@@ -77,13 +81,50 @@ class Human(logging.Formatter):
         time = _time(record).astimezone().strftime("%H:%M:%S.%f")[:-3]
         name = record.name.removeprefix("tidewarden.")
         text = f"{time} {record.levelname:7} {self._node} {name}: {redact(record.getMessage())}"
+        if repeated := getattr(record, "repeated", 0):
+            text += f" (and {repeated} times before)"
         if record.exc_info:
             text += "\n" + redact("".join(traceback.format_exception(*record.exc_info))).rstrip()
         code = _COLOURS.get(record.levelno)
         return f"\x1b[{code}m{text}\x1b[0m" if self._colour and code else text
 
 
-def setup(config: Config, stream: IO[str] | None = None, file: bool = True) -> None:
+class Repeats:
+    """
+    Lets a warning or an error that was said in the same words a moment ago pass only every :data:`REPEAT_S` seconds, with how
+    often it was kept back: a store that is away for an hour must not fill the log. All handlers share one.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._said: OrderedDict[tuple[object, ...], list[float]] = OrderedDict()  # when last, and how often since
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether it is said."""
+        passes: bool | None = getattr(record, "said", None)
+        if passes is None:
+            passes = record.said = record.levelno < logging.WARNING or self._fresh(record)
+        return passes
+
+    def _fresh(self, record: logging.LogRecord) -> bool:
+        extra = tuple((name, str(value)) for name, value in record.__dict__.items() if name not in _STANDARD)
+        error = str(record.exc_info[1]) if record.exc_info else ""
+        key = (record.name, record.levelno, record.getMessage(), error, extra)
+        now = self._clock.monotonic()
+        found = self._said.pop(key, None)
+        if found is not None and now - found[0] < REPEAT_S:
+            found[1] += 1
+            self._said[key] = found
+            return False
+        if found is not None and found[1]:
+            record.repeated = int(found[1])
+        self._said[key] = [now, 0]
+        while len(self._said) > REPEATS_KEPT:
+            self._said.popitem(last=False)
+        return True
+
+
+def setup(config: Config, stream: IO[str] | None = None, file: bool = True, clock: Clock | None = None) -> None:
     """
     Log to ``stream`` (standard error by default) and, if ``file``, to DATA/NODE.log, set aside by size.
 
@@ -106,11 +147,13 @@ def setup(config: Config, stream: IO[str] | None = None, file: bool = True) -> N
         )
         rotating.setFormatter(Json(config.node.name))
         handlers.append(rotating)
+    repeats = Repeats(clock or SystemClock())
     close()
     root = logging.getLogger()
     level = _LEVELS[config.log.level]
     root.setLevel(level)
     for handler in handlers:
+        handler.addFilter(repeats)
         root.addHandler(handler)
     for name in QUIET:
         logging.getLogger(name).setLevel(max(level, logging.WARNING))

@@ -13,17 +13,20 @@ import logging
 from collections.abc import AsyncIterator
 from typing import Any
 
-from tidewarden.clock import Clock
+from tidewarden.clock import Clock, sleep
 from tidewarden.cluster import Nodes, StoreClock
 from tidewarden.config import Config
 from tidewarden.errors import StoreDown
 from tidewarden.queue import Queues
 from tidewarden.queue.registry import SCRIPT_ROOMS, SHARED
 from tidewarden.store import Link, Scripts
+from tidewarden.store.check import Server
+from tidewarden.store.commits import UNKNOWN, Commits
 from tidewarden.store.sentinel import Sentinels, by_sentinel
 
 log = logging.getLogger("tidewarden.daemon")
 
+COMPARE_S = 1.0
 STORE_WAIT_S = 30.0  # a store that is just starting, or loading its log, gets so long
 
 
@@ -46,7 +49,8 @@ class Participant:
         self._name = config.cluster.name
         self._registered = registered
         self._finder: Sentinels | None = None
-        self._heard_at = ""  # the server that the ears were connected to last, when what is known was compared with it
+        self._comparing: asyncio.Task[None] | None = None
+        self._to_compare = False
         self._scripts = Scripts(SHARED, SCRIPT_ROOMS, plain=("tidewarden.cluster",))
 
     @contextlib.asynccontextmanager
@@ -62,12 +66,31 @@ class Participant:
         finally:
             await link.stop()
 
+    def _beside(self, link: Link) -> Link:
+        """A further connection to where ``link`` leads, not launched yet."""
+        name = f"tidewarden-{self._registered}-commit"
+        return Link(link.url, name, self.clock, finder=self._finder)
+
     async def _join(
-        self, stack: contextlib.AsyncExitStack, url: str, data: Link, control: Link, *, views: bool
+        self,
+        stack: contextlib.AsyncExitStack,
+        url: str,
+        data: Link,
+        control: Link,
+        *,
+        views: bool,
+        server: Server = UNKNOWN,
     ) -> None:
-        """Build the queues, the registration (not made yet) and the ears. ``views``: whether the store counts views."""
+        """
+        Build the queues, the registration (not made yet) and the ears. ``views``: whether the store counts views; ``server``:
+        what it said of itself.
+        """
         await self._scripts.use_library(control, views)
-        self.queues = Queues(self.config, data, self._scripts, self.clock, views=views)
+        self.commits = Commits(
+            self.config.store, f"{{{self._name}}}:commits", self.clock, self._beside, embedded=views, server=server
+        )
+        stack.push_async_callback(self.commits.stop)
+        self.queues = Queues(self.config, data, self._scripts, self.clock, views=views, commits=self.commits)
         self.nodes = Nodes(self._name, self._registered, control, self._scripts, self.clock, self._held_by)
         self.store_clock = StoreClock(
             self._name, control, self._scripts, self.clock, self.queues.lease_clock, lambda: self._stepped()
@@ -105,20 +128,34 @@ class Participant:
 
     def _missed(self) -> None:
         self.queues.wake_all()
-        if hasattr(self, "ears") and self.ears.at != self._heard_at:  # always the same one without sentinels
-            self._heard_at = self.ears.at
-            asyncio.ensure_future(self._compare()).add_done_callback(heard_error)
+        self._to_compare = True
+        if hasattr(self, "ears") and self._comparing is None:
+            self._comparing = asyncio.ensure_future(self._compare())
+            self._comparing.add_done_callback(heard_error)
 
     async def _compare(self) -> None:
+        """Until all is well with the server that is connected now; after the next connect it begins anew."""
         try:
-            await self._taken_over()
-        except StoreDown:
-            self._heard_at = ""  # at the next connect, then
-            raise
+            while self._to_compare and self.ears.up:
+                self._to_compare = False
+                try:
+                    self._to_compare |= not await self._taken_over()
+                except StoreDown as error:
+                    log.debug("what is known was not compared with the store: %s", error)
+                    self._to_compare = True
+                if self._to_compare:
+                    await sleep(self.clock, COMPARE_S)
+        finally:
+            self._comparing = None
 
-    async def _taken_over(self) -> None:
-        """The ears hear another server than before. Raises: StoreDown."""
+    async def _taken_over(self) -> bool:
+        """
+        The ears are connected again: to another server, or to one that may have been started anew.
+
+        Returns: whether nothing is wrong with it that would have to be looked at again. Raises: StoreDown.
+        """
         await self.queues.recall()
+        return True
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         """A task that should run for ever has ended."""

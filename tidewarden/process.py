@@ -3,9 +3,21 @@
 from __future__ import annotations
 
 import gc
+import logging
 import resource
+import signal
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
+    from collections.abc import Callable
+
+    from tidewarden.config import Limits
+
+log = logging.getLogger("tidewarden.daemon")
 
 FILES_WANTED = 65_536
+FILES_BESIDE = 512  # for everything but the doors' connections: the store's, the nodes', logs and journals
 
 
 def calm_collector() -> None:
@@ -19,9 +31,36 @@ def calm_collector() -> None:
     gc.set_threshold(50_000, 20, 50)
 
 
-def raise_file_limit() -> None:
-    """Let this process open as many files as the host allows it: each connection is one."""
+def raise_file_limit(limits: Limits) -> int:
+    """
+    Let this process open as many files as it needs, or as the host allows: each connection is one.
+
+    Returns: how many RESP connections it has files for, at most ``connections_max``, with the HTTP door full.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = FILES_WANTED if hard == resource.RLIM_INFINITY else min(FILES_WANTED, hard)
-    if soft < wanted:
+    beside = FILES_BESIDE + limits.http_connections_max
+    wanted = max(FILES_WANTED, limits.connections_max + beside)
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    room = max(wanted - beside, wanted // 2)
+    if room < limits.connections_max:
+        log.warning(
+            "the host allows %d open files: at most %d connections instead of limits.connections_max (%d)",
+            wanted, room, limits.connections_max,
+        )  # fmt: skip
+    return min(room, limits.connections_max)
+
+
+def hold_hangups() -> None:
+    """Let a SIGHUP wait until :func:`heed_signals`, instead of ending the process."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
+
+
+def heed_signals(loop: AbstractEventLoop, stop: Callable[[], None], reload: Callable[[], None]) -> None:
+    """From now on SIGTERM and SIGINT call ``stop`` in the loop, and SIGHUP ``reload``, one that came before too."""
+    loop.add_signal_handler(signal.SIGHUP, reload)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)

@@ -22,13 +22,10 @@ from aiohttp import web
 from .clock import Clock, sleep
 from .config import is_loopback
 from .errors import BadArg
-from .sandbox_grants import GRANTS_MAX, Grants, account
+from .sandbox_grants import CLIENT_ID, CLIENT_SECRET, GRANTS_MAX, Grants, account
 
 log = logging.getLogger("tidewarden.sandbox")
 
-CLIENT_ID = "sandbox"
-# No secret: it is printed here. Its characters are those that HTTP Basic carries only form-encoded (RFC 6749, 2.3.1).
-CLIENT_SECRET = "sandbox-s3cr%t+:/"
 PUBLIC_CLIENT_ID = "sandbox-public"
 SCOPES = ("files", "mail")
 BODY_BYTES_MAX = 65_536

@@ -19,6 +19,9 @@ from typing import IO
 
 from .errors import ConfigError
 
+CLIENT_ID = "sandbox"
+# No secret: it is printed here. Its characters are those that HTTP Basic carries only form-encoded (RFC 6749, 2.3.1).
+CLIENT_SECRET = "sandbox-s3cr%t+:/"
 GRANTS_MAX = 10_000_000
 
 

@@ -99,8 +99,17 @@ class Store:
     """valkey-server to run when embedded. Empty, the default: the one that is installed with this package."""
     fsync: str = setting("everysec", choices=("everysec", "always"))
     """When an embedded store brings its log to disk. ``everysec`` may lose a second's writes to a power cut."""
+    replicas: int = setting(-1, low=-1, high=100)
+    """Replicas that durability ``quorum`` waits for. 0: none, and it is refused. -1, the default: 1 under Sentinel, else 0."""
+    commit_ms: int = setting(2000, low=10, high=9000)
+    """How long a write may wait for its durability before it is answered NOQUORUM, milliseconds; less than clients wait."""
     maxmemory_bytes: int = setting(0, low=0, high=2**50, allowed="0 or at least 1,048,576")
     """Memory an embedded store may take, bytes; 0, the default: no limit. Near it, puts are answered FULL."""
+
+    @property
+    def replicas_needed(self) -> int:
+        """``replicas``, by the URL where it is left to that."""
+        return self.replicas if self.replicas >= 0 else int("+sentinel://" in self.url or "+cluster://" in self.url)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +126,12 @@ class Limits:
     """Most items of one request, tasks of one take, or entries of one page. A script blocks the store while it runs."""
     connections_max: int = setting(10_000, low=1, high=1_000_000)
     """Most connections of one node at a time. Raise the host's limit of open files with it."""
+    http_connections_max: int = setting(1000, low=1, high=1_000_000)
+    """Most connections of one node's HTTP door at a time."""
     waiting_max: int = setting(10_000, low=1, high=1_000_000)
     """Most parked takes of one node at a time."""
+    queues_max: int = setting(10_000, low=1, high=1_000_000)
+    """Most queues of the cluster; the system's own go beside them. A misspelt or made-up name makes a queue, which stays."""
     wait_ms: int = setting(3_600_000, low=0, high=86_400_000)
     """Longest WAIT of a take, milliseconds. An hour: past it a silent connection is more likely dead than patient."""
 
@@ -133,6 +146,14 @@ class Queues:
 
     strategies: tuple[str, ...] = setting((), pattern=STRATEGY, allowed="names like 'package.module:function'")
     """Functions of yours by which puts may choose a shard. Only these are imported: a request never names code."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """What concerns every provider's accounts."""
+
+    cache_max: int = setting(10_000, low=0, high=10_000_000)
+    """Access tokens that a node keeps, sealed, to serve while the store is away; about 1 KiB each. 0: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +228,7 @@ class Config:
     store: Store = field(default_factory=Store)
     limits: Limits = field(default_factory=Limits)
     queues: Queues = field(default_factory=Queues)
+    tokens: Tokens = field(default_factory=Tokens)
     log: Log = field(default_factory=Log)
     vault: Vault = field(default_factory=Vault)
     users: tuple[User, ...] = ()

@@ -14,7 +14,7 @@ import secrets
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import redis
@@ -26,7 +26,7 @@ from live.proxy import Proxy
 from tidewarden.config import hash_generated
 
 __all__ = [
-    "ADMIN", "CALM", "CLUSTER", "START_S", "TROUBLE", "Cluster", "Node", "Valkey", "background", "cluster", "free_base_port",
+    "ADMIN", "CALM", "CLUSTER", "START_S", "TROUBLE", "Cluster", "Node", "Valkey", "background", "cluster", "free_base_port", "serving",
     "spawn", "until", "until_async",
 ]  # fmt: skip
 
@@ -36,13 +36,25 @@ class Cluster:
     Three nodes (by default) on one valkey-server.
 
     Args: ``extra``: TOML put at the end of every node's configuration. ``proxied``: a proxy between each node and the store.
+    ``store``: settings of the valkey-server.
     ``changes``: as of :meth:`config_text`.
     """
 
-    def __init__(self, folder: Path, *, nodes: int = 3, extra: str = "", proxied: bool = False, **changes: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        nodes: int = 3,
+        extra: str = "",
+        proxied: bool = False,
+        store: dict[str, str] | None = None,
+        **changes: str,
+    ) -> None:
         self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
         self.secret = secrets.token_urlsafe(16)
-        self.valkey = Valkey(folder / "store")
+        self._store_options = store
+        self.valkey = self.make_store()
         self.valkey.start()
         self.proxies: dict[str, Proxy] = {}
         (folder / "cluster.key").write_text(secrets.token_urlsafe(32))
@@ -58,19 +70,35 @@ class Cluster:
         self.nodes: dict[str, Node] = {}
         for name, base in self.members.items():
             if proxied:
-                self.proxies[name] = Proxy(self.valkey.port)
+                self.proxies[name] = self.make_proxy(name)
             text = self.config_text(name, self.proxies[name].port if proxied else 0, **changes) + extra
-            self.nodes[name] = Node(name, folder / name, base, text, self.secret)
+            self.nodes[name] = self.make_node(name, base, text)
+
+    # What a cluster of another kind makes otherwise.
+
+    def host(self, name: str) -> str:
+        """Where that node listens."""
+        return "127.0.0.1"
+
+    def make_store(self) -> Valkey:
+        return Valkey(self.folder / "store", self._store_options)
+
+    def make_proxy(self, name: str) -> Proxy:
+        return Proxy(self.valkey.port)
+
+    def make_node(self, name: str, base: int, text: str) -> Node:
+        return Node(name, self.folder / name, base, text, self.secret)
 
     def config_text(self, name: str, store_port: int = 0, **changes: str) -> str:
         """A node's configuration; ``changes`` override ``section__key``, as TOML text."""
         settings: dict[str, dict[str, str]] = {
             "cluster": {
                 "secret_file": json.dumps(str(self.folder / "cluster.key")),
-                "members": "{" + ", ".join(f'{n} = "127.0.0.1:{p}"' for n, p in self.members.items()) + "}",
+                "members": "{" + ", ".join(f'{n} = "{self.host(n)}:{p}"' for n, p in self.members.items()) + "}",
             },
             "node": {
                 "name": f'"{name}"',
+                "host": f'"{self.host(name)}"',
                 "base_port": str(self.members.get(name, 0)),
                 "data_dir": json.dumps(str(self.folder / name)),
             },
@@ -170,6 +198,8 @@ class Cluster:
             proxy.close()
 
 
+Made = TypeVar("Made", bound=Cluster)
+
 # Everything of a shard in one moment: ids with a body, ids with tries, then each index and what is in it.
 _LOOK = """\
 local indexes, bodies = {}, {}
@@ -203,8 +233,14 @@ def audit_shard(store: redis.Redis, prefix: str) -> Counter[str]:
 @contextlib.contextmanager
 def cluster(request: pytest.FixtureRequest, folder: Path, **options: Any) -> Iterator[Cluster]:
     """A cluster that serves. Its logs are shown when a test failed while it ran."""
+    with serving(request, Cluster(folder, **options)) as made:
+        yield made
+
+
+@contextlib.contextmanager
+def serving(request: pytest.FixtureRequest, made: Made) -> Iterator[Made]:
+    """As :func:`cluster`, of one that is made but not started."""
     failed = request.session.testsfailed
-    made = Cluster(folder, **options)
     served = False
     try:
         made.heal()

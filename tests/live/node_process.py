@@ -8,12 +8,14 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import httpx
 import redis
 import redis.asyncio
+from live.nursery import Child
 from live.processes import ADMIN, spawn
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
@@ -21,16 +23,34 @@ from redis.retry import Retry
 
 
 class Node:
-    """One node process: its configuration file, its logs, its signals, its doors."""
+    """
+    One node process: its configuration file, its logs, its signals, its doors.
 
-    def __init__(self, name: str, folder: Path, base_port: int, text: str, secret: str) -> None:
+    ``host``: where it listens. ``namespace``, ``environ``: as of :func:`live.processes.spawn`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        folder: Path,
+        base_port: int,
+        text: str,
+        secret: str,
+        *,
+        host: str = "127.0.0.1",
+        namespace: str = "",
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
         self.name = name
+        self.host = host
+        self._namespace = namespace
+        self._environ = environ
         self.folder = folder
         self.base_port = base_port
         self.config = folder / "node.toml"
         self.output = folder / "output.log"
         self._secret = secret
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Child | subprocess.Popen[bytes] | None = None
         # One client, for to make one reads every certificate there is; and nothing kept alive that a kill would cut.
         self._http = httpx.Client(
             trust_env=False,
@@ -39,7 +59,7 @@ class Node:
             limits=httpx.Limits(max_keepalive_connections=0),
         )
         self.stopped = False
-        folder.mkdir(parents=True)
+        folder.mkdir(parents=True, exist_ok=True)
         self.config.write_text(text)
 
     # Its process.
@@ -55,8 +75,11 @@ class Node:
 
     def start(self) -> None:
         """Start the process; :meth:`ready` tells when it serves."""
-        argv = [sys.executable, "-m", "tidewarden", "node", "--config", str(self.config)]
-        self._process = spawn(argv, self.output)
+        if self._namespace or self._environ:  # a copy of this process could have neither
+            argv = [sys.executable, "-m", "tidewarden", "node", "--config", str(self.config)]
+            self._process = spawn(argv, self.output, namespace=self._namespace, environ=self._environ)
+        else:
+            self._process = Child(self.config, self.output)
 
     def kill(self) -> None:
         """SIGKILL."""
@@ -100,6 +123,7 @@ class Node:
     def client(self, **options: Any) -> redis.Redis:
         """A plain client, one connection, nothing repeated."""
         defaults: dict[str, Any] = {
+            "host": self.host,
             "port": self.base_port,
             "username": ADMIN,
             "password": self._secret,
@@ -114,6 +138,7 @@ class Node:
     def aclient(self) -> redis.asyncio.Redis:
         """The same for asyncio, without a time-out: it may WAIT."""
         return redis.asyncio.Redis(
+            host=self.host,
             port=self.base_port,
             username=ADMIN,
             password=self._secret,
@@ -136,7 +161,7 @@ class Node:
 
     def http(self, path: str, **options: Any) -> httpx.Response:
         """GET ``path`` as the admin, on a connection of its own."""
-        return self._http.get(f"http://127.0.0.1:{self.base_port + 1}{path}", **options)
+        return self._http.get(f"http://{self.host}:{self.base_port + 1}{path}", **options)
 
     def metric(self, name: str, kind: str = "") -> float:
         """A number of /metrics; 0 when it is not there."""

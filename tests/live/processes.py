@@ -11,11 +11,12 @@ import contextlib
 import os
 import random
 import secrets
+import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,20 +33,31 @@ CALM = "[raft]\npace = 3.0\n"
 TROUBLE = (redis.RedisError, OSError, asyncio.TimeoutError)
 """What a client meets when its node or the store goes."""
 
-# Arguments: our pid, then the program. SIGKILL at our death (PR_SET_PDEATHSIG), asked for between fork and exec.
+# Arguments: our pid, a network namespace's file or nothing, then the program. SIGKILL at our death (PR_SET_PDEATHSIG),
+# asked for between fork and exec; CLONE_NEWNET is 0x40000000.
 _BECOME = """\
 import ctypes, os, sys
-ctypes.CDLL(None).prctl(1, 9, 0, 0, 0)
+libc = ctypes.CDLL(None)
+libc.prctl(1, 9, 0, 0, 0)
+if sys.argv[2] and libc.setns(os.open(sys.argv[2], os.O_RDONLY), 0x40000000):
+    sys.exit("setns refused: " + sys.argv[2])
 if os.getppid() == int(sys.argv[1]):
-    os.execv(sys.argv[2], sys.argv[2:])
+    os.execv(sys.argv[3], sys.argv[3:])
 """
 
 
-def spawn(argv: Sequence[str], output: Path) -> subprocess.Popen[bytes]:
-    """Start a program in a process group of its own that cannot outlive us; its output is appended to ``output``."""
+def spawn(
+    argv: Sequence[str], output: Path, *, namespace: str = "", environ: Mapping[str, str] | None = None
+) -> subprocess.Popen[bytes]:
+    """
+    Start a program in a process group of its own that cannot outlive us; its output is appended to ``output``.
+
+    ``namespace``: the file of the network namespace it lives in. ``environ``: what is added to our environment.
+    """
     with output.open("ab") as file:
         return subprocess.Popen(
-            [sys.executable, "-IS", "-c", _BECOME, str(os.getpid()), *argv],
+            [sys.executable, "-IS", "-c", _BECOME, str(os.getpid()), namespace, *argv],
+            env={**os.environ, **(environ or {})},
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=subprocess.STDOUT,
@@ -93,10 +105,18 @@ def free_base_port() -> int:
 
 
 class Valkey:
-    """A valkey-server with AOF and a password on a TCP port; each start raises the view before clients may come."""
+    """
+    A valkey-server with AOF and a password on a TCP port; each start raises the view before clients may come.
 
-    def __init__(self, folder: Path) -> None:
+    ``options``: more of its settings, and others. ``environ``: what its process gets beside our environment.
+    """
+
+    def __init__(
+        self, folder: Path, options: Mapping[str, str] | None = None, environ: Mapping[str, str] | None = None
+    ) -> None:
         self.folder = folder
+        self.options = dict(options or {})
+        self._environ = dict(environ or {})
         self.folder.mkdir(parents=True)
         self.port = free_base_port()
         self.password = secrets.token_urlsafe(16)
@@ -109,13 +129,21 @@ class Valkey:
 
     def start(self) -> None:
         """Start it on the data that are there."""
+        self.serve(self.launch())
+
+    def launch(self) -> str:
+        """Start the process, from the thread with which it may die; the password by which :meth:`serve` opens it."""
         hidden = secrets.token_urlsafe(16)
         options = {
             "bind": "127.0.0.1", "port": str(self.port), "dir": str(self.folder), "save": "", "appendonly": "yes",
-            "appendfsync": "everysec", "maxmemory-policy": "noeviction", "requirepass": hidden,
+            "appendfsync": "everysec", "maxmemory-policy": "noeviction", "requirepass": hidden, **self.options,
         }  # fmt: skip
         words = [word for name, value in options.items() for word in (f"--{name}", value)]
-        self._process = spawn([str(get_binary_path()), *words], self.folder / "valkey.log")
+        self._process = spawn([str(get_binary_path()), *words], self.folder / "valkey.log", environ=self._environ)
+        return hidden
+
+    def serve(self, hidden: str) -> None:
+        """Wait until it answers, raise the view, let clients come."""
         with redis.Redis(port=self.port, password=hidden) as client:
             until(client.ping, what="valkey-server serves")
             self.view = int(client.incr(f"{{{CLUSTER}}}:view"))
@@ -124,6 +152,16 @@ class Valkey:
     def client(self) -> redis.Redis:
         """A client of the store itself, for looking at keys."""
         return redis.Redis(port=self.port, password=self.password)
+
+    def freeze(self) -> None:
+        """SIGSTOP."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """SIGCONT."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
         """SIGKILL."""

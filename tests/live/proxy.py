@@ -1,11 +1,18 @@
-"""A TCP proxy for tests, in threads: it can hold the bytes of one connection, let them go, and cut every connection."""
+"""
+A TCP proxy for tests, in threads: it can hold the bytes of one connection, let them go, and cut every connection.
+
+Each direction is a :class:`Way`, which can delay what passes, hold it back, slice it, lose it for good, or reset at random.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import random
 import socket
 import struct
 import threading
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -39,12 +46,49 @@ class Trap:
         self.free.set()
 
 
-class Proxy:
-    """Forwards every connection to its port to ``(host, target)``. Threads only; :meth:`close` ends them."""
+@dataclass
+class Way:
+    """What happens to the bytes of one direction, on every connection of a proxy."""
 
-    def __init__(self, target: int, host: str = "127.0.0.1") -> None:
+    delay_s: float = 0.0
+    """Each read waits so long before it is written on; what comes meanwhile is the next read."""
+    slice_bytes: int = 0
+    """Written on in pieces of so many bytes; 0: as they came."""
+    reset_chance: float = 0.0
+    """Of each read, that it is thrown away and its connection reset."""
+    lost: bool = False
+    """A black hole: nothing passes, nobody is told. A connection that lost a byte stays in it until it is cut."""
+    open: threading.Event = field(default_factory=threading.Event)
+    """Cleared: what comes is held back until it is set."""
+    dice: random.Random = field(default_factory=lambda: random.Random(1))
+
+    def __post_init__(self) -> None:
+        self.open.set()
+
+    def calm(self) -> None:
+        """Bytes pass as they come."""
+        self.delay_s, self.slice_bytes, self.reset_chance, self.lost = 0.0, 0, 0.0, False
+        self.open.set()
+
+
+class Proxy:
+    """
+    Forwards every connection to its port to ``(host, target)``. Threads only; :meth:`close` ends them.
+
+    ``listening`` makes the socket for the port given; without it one on ``host``. Port 0: a free one.
+    """
+
+    def __init__(
+        self,
+        target: int,
+        host: str = "127.0.0.1",
+        *,
+        port: int = 0,
+        listening: Callable[[int], socket.socket] | None = None,
+    ) -> None:
         self._target = (host, target)
-        self._server = socket.create_server((host, 0))
+        self.ways: dict[Direction, Way] = {"up": Way(), "down": Way()}
+        self._server = listening(port) if listening else socket.create_server((host, port))
         self.port: int = self._server.getsockname()[1]
         self._lock = threading.Lock()
         self._links: set[Link] = set()
@@ -68,9 +112,19 @@ class Proxy:
             link.cut(reset=reset)
         return len(links)
 
+    def calm(self) -> None:
+        """Bytes pass both ways; connections that lost some in a black hole are reset, for they can never be whole again."""
+        for way in self.ways.values():
+            way.calm()
+        with self._lock:
+            lost = [link for link in self._links if link.lost]
+        for link in lost:
+            link.cut(reset=True)
+
     def close(self) -> None:
         """Stop listening and close everything."""
         self._closed = True
+        self.calm()
         with self._lock:
             traps = list(self._traps)
         for trap in traps:
@@ -132,6 +186,7 @@ class Link:
         }
         self._trap: Trap | None = None
         self._reset = False
+        self.lost = False
         self._open = 2
         self._lock = threading.Lock()
         self._threads = [
@@ -191,8 +246,20 @@ class Link:
                 found.caught.set()
                 found.free.wait()
             before = (before + data)[-max(0, self._proxy.longest() - 1) or len(before + data) :]
+            way = self._proxy.ways[direction]
+            way.open.wait()
+            if way.delay_s:
+                time.sleep(way.delay_s)
+            if self.lost or way.lost:
+                self.lost = True
+                continue
+            if way.reset_chance and way.dice.random() < way.reset_chance:
+                self.cut(reset=True)
+                return
             try:
                 if reachable:
-                    target.sendall(data)
+                    step = way.slice_bytes or len(data)
+                    for start in range(0, len(data), step):
+                        target.sendall(data[start : start + step])
             except OSError:
                 reachable = False  # what still comes is read all the same: it may be the answer to a held call

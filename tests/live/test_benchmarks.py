@@ -18,10 +18,13 @@ ROOT = Path(__file__).parents[2]
     [
         "cycle --seconds 2 --connections 2",
         "batches --seconds 1 --batch 10",
+        pytest.param("burst --connections 10000", marks=pytest.mark.soak),
         pytest.param("memory --tasks 2000", marks=pytest.mark.soak),
         pytest.param("flat --tasks 2000 --beside 1000 --seconds 2", marks=pytest.mark.soak),
         pytest.param("lateness --seconds 2 --tasks 1000", marks=pytest.mark.soak),
-        pytest.param("disconnect --rounds 10 --kills 0", marks=pytest.mark.soak),
+        pytest.param("outage --quick --accounts 1000", marks=pytest.mark.soak),
+        pytest.param("disconnect --rounds 10", marks=pytest.mark.soak),
+        pytest.param("failover --kills 1 --nodes 1 --stores 1", marks=pytest.mark.soak),
     ],
 )
 def test_benchmark_runs(command: str) -> None:

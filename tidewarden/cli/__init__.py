@@ -3,6 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import sys
+
+from tidewarden.process import hold_hangups
+
+if sys.argv[1:2] == ["node"]:
+    # SIGHUP has a node read its users anew. Until it can, which takes it a second or two, the signal waits instead of killing.
+    hold_hangups()
 
 import typer
 

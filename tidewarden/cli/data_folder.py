@@ -17,7 +17,7 @@ from typing import Any
 
 from tidewarden.config import Config, hash_generated
 from tidewarden.errors import ConfigError
-from tidewarden.sandbox import CLIENT_ID, CLIENT_SECRET
+from tidewarden.sandbox_grants import CLIENT_ID, CLIENT_SECRET
 
 NODES_MAX = 99
 PORT_MAX = 65_535

@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import signal
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tidewarden.clock import SystemClock
 from tidewarden.errors import ConfigError
-from tidewarden.sandbox import CLIENT_ID, CLIENT_SECRET, Sandbox
+from tidewarden.sandbox_grants import CLIENT_ID, CLIENT_SECRET
 
 from .connection import CONFIG, DATA_DIR, AsJson, stop
 from .output import print_json
+
+if TYPE_CHECKING:
+    from tidewarden.sandbox import Sandbox
 
 
 def sandbox(
@@ -45,6 +48,8 @@ def sandbox(
 
     curl 'http://127.0.0.1:7490/fault?status=503&retry_after=2&every=10'
     """
+    from tidewarden.sandbox import Sandbox  # an HTTP server, which other verbs need not wait for
+
     try:
         asyncio.run(
             _serve(

@@ -8,7 +8,7 @@ import json
 import os
 import signal
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -19,9 +19,9 @@ from tidewarden.errors import ConfigError, StoreDown
 
 from .connection import CONFIG, DATA_DIR, REFUSED, AsJson, stop
 from .data_folder import ADMIN, NODES_MAX, Plan
-from .live_view import Event
-from .local_cluster import LocalCluster, NotReady
-from .watch import Watch
+
+if TYPE_CHECKING:
+    from .live_view import Event
 
 
 def up(
@@ -80,6 +80,8 @@ def up(
 
     kill -9 PID_OF_THE_LEADER, and watch another one take over
     """
+    from .local_cluster import NotReady  # an HTTP client comes with it, which other verbs need not wait for
+
     try:
         plan = _plan(nodes, base_port, data_dir, store_url, sandbox, config)
         asyncio.run(_up(plan, as_json=as_json))
@@ -118,6 +120,9 @@ def _plan(
 
 async def _up(plan: Plan, *, as_json: bool) -> None:
     """Run until SIGINT, SIGTERM or a closed terminal."""
+    from .local_cluster import LocalCluster
+    from .watch import Watch
+
     console = Console()
     draw = console.is_terminal and not console.is_dumb_terminal and not as_json
     clock = SystemClock()

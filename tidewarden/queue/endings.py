@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from tidewarden.errors import Full, Stale, StoreDown
+from tidewarden.errors import Full, NoQuorum, Stale, StoreDown
 from tidewarden.queue.check import Check
 from tidewarden.queue.task import check_id, check_name, check_range
 from tidewarden.store.receiver import unread
@@ -73,7 +73,7 @@ class Endings(Check):
                 word, result = await self._lane(shards, task_id).wait(task_id, waits)
                 if word != b"waits":
                     return word.decode(), result
-            except (StoreDown, Stale):
+            except (StoreDown, Stale, NoQuorum):
                 if not waits:
                     raise
                 again = AWAY_S

@@ -9,7 +9,8 @@ from collections import OrderedDict
 from collections.abc import Coroutine
 from typing import Any, NamedTuple
 
-from tidewarden.errors import BadArg, Draining, Full, NotFound, NotHeld, Stale, StoreDown
+from tidewarden.errors import BadArg, Draining, Full, NoQuorum, NotFound, NotHeld, Stale, StoreDown
+from tidewarden.queue.durable import Unconfirmed
 from tidewarden.queue.endings import AGAIN_S, AWAY_S
 from tidewarden.queue.queues import Queues
 from tidewarden.queue.session import Session
@@ -144,7 +145,9 @@ class Locks:
                 turn.clear()  # before the question: word of its end that comes with the answer is not lost
                 try:
                     fence, again = await self._ask(want, take=True, note=True)
-                except (StoreDown, Stale):
+                except (StoreDown, Stale, NoQuorum) as error:
+                    if isinstance(error, Unconfirmed) and error.item[0]:
+                        raise
                     again = self._loop.time() + AWAY_S
                     if again >= until:
                         raise
@@ -163,6 +166,10 @@ class Locks:
             fence, lease, end_ms = await asyncio.shield(reply)
         except asyncio.CancelledError:
             reply.add_done_callback(lambda done: _give_back(shard, want.name, done))
+            raise
+        except Unconfirmed as error:
+            if want.key[:1] == b"-" and error.item[0]:  # with a KEY of the caller's it may be a hold from before
+                hand_back(shard, want.name, error.item[1])
             raise
         if not fence:
             left_s = (end_ms - shard.now_ms) / 1000

@@ -14,6 +14,7 @@ from typing import Any
 
 from tidewarden.errors import Stale, StoreDown
 from tidewarden.queue.batch import never
+from tidewarden.queue.durable import Unconfirmed
 from tidewarden.queue.recut import Recut
 from tidewarden.queue.session import Session
 from tidewarden.queue.sessions import Sessions, gone
@@ -61,7 +62,12 @@ class PlainTake:
     def set_exception(self, error: BaseException, /) -> None:
         if isinstance(error, Recut) and self._until and not self._cancelled:
             self._receiver.set_result(None)  # this shard is the queue's no longer: who waits here asks again
-        elif isinstance(error, StoreDown | Stale):
+        elif isinstance(error, Unconfirmed) and error.item:
+            for row in error.item:
+                hand_back(self._shard, row[0].decode("utf-8", "surrogateescape"), row[1])
+            if not self._cancelled:
+                self._receiver.set_exception(error)
+        elif isinstance(error, StoreDown | Stale | Unconfirmed):
             self._wait(error)
         elif not self._cancelled:
             self._receiver.set_exception(error)

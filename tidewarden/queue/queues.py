@@ -29,13 +29,16 @@ from tidewarden.queue.task import (
     check_range,
 )
 from tidewarden.store import Link, Scripts
+from tidewarden.store.commits import Commits
 
 
 class Queues(Plain):
     """Every verb of the queues. Results come as futures or coroutines; all raise :mod:`tidewarden.errors`."""
 
-    def __init__(self, config: Config, link: Link, scripts: Scripts, clock: Clock, *, views: bool) -> None:
-        super().__init__(config, link, scripts, clock, views=views)
+    def __init__(
+        self, config: Config, link: Link, scripts: Scripts, clock: Clock, *, views: bool, commits: Commits | None = None
+    ) -> None:
+        super().__init__(config, link, scripts, clock, views=views, commits=commits)
         self._turn: dict[str, int] = {}
 
     # --- the hot verbs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,12 +14,14 @@ from tidewarden.clock import Clock, sleep
 from tidewarden.config import Config
 from tidewarden.errors import BadArg, Error, NotFound, StoreDown
 from tidewarden.queue.lease_clock import LeaseClock
+from tidewarden.queue.names import Names
 from tidewarden.queue.placing import Chooser, chooser_of, load_strategies, prefix_of, shard_of
 from tidewarden.queue.recut import Recut, recut_of
 from tidewarden.queue.settings import QueueSettings, settings_of_new
 from tidewarden.queue.shard import Shard
 from tidewarden.queue.task import check_name
 from tidewarden.store import Link, Scripts
+from tidewarden.store.commits import SYSTEM, Commits
 from tidewarden.store.link import Arg
 from tidewarden.store.memory import StoreMemory
 
@@ -34,19 +37,20 @@ def _no_next(_queue: str, _shard: int, _delay_ms: int) -> None:
     """Nobody wants to know what happens next."""
 
 
-class Registry:
+class Registry(Names):
     """
     Queue names, settings and shards of one cluster, as one node sees them.
 
     ``holder`` (``node.boot``) must be set before the first take. ``views``: whether the store counts views (an embedded one does).
-    ``on_next(queue, shard, delay_ms)`` hears when something happens next in a shard.
+    ``on_next(queue, shard, delay_ms)`` hears when something happens next in a shard. ``commits``: none for an embedded store.
     """
 
-    def __init__(self, config: Config, link: Link, scripts: Scripts, clock: Clock, *, views: bool) -> None:
+    def __init__(
+        self, config: Config, link: Link, scripts: Scripts, clock: Clock, *, views: bool, commits: Commits | None = None
+    ) -> None:
+        super().__init__(config.cluster.name, link, scripts)
         self._config = config
-        self.cluster = config.cluster.name
-        self._link = link
-        self._scripts = scripts
+        self.commits = commits or Commits(config.store, "", clock, lambda same: same, embedded=True)
         self._clock = clock
         self._view_keys = (f"{{{self.cluster}}}:view",) if views else ()
         self._loop = asyncio.get_running_loop()
@@ -60,20 +64,17 @@ class Registry:
         self._choosers: dict[str, Chooser] = {}
         self._recuts: dict[str, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._registry_key = f"{{{self.cluster}}}:queues"
-        self._topics_key = f"{{{self.cluster}}}:topics"
-        self.holder = "-"
         self.on_next: Callable[[str, int, int], None] = _no_next
 
     async def _open(self, queue: str) -> list[Shard]:
         """
         The shards of a queue, which is made with the default settings when it is new.
 
-        Raises: BadArg: the name is a topic's, which is remembered; StoreDown; Full.
+        Raises: BadArg: the name is a topic's, which is remembered; StoreDown; Full: the store's memory, or the number of queues.
         """
         shards = self._shards.get(queue)
         if shards is None:
-            what, raw = await self._by_name("queue.make", queue, msgspec.json.encode(settings_of_new(queue)))
+            what, raw = await self._make(queue, settings_of_new(queue), self._config.limits.queues_max)
             if what == b"topic":
                 links = self._topics[queue] = tuple(raw.decode().split())
                 to = f"its queues are {', '.join(links)[:200]}" if links else "it has no queues"
@@ -84,10 +85,6 @@ class Registry:
                 # The shards' own records begin with the defaults; writing what is there already changes nothing.
                 await asyncio.gather(*(shard.run("queue.configure", settings.shard_fields()) for shard in shards))
         return shards
-
-    def _by_name(self, script: str, *args: Arg) -> asyncio.Future[Any]:
-        """Run a script on the cluster's names of queues and topics."""
-        return self._scripts.run(self._link, script, (f"{{{self.cluster}}}",), (0, self.holder, *args))
 
     def _cut(self, queue: str, settings: QueueSettings) -> list[Shard]:
         """The shards of a queue with these settings: those in use, or new ones, which are not in use yet."""
@@ -126,6 +123,10 @@ class Registry:
             else:
                 self._choosers[queue] = chooser
         self._settings[queue] = settings
+        system = self.commits.of(self._link, SYSTEM)
+        for shard in shards:
+            shard.commit = system if queue.startswith("_") else self.commits.of(self._link, settings.durability)
+            shard.system_commit = system
         return shards
 
     def _recut(self, shard: Shard, layout: int) -> asyncio.Future[Callable[[str], Shard]]:
@@ -151,9 +152,7 @@ class Registry:
         """
         until = self._loop.time() + CUT_S
         while True:
-            raw = await self._link.call("HGET", self._registry_key, queue)
-            settings = msgspec.json.decode(raw, type=QueueSettings)
-            self._build(queue, settings)
+            raw, settings = await self._stored(queue)
             if settings.layout >= layout:
                 return
             if self._loop.time() >= until:
@@ -182,18 +181,41 @@ class Registry:
 
     async def recall(self) -> None:
         """
-        Another server has taken over, which may lack the last writes of the one before: a queue that it does not know is made
-        again, as this node knows it. Else its tasks would lie where nobody sweeps. Raises: StoreDown.
+        Another server has taken over, or this one was started anew, and may lack the last writes: a queue that it does not know
+        is made again, as this node knows it. Else its tasks would lie where nobody sweeps. Raises: StoreDown.
         """
-        for queue, known in list(self._settings.items()):
-            what, raw = await self._by_name("queue.make", queue, msgspec.json.encode(known))
-            if what == b"topic":
-                continue
-            settings = msgspec.json.decode(raw, type=QueueSettings)
-            shards = self._build(queue, settings)
-            if what == b"new":
-                log.warning("the store had lost the queue %s; it is there again", queue)
-                await asyncio.gather(*(shard.run("queue.configure", settings.shard_fields()) for shard in shards))
+        raw = await self._link.call("HGETALL", self._registry_key)
+        stored = dict(zip(raw[::2], raw[1::2], strict=True))
+        for queue in list(self._settings):
+            if found := stored.get(queue.encode()):
+                self._build(queue, msgspec.json.decode(found, type=QueueSettings))
+        for queue in list(self._settings):
+            if queue.encode() not in stored:
+                with contextlib.suppress(NotFound):  # a topic has its name now
+                    await self._again(queue)
+
+    async def _again(self, queue: str) -> bytes:
+        """
+        A queue that this node knows, as the store has it (JSON); one that it has lost is made again, as this node knows it.
+
+        Raises: NotFound: the name is a topic's now; StoreDown.
+        """
+        what, raw = await self._make(queue, self._settings[queue])
+        if what == b"topic":
+            raise NotFound(f"there is no queue {queue} any more; it is a topic")
+        settings = msgspec.json.decode(raw, type=QueueSettings)
+        shards = self._build(queue, settings)
+        if what == b"new":
+            log.warning("the store had lost the queue %s; it is there again", queue)
+            await asyncio.gather(*(shard.run("queue.configure", settings.shard_fields()) for shard in shards))
+        return raw
+
+    async def _stored(self, queue: str) -> tuple[bytes, QueueSettings]:
+        """The settings of a queue that this node knows, as they are stored (JSON, too) and built. Raises: as :meth:`_again`."""
+        raw = await self._link.call("HGET", self._registry_key, queue) or await self._again(queue)
+        settings = msgspec.json.decode(raw, type=QueueSettings)
+        self._build(queue, settings)
+        return raw, settings
 
     async def _reload(self, queue: str) -> None:
         try:

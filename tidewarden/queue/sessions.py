@@ -15,7 +15,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from tidewarden.clock import sleep
-from tidewarden.errors import BadArg, Error, NotFound, StoreDown
+from tidewarden.errors import BadArg, Error, NoQuorum, NotFound, StoreDown
 from tidewarden.queue.graces import Graces
 from tidewarden.queue.recut import Recut
 from tidewarden.queue.session import Session, Shared
@@ -75,7 +75,7 @@ class Sessions(Graces):
             for name, (future, lease, end_ms, shard) in ends.items():
                 try:
                     await future
-                except (StoreDown, Recut):
+                except (StoreDown, NoQuorum, Recut):
                     if end_ms > shard.now_ms:
                         held[name] = (lease, end_ms)
             if held:

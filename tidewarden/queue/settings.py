@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any, Literal
 
 import msgspec
@@ -18,7 +18,9 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
     """
     How a queue behaves.
 
-    ``urgent_ms``: how near a deadline makes a task urgent. ``late_share``, ``early_share``: every n-th task comes from
+    ``durability``: what has to have a write before it is answered: the primary, replicas too, or the disk.
+    ``urgent_ms``: how near a deadline makes a task urgent; ``urgent_max_ms``: how far that widens while late tasks wait and
+    the living could not all be taken in time otherwise, 0 = not. ``late_share``, ``early_share``: every n-th task comes from
     that band, 0 = off. ``order``: ``bands``, or ``edf`` (earliest deadline alone). ``losses_max``: leases lost to
     disconnects before a task is buried, 0 = no limit. ``dedup_ms``: how long a finished id of the caller's is
     remembered, 0 = not at all. ``capacity``: tasks in any state that the queue holds at most, cut evenly over its
@@ -30,10 +32,11 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     shards: int = 1
-    durability: Literal["one", "fsync"] = "one"
+    durability: Literal["one", "quorum", "fsync"] = "one"
     order: Literal["bands", "edf"] = "bands"
     lease_ms: int = 30_000
     urgent_ms: int = 60_000
+    urgent_max_ms: int = 0
     late_share: int = 8
     early_share: int = 16
     dedup_ms: int = 60_000
@@ -66,7 +69,16 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 # The system's own queues are made with what they need, so that nodes which start together agree from the first moment.
 SYSTEM = {
-    "_tokens:": QueueSettings(shards=16, losses_max=0, dedup_ms=0, history=0),
+    "_tokens:": QueueSettings(
+        shards=16,
+        losses_max=0,
+        dedup_ms=0,
+        history=0,
+        urgent_ms=15_000,
+        urgent_max_ms=3_600_000,
+        late_share=256,
+        early_share=0,
+    ),
     "_locks": QueueSettings(shards=8, losses_max=0, dedup_ms=0, history=0),
 }
 
@@ -80,6 +92,7 @@ SHARD_FIELDS = (
     "order",
     "lease_ms",
     "urgent_ms",
+    "urgent_max_ms",
     "late_share",
     "early_share",
     "dedup_ms",
@@ -98,6 +111,7 @@ LIMITS: dict[str, tuple[int, int]] = {
     "shards": (1, SHARDS_MAX),
     "lease_ms": (1, 30 * 86_400_000),
     "urgent_ms": (0, 366 * 86_400_000),
+    "urgent_max_ms": (0, 366 * 86_400_000),
     "late_share": (0, 1000),
     "early_share": (0, 1000),
     "dedup_ms": (0, 30 * 86_400_000),
@@ -108,14 +122,18 @@ LIMITS: dict[str, tuple[int, int]] = {
     "lane_burst": (1, 10**6),
     "history": (0, 20),
 }
-CHOICES: dict[str, tuple[str, ...]] = {"durability": ("one", "fsync"), "order": ("bands", "edf")}
+CHOICES: dict[str, tuple[str, ...]] = {"durability": ("one", "quorum", "fsync"), "order": ("bands", "edf")}
 
 
 def changed(
-    old: QueueSettings, values: dict[str, Any], *, fsync_always: bool, strategies: Collection[str] = STRATEGIES
+    old: QueueSettings,
+    values: dict[str, Any],
+    *,
+    refusal: Callable[[str], str],
+    strategies: Collection[str] = STRATEGIES,
 ) -> QueueSettings:
     """
-    ``old`` with ``values`` set. ``strategies``: those that this node knows.
+    ``old`` with ``values`` set. ``strategies``: those that this node knows; ``refusal(durability)``: why one cannot be had, or "".
 
     Raises: BadArg: an unknown name or a value that is not allowed; names both and what is.
     """
@@ -134,10 +152,6 @@ def changed(
                 )
             found[name] = float(value)
         elif name in CHOICES:
-            if name == "durability" and value == "quorum":
-                raise BadArg(
-                    "durability quorum needs replicated stores, which this version does not have; allowed are one, fsync"
-                )
             if value not in CHOICES[name]:
                 raise BadArg(f"{name} is {value!r}; allowed are {', '.join(CHOICES[name])}")
             found[name] = value
@@ -151,6 +165,6 @@ def changed(
         else:
             names = ", ".join((*LIMITS, *CHOICES, "lane_rate", "strategy"))
             raise BadArg(f"there is no queue setting {name!r}; there are {names}")
-    if found.get("durability") == "fsync" and not fsync_always:
-        raise BadArg('durability fsync needs store.fsync = "always" in the configuration')
+    if why := refusal(found.get("durability", "one")):
+        raise BadArg(why)
     return msgspec.structs.replace(old, **found)

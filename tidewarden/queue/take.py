@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tidewarden.errors import Stale, StoreDown
+from tidewarden.queue.durable import Unconfirmed
 from tidewarden.queue.recut import Recut
 from tidewarden.queue.session import Session
 from tidewarden.queue.shard import Shard
@@ -23,7 +24,8 @@ class Take:
     At most one script of it is under way at any time. With ``until`` (the
     loop's time, 0: it does not wait) it ends at the first task, or empty when that time is over.
     When its session has closed meanwhile, what arrives goes back without counting as an attempt. One that waits outlives the
-    store's absence: it asks again, and fails only when its time is over and the store still does not answer.
+    store's absence: it asks again, and fails only when its time is over and the store still does not answer. What missed its
+    durability goes back, and the take fails.
     """
 
     __slots__ = (
@@ -102,11 +104,14 @@ class Take:
         self._busy = False
         error = self._trouble = done.exception()
         if error is not None:
-            if isinstance(error, Recut) and self._waits:
+            if isinstance(error, Unconfirmed) and error.item:
+                give_back(taken_from(shard, error.item), [shard] * len(error.item))
+                self._end(error=error)
+            elif isinstance(error, Recut) and self._waits:
                 self._trouble = None
                 self._time_over()  # these shards are the queue's no longer: whoever waits here asks again
             elif (
-                isinstance(error, StoreDown | Stale)
+                isinstance(error, StoreDown | Stale | Unconfirmed)
                 and self._waits
                 and not (self._got or self._ended or self.future.done())
             ):
@@ -114,7 +119,7 @@ class Take:
             else:
                 self._end(error=error)
             return
-        tasks = [Taken(shard.queue, row[0].decode("utf-8", "surrogateescape"), *row[1:]) for row in done.result()]
+        tasks = taken_from(shard, done.result())
         if self.future.done():
             give_back(tasks, [shard] * len(tasks))
             return
@@ -207,6 +212,11 @@ class Take:
         if self.future.cancelled():
             give_back(self._got, self._from)
         self._on_end(self)
+
+
+def taken_from(shard: Shard, rows: Sequence[Any]) -> list[Taken]:
+    """The tasks of take.lua's rows."""
+    return [Taken(shard.queue, row[0].decode("utf-8", "surrogateescape"), *row[1:]) for row in rows]
 
 
 def give_back(tasks: Sequence[Taken], shards: Sequence[Shard]) -> None:

@@ -164,15 +164,13 @@ class Upkeep(Topics):
         Change settings of a queue, which is made when it is new; the settings now.
 
         Raises: BadArg: an unknown name, a value that is not allowed, or ``shards``, ``strategy`` or ``order`` of a queue that
-        holds tasks; Stale: somebody else changed them at the same time.
+        holds tasks, or a durability that cannot be had here; Stale: somebody else changed them at the same time; NoQuorum.
         """
         await self._open(check_name(queue))
-        raw = await self._link.call("HGET", self._registry_key, queue)  # another node may have changed it a moment ago
-        self._build(queue, msgspec.json.decode(raw, type=QueueSettings))
-        old = self._settings[queue]
-        always = self._config.store.fsync == "always"
+        raw, old = await self._stored(queue)  # another node may have changed it a moment ago
         strategies = (*STRATEGIES, *self._strategies)
-        new = changed(old, values, fsync_always=always, strategies=strategies)
+        new = changed(old, values, refusal=self.commits.refusal, strategies=strategies)
+        firm = self.commits.firm(self._link, new.durability)
         cut = [name for name in ("shards", "strategy") if getattr(new, name) != getattr(old, name)]
         if cut:
             new = msgspec.structs.replace(new, layout=old.layout + 1)
@@ -187,6 +185,7 @@ class Upkeep(Topics):
         self._build(queue, new)
         if any(getattr(new, name) != getattr(old, name) for name in LANE_FIELDS):
             await asyncio.gather(*(self._look_at_lanes(shard) for shard in shards))
+        await firm()
         return new.shown()
 
     async def _look_at_lanes(self, shard: Shard) -> None:

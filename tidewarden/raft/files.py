@@ -17,7 +17,7 @@ import pysyncobj.pickle
 from pysyncobj.node import Node, TCPNode
 from pysyncobj.syncobj import _COMMAND_TYPE
 
-from . import membership
+from . import log_file, membership
 from .membership import Members
 
 MEMBERSHIP = bytes([_COMMAND_TYPE.MEMBERSHIP])
@@ -93,9 +93,9 @@ class MetaStorer(pysyncobj.journal.MetaStorer):  # type: ignore[misc]  # the lib
         self._stored = dict(meta)
 
 
-class FileJournal(pysyncobj.journal.FileJournal):  # type: ignore[misc]  # the library has no types
+class FileJournal(log_file.FileJournal):
     """
-    The log; its entries are on the disk before the number that says they are there, and both before an answer.
+    The log, which knows what its entries say of the members, and its folder's mark.
 
     ``versions`` are the versions of the members in it, oldest first, each with its index; ``mark`` is the folder's own.
     """
@@ -129,11 +129,6 @@ class FileJournal(pysyncobj.journal.FileJournal):  # type: ignore[misc]  # the l
         members = members_of(command)
         if members is not None:
             self.versions.append((idx, members))
-
-    def _FileJournal__setLastRecordOffset(self, offset: int) -> None:
-        self.flush()
-        super()._FileJournal__setLastRecordOffset(offset)
-        self.flush()
 
 
 def new_mark() -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from .pysync import Voter
 
 logger = logging.getLogger("tidewarden.raft")
 
+COMPLAINT_S = 10.0  # least time between two first failures that are logged: on a full disk every election is one
 FAILURES_LOGGED = (1, 10, 100, 1000, 10_000, 100_000)
 
 
@@ -50,6 +52,7 @@ class Ticker:
         self._questions: deque[Callable[[Voter], None]] = deque()
         self._stopping = threading.Event()
         self._gracefully = True
+        self._complained = -math.inf
         self._failures = 0
         self._ticked = clock.monotonic()
         self._posted: tuple[object, ...] = ()
@@ -96,10 +99,14 @@ class Ticker:
                 self._questions.popleft()(voter)
             self._judge_loop(voter)
             voter.doTick(self._times.tick_s)
-        except Exception:
+        except Exception as error:
             self._failures += 1
-            if self._failures in FAILURES_LOGGED:
-                logger.exception("Raft failed (tick failures in a row: %d); stepping down", self._failures)
+            now = self._clock.monotonic()
+            if self._failures in FAILURES_LOGGED and (self._failures > 1 or now - self._complained >= COMPLAINT_S):
+                self._complained = now
+                text = "Raft failed (tick failures in a row: %d): %s; stepping down"
+                trace = not isinstance(error, OSError)  # a full disk is no defect of ours
+                logger.error(text, self._failures, error, exc_info=trace)
             voter.step_down()
             self._stopping.wait(self._times.tick_s)
         else:

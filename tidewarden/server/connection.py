@@ -21,7 +21,7 @@ from .peer import STRANGER, Peer
 from .plan import Plan
 from .requests import RequestReader
 from .slot import PendingSlot, Slot
-from .verbs import Command, Pending, Request
+from .verbs import TOGETHER_MAX, Command, Pending, Request
 
 if TYPE_CHECKING:
     from .relay import Relay
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("tidewarden.server")
 
 # What one connection may use up.
-TOGETHER_MAX = 256  # requests under way at a time
 TURN_MAX = 500  # requests begun in one turn of the loop; the others have their turn then
 STRANGER_BYTES = 16_384  # longest request of a peer that has not been let in yet
 
@@ -210,10 +209,14 @@ class Connection(Flow):
         """Begin what may begin, then send what is ready."""
         requests = self._requests
         turn = TURN_MAX
-        while requests and not self._paused and self._begun_count < TOGETHER_MAX:
+        while requests and not self._paused:
             word = requests[0][0]
             command = self._commands.get(word) or self._commands.get(word.upper())
-            if self._begun_count and (self._held_up or command is not self._command):
+            if self._begun_count and (
+                self._held_up
+                or command is not self._command
+                or self._begun_count >= (TOGETHER_MAX if command is None else command.together)
+            ):
                 break
             if turn <= 0:
                 self.server.loop.call_soon(self._pump)

@@ -8,6 +8,7 @@ and the token routes always.
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 import ssl
@@ -19,12 +20,13 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from tidewarden.clock import Clock
 from tidewarden.config import Config, is_loopback
-from tidewarden.errors import BadArg, Denied, Error, Internal, NoAuth, NotFound, TooBig
+from tidewarden.errors import BadArg, Denied, Error, Internal, NoAuth, NotFound, Timeout, TooBig
 from tidewarden.rights import ALL, Rights
 from tidewarden.tls import renew, server_context
 
 from . import metrics
 from .demands import ROUTES, lacking_for
+from .http_listener import HttpListener
 from .http_tokens import TokenRoutes
 from .parts import Cluster, Queues, Schedules, Tokens
 from .peer import denied
@@ -34,6 +36,7 @@ from .users import Users
 log = logging.getLogger("tidewarden.server")
 
 RIGHTS: web.RequestKey[Rights] = web.RequestKey("rights", Rights)
+BODY_S = 30.0  # longest that a request's body may take to come in, however slowly
 OPEN = ("/health/live", "/health/ready", "/leader")
 Stats = Callable[[], Mapping[str, Any] | Awaitable[Mapping[str, Any]]]
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -93,8 +96,7 @@ class HttpServer:
         self._stats = dict(stats or {})
         loopback = is_loopback(config.node.host)
         self._users = users or Users(config.users, clock, loopback=loopback)
-        self._runner: web.AppRunner | None = None
-        self._site: web.TCPSite | None = None
+        self._listener: HttpListener | None = None
         self._tls: ssl.SSLContext | None = None
 
     async def start(self) -> None:
@@ -107,17 +109,10 @@ class HttpServer:
         app.router.add_get("/v1/status", self._status)
         if self._tokens is not None:
             TokenRoutes(self._tokens).add_to(app.router)
-        self._runner = web.AppRunner(
-            app,
-            access_log=None,
-            max_line_size=self._config.limits.line_bytes,
-            max_field_size=self._config.limits.line_bytes,
-        )
-        await self._runner.setup()
-        node = self._config.node
+        node, limits = self._config.node, self._config.limits
+        self._listener = HttpListener(app, limits.http_connections_max, limits.line_bytes)
         self._tls = server_context(node.tls_cert, node.tls_key)
-        self._site = web.TCPSite(self._runner, node.host, node.http_port, ssl_context=self._tls)
-        await self._site.start()
+        await self._listener.start(node.host, node.http_port, self._tls)
         log.info("HTTP door open", extra={"host": node.host, "port": self.port})
 
     def reload(self) -> None:
@@ -128,14 +123,13 @@ class HttpServer:
     @property
     def port(self) -> int:
         """The TCP port it listens on."""
-        assert self._runner is not None
-        return int(self._runner.addresses[0][1])
+        assert self._listener is not None
+        return self._listener.port
 
     async def stop(self, grace_s: float = 5.0) -> None:
         """Take no new connection; answer what is under way for at most ``grace_s`` seconds."""
-        if self._runner is not None:
-            self._runner._shutdown_timeout = grace_s  # noqa: SLF001  no public name sets it after the start
-            await self._runner.cleanup()
+        if self._listener is not None:
+            await self._listener.stop(grace_s)
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -145,6 +139,7 @@ class HttpServer:
             user = await self._check_user(request)
             request[RIGHTS] = self._users.rights(user) if user else ALL
             self._check_rights(request, user)
+            await self._read_body(request)
             return await handler(request)
         except Error as error:
             return problem(error)
@@ -161,6 +156,19 @@ class HttpServer:
         except Exception:
             log.exception("defect in %s %s", request.method, request.match_info.route.resource)
             return problem(Internal("A defect of the server; its log has the trace."))
+
+    async def _read_body(self, request: web.Request) -> None:
+        """Whoever may ask sends the whole of it within :data:`BODY_S`; handlers find it there."""
+        if request.path in OPEN or not request.can_read_body:
+            return
+        most = self._config.limits.request_bytes
+        if (request.content_length or 0) > most:
+            raise TooBig(f"A body may have {most} bytes; {request.content_length} are announced.")
+        try:
+            async with asyncio.timeout(BODY_S):
+                await request.read()
+        except TimeoutError:
+            raise Timeout(f"The body did not come within {BODY_S:g} s.") from None
 
     def _check_origin(self, request: web.Request) -> None:
         """A web page in somebody's browser must not reach a door that asks for no password (DNS rebinding, CSRF)."""
@@ -223,6 +231,8 @@ class HttpServer:
 
     async def _metrics(self, request: web.Request) -> web.Response:
         samples: list[metrics.Sample] = [("cluster", {}, _numbers(self._cluster.status()))]
+        if self._listener is not None:
+            samples.append(("http", {}, self._listener.stats()))
         for part, ask in self._stats.items():
             samples.append((part, {}, await _asked(ask)))
         try:

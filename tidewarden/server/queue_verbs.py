@@ -10,7 +10,7 @@ from tidewarden.queue.task import NewTask, Taken
 from . import plain_slots, replies
 from .options import Option, Options, lowered, number, shown, text, unsupported
 from .slot import Slot
-from .verbs import ANY, Command, Pending, Request
+from .verbs import ANY, TOGETHER_LONG_MAX, Command, Pending, Request
 
 if TYPE_CHECKING:
     from .connection import Connection
@@ -189,7 +189,8 @@ LEASED = "queue id lease"
 COMMANDS = (
     Command("Q.PUT", put, 3, ANY, "queue payload [ID id] [DELAY ms | AT unix_ms] [DEADLINE unix_ms | WITHIN ms] "
             "[PRIORITY n] [LEASE ms] [ATTEMPTS n] [BACKOFF ms] [TTL ms] [LANE key] [IFEXISTS keep|fail|replace] [WAIT ms]", group="queue"),
-    Command("Q.TAKE", take, 3, ANY, "[COUNT n] [WAIT ms] [LEASE ms] [ID id] FROM queue [queue …]", group="queue"),
+    Command("Q.TAKE", take, 3, ANY, "[COUNT n] [WAIT ms] [LEASE ms] [ID id] FROM queue [queue …]", group="queue",
+            together=TOGETHER_LONG_MAX),
     Command("Q.ACK", ack, 4, ANY, f"{LEASED} [id lease …] [RESULT bytes]", group="queue"),
     Command("Q.RELEASE", release, 4, 8, f"{LEASED} [DELAY ms] [REASON text]", group="queue"),
     Command("Q.FAIL", fail, 4, 8, f"{LEASED} [DELAY ms] [REASON text]", group="queue"),

@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("tidewarden.server")
 
-BACKLOG = 1024
+BACKLOG = (
+    4096  # the kernel has a bound of its own (net.core.somaxconn), past which a burst waits a second for its second try
+)
 # A peer whose host is gone says nothing, not even goodbye: within a minute its waiting takes and its leases end.
 KEEPALIVE_IDLE_S = 30
 KEEPALIVE_EVERY_S = 10
@@ -51,7 +53,8 @@ class RespServer:
         port: where it listens instead, together with the node's other processes (SO_REUSEPORT).
         hand_over: in a further process, gives the first one an end of a line (:mod:`.relay`).
 
-    ``others`` gives the stats of the node's other processes, which are added to this one's.
+    ``others`` gives the stats of the node's other processes, which are added to this one's. ``connections_max``: as many as
+    the limits say, unless the process has fewer files.
     """
 
     def __init__(
@@ -88,6 +91,7 @@ class RespServer:
         self.request_bytes = config.limits.request_bytes
         self.line_bytes = config.limits.line_bytes
         self.arguments_max = 2 * config.limits.batch_max + 16
+        self.connections_max = config.limits.connections_max
         self.waiting_max = config.limits.waiting_max
         self.waiting = 0  # requests that wait now
         self.draining = False
@@ -179,7 +183,7 @@ class RespServer:
 
     def admit(self, connection: Connection) -> int:
         """A new peer's number, or 0: there are too many."""
-        if len(self.connections) - len(self.relayed) >= self.config.limits.connections_max or self.draining:
+        if len(self.connections) - len(self.relayed) >= self.connections_max or self.draining:
             self.refused_total += 1
             return 0
         self.connections.add(connection)
@@ -244,7 +248,7 @@ class RespServer:
             "# Server", f"tidewarden_version:{__version__}", f"process_id:{os.getpid()}", f"tcp_port:{self.port}",
             f"uptime_in_seconds:{int(self.clock.monotonic() - self._started)}", "redis_mode:standalone",
             "# Clients", f"connected_clients:{stats['connections']}", f"blocked_clients:{stats['waiting']}",
-            f"maxclients:{self.config.limits.connections_max}",
+            f"maxclients:{self.connections_max}",
             "# Stats", f"total_connections_received:{stats['connections_total']}",
             f"total_commands_processed:{sum(stats['requests_total'].values())}", f"rejected_connections:{stats['refused_total']}",
             f"total_error_replies:{sum(stats['errors_total'].values())}",

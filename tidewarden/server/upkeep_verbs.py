@@ -14,7 +14,7 @@ from . import replies
 from .options import Option, Options, data, lowered, number, text
 from .parts import Queues
 from .queue_verbs import TASK_OPTIONS, integer, ok, queue_name
-from .verbs import ANY, Command, Pending, Request
+from .verbs import ANY, TOGETHER_LONG_MAX, Command, Pending, Request
 
 if TYPE_CHECKING:
     from .connection import Connection
@@ -234,7 +234,8 @@ COMMANDS = (
     Command("Q.UPDATE", update, 4, ANY, "queue id [PAYLOAD bytes] [AT unix_ms | DELAY ms] [DEADLINE unix_ms | WITHIN ms] "
             "[PRIORITY n] [LEASE n]", group="queue"),
     Command("Q.DELETE", delete, 3, 5, "queue id [LEASE n | FORCE]", group="queue"),
-    Command("Q.PEEK", peek, 3, 8, "queue id | queue STATE s [COUNT n] [AFTER cursor]", group="queue"),
+    Command("Q.PEEK", peek, 3, 8, "queue id | queue STATE s [COUNT n] [AFTER cursor]", group="queue",
+            together=TOGETHER_LONG_MAX),
     Command("Q.WAIT", wait, 4, 4, "queue id ms", group="queue"),
     Command("Q.PAUSE", pause, 2, 4, "queue [MS ms]", group="queue"),
     Command("Q.RESUME", resume, 2, 2, "queue", group="queue"),

@@ -32,6 +32,9 @@ class Pending:
     waits: bool = False
 
 
+TOGETHER_MAX = 256
+TOGETHER_LONG_MAX = 32
+
 Handler = Callable[["Connection", Request], "bytes | Pending | Slot"]
 Needs = Literal["nothing", "entry", "right", "user"]
 
@@ -51,6 +54,8 @@ class Command:
         usage: its arguments, for error messages and COMMAND DOCS.
         group: of verbs that one list shows together.
         immediate: acts at once inside MULTI, too.
+        together: so many of one connection may be under way at a time. Fewer where a reply may be as long as a payload: what
+            is under way is all read from the store, whether the peer reads it or not.
     """
 
     name: str
@@ -61,6 +66,7 @@ class Command:
     needs: Needs = "entry"
     group: str = "connection"
     immediate: bool = False
+    together: int = TOGETHER_MAX
 
     def misused(self, request: Request) -> BadArg:
         """The error for a number of arguments that cannot be right."""

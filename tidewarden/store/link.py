@@ -14,8 +14,8 @@ import hiredis
 from tidewarden.clock import Clock, sleep
 from tidewarden.errors import StoreDown
 from tidewarden.store.connect import redact
-from tidewarden.store.receiver import Receiver, refuse
-from tidewarden.store.refusals import error_of, known_already, takes_no_writes
+from tidewarden.store.receiver import Receiver, refuse, unread
+from tidewarden.store.refusals import Refused, error_of, known_already, takes_no_writes
 from tidewarden.store.way import Finder, Way
 
 __all__ = ["Arg", "Link", "Receiver", "ReplyError", "pack", "refuse"]
@@ -302,6 +302,7 @@ class Link(asyncio.Protocol):
                 elif not self._waiting and silent_s > STALL_S / 2 and not self._lost.is_set():
                     # One that only listens would never learn that its peer has gone without a word.
                     alive: asyncio.Future[Any] = self._loop.create_future()
+                    alive.add_done_callback(unread)  # any answer will do
                     self._send(pack(("PING",)), alive)
 
 
@@ -314,7 +315,8 @@ def pack(args: Sequence[Arg]) -> bytes:
 def _refused(done: asyncio.Future[Any]) -> None:
     """One of the first commands was answered; a connection that was lost meanwhile is reported as such."""
     error = None if done.cancelled() else done.exception()
-    if error is not None and not isinstance(error, StoreDown) and not known_already(error):
+    lost = isinstance(error, StoreDown) and not isinstance(error, Refused)
+    if error is not None and not lost and not known_already(error):
         log.warning("the store refused what every connection begins with: %s", error)
 
 

@@ -1,4 +1,7 @@
-"""How full the store's memory is: asked for once a second, so that what grows is refused before the store itself refuses."""
+"""
+How full the store's memory is, and what it does then: asked for once a second, so that what grows is refused before the
+store itself refuses.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import logging
 
 from tidewarden.clock import Clock, sleep
 from tidewarden.errors import Error, Full, StoreDown
-from tidewarden.store.check import parse_info
+from tidewarden.store.check import parse_info, policy_fault
 from tidewarden.store.link import Link
 
 log = logging.getLogger("tidewarden.store")
@@ -38,6 +41,16 @@ class StoreMemory:
         self.max_bytes = 0
         self.fills = 0
         self.refused = 0
+        self.fault = ""  # why it should not be our store
+
+    def told(self, policy: str) -> None:
+        """What it does when it is full: somebody may change that while it runs."""
+        fault = policy_fault(policy)
+        if fault and fault != self.fault:
+            log.critical("the store should not be one: %s", fault)
+        elif self.fault and not fault:
+            log.warning("the store's maxmemory-policy is %s again", policy)
+        self.fault = fault
 
     def heard(self, used_bytes: int, max_bytes: int) -> None:
         """So much of so much is used."""
@@ -73,6 +86,7 @@ class StoreMemory:
         """Ask once. Raises: StoreDown; Error: the store does not tell."""
         info = parse_info(await link.call("INFO", "memory"))
         # Buffers to replicas and of the log count for no limit (https://redis.io/docs/latest/develop/reference/eviction).
+        self.told(info.get("maxmemory_policy", "noeviction"))
         uncounted = int(info.get("mem_not_counted_for_evict", "0"))
         self.heard(int(info.get("used_memory", "0")) - uncounted, int(info.get("maxmemory", "0")))
 

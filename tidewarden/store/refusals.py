@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from tidewarden.errors import Error, Full, StoreDown, from_wire
 
 # The store's own words for "not now", which a caller should read as such.
@@ -17,13 +19,27 @@ AWAY = (
     "MISCONF",
     "NOAUTH",
     "WRONGPASS",
+    "NOPERM",
 )
 IN_SCRIPT = "ERR Error running script"  # how a server before 7.0 wraps what a command of a script met with
+_WRAPPED = re.compile(r": -([A-Z]{3,} .*)")
+# What a script of ours is told when the user may run scripts, but not a command, a key or a channel of theirs: since 7.0, before.
+NO_PERMISSION = ("ACL failure in script", "The user executing the script can't")
+
+
+class Refused(StoreDown):
+    """The store is connected and will not do it now; the message is in its own words. Nothing was done."""
+
+
+def bare(message: str) -> str:
+    """What was refused, without what a server before 7.0 puts around it."""
+    found = _WRAPPED.search(message) if message.startswith(IN_SCRIPT) else None
+    return found[1] if found else message
 
 
 def takes_no_writes(message: str) -> bool:
     """Whether the server refused because it is a replica: it was demoted while we were connected."""
-    return message.startswith("READONLY") or (message.startswith(IN_SCRIPT) and ": -READONLY " in message)
+    return bare(message).startswith("READONLY")
 
 
 def known_already(error: BaseException) -> bool:
@@ -33,9 +49,12 @@ def known_already(error: BaseException) -> bool:
 
 def error_of(message: str) -> Error:
     """What an error reply of the store means to our callers."""
-    word = message.partition(" ")[0]
+    said = bare(message)
+    word = said.partition(" ")[0]
     if word == "OOM":
         return Full("the store's memory is full; take and acknowledge tasks, or raise its maxmemory")
-    if word in AWAY or takes_no_writes(message):
-        return StoreDown(f"the store refuses: {message}")
+    if word in AWAY:
+        return Refused(f"the store refuses: {said}")
+    if any(words in message for words in NO_PERMISSION):
+        return Refused(f"the store refuses: NOPERM {message.removeprefix('ERR ')}")
     return from_wire(message)

@@ -14,7 +14,8 @@ from .answers import REFUSALS, Verdict
 from .rows import Row, Troubles
 
 Rotation = Literal["none", "rolling", "single_use"]
-State = Literal["fresh", "expiring", "late", "failing", "dead"]
+State = Literal["fresh", "expiring", "late", "failing", "dead", "stale"]
+"""``stale``: of a token that was served without asking the store, which was away; no account is in it."""
 STATES: tuple[State, ...] = ("fresh", "expiring", "late", "failing", "dead")
 
 LIFE_S_MAX = 366 * 86_400.0  # No provider means more; a row that claims it would never be refreshed again.

@@ -1,19 +1,22 @@
 """
 Reading a token: one that lives is served at once; for another, its refresh is made urgent and waited for, by all of a
-node's readers of that account together.
+node's readers of that account together. While the store is away, what this node read last is served, marked ``stale``.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from tidewarden import errors
 from tidewarden.clock import Clock
 from tidewarden.config import Provider
 
 from . import policy
+from .cache import Cache
 from .ledger import Ledger, Reading
 from .policy import State
 from .rows import Row
@@ -23,6 +26,11 @@ log = logging.getLogger("tidewarden.tokens")
 
 WATCH_S = (0.02, 0.5)  # How often another node's refresh is looked for: at first, and at most.
 NEWEST_MS = 10_000
+STALE_AFTER_S = (
+    1.0  # A store that is connected and says nothing for so long is as good as away, to whom a kept token helps.
+)
+
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,22 +46,46 @@ class Token:
 
 
 class Reader:
-    """The readers of one node's tokens."""
+    """
+    The readers of one node's tokens.
 
-    def __init__(self, ledger: Ledger, vault: Vault, clock: Clock) -> None:
+    Args:
+        cache: what is served while the store is away.
+        connected: whether the store is, as far as is known.
+    """
+
+    def __init__(self, ledger: Ledger, vault: Vault, clock: Clock, cache: Cache, connected: Callable[[], bool]) -> None:
         self._ledger = ledger
         self._vault = vault
         self._clock = clock
+        self._cache = cache
+        self._connected = connected
+        self._away = False  # when it was asked last
+        self.stale_served = 0
         self._watchers: dict[str, asyncio.Task[None]] = {}
         self._settled: dict[str, asyncio.Event] = {}
 
     async def get(self, provider: Provider, queue: str, name: str, min_ttl_ms: int, wait_ms: int) -> Token:
         """A token with that much life, or the best there is when the wait is over; see ``Tokens.get``."""
+        account = f"{provider.name}/{name}"
+        if self._connected() or self._cache.left_ms(account) < max(1, min_ttl_ms):
+            try:
+                return await self._asked(provider, queue, name, min_ttl_ms, wait_ms)
+            except errors.StoreDown as error:
+                why = str(error)
+        else:
+            why = "it is not connected"
+        row = self._cache.find(account)
+        if row is None:
+            raise errors.StoreDown(f"{why}; no living token of {account} is known here")
+        return await self._stale(provider, name, row, why)
+
+    async def _asked(self, provider: Provider, queue: str, name: str, min_ttl_ms: int, wait_ms: int) -> Token:
         until = self._clock.monotonic() + wait_ms / 1000
         reading = await self._read(provider, queue, name)
         if not lives(reading, min_ttl_ms) and not _dead(reading):
             before = _mark(reading.row)
-            await self._ledger.refresh(queue, name, force=False)
+            await self._or_else(f"{provider.name}/{name}", self._ledger.refresh(queue, name, force=False))
             while _mark(reading.row) == before and not _dead(reading):
                 left_s = until - self._clock.monotonic()
                 if left_s <= 0:
@@ -61,6 +93,32 @@ class Reader:
                 await self._join(provider, queue, name, before, left_s)
                 reading = await self._read(provider, queue, name)
         return await self._token(provider, name, reading)
+
+    async def _stale(self, provider: Provider, name: str, row: Row, why: str) -> Token:
+        if not self._away:
+            self._away = True
+            log.warning("the store does not answer (%s): tokens that are known here are served, marked stale", why)
+        self.stale_served += 1
+        place = Place(provider.name, name, "access", row.grant, row.generation)
+        access_token = (await self._vault.unseal(row.access, place)).decode()
+        return Token(access_token, row.token_type, row.expires_at_ms, row.generation, "stale", row.scope)
+
+    async def _or_else(self, account: str, asked: Awaitable[Answer]) -> Answer:
+        """
+        What the store answers, for which nobody waits long who could have a token that is kept.
+
+        Raises: StoreDown: not in time, or as it says.
+        """
+        if self._cache.left_ms(account) == 0:
+            answer = await asked
+        else:
+            try:
+                async with asyncio.timeout(STALE_AFTER_S):
+                    answer = await asked
+            except TimeoutError:
+                raise errors.StoreDown(f"it has not answered for {STALE_AFTER_S:g} s") from None
+        self._away = False
+        return answer
 
     def settled(self, account: str) -> None:
         """A refresh of ``provider/name`` has ended on this node, well or not, or a grant was put."""
@@ -74,9 +132,14 @@ class Reader:
             watcher.cancel()
 
     async def _read(self, provider: Provider, queue: str, name: str) -> Reading:
-        reading = await self._ledger.get(queue, name)
+        account = f"{provider.name}/{name}"
+        reading = await self._or_else(account, self._ledger.get(queue, name))
+        if reading.row is None or _dead(reading):
+            self._cache.drop(account)
         if reading.row is None:
-            raise errors.NotFound(f"there is no account {provider.name}/{name}")
+            raise errors.NotFound(f"there is no account {account}")
+        if not _dead(reading):
+            self._cache.keep(account, reading.row, reading.now_ms, read=True)
         return reading
 
     async def _token(self, provider: Provider, name: str, reading: Reading) -> Token:

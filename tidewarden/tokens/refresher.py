@@ -21,6 +21,7 @@ from tidewarden.queue import Queues, Taken
 
 from . import answers, policy
 from .answers import Pair, Verdict
+from .cache import Cache
 from .exchange import Exchange
 from .journal import Journal
 from .ledger import Ledger, Opened
@@ -67,6 +68,7 @@ class Tools:
     dice: Random
     counts: Counts
     on_settled: OnSettled
+    cache: Cache
     storing: set[tuple[str, str]] = field(default_factory=set)
     """Accounts (queue and name) whose answers are on their way into the store."""
     confirm_s: float = policy.CONFIRM_S
@@ -243,6 +245,9 @@ class Refresher:
             if found is None:
                 raise
             answer = found
+        # The request may have taken so long, and life counts from before it: a kept token must not be thought to live longer.
+        now_ms = opened.now_ms + int(self.provider.timeout_s * 1000)
+        tools.cache.keep(f"{name}/{account}", row, now_ms, read=False)
         await self.store(answer)
 
     async def store(self, answer: Answer) -> None:
@@ -253,6 +258,8 @@ class Refresher:
             self.queue, answer.account, base, answer.row, answer.due_ms, answer.deadline_ms
         )
         tools.journal.stored(answer)
+        if word in ("SPARE", "GONE"):
+            tools.cache.drop(f"{self.provider.name}/{answer.account}")
         if word == "SPARE":
             tools.counts.spares += 1
             log.warning("%s/%s had moved on when its answer came: kept as a spare", self.provider.name, answer.account)
@@ -295,6 +302,7 @@ class Refresher:
             tools.counts.lost_rotations += 1
             log.error("%s/%s: lost_rotation: %s", name, task.id, step.troubles.message)
         elif step.what == "dead":
+            tools.cache.drop(f"{name}/{task.id}")
             log.warning("%s/%s is dead: %s %s", name, task.id, step.troubles.outcome, step.troubles.message)
         else:
             log.debug("%s/%s: %s, again in %.1f s", name, task.id, verdict.outcome, step.delay_s)

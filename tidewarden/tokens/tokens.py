@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
 from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
@@ -18,6 +18,7 @@ from tidewarden.config import Config, Provider
 from tidewarden.queue import Queues
 
 from . import accounts, importing, policy
+from .cache import Cache
 from .exchange import Exchange
 from .grants import Grants
 from .journal import Journal
@@ -57,12 +58,14 @@ class Tokens:
         environ: Mapping[str, str] | None = None,
         confirm_s: float = policy.CONFIRM_S,
         script: RunScript | None = None,
+        connected: Callable[[], bool] = lambda: True,
     ) -> None:
         """
         Args:
             load_keys, add_key: reach the cluster's wrapped data keys; see :mod:`tidewarden.tokens.vault`.
             script: runs a token script and returns when its write is as durable as the store can make it;
                 ``queues.script`` when absent.
+            connected: whether the store is, as far as is known: while it is not, nobody need wait for it to say so.
         """
         self._config = config
         self._queues = queues
@@ -82,6 +85,8 @@ class Tokens:
         self._grants: Grants | None = None
         self._running: asyncio.Task[None] | None = None
         self._storing: set[tuple[str, str]] = set()
+        self._cache = Cache(config.tokens.cache_max, clock)
+        self._connected = connected
         self.counts = Counts()
 
     # --- life
@@ -96,13 +101,13 @@ class Tokens:
         path = Path(vault.key_file) if vault.key_file else Path(self._config.node.data_dir) / "secrets" / "vault.key"
         self._vault = await open_vault(path, vault.key_env, self._environ, *self._keys, self._clock)
         self._grants = Grants(self._ledger, self._vault, self._dice, self._on_settled)
-        self._reader = Reader(self._ledger, self._vault, self._clock)
+        self._reader = Reader(self._ledger, self._vault, self._clock, self._cache, self._connected)
         self._journal.open()
         for key_id, wrapped in self._journal.keys().items():
             await self._vault.restore(key_id, wrapped)
         tools = Tools(
             self._queues, self._ledger, self._vault, self._journal, self._exchange, self._clock, self._dice,
-            self.counts, self._on_settled, self._storing, self._confirm_s,
+            self.counts, self._on_settled, self._cache, self._storing, self._confirm_s,
         )  # fmt: skip
         for name, provider in self._config.providers.items():
             await self._queues.settings(self._queue_of[name])  # reads it, or makes it
@@ -176,7 +181,10 @@ class Tokens:
         at most ``wait_ms``, waited for, together with every other reader of that account; then the stored one is
         served if it lives at all, for the refresh may be failing.
 
+        While the store does not answer, a token that this node read or refreshed before is served in the state ``stale``.
+
         Raises: NotFound: no such account, or it is dead and its last token expired. Timeout: no living token in time.
+        StoreDown: it does not answer, and no living token of the account is known here.
         """
         provider, name = self._known(account)
         return await self._opened(self._reader).get(provider, self._queue_of[provider.name], name, min_ttl_ms, wait_ms)
@@ -192,7 +200,9 @@ class Tokens:
     async def delete(self, account: str) -> bool:
         """Forget an account and its tokens; False: there was none."""
         provider, name = self._known(account)
-        return await self._ledger.delete(self._queue_of[provider.name], name)
+        found = await self._ledger.delete(self._queue_of[provider.name], name)
+        self._cache.drop(account)
+        return found
 
     async def list(
         self, provider: str = "", state: str = "", count: int = 100, after: str = ""
@@ -224,6 +234,8 @@ class Tokens:
             "lost_rotations": counts.lost_rotations,
             "replayed": counts.replayed,
             "journal_pending": len(self._journal.pending()),
+            "cached": len(self._cache),
+            "stale_served_total": self._reader.stale_served if self._reader is not None else 0,
         }
 
     def import_rows(
@@ -256,6 +268,7 @@ class Tokens:
             raise errors.Draining("the tokens of this node are not started")
         return part
 
-    def _on_settled(self, account: str, _generation: int) -> None:
+    def _on_settled(self, account: str, generation: int) -> None:
+        self._cache.outdate(account, generation)
         if self._reader is not None:
             self._reader.settled(account)

@@ -20,10 +20,38 @@ end
 if total > 4000 then refuse('TOOBIG one script takes at most 4000 tasks') end
 if now >= S.alarm then promote(most) end
 
+-- How far ahead is urgent: `urgent_ms`, or as much further (to `urgent_max_ms`) as the living would not all be taken in time otherwise.
+-- At the shard's pace (tasks a ms, measured while it is taken from) `pace * t` tasks are taken within t. Where more are to be done by then,
+-- there is no time for the late: they lose nothing that the living would not lose. What is still delayed counts, too, as
+-- if it had as long from its due time to its deadline as the last of those that are ready.
+local PACE_MS, PACE_TASKS, PACE_MS_MAX = 10000, 32, 120000
+local function reach(name)
+  local passed, taken = now - S.pace_at, S.taken - S.pace_taken
+  if passed >= PACE_MS and taken >= PACE_TASKS or passed >= PACE_MS_MAX or passed < 0 then
+    set('pace', passed > 2 * PACE_MS_MAX and 0 or taken / passed)
+    set('pace_at', now)
+    set('pace_taken', S.taken)
+  end
+  local last = tonumber(redis.call('ZRANGE', name, -1, -1, 'WITHSCORES')[2])
+  local span = math.min(last - now, S.urgent_max_ms)
+  local ahead, after = S.urgent_ms, '(' .. text(now)
+  while ahead < span do
+    ahead = math.min(span, ahead * 1.1)
+    if redis.call('ZCOUNT', name, after, text(math.floor(now + ahead))) > S.pace * ahead then return math.floor(ahead) end
+  end
+  local living = redis.call('ZCOUNT', name, after, '+inf')
+  while living > 0 and ahead < S.urgent_max_ms do
+    ahead = ahead * 1.25
+    if living + delayed_until(math.floor(now + ahead - span)) > S.pace * ahead then return span end
+  end
+  return S.urgent_ms
+end
+
 -- The bands of one priority, read as far as they are needed. `heads` are its first `needed` entries with their scores: where
 -- they are all there is, or all late ones that are needed, the store is not asked again.
 local function bands(priority, needed, heads)
-  local name, edge = key('ready:' .. priority), now + S.urgent_ms
+  local name = key('ready:' .. priority)
+  local edge = now + (S.urgent_max_ms > S.urgent_ms and heads[1] and tonumber(heads[2]) <= now and reach(name) or S.urgent_ms)
   local ranges = {urgent = {'(' .. text(now), text(edge)}, early = {'(' .. text(edge), '+inf'}}
   local read, at = {late = {}}, {urgent = 0, late = 0, early = 0}
   local whole = #heads < 2 * needed

@@ -209,3 +209,10 @@ local function delayed_count()
   end
   return S.later - due
 end
+
+-- About how many entries are due after now and by `till`: with pieces, as many as if all were of one size.
+local function delayed_until(till)
+  if S.cut == 0 then return redis.call('ZCOUNT', key('delayed'), '(' .. text(now), text(till)) end
+  local pieces = key('pieces')
+  return redis.call('ZCOUNT', pieces, '(' .. text(now), text(till)) * S.later / redis.call('ZCARD', pieces)
+end

@@ -1,0 +1,155 @@
+"""A cluster that faults can be brought upon: links through proxies, nodes in namespaces, slow, small and stepping parts."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from live.counting_provider import CountingProvider
+from live.disks import SlowDisk, SmallDisk, build, missing_compiler, missing_mounts
+from live.harness import Cluster, Node, Valkey
+from live.network import Network
+from live.network import missing as missing_network
+from live.proxy import Proxy
+
+FAKETIME = next(iter(sorted(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))), None)
+CLAIM = re.compile(r"leading under epoch (\d+) as (\S+)")
+MARGIN_S, LIFE_S = 15.0, 20
+DISK_BYTES, LOG_BYTES = 32 * 2**20, 2**20
+
+
+class FaultyNode(Node):
+    """Its log is what it printed, which lies on a disk that is not filled."""
+
+    def __init__(self, name: str, folder: Path, *rest: Any, **options: Any) -> None:
+        super().__init__(name, folder, *rest, **options)
+        self.output = folder.with_suffix(".output")
+
+    def log(self) -> str:
+        return self.output.read_text("utf-8", "replace") if self.output.exists() else ""
+
+
+class FaultyCluster(Cluster):
+    """
+    Three nodes on one store that writes before it answers, with everything that can fail.
+
+    ``network``: None where there can be none; then nodes stand on loopback. ``disks``: each node's data folder on a tmpfs of
+    its own. ``absent``: what cannot be done here, and why.
+    """
+
+    def __init__(
+        self, folder: Path, provider: CountingProvider | None = None, *, extra: str = "", **options: Any
+    ) -> None:
+        names = [f"n{number}" for number in range(options.pop("nodes", 3))]
+        self.absent: dict[str, str] = {}
+        self.network: Network | None = None
+        if problem := missing_network():
+            self.absent["network"] = problem
+        else:
+            self.network = Network(names)
+        try:
+            self._prepare(folder, names)
+            self._provider = provider
+            options.setdefault("log__file_bytes", str(LOG_BYTES))
+            super().__init__(folder, nodes=len(names), extra=extra, proxied=True, **options)
+        except BaseException:
+            self._dismantle()
+            raise
+
+    def _prepare(self, folder: Path, names: list[str]) -> None:
+        self.slow: dict[str, SlowDisk] = {}
+        self.disks: dict[str, SmallDisk] = {}
+        if problem := missing_compiler():
+            self.absent["slow disk"] = problem
+        else:
+            library = build(folder)
+            self.slow = {name: SlowDisk(library, folder / f"{name}.delay") for name in (*names, "store")}
+        if problem := missing_mounts(folder):
+            self.absent["small disk"] = problem
+        else:
+            self.disks = {name: SmallDisk(folder / name, DISK_BYTES) for name in names}
+        self._clock = folder / "store.clock"
+        self.step_clock(0)
+        if FAKETIME is None:
+            self.absent["clock"] = "libfaketime is not installed (Debian: faketime)"
+
+    def step_clock(self, seconds: int) -> None:
+        """The store's clock is so far from the machine's, from now on."""
+        fresh = self._clock.with_suffix(".new")
+        fresh.write_text(f"{seconds:+d}s\n")
+        fresh.rename(self._clock)
+
+    # Its parts.
+
+    def host(self, name: str) -> str:
+        return self.network.addresses[name] if self.network else "127.0.0.1"
+
+    def make_store(self) -> Valkey:
+        environ = dict(self.slow["store"].environ) if self.slow else {}
+        if FAKETIME is not None:
+            environ |= {
+                "LD_PRELOAD": ":".join(filter(None, (str(FAKETIME), environ.get("LD_PRELOAD", "")))),
+                "FAKETIME_TIMESTAMP_FILE": str(self._clock),
+                "FAKETIME_NO_CACHE": "1",
+                "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+            }
+        return Valkey(self.folder / "store", {"appendfsync": "always"}, environ)
+
+    def make_proxy(self, name: str) -> Proxy:
+        return Proxy(self.valkey.port, listening=self.network.listening(name) if self.network else None)
+
+    def config_text(self, name: str, store_port: int = 0, **changes: str) -> str:
+        text = super().config_text(name, store_port, **changes)
+        if self._provider is None:
+            return text
+        port = self._provider.port
+        if self.network:  # the provider's port, on the loopback of that namespace
+            way = self.proxies[f"provider:{name}"] = Proxy(port, listening=self.network.listening(name))
+            port = way.port
+        return text + self._provider.toml(port, MARGIN_S)
+
+    def make_node(self, name: str, base: int, text: str) -> Node:
+        place = self.network.namespace(name) if self.network else ""
+        slow = self.slow[name].environ if self.slow else {}
+        return FaultyNode(
+            name, self.folder / name, base, text, self.secret, host=self.host(name), namespace=place, environ=slow
+        )
+
+    # The end of faults.
+
+    def calm(self) -> None:
+        """No fault goes on any more; what is dead is started again."""
+        if self.network:
+            self.network.heal()
+        for proxy in self.proxies.values():
+            proxy.calm()
+        for slow in self.slow.values():
+            slow.delay(0)
+        for disk in self.disks.values():
+            disk.free()
+        self.valkey.thaw()
+        for node in self.nodes.values():
+            if node.stopped:
+                node.thaw()
+            if not node.running:
+                node.start()
+
+    def claims(self) -> list[tuple[int, str]]:
+        """Every epoch under which a node says that it led, and as whom, by the nodes' logs."""
+        return [
+            (int(found[1]), found[2])
+            for node in self.nodes.values()
+            for line in node.messages()
+            if (found := CLAIM.search(line))
+        ]
+
+    def close(self, show: bool) -> None:
+        super().close(show)
+        self._dismantle()
+
+    def _dismantle(self) -> None:
+        if self.network:
+            self.network.close()
+        for disk in getattr(self, "disks", {}).values():
+            disk.close()

@@ -1,0 +1,74 @@
+"""
+Nodes as copies of a process that has imported the product and done nothing else.
+
+Importing it takes most of a node's start, and live tests start a hundred nodes. ``test_up.py``, ``test_examples.py`` and others
+start them as users do.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import os
+import signal
+import subprocess
+from multiprocessing import forkserver
+from pathlib import Path
+
+PDEATHSIG = 1
+TESTS = Path(__file__).parent.parent
+NURSERY = multiprocessing.get_context("forkserver")
+NURSERY.set_forkserver_preload(["live.nursery", "live.grown"])
+
+
+def become(config: Path, output: Path, environ: dict[str, str]) -> None:
+    """``tidewarden node --config`` in this process, which cannot outlive the nursery, as that cannot outlive us."""
+    ctypes.CDLL(None).prctl(PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    os.setsid()
+    os.environ.clear()
+    os.environ.update(environ)
+    file = os.open(output, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    for number in (1, 2):
+        os.dup2(file, number)
+    from tidewarden.cli.node import node
+
+    node(config)
+
+
+class Child:
+    """As much of subprocess.Popen as a node's test needs."""
+
+    def __init__(self, config: Path, output: Path) -> None:
+        """A node by its configuration file; what it prints is appended to ``output``."""
+        environ = dict(os.environ)
+        os.environ["PYTHONPATH"] = (
+            f"{TESTS}{os.pathsep}{environ.get('PYTHONPATH', '')}"  # by this alone it finds what to import
+        )
+        try:
+            forkserver.ensure_running()
+        finally:
+            os.environ.clear()
+            os.environ.update(environ)
+        self._process = NURSERY.Process(target=become, args=(config, output, environ))
+        self._process.start()
+        self.pid = self._process.pid or 0
+
+    def poll(self) -> int | None:
+        """Its exit code, negative for a signal, or None while it runs."""
+        return self._process.exitcode
+
+    def wait(self, limit_s: float) -> int:
+        """Its exit code. Raises: subprocess.TimeoutExpired."""
+        self._process.join(limit_s)
+        code = self._process.exitcode
+        if code is None:
+            raise subprocess.TimeoutExpired(self._process.name, limit_s)
+        return code
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self._process.kill()
+
+    def terminate(self) -> None:
+        """SIGTERM."""
+        self._process.terminate()

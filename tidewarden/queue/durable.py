@@ -1,0 +1,102 @@
+"""
+Answers of a queue that wants more than the primary's word.
+
+What a script's reply says of its shard counts at once; its answers are handed out when they are firm.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from tidewarden.errors import NoQuorum
+from tidewarden.store.commit import Commit, Ground, Impossible
+
+# Of these nobody reads a promise: they show what the primary has, or are done again until they have had their effect.
+UNHELD = frozenset({
+    "queue.check", "queue.configure", "queue.lanes", "queue.lose", "queue.mine", "queue.peek", "queue.reap", "queue.stats", "queue.unwait",
+    "scheduler.due", "scheduler.find", "scheduler.fire", "scheduler.forget", "scheduler.list", "scheduler.place",
+})  # fmt: skip
+# What must not be lost, whatever the queue is in whose shard it lies.
+SYSTEM = frozenset({"scheduler.claim", "scheduler.delete", "scheduler.put"})
+
+
+class Unconfirmed(NoQuorum):
+    """An answer that missed its durability. ``item``: what it was."""
+
+    def __init__(self, message: str, item: Any) -> None:
+        super().__init__(message)
+        self.item = item
+
+
+class Landing(Protocol):
+    """Who gets a script's reply, in two steps."""
+
+    def done(self) -> bool:
+        """Whether it wants nothing any more."""
+
+    def heard(self, reply: Any, /) -> Any:
+        """What the reply says of the shard; returns the answers."""
+
+    def deliver(self, answers: Any, /) -> None:
+        """The answers may be relied on."""
+
+    def unconfirmed(self, answers: Any, error: NoQuorum, /) -> None:
+        """They may not."""
+
+    def set_exception(self, error: BaseException, /) -> None:
+        """There are none."""
+
+
+class Held:
+    """Between a script's reply and ``landing``; then between the group commit and the answers."""
+
+    __slots__ = ("_answers", "_commit", "_ground", "_landing", "done", "set_exception")
+
+    def __init__(self, commit: Commit, landing: Landing) -> None:
+        self._commit = commit
+        self._ground: Ground = commit.ground()
+        self._landing = landing
+        self._answers: Any = None
+        self.done = landing.done
+        self.set_exception = landing.set_exception
+
+    def set_result(self, reply: Any, /) -> None:
+        """The script has run at the primary."""
+        self._answers = self._landing.heard(reply)
+        self._commit.add(self._ground, _Confirmation(self))
+
+    def confirmed(self) -> None:
+        self._landing.deliver(self._answers)
+
+    def missed(self, error: BaseException) -> None:
+        assert isinstance(error, NoQuorum)
+        self._landing.unconfirmed(self._answers, error)
+
+
+def held(commit: Commit | Impossible, landing: Landing) -> Held:
+    """
+    The receiver of a script's reply for ``landing``, made just before the script is sent.
+
+    Raises: NoQuorum: the durability cannot be had here at all; nothing is to be sent.
+    """
+    if isinstance(commit, Impossible):
+        raise NoQuorum(commit.why)
+    return Held(commit, landing)
+
+
+class _Confirmation:
+    """What the group commit tells."""
+
+    __slots__ = ("_held",)
+
+    def __init__(self, held: Held) -> None:
+        self._held = held
+
+    def done(self) -> bool:
+        return False
+
+    def set_result(self, _: None, /) -> None:
+        self._held.confirmed()
+
+    def set_exception(self, error: BaseException, /) -> None:
+        self._held.missed(error)

@@ -1,0 +1,42 @@
+"""The cluster's names of queues and topics, as they lie in the store."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+
+from tidewarden.errors import Full
+from tidewarden.queue.settings import QueueSettings
+from tidewarden.store import Link, Scripts
+from tidewarden.store.link import Arg
+
+
+class Names:
+    """One hash for the queues (name → settings, JSON), one for the topics (name → names of queues)."""
+
+    def __init__(self, cluster: str, link: Link, scripts: Scripts) -> None:
+        self.cluster = cluster
+        self.holder = "-"
+        self._link = link
+        self._scripts = scripts
+        self._registry_key = f"{{{cluster}}}:queues"
+        self._topics_key = f"{{{cluster}}}:topics"
+
+    def _by_name(self, script: str, *args: Arg) -> asyncio.Future[Any]:
+        """Run a script on the cluster's names of queues and topics."""
+        return self._scripts.run(self._link, script, (f"{{{self.cluster}}}",), (0, self.holder, *args))
+
+    async def _make(self, queue: str, settings: QueueSettings, queues_max: int = 0) -> tuple[bytes, bytes]:
+        """
+        What a name stands for, as of ``queue.make``. The system's queues, and with 0 all, are made however many there are.
+
+        Raises: StoreDown; Full: the store's memory, or there are ``queues_max`` queues.
+        """
+        most = 0 if queue.startswith("_") else queues_max
+        what, raw = await self._by_name("queue.make", queue, msgspec.json.encode(settings), most)
+        if what == b"full":
+            found = f"there is no queue {queue}, and the cluster has {int(raw):,} already, of at most {most:,}"
+            raise Full(f"{found}; use one that is there, or raise limits.queues_max on every node")
+        return what, raw

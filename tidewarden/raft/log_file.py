@@ -1,0 +1,46 @@
+"""The file in which PySyncObj keeps its log: written before it is spoken of, and never into room that is not there."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pysyncobj.journal
+
+from .journal import RECORD, SIZE
+
+RECORD_BYTES = 2 * SIZE.size + RECORD.size  # around each command
+
+
+class FileJournal(pysyncobj.journal.FileJournal):  # type: ignore[misc]  # the library has no types
+    """
+    The log; its entries are on the disk before the number that says they are there, and both before an answer.
+
+    Room is reserved before an entry is added to anything. Stock lets a file grow with holes and maps it: on a full disk the
+    write into a hole ends the process (SIGBUS), and an entry that is in memory but not in the file leaves a gap there.
+    """
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self._reserve(0)
+
+    def add(self, command: Any, idx: int, term: int) -> None:
+        """Add an entry. Raises: OSError: there is no room for it, and nothing has changed."""
+        self._reserve(len(pysyncobj.journal.to_bytes(command)) + RECORD_BYTES)
+        super().add(command, idx, term)
+
+    def _reserve(self, more: int) -> None:
+        file = self._FileJournal__journalFile
+        number, mapped = file._ResizableFile__f.fileno(), file._ResizableFile__mm
+        size, needed = len(mapped), self._FileJournal__currentOffset + more
+        if more and needed <= size:
+            return
+        size = max(2 * size, needed) if more else size
+        os.posix_fallocate(number, 0, size)
+        if size != len(mapped):
+            mapped.resize(size)
+
+    def _FileJournal__setLastRecordOffset(self, offset: int) -> None:
+        self.flush()
+        super()._FileJournal__setLastRecordOffset(offset)
+        self.flush()

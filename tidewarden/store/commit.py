@@ -1,0 +1,282 @@
+"""
+Group commit: answers that leave only when as many servers have their writes as was demanded.
+
+WAIT and WAITAOF speak of what their own connection wrote, so a group is a write of our own on a connection of its own, made
+after the answers were read: whatever ran at that server before stands before it in the order that replicas receive. Then
+the wait, then who the server is: the replication id of a primary is drawn anew at each start and at each promotion, so the
+same id as on the connection where the answers came from means that nothing was lost in between. One group is under way at
+a time and the next gathers meanwhile: it costs round trips per group, not per write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from tidewarden.clock import Clock, sleep
+from tidewarden.errors import Error, NoQuorum, StoreDown
+from tidewarden.store.link import Arg, Link, pack
+from tidewarden.store.receiver import Receiver, refuse
+
+log = logging.getLogger("tidewarden.store")
+
+KEEP_MS = 30 * 86_400_000  # how long the key of our own write outlives the last group
+RETRY_S = 0.05  # after a group was refused, or its connection lost
+MOVED = "another server has taken over meanwhile, or it was started anew"
+INFO = pack(("INFO", "replication"))
+_IDENTITY = re.compile(rb"role:master\r\n(?:.*\r\n)*?master_replid:(\w+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """
+    What makes a write firm: ``replicas`` that have it, beside the primary; with ``disk`` it is in the log of each, and on disk there.
+
+    ``disk_here``: on disk at the primary, whatever the replicas do with it.
+    """
+
+    replicas: int
+    disk: bool = False
+    disk_here: bool = False
+
+    def commands(self, limit_ms: int) -> tuple[tuple[tuple[Arg, ...], tuple[int, ...]], ...]:
+        """The waits, and the least that each has to answer."""
+        if self.disk:
+            return ((("WAITAOF", 1, self.replicas, limit_ms), (1, self.replicas)),)
+        here = ((("WAITAOF", 1, 0, limit_ms), (1, 0)),) if self.disk_here else ()
+        there = ((("WAIT", self.replicas, limit_ms), (self.replicas,)),) if self.replicas else ()
+        return here + there
+
+    def __str__(self) -> str:
+        """What was not had, in a message."""
+        here = "the primary's disk" if self.disk or self.disk_here else ""
+        there = f"{self.replicas} replica{'s' * (self.replicas != 1)}" if self.replicas else ""
+        return " and ".join(filter(None, (here, there))) + (", on disk" if self.disk and self.replicas else "")
+
+
+def identity_of(info: bytes) -> str:
+    """The replication id of a primary, by its INFO; empty: it is none."""
+    found = _IDENTITY.search(info)
+    return found[1].decode() if found else ""
+
+
+class Ground:
+    """
+    What the scripts on one connection stand on: the server's identity, asked before them on the same connection.
+
+    ``connects``: which of the link's connections it was, 0 until it is known.
+    """
+
+    __slots__ = ("_link", "connects", "identity", "lost", "why")
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self.identity = ""
+        self.connects = 0
+        self.lost = False
+        self.why = MOVED  # when it does not stand
+
+    def done(self) -> bool:
+        return False
+
+    def set_result(self, info: Any, /) -> None:
+        self.identity = identity_of(info)
+        self.connects = self._link.reconnects
+        self.lost = not self.identity
+
+    def set_exception(self, error: BaseException, /) -> None:
+        self.lost = True
+        self.why = str(error)
+
+    @property
+    def stands(self) -> bool:
+        """Whether an answer that was read just now on the link came from there."""
+        return not self.lost and self.connects == self._link.reconnects
+
+
+class Held(NamedTuple):
+    """One who waits for a group: the identity of the server that its answer came from, and until when (the loop's time)."""
+
+    receiver: Receiver
+    identity: str
+    until: float
+
+
+class Commit:
+    """
+    The group commit of what scripts wrote by the link ``data``. ``link`` leads to the same primary and does nothing else.
+
+    ``key`` is the key of its own write (in a cluster: of a slot of that primary); ``limit_ms``: an answer whose group is not
+    through by then fails.
+    """
+
+    def __init__(self, data: Link, link: Link, key: str, demand: Demand, limit_ms: int, clock: Clock) -> None:
+        self._data = data
+        self._link = link
+        self._clock = clock
+        self._demand = demand
+        self._limit_ms = limit_ms
+        self._loop = asyncio.get_running_loop()
+        self._ground: Ground | None = None
+        self._gathered: deque[Held] = deque()
+        self._under_way: deque[Held] = deque()
+        self._task: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._why = ""
+        self._mark = pack(("PEXPIRE", key, KEEP_MS))  # a write that a full store takes, too
+        self._first_mark = pack(("SET", key, "1", "PX", KEEP_MS))
+        self._waits = tuple((pack(command), least) for command, least in demand.commands(limit_ms))
+        self.groups = 0
+        self.missed = 0
+
+    def ground(self) -> Ground:
+        """What the scripts that are sent from now on will stand on. Call it before sending them, in the same turn of the loop."""
+        ground = self._ground
+        if ground is None or ground.lost or (ground.connects and not (self._data.up and ground.stands)):
+            ground = self._ground = Ground(self._data)
+            self._data.send(INFO, ground)
+        return ground
+
+    def add(self, ground: Ground, receiver: Receiver) -> None:
+        """
+        Let ``receiver`` know (None, or :class:`NoQuorum`) whether what was answered just now is firm. Call it as the answer is read.
+
+        ``ground``: of before it was sent.
+        """
+        if not ground.stands:
+            self._miss(receiver, ground.why)
+            return
+        self._gathered.append(Held(receiver, ground.identity, self._loop.time() + self._limit_ms / 1000))
+        if self._timer is None:
+            self._timer = self._loop.call_at(self._gathered[0].until, self._expire)
+        if self._task is None:
+            self._task = self._loop.create_task(self._run(), name="group commit")
+
+    def begun(self) -> Callable[[], Awaitable[None]]:
+        """
+        Call it before something is sent, and what it returns once that was answered: it returns when that is firm.
+
+        Raises (the latter): NoQuorum: not in time; it may or may not last.
+        """
+        ground = self.ground()
+
+        def firm() -> asyncio.Future[None]:
+            future: asyncio.Future[None] = self._loop.create_future()
+            self.add(ground, future)
+            return future
+
+        return firm
+
+    async def stop(self) -> None:
+        """Whoever waits still is told that nobody knows."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        if self._timer is not None:
+            self._timer.cancel()
+        for held in (*self._under_way, *self._gathered):
+            self._miss(held.receiver, "this node goes down")
+        self._under_way.clear()
+        self._gathered.clear()
+
+    def _miss(self, receiver: Receiver, why: str) -> None:
+        self.missed += 1
+        refuse(receiver, NoQuorum(f"it is not known to be with {self._demand} ({why}); it may or may not last"))
+
+    def _expire(self) -> None:
+        """Answer those whose time is over, and look again when the next one's is."""
+        self._timer = None
+        now = self._loop.time()
+        for line in (self._under_way, self._gathered):
+            while line and line[0].until <= now:
+                self._miss(line.popleft().receiver, self._why or f"not within {self._limit_ms} ms")
+            if line and self._timer is None:
+                self._timer = self._loop.call_at(line[0].until, self._expire)
+
+    # --- the groups
+
+    async def _run(self) -> None:
+        """One group after the other, as long as anybody waits."""
+        try:
+            while self._gathered or self._under_way:
+                # Those of a group that failed stand before the others, so that each line is in the order of its ends.
+                self._under_way.extend(self._gathered)
+                self._gathered.clear()
+                try:
+                    identity = await self._group()
+                except NoQuorum as error:
+                    self._why = str(error)  # the wait itself took its time
+                except Error as error:
+                    self._why = str(error)
+                    await sleep(self._clock, RETRY_S)
+                else:
+                    self._why = ""
+                    self._vouch(identity)
+        finally:
+            self._task = None
+
+    async def _group(self) -> str:
+        """
+        Write, wait, ask who it is; the identity of the server that vouches for all that ran there before.
+
+        Raises: NoQuorum: too few have it; StoreDown, Error: nobody knows.
+        """
+        link = self._link
+        connects = link.reconnects
+        if not link.up:
+            raise StoreDown(f"no connection to commit by: {link.why or 'it was lost'}")
+        self.groups += 1
+        replies = [await self._written()]
+        replies += [self._send(command) for command, _ in self._waits]
+        replies.append(self._send(INFO))
+        answers = await asyncio.gather(
+            *replies, return_exceptions=True
+        )  # all of them: one group is under way at a time
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+        there, *counts, info = list[Any](answers)
+        if link.reconnects != connects:
+            raise StoreDown("the connection was lost meanwhile")
+        if not there:  # nothing was written, so the waits vouch for nothing
+            await self._send(self._first_mark)
+            raise StoreDown("its key had been removed")
+        for count, (_, least) in zip(counts, self._waits, strict=True):
+            had = count if isinstance(count, list) else [count]
+            if any(one < needed for one, needed in zip(had, least, strict=True)):
+                raise NoQuorum(f"not within {self._limit_ms} ms")
+        return identity_of(info)
+
+    async def _written(self) -> asyncio.Future[Any]:
+        """The group's own write was sent; its answer: 1, or 0 when nothing was written."""
+        written = self._send(self._mark)
+        if self._demand.disk or self._demand.disk_here:
+            await asyncio.wait({written})  # sent together with its write, WAITAOF takes a second on some servers
+        return written
+
+    def _send(self, packed: bytes) -> asyncio.Future[Any]:
+        future: asyncio.Future[Any] = self._loop.create_future()
+        self._link.send(packed, future)
+        return future
+
+    def _vouch(self, identity: str) -> None:
+        """All that ran at the server of this identity before the group began is firm."""
+        held, self._under_way = self._under_way, deque()
+        for one in held:
+            if one.identity != identity:
+                self._miss(one.receiver, MOVED)
+                if self._ground is not None and self._ground.identity == one.identity:
+                    self._ground = None  # asked anew by whoever sends next
+            elif not one.receiver.done():
+                one.receiver.set_result(None)
+
+
+class Impossible(NamedTuple):
+    """In the place of a :class:`Commit` that cannot be had, and ``why``: what needs it is refused before it is sent."""
+
+    why: str

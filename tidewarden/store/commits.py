@@ -1,0 +1,122 @@
+"""Which durability can be had at this store, and the group commits of one process: one a link and demand, made when first needed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from tidewarden.clock import Clock
+from tidewarden.config import Store
+from tidewarden.errors import NoQuorum
+from tidewarden.store.check import Server
+from tidewarden.store.commit import Commit, Demand, Impossible
+from tidewarden.store.firm import Firm
+from tidewarden.store.link import Link
+
+UNKNOWN = Server("?", "?", False, 0)
+SYSTEM = "system"  # beside the durabilities a queue may choose: what the system's own queues have
+
+
+async def at_once() -> None:
+    """What was answered is as firm as was demanded."""
+
+
+class Commits:
+    """
+    ``key``: of the commits' own writes; ``connect`` makes a further link to where a given one leads, not launched yet.
+
+    ``embedded``: the store is one of ours; else ``server`` says what a store of one's own can do.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        key: str,
+        clock: Clock,
+        connect: Callable[[Link], Link],
+        *,
+        embedded: bool,
+        server: Server = UNKNOWN,
+    ) -> None:
+        self._store = store
+        self._key = key
+        self._clock = clock
+        self._connect = connect
+        self._embedded = embedded
+        self._waitaof = server.waitaof
+        told = (
+            store.fsync if embedded else server.appendfsync or store.fsync
+        )  # where it hides its settings, our user's word
+        self._synced = told == "always" and (embedded or server.waitaof)
+        self._made: dict[tuple[Link, Demand], Commit] = {}
+        self._links: dict[tuple[Link, Demand], Link] = {}
+        self.replicas = 0 if embedded else store.replicas_needed
+
+    def refusal(self, durability: str) -> str:
+        """Why the durability cannot be had here and what to do about it; empty: it can."""
+        if durability == "quorum" and not self.replicas:
+            if self._embedded:
+                return "durability quorum needs replicas, which an embedded store has none of: give store.url of a server that has"
+            return "durability quorum needs store.replicas of at least 1 in the configuration of every node, and as many replicas"
+        if durability == "fsync" and not self._synced:
+            if self._embedded:
+                return 'durability fsync needs store.fsync = "always" in the configuration'
+            return (
+                "durability fsync needs a Redis or Valkey from 7.2 on with appendonly yes and appendfsync always (with everysec many "
+                'answer WAITAOF before the disk has it); where it hides its settings, say store.fsync = "always"'
+            )
+        return ""
+
+    def of(self, data: Link, durability: str) -> Commit | Impossible | None:
+        """What answers of scripts on ``data`` have to pass through; None: they may leave as they come."""
+        if durability == SYSTEM:
+            durability = "quorum" if self.replicas else "one"
+        if durability == "one" or (durability == "fsync" and self._embedded and self._synced):
+            return None  # such a store answers nothing before it is on disk
+        if why := self.refusal(durability):
+            return Impossible(why)
+        return self.made(data, Demand(self.replicas, disk=durability == "fsync"))
+
+    def made(self, data: Link, demand: Demand) -> Commit:
+        """The commit of what scripts write by ``data``, with a connection of its own."""
+        commit = self._made.get((data, demand))
+        if commit is None:
+            link = self._links[data, demand] = self._connect(data)
+            link.launch()
+            limit_ms = self._store.commit_ms
+            commit = (
+                Firm(data, link, self._key, limit_ms, self._clock)
+                if self._embedded
+                else Commit(data, link, self._key, demand, limit_ms, self._clock)
+            )
+            self._made[data, demand] = commit
+        return commit
+
+    def of_tokens(self, data: Link) -> Commit | None:
+        """What a new grant, a refresh's intent and a new pair pass through: the strongest that the store has."""
+        disk_here = not self._synced and (self._embedded or self._waitaof)
+        return self.made(data, Demand(self.replicas, disk_here=disk_here)) if self.replicas or disk_here else None
+
+    def firm(self, data: Link, durability: str) -> Callable[[], Awaitable[None]]:
+        """
+        Call it before something is sent by ``data``, and what it returns once that was answered: it returns when that is firm.
+
+        Raises: NoQuorum: it cannot be had here (at once), or was not in time.
+        """
+        commit = self.of(data, durability)
+        if isinstance(commit, Impossible):
+            raise NoQuorum(commit.why)
+        return commit.begun() if commit is not None else at_once
+
+    async def stop(self) -> None:
+        """End all; whoever waits is told that nobody knows."""
+        await asyncio.gather(*(commit.stop() for commit in self._made.values()))
+        await asyncio.gather(*(link.stop() for link in self._links.values()))
+
+    def stats(self) -> dict[str, int]:
+        """Groups that were committed, and answers that missed their durability."""
+        made = self._made.values()
+        return {
+            "commit_groups_total": sum(commit.groups for commit in made),
+            "commit_missed_total": sum(commit.missed for commit in made),
+        }
