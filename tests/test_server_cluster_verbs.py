@@ -14,7 +14,7 @@ async def test_transfer_names_a_node_or_none() -> None:
         assert await line.call("r.transfer", "n2") == b"n2"
         assert door.steering.calls == [("transfer", None), ("transfer", "n2")]
         door.server.steering = None
-        assert "takes part in no elections" in str(await line.call("R.TRANSFER"))
+        assert "is a worker, which elects nobody" in str(await line.call("R.TRANSFER"))
 
 
 async def test_members_come_and_go() -> None:

@@ -80,6 +80,7 @@ TESTED_IN = {
     "queue_registry": "test_queue_mend",
     "daemon": "test_failover",  # puts everything together: shown by whole nodes
     "cluster_nodes": "test_failover",
+    "cluster_onlooker": "test_workers",  # needs a member that leads
     "cluster_reaper": "test_failover",
     "cluster_term": "test_stale_leader",
     "scheduler_sweep": "test_stale_leader",

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tidewarden.clock import Clock
-from tidewarden.cluster import Nodes, Reaper, Term
+from tidewarden.cluster import Nodes, Onlooker, Reaper, Term
 from tidewarden.cluster_secret import cluster_secret
 from tidewarden.config import Config, is_loopback
 from tidewarden.errors import ConfigError, Error
@@ -107,7 +107,7 @@ class Daemon(Participant):
         sweep_shard = functools.partial(self.queues.script_on, self.sweeping, "queue.sweep")
         self.sweep = Sweep(self.queues, clock, self.schedules.fire_due, sweep_shard)
         self.queues.on_next = self.sweep.expect
-        self.raft = Raft(config, self._secret, clock, lambda: self.term.raft_changed())
+        self.raft = self._voter_or_onlooker()
         self.reaper = Reaper(config.node.name, self.nodes, self.queues, clock, self.raft.peer_heard_s)
         self.term = Term(
             self._name, self.raft, self.control, self._scripts, clock, lambda: self.nodes.holder, self._duties,
@@ -115,6 +115,14 @@ class Daemon(Participant):
         )  # fmt: skip
         tokens = (config, self.queues, clock, self._load_keys, self._add_key)
         self.tokens = Tokens(*tokens, script=self._token_script, connected=lambda: self.accounts.up)
+
+    def _voter_or_onlooker(self) -> Raft:
+        args = (self.config, self._secret, self.clock, lambda: self.term.raft_changed())
+        return Onlooker(*args, self.nodes, self.control) if self._works_only else Raft(*args)
+
+    @property
+    def _works_only(self) -> bool:
+        return self.config.node.role == "worker"
 
     # --- what the rooms call
 
@@ -226,7 +234,15 @@ class Daemon(Participant):
         )  # fmt: skip
         locks = Locks(self.queues, wait_max_ms=config.limits.wait_ms, waiting_max=config.limits.waiting_max)
         self.resp = resp = RespServer(
-            config, self.queues, self.tokens, self.schedules, health, clock, users, locks, self.raft
+            config,
+            self.queues,
+            self.tokens,
+            self.schedules,
+            health,
+            clock,
+            users,
+            locks,
+            None if self._works_only else self.raft,
         )
         resp.connections_max = self._connections_max
         self.fronts = fronts = Fronts(config, clock, resp, self._register)

@@ -78,7 +78,14 @@ class Health:
     def _members(self) -> dict[str, dict[str, Any]]:
         node = self.config.node
         seen = {registration.node: registration for registration in self.nodes.seen}
-        return {
+        seats = self.raft.seats()
+        others = {one.owner for one in self.nodes.seen} - seats.keys()
+        workers = {
+            name: {"address": "", "votes": False, "met": True, "boot": seen[name].boot, "store_age_ms": seen[name].age_ms,
+                   "raft_heard_s": None}
+            for name in sorted(others & seen.keys())
+        }  # fmt: skip
+        return workers | {
             name: {
                 "address": base_address(seat.address),
                 "votes": seat.votes,
@@ -87,7 +94,7 @@ class Health:
                 "store_age_ms": seen[name].age_ms if name in seen else -1,
                 "raft_heard_s": None if name == node.name else _seconds(self.raft.peer_heard_s(name)),
             }
-            for name, seat in sorted(self.raft.seats().items())
+            for name, seat in sorted(seats.items())
         }
 
     def dead(self) -> str:

@@ -36,7 +36,7 @@ def status(url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = 
     seen: dict[str, dict[str, Any]] = {first["node"]: first}
     basis = url or addresses(url, data_dir)[0]
     for name, member in first["members"].items():
-        if name not in seen and (answer := _asked(at(basis, member["address"]))):
+        if name not in seen and member["address"] and (answer := _asked(at(basis, member["address"]))):
             seen[name] = answer
     leader = seen.get(first["leader"], first)
     rows = [_row(name, member, seen.get(name), leader) for name, member in leader["members"].items()]
@@ -157,13 +157,18 @@ def _asked(address: str) -> dict[str, Any] | None:
 def _row(name: str, member: dict[str, Any], own: dict[str, Any] | None, leader: dict[str, Any]) -> dict[str, Any]:
     """One member: what it says of itself, and what the leader knows of it."""
     age_ms, heard_s = member["store_age_ms"], member["raft_heard_s"]
-    role = own["role"] if own else "silent" if member.get("met", True) else "awaited"
+    if own:
+        role = own["role"]
+    elif not member["address"]:
+        role = "worker" if age_ms < 5000 else "silent"
+    else:
+        role = "silent" if member.get("met", True) else "awaited"
     return {
         "node": name,
         "role": role,
         "votes": member.get("votes", True),
         "epoch": own["epoch"] if own else None,
-        "address": member["address"],
+        "address": member["address"] or "-",
         "store": "-" if own is None else "up" if own["store"]["up"] else "away",
         "beat": f"{age_ms / 1000:.1f} s" if age_ms >= 0 else "never",
         "heard": "-" if heard_s is None or name == leader["node"] else f"{heard_s:.1f} s",

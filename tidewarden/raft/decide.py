@@ -18,7 +18,7 @@ from tidewarden.errors import BadArg, ConfigError
 
 from .membership import Members
 
-Role = Literal["leader", "follower", "candidate", "orphan"]
+Role = Literal["leader", "follower", "candidate", "orphan", "worker"]
 State = Literal["leader", "follower", "candidate"]
 
 RAFT_OFFSET = 2

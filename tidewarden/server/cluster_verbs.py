@@ -40,7 +40,7 @@ def leave(connection: Connection, request: Request) -> Pending:
 def _steering(connection: Connection) -> Steering:
     steering = connection.server.steering
     if steering is None:
-        raise Error("This node takes part in no elections.")
+        raise Error("This node is a worker, which elects nobody: ask a member.")
     return steering
 
 
