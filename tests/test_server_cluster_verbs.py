@@ -26,6 +26,29 @@ async def test_members_come_and_go() -> None:
         assert str(await line.call("R.JOIN", "n3")).startswith("BADARG R.JOIN has 1 arguments")
 
 
+class KeptBackups:
+    async def make(self) -> dict[str, object]:
+        return {"backup": "ab", "bytes": 3}
+
+    async def read(self, name: str, offset: int) -> bytes:
+        return f"{name}:{offset}".encode()
+
+    async def drop(self, name: str) -> int:
+        return 1
+
+
+async def test_a_backup_is_made_read_and_dropped() -> None:
+    async with doubles.Door() as door:
+        line = await door.dial()
+        assert "makes no backups" in str(await line.call("R.BACKUP"))
+        door.server.backups = KeptBackups()
+        assert await line.call("R.BACKUP") == [b"backup", b"ab", b"bytes", 3]
+        assert await line.call("R.BACKUP", "read", "ab", "7") == b"ab:7"
+        assert await line.call("R.BACKUP", "DROP", "ab") == 1
+        for wrong in (("KEEP", "ab"), ("READ", "ab"), ("READ", "ab", "-1"), ("DROP", "ab", "7")):
+            assert str(await line.call("R.BACKUP", *wrong)).startswith("BADARG")
+
+
 async def test_it_needs_the_right_to_everything() -> None:
     user = User(name="ada", secret_hash=hash_generated("pw"), rights=("put",))
     async with doubles.Door(users=(user,)) as door:

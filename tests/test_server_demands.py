@@ -71,6 +71,7 @@ R.STATUS                                        |
 R.TRANSFER                                      | admin
 R.JOIN n3 h:1                                   | admin
 R.LEAVE n3                                      | admin
+R.BACKUP                                        | admin
 CLIENT LIST                                     | admin
 CLIENT ID                                       |
 PING                                            |

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tidewarden.clock import Clock
-from tidewarden.cluster import Nodes, Onlooker, Reaper, Term
+from tidewarden.cluster import Backups, Nodes, Onlooker, Reaper, Term
 from tidewarden.cluster_secret import cluster_secret
 from tidewarden.config import Config, is_loopback
 from tidewarden.errors import ConfigError, Error
@@ -35,6 +35,7 @@ from tidewarden.server.users import Users
 from tidewarden.store.check import Server, check_store, warn_of_settings
 from tidewarden.store.commits import at_once
 from tidewarden.store.embedded import EmbeddedStore, store_password
+from tidewarden.store.snapshot import snapshot
 from tidewarden.tokens import Tokens
 
 log = logging.getLogger("tidewarden.daemon")
@@ -233,18 +234,12 @@ class Daemon(Participant):
             self.store_clock,
         )  # fmt: skip
         locks = Locks(self.queues, wait_max_ms=config.limits.wait_ms, waiting_max=config.limits.waiting_max)
+        steering = None if self._works_only else self.raft
         self.resp = resp = RespServer(
-            config,
-            self.queues,
-            self.tokens,
-            self.schedules,
-            health,
-            clock,
-            users,
-            locks,
-            None if self._works_only else self.raft,
+            config, self.queues, self.tokens, self.schedules, health, clock, users, locks, steering
         )
         resp.connections_max = self._connections_max
+        resp.backups = self._backups()
         self.fronts = fronts = Fronts(config, clock, resp, self._register)
         resp.others = lambda: fronts.stats("resp")
         health.processes = fronts
@@ -267,6 +262,12 @@ class Daemon(Participant):
         log.info("READY %s: RESP %d, HTTP %d", config.node.name, resp.port, http.port)
         await self._until_stopped()
         log.info("going down")
+
+    def _backups(self) -> Backups:
+        copy = functools.partial(snapshot, self._url) if self._server.views else None
+        backups = Backups(Path(self.config.node.data_dir) / "backups", self.clock, copy, self.health.backed_up)
+        backups.clear()  # what a former run left
+        return backups
 
     async def _close_doors(self, resp: RespServer) -> None:
         await asyncio.gather(self.fronts.stop(DRAIN_S + 1), resp.stop(DRAIN_S))

@@ -9,6 +9,7 @@ from typing import Any
 from tidewarden import __version__
 from tidewarden.clock import Clock
 from tidewarden.cluster import Nodes, Reaper, StoreClock, Term
+from tidewarden.cluster_secret import key_names
 from tidewarden.config import Config
 from tidewarden.fronts import Fronts
 from tidewarden.queue import Queues
@@ -69,6 +70,18 @@ class Health:
             "processes": [] if self.processes is None else self.processes.shown(),
             "members": self._members(),
             "raft": self.raft.status(),
+        }
+
+    def backed_up(self) -> dict[str, Any]:
+        """What a backup says of its cluster. Names keys, and holds none."""
+        return {
+            "cluster": self.config.cluster.name,
+            "node": self.config.node.name,
+            "version": __version__,
+            "view": self.view,
+            "epoch": int(self.raft.committed()["epoch"]),
+            "members": {name: seat.address for name, seat in self.raft.seats().items()},
+            "keys": key_names(self.config, os.environ),
         }
 
     def _sessions(self) -> dict[str, Any]:

@@ -9,10 +9,13 @@ from urllib.parse import urlsplit, urlunsplit
 import redis
 import typer
 
+from .backup import backup, restore
 from .connection import DATA_DIR, AsJson, DataDir, Url, addresses, connected, dial, shown
 from .output import print_json, print_table
 
 app = typer.Typer(help="Members and leadership of a cluster.", no_args_is_help=True)
+app.command("backup")(backup)
+app.command("restore")(restore)
 SILENCE_S = 5.0
 COLUMNS = ("node", "role", "votes", "epoch", "address", "store", "beat", "heard", "processes")
 

@@ -1,9 +1,10 @@
 """Where Raft and the store meet: the leader's term, its epoch, the death of nodes."""
 
+from tidewarden.cluster.backup import Backups
 from tidewarden.cluster.nodes import Nodes, Registration
 from tidewarden.cluster.onlooker import Onlooker
 from tidewarden.cluster.reaper import Reaper
 from tidewarden.cluster.store_clock import StoreClock
 from tidewarden.cluster.term import Term
 
-__all__ = ["Nodes", "Onlooker", "Reaper", "Registration", "StoreClock", "Term"]
+__all__ = ["Backups", "Nodes", "Onlooker", "Reaper", "Registration", "StoreClock", "Term"]

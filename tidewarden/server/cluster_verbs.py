@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidewarden.errors import Error
+from tidewarden.errors import BadArg, Error
 
 from . import replies
-from .options import text
+from .options import number, text
 from .parts import Steering
 from .verbs import Command, Pending, Request
 
@@ -37,6 +37,21 @@ def leave(connection: Connection, request: Request) -> Pending:
     return Pending(_steering(connection).leave(text("A node's name", request[1])), replies.encode)
 
 
+def backup(connection: Connection, request: Request) -> Pending:
+    """R.BACKUP: make one; READ a piece of it; DROP it"""
+    backups = connection.server.backups
+    if backups is None:
+        raise Error("This node makes no backups.")
+    if len(request) == 1:
+        return Pending(backups.make(), replies.encode)
+    word, name = request[1].upper(), text("A backup's name", request[2]) if len(request) > 2 else ""
+    if word == b"READ" and len(request) == 4:
+        return Pending(backups.read(name, number("An offset", request[3])), replies.encode)
+    if word == b"DROP" and len(request) == 3:
+        return Pending(backups.drop(name), replies.encode)
+    raise BadArg("R.BACKUP takes nothing, READ name offset, or DROP name.")
+
+
 def _steering(connection: Connection) -> Steering:
     steering = connection.server.steering
     if steering is None:
@@ -48,5 +63,6 @@ COMMANDS = (
     Command("R.STATUS", status, 1, 1, group="cluster"),
     Command("R.TRANSFER", transfer, 1, 2, "[node]", group="cluster"),
     Command("R.JOIN", join, 3, 3, "node host:base_port", group="cluster"),
+    Command("R.BACKUP", backup, 1, 4, "[READ name offset | DROP name]", group="cluster"),
     Command("R.LEAVE", leave, 2, 2, "node", group="cluster"),
 )

@@ -264,5 +264,5 @@ COMMANDS = (
 LATER = (
     unsupported("T.MGET", "a token verb"),
     *(unsupported(name, "a schedule verb") for name in ("S.PAUSE", "S.RESUME")),
-    *(unsupported(name, "a cluster verb") for name in ("R.SWITCHOVER", "R.BACKUP")),
+    unsupported("R.SWITCHOVER", "a cluster verb"),
 )  # fmt: skip

@@ -125,6 +125,14 @@ class Cluster(Protocol):
     def status(self) -> Mapping[str, Any]: ...
 
 
+class Backups(Protocol):
+    """Copies of the store."""
+
+    def make(self) -> Awaitable[dict[str, Any]]: ...
+    def read(self, name: str, offset: int) -> Awaitable[bytes]: ...
+    def drop(self, name: str) -> Awaitable[int]: ...
+
+
 class Steering(Protocol):
     """What changes the cluster."""
 

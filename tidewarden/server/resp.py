@@ -19,7 +19,7 @@ from tidewarden.tls import HANDSHAKE_S, renew, server_context
 
 from .commands import COMMANDS
 from .connection import Connection
-from .parts import Cluster, Locks, Queues, Schedules, Session, Steering, Tokens
+from .parts import Backups, Cluster, Locks, Queues, Schedules, Session, Steering, Tokens
 from .peer import GUEST
 from .sums import add_up
 from .users import DEFAULT_USER, Users
@@ -79,6 +79,7 @@ class RespServer:
         self.schedules = schedules
         self.locks = locks
         self.steering = steering
+        self.backups: Backups | None = None
         self.cluster = cluster
         self.clock = clock
         self.users = users or Users(config.users, clock, loopback=is_loopback(config.node.host))
