@@ -24,7 +24,7 @@ from tidewarden.errors import ConfigError, Error
 from tidewarden.fronts import Fronts
 from tidewarden.health import Health
 from tidewarden.participant import Participant, heard_error
-from tidewarden.process import calm_collector
+from tidewarden.process import calm_collector, tell_supervisor
 from tidewarden.queue.locks import Locks
 from tidewarden.raft import Raft
 from tidewarden.scheduler.schedules import Schedules
@@ -259,6 +259,7 @@ class Daemon(Participant):
         await fronts.start(self._url, self._server)
         health.ready = True
         calm_collector()
+        tell_supervisor("READY=1")
         log.info("READY %s: RESP %d, HTTP %d", config.node.name, resp.port, http.port)
         await self._until_stopped()
         log.info("going down")
@@ -292,6 +293,7 @@ class Daemon(Participant):
             for job in jobs:
                 if job.done():
                     job.result()
+            tell_supervisor("STOPPING=1")
             await self._hand_over()
         finally:
             self.queues.draining = self.health.stopping = True
