@@ -29,14 +29,15 @@ $(STAMP): pyproject.toml
 run: setup
 	@exec $(BIN)/tidewarden up --nodes 3 --sandbox 2000 --data-dir $(DATA)
 
+# In the order of files, the live ones first: xdist would begin with the files of most tests, and end with the longest few.
 test: setup
-	@$(PYTEST) -n 4 -m "not soak"
+	@$(PYTEST) -n 4 --no-loadscope-reorder -m "not soak"
 
 check: setup
-	@$(BIN)/ruff format --check .
-	@$(BIN)/ruff check .
-	@$(BIN)/mypy
-	@$(PYTEST) -n 2 --dist worksteal --hypothesis-profile quick -m "not live and not thorough and not soak"
+	@began=$$(date +%s) && \
+	$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy && \
+	$(PYTEST) -n 3 --dist worksteal --hypothesis-profile quick --durations 5 --durations-min 1 -m "not live and not thorough and not soak" && \
+	echo "make check: $$(($$(date +%s) - began)) s"
 
 bench: setup
 	@$(BIN)/python -m benchmarks.peers

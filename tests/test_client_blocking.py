@@ -101,6 +101,7 @@ async def test_a_block_acknowledges_fails_or_releases(here: Site) -> None:
     await in_thread(work)
 
 
+@pytest.mark.thorough
 async def test_a_block_keeps_its_lease_and_hears_when_it_is_lost(here: Site) -> None:
     def work() -> None:
         with Client(here.urls) as client:

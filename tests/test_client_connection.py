@@ -119,3 +119,14 @@ async def test_what_comes_after_its_caller_has_gone_is_handed_over(peer: Peer, c
     while not orphans:
         await asyncio.sleep(0.005)
     assert orphans == [[[5]]]
+
+
+async def test_who_is_hung_up_on_hears_why(peer: Peer, connection: Connection) -> None:
+    """A node that is full says so, whatever it was asked, and hangs up."""
+    asking = asyncio.ensure_future(connection.request([pack("A"), pack("B")], 10))
+    await peer.came.wait()
+    assert peer.writer is not None
+    peer.writer.write(b"-FULL no room\r\n")
+    peer.writer.close()
+    with pytest.raises(Broken, match="FULL no room"):
+        await asking

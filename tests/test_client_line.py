@@ -162,6 +162,7 @@ async def test_a_closed_client_ends_what_is_under_way(here: Site) -> None:
         await client.queue("mail").put("x")
 
 
+@pytest.mark.thorough
 async def test_a_line_that_holds_leases_reconnects_unasked(here: Site, eventually: Any) -> None:
     proxy = here.proxied()
     async with AsyncClient([url(proxy.port), *here.urls[1:]]) as client:

@@ -48,6 +48,7 @@ async def test_one_holds_it_and_the_next_gets_a_greater_number(here: Site, clien
             await theirs.release()
 
 
+@pytest.mark.thorough
 async def test_it_is_renewed_while_the_block_runs(client: AsyncClient) -> None:
     async with client.lock("report", lease_ms=300) as lock:
         await asyncio.sleep(1.0)

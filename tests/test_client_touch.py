@@ -34,6 +34,7 @@ async def test_tasks_of_one_moment_are_touched_together(here: Site, eventually: 
         assert client.toucher.held == []
 
 
+@pytest.mark.thorough
 async def test_the_puts_own_lease_is_known_and_kept(here: Site) -> None:
     """Nobody told the client how long it is: it knows by the store's clock."""
     async with AsyncClient(here.urls) as client:

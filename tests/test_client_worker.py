@@ -161,6 +161,7 @@ async def test_concurrency_is_kept_and_used(here: Site, client: AsyncClient, eve
     assert most == 4
 
 
+@pytest.mark.thorough
 async def test_leases_run_on_while_handlers_work(here: Site, client: AsyncClient) -> None:
     worker = Worker()
 

@@ -94,6 +94,7 @@ def test_traces_and_warnings_are_logged_in_one_line_of_json(tmp_path: Path) -> N
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.thorough
 def test_the_file_is_set_aside_by_size(tmp_path: Path) -> None:
     log.setup(config(tmp_path, file_bytes=65_536), io.StringIO())
     for _ in range(80):

@@ -154,7 +154,8 @@ class Ledger:
         return True
 
 
-@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.live) for seed in (0, 2, 3))])
+@pytest.mark.thorough
+@pytest.mark.parametrize("seed", range(4))
 async def test_one_at_a_time_under_many_contenders(node: Any, seed: int) -> None:
     """
     Three nodes, forty contenders for two locks: they work and release, sleep past their lease, vanish, or ask twice by KEY.

@@ -112,6 +112,7 @@ async def test_a_put_into_the_middle_of_a_cut_stops_it(node: Any, monkeypatch: p
         assert (await one.queues.stats("q"))["total"] == 11
 
 
+@pytest.mark.thorough
 async def test_a_cut_whose_node_died_over_it_is_undone(node: Any, caplog: pytest.LogCaptureFixture) -> None:
     n0, n1 = await deaf_pair(node)
     await n0.queues.script("queue.configure", "q", 0, ["layout", 2])  # closed one shard of two, and died

@@ -73,6 +73,7 @@ async def test_the_lease_of_a_lost_answer_is_released(node: Any, proxy: Proxy, e
     assert await queues.ack(session, "other", [(kept_too.id, kept_too.lease)]) == [1]
 
 
+@pytest.mark.thorough
 async def test_what_is_taken_and_done_meanwhile_is_left_alone(node: Any, proxy: Proxy, eventually: Any) -> None:
     n0 = await node("n0", url=f"redis://127.0.0.1:{proxy.port}/0")
     queues = n0.queues
@@ -100,6 +101,7 @@ async def test_what_is_taken_and_done_meanwhile_is_left_alone(node: Any, proxy: 
     future.cancel()
 
 
+@pytest.mark.thorough
 async def test_of_a_former_boot_nothing_is_looked_for(node: Any, eventually: Any) -> None:
     n0 = await node("n0")
     queues = n0.queues

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
 
 import pytest
@@ -16,6 +17,8 @@ from tidewarden.raft import membership, pysync
 from tidewarden.raft.membership import Members
 
 SEEDS = range(1, 4)
+SOAK_FIRST = int(os.environ.get("RAFT_SEED", "1000"))
+SOAK_SEEDS = int(os.environ.get("RAFT_SEEDS", "500"))
 
 
 @pytest.fixture(autouse=True)
@@ -88,7 +91,9 @@ def test_without_the_rule_it_does_not(without: type, scene: Callable[[World], No
     assert violated(scene, without)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize(
+    "seed", [seed if seed < 6 else pytest.param(seed, marks=pytest.mark.thorough) for seed in range(20)]
+)
 def test_a_storm_in_which_members_come_and_go(seed: int) -> None:
     play(seed, 15.0)
 
@@ -105,3 +110,15 @@ def play(seed: int, seconds: float) -> MembershipStorm:
         granted = [value for value, reason in world.answers.values() if reason == pysync.SUCCESS]
         assert len(set(granted)) == len(granted), "an epoch was granted twice"
         return storm
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(7200)
+def test_thousands_of_storms_in_which_members_come_and_go() -> None:
+    """``RAFT_SEED`` and ``RAFT_SEEDS`` say which and how many."""
+    faults = changes = 0
+    for seed in range(SOAK_FIRST, SOAK_FIRST + SOAK_SEEDS):
+        storm = play(seed, 45.0)
+        faults += storm.faults
+        changes += storm.changes
+    print(f"{SOAK_SEEDS} storms, {faults} faults, {changes} changes asked for, no promise broken")

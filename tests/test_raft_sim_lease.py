@@ -56,6 +56,7 @@ def test_a_killed_leader_is_replaced_within_two_seconds() -> None:
     assert statistics.median(took) < 1.0
 
 
+@pytest.mark.thorough
 def test_after_a_long_parting_all_follow_within_two_seconds_of_the_link() -> None:
     for seed in SEEDS[:8]:
         with World(seed, 5) as world:

@@ -10,6 +10,8 @@ from collections.abc import Callable
 import pytest
 import server_doubles as doubles
 
+from tidewarden.server import connection as module
+
 Door = doubles.Door
 
 
@@ -166,6 +168,24 @@ async def test_too_many_connections() -> None:
         third = await door.dial()
         assert await third.ask("PING") == b"+PONG"
         await third.close()
+
+
+async def test_who_does_not_say_who_it_is_may_not_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LOGIN_S", 0.3)
+    async with Door(users=(doubles.ADMIN,)) as door:
+        silent, named = await door.dial(), await door.dial()
+        assert await named.call("AUTH", "admin", doubles.SECRET) == b"OK"
+        assert (await silent.rest()).startswith(b"-NOAUTH You have not said who you are within 0.3 s.")
+        assert await named.ask("PING") == b"+PONG"
+        gone = await door.dial()
+        await gone.close()
+        await named.close()
+    monkeypatch.setattr(module, "LOGIN_S", 0.01)
+    async with Door() as door:
+        guest = await door.dial()
+        await asyncio.sleep(0.05)
+        assert await guest.ask("PING") == b"+PONG", "where everybody is let in, everybody may be silent"
+        await guest.close()
 
 
 async def test_too_many_waiting_takes() -> None:

@@ -98,6 +98,36 @@ def test_each_verb_needs_what_the_table_says(request_: list[str], missing: str) 
         assert lacking_for(Rights(words), request_[0], [part.encode() for part in request_]) in ("", "put:q")
 
 
+EVERY = {"put", "take", "stats", "admin", "lock", "schedule", "token:read", "token:write"}
+
+
+def words_of(missing: str) -> set[str]:
+    return {word if word.startswith("token") else word.partition(":")[0] for word in missing.split(" or ")}
+
+
+@pytest.mark.parametrize("missing", sorted({missing for _, missing in ROWS if missing}))
+async def test_at_the_door_each_verb_with_each_right_missing_and_with_it_alone(missing: str) -> None:
+    """All rights but these: refused before anything happens. One of these alone: the verb gets through, or lacks another."""
+    words, requests = words_of(missing), [request for request, lacks in ROWS if lacks == missing]
+    names = {f"only-{number}": (word,) for number, word in enumerate(sorted(words))} | {"not": tuple(EVERY - words)}
+    users = tuple(User(name=name, secret_hash=hash_generated(SECRET), rights=rights) for name, rights in names.items())
+    async with doubles.Door(users=users) as door:
+        for name in names:
+            line = await door.dial()
+            assert await line.call("AUTH", name, SECRET) == b"OK"
+            for request in requests:
+                before = [len(room.calls) for room in (door.queues, door.tokens, door.schedules, door.locks)]
+                reply = str(await line.call(*request))
+                denied = reply.startswith("DENIED ")
+                if name == "not":
+                    assert reply == f"DENIED {request[0]} needs the right {missing}, which the user not does not have."
+                    assert before == [
+                        len(room.calls) for room in (door.queues, door.tokens, door.schedules, door.locks)
+                    ]
+                else:
+                    assert not denied or missing not in reply, (name, request, reply)
+
+
 def test_every_name_in_a_request_counts() -> None:
     rights = Rights(("take:q", "admin:q", "put:a", "schedule:s"))
     assert lacking_for(rights, "Q.TAKE", b"Q.TAKE WAIT 5 FROM q r".split()) == "take:r"

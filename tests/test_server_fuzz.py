@@ -135,6 +135,7 @@ async def test_the_requests_to_be_broken_are_good(victim: Victim) -> None:
             assert not [error for error in refused if str(error).startswith("BADARG")], (request, refused)
 
 
+@pytest.mark.thorough
 async def test_any_number_of_arguments_to_any_verb(victim: Victim) -> None:
     """Each request cut after each of its words, and with one to three words more."""
     marker = b"marker"

@@ -125,6 +125,7 @@ def three(tmp_path: Any) -> Iterator[Replicas]:
 
 
 @pytest.mark.parametrize("guarded", [True, False])
+@pytest.mark.live
 async def test_a_commit_at_another_server_vouches_for_nothing(
     three: Replicas, guarded: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,6 +151,7 @@ async def test_a_commit_at_another_server_vouches_for_nothing(
 
 
 @pytest.mark.parametrize("guarded", [True, False])
+@pytest.mark.live
 async def test_a_server_that_was_started_anew_vouches_for_nothing(
     three: Replicas, guarded: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -178,6 +180,7 @@ async def test_a_server_that_was_started_anew_vouches_for_nothing(
         assert three.client().get("lost") is None
 
 
+@pytest.mark.live
 async def test_a_primary_that_was_another_ones_replica_meanwhile_vouches_for_nothing(three: Replicas) -> None:
     """The connections outlive a change of roles and back; the replication id does not."""
     first, second, _ = three.ports
@@ -211,6 +214,7 @@ async def test_those_who_wait_are_told_when_it_stops(one: Seat, pair: Replicas) 
             await waiting
 
 
+@pytest.mark.live
 async def test_fsync_waits_for_the_disks_once_a_group(tmp_path: Path) -> None:
     made = Replicas(str(get_binary_path()), tmp_path, 1, "--appendonly", "yes", "--appendfsync", "always")
     try:

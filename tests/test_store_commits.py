@@ -97,5 +97,14 @@ async def test_tokens_are_brought_to_the_disk_that_is_synced_once_a_second() -> 
     await single._link.stop()
 
 
-def test_figures() -> None:
+async def test_what_is_said_at_the_start() -> None:
+    two = Server("valkey", "9.1.2", False, 0, waitaof=True, appendfsync="everysec", replicas=2)
+    assert commits().warnings(Server("v", "9", True, 0), True) == []
+    assert commits(two, url=SENTINEL).warnings(two, True) == []
+    assert "has 2 replicas and store.replicas is 3" in commits(two, url=SENTINEL, replicas=3).warnings(two, False)[0]
+    assert "appendfsync to always" in commits(two, url="redis://h").warnings(two, True)[0]
+    assert commits(two, url="redis://h").warnings(two, False) == []
+
+
+async def test_figures() -> None:
     assert commits().stats() == {"commit_groups_total": 0, "commit_missed_total": 0}

@@ -89,7 +89,7 @@ async def test_a_group_of_another_node_keeps_it_awake(
 
 async def test_a_server_that_refuses_is_no_ok(with_aof: redis.Redis, disk: Firm, data: Link) -> None:
     await write(disk, data, "k")
-    disk._synced_write[1] = disk._synced_write[1].replace(b"always", b"nayway")
+    disk._begin[1] = disk._begin[1].replace(b"always", b"nayway")
     disk._limit_ms = 200
     with pytest.raises(NoQuorum, match="disk"):
         await write(disk, data, "k2")

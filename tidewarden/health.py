@@ -154,6 +154,7 @@ class Health:
             "waiting_takes": self.queues.waiting(),
             "lost_takes_released_total": self.queues.strays.released,
             **{f"sessions_{name}": n for name, n in self.queues.session_counts().items()},
+            "raft_strangers_refused_total": self.raft.status()["strangers_refused"],
             "store_up": int(self.data.up),
             "store_refuses": int(bool(self.nodes.refusal)),
             **self.store_clock.stats(),

@@ -90,6 +90,8 @@ class Participant:
             self.config.store, f"{{{self._name}}}:commits", self.clock, self._beside, embedded=views, server=server
         )
         stack.push_async_callback(self.commits.stop)
+        for warning in self.commits.warnings(server, bool(self.config.providers)):
+            log.warning(warning)
         self.queues = Queues(self.config, data, self._scripts, self.clock, views=views, commits=self.commits)
         self.nodes = Nodes(self._name, self._registered, control, self._scripts, self.clock, self._held_by)
         self.store_clock = StoreClock(

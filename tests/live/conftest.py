@@ -100,18 +100,18 @@ def start(command: list[str], cwd: Path, environ: dict[str, str], log: Path) -> 
     return AuthorizationServer(process, **ready)
 
 
-@pytest.fixture
-def dot(tmp_path: Path) -> Iterator[Callable[..., AuthorizationServer]]:
+@pytest.fixture(scope="module")
+def dot(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., AuthorizationServer]]:
     """
     ``dot(accounts=50, grace=0, life=60, family=False)`` starts django-oauth-toolkit: refresh tokens rotate; within ``grace``
     seconds a used one gets the same pair again; with ``family`` its use after that revokes the grant. ``life``: seconds an
-    access token lives.
+    access token lives. They end with the file.
     """
     servers: list[AuthorizationServer] = []
 
     def factory(accounts: int = 50, grace: int = 0, life: int = 60, family: bool = False) -> AuthorizationServer:
         assert accounts <= ACCOUNTS_MAX
-        folder = Path(tempfile.mkdtemp(prefix="dot-", dir=tmp_path))
+        folder = tmp_path_factory.mktemp("dot")
         command = [sys.executable, str(HERE / "dot_provider.py"), "--folder", str(folder), "--accounts", str(accounts)]
         command += ["--grace", str(grace), "--life", str(life), *(["--family"] if family else [])]
         servers.append(start(command, folder, dict(os.environ), folder / "log"))
@@ -159,15 +159,15 @@ def oidc_folder() -> Path:
     return folder
 
 
-@pytest.fixture
-def oidc(oidc_folder: Path, tmp_path: Path) -> Iterator[Callable[..., AuthorizationServer]]:
+@pytest.fixture(scope="module")
+def oidc(oidc_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., AuthorizationServer]]:
     """``oidc(accounts=50, life=60)`` starts oidc-provider: single-use refresh tokens, reuse revokes the grant, no grace."""
     servers: list[AuthorizationServer] = []
 
     def factory(accounts: int = 50, life: int = 60) -> AuthorizationServer:
         environ = {**os.environ, "ACCOUNTS": str(accounts), "LIFE": str(life)}
         command = ["node", "--no-warnings", "oidc_provider.mjs"]
-        servers.append(start(command, oidc_folder, environ, tmp_path / f"oidc-{len(servers)}.log"))
+        servers.append(start(command, oidc_folder, environ, tmp_path_factory.mktemp("oidc") / "log"))
         return servers[-1]
 
     yield factory

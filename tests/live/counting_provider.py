@@ -89,7 +89,7 @@ class CountingProvider:
         }
         return web.json_response(body, headers={"Cache-Control": "no-store"})
 
-    def toml(self, port: int, margin_s: float, timeout_s: float = 4.0) -> str:
+    def toml(self, port: int, margin_s: float, timeout_s: float = 3.0) -> str:
         """Its section of a node's configuration; ``port``: where that node reaches it."""
         return "\n".join(
             (

@@ -15,7 +15,7 @@ from live.proxy import Proxy
 
 FAKETIME = next(iter(sorted(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))), None)
 CLAIM = re.compile(r"leading under epoch (\d+) as (\S+)")
-MARGIN_S, LIFE_S = 15.0, 20
+MARGIN_S, LIFE_S = 16.5, 20
 DISK_BYTES, LOG_BYTES = 32 * 2**20, 2**20
 
 
@@ -51,7 +51,7 @@ class FaultyCluster(Cluster):
         try:
             self._prepare(folder, names)
             self._provider = provider
-            options.setdefault("log__file_bytes", str(LOG_BYTES))
+            options = {"log__file_bytes": str(LOG_BYTES), "store__fsync": '"always"'} | options
             super().__init__(folder, nodes=len(names), extra=extra, proxied=True, **options)
         except BaseException:
             self._dismantle()

@@ -35,7 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.chdir(here)
         patch.setenv("PYTHONPATH", str(ROOT))
         up = spawn(
-            [sys.executable, "-m", "tidewarden", "up", "--nodes", "2", "--sandbox", "3", "--base-port", str(base)],
+            [sys.executable, "-m", "tidewarden", "up", "--nodes", "1", "--sandbox", "3", "--base-port", str(base)],
             here / "up.log",
         )
     try:

@@ -231,6 +231,10 @@ async def test_the_last_node_serves_without_a_quorum(healed: Cluster) -> None:
     status = last.status()
     assert (status["leader"], status["quorum"], status["sweeping"]) == ("", False, False)
     assert [last.http(path).status_code for path in ("/leader", "/health/live", "/health/ready")] == [503, 200, 200]
+    assert (
+        "no leader is heard of: everything is served, but nothing is swept"
+        in last.http("/health/ready").json()["warning"]
+    )
     client = last.aclient()
     waiting = asyncio.ensure_future(client.execute_command("Q.TAKE", "WAIT", 20_000, "FROM", "alone"))
     begun = time.monotonic()

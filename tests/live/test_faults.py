@@ -41,7 +41,7 @@ async def siege(request: pytest.FixtureRequest, folder: Path, seed: int) -> Asyn
     ):
         for part, reason in cluster.absent.items():
             print(f"without {part}: {reason}")
-        workload = Workload(cluster, provider, seed)
+        workload = Workload(cluster, provider, seed, durability="fsync")
         await asyncio.to_thread(workload.begin, cluster.leader())
         yield Storm(cluster, random.Random(seed), provider), workload
 
@@ -171,6 +171,7 @@ async def test_a_long_siege(request: pytest.FixtureRequest, tmp_path: Path) -> N
     """``SOAK_SECONDS`` of faults, drawn by ``SOAK_SEED``: alone, or two at a time of which one ends no process."""
     async with siege(request, tmp_path, SEED) as (storm, workload):
         begun, slowest_s = time.monotonic(), 0.0
+        storm.longest_s = 6.0  # past a node's death, and its patience with the store
         async with background(*workload.jobs()) as jobs:
             await progress(storm, workload)
             for one in storm.round():

@@ -13,15 +13,22 @@ import pytest
 pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]  # the first run may have to install oidc-provider
 
 
-@pytest.fixture(params=["dot", "oidc"])
+@pytest.fixture(params=["dot", "oidc"], scope="module")
 def provider(request: pytest.FixtureRequest) -> Any:
-    """Each provider in its strictest form: single use, no grace."""
+    """Each provider in its strictest form: single use, no grace. Each test has accounts of its own."""
     factory: Callable[..., Any] = request.getfixturevalue(request.param)
     return factory(accounts=12, life=60)
 
 
+def since(before: dict[str, Any], provider: Any, *names: str) -> tuple[int, ...]:
+    """How much its counters have grown."""
+    now = provider.stats()
+    return tuple(now[name] - before[name] for name in names)
+
+
 def test_rotation_reuse_and_their_counters(provider: Any) -> None:
     (account, first), *_ = provider.seeds
+    before = provider.stats()
     answer = provider.refresh(first)
     assert answer.status_code == 200, answer.text
     pair = answer.json()
@@ -33,8 +40,11 @@ def test_rotation_reuse_and_their_counters(provider: Any) -> None:
     assert stats["accounts"][account]["requests"] == {"0": 2}
     assert stats["accounts"][account]["refreshes"] == {"0": 1}
     assert stats["accounts"][account]["generation"] == 1
-    assert (stats["requests"], stats["refreshes"], stats["reuse"]) == (2, 1, 1)
-    assert stats["answers"] == {"200": 1, "400 invalid_grant": 1}
+    assert since(before, provider, "requests", "refreshes", "reuse") == (2, 1, 1)
+    grown = {answer: count - before["answers"].get(answer, 0) for answer, count in stats["answers"].items()}
+    assert grown == {"200": 1, "400 invalid_grant": 1} | dict.fromkeys(
+        before["answers"].keys() - {"200", "400 invalid_grant"}, 0
+    )
 
 
 def test_five_at_once_get_one_pair(provider: Any) -> None:
@@ -45,9 +55,10 @@ def test_five_at_once_get_one_pair(provider: Any) -> None:
 
 
 def test_a_wrong_secret_is_the_clients_fault(provider: Any) -> None:
+    before = provider.stats()
     answer = provider.refresh(provider.seeds[2][1], secret="wrong")
     assert (answer.status_code, answer.json()["error"]) == (401, "invalid_client")
-    assert provider.stats()["live"] == 12
+    assert since(before, provider, "live") == (0,)
 
 
 def test_a_secret_that_is_not_form_encoded_is_refused(provider: Any) -> None:
@@ -61,17 +72,18 @@ def test_a_secret_that_is_not_form_encoded_is_refused(provider: Any) -> None:
 def test_a_lost_answer_has_rotated_the_token(provider: Any) -> None:
     """The case of the unknown outcome: processed, and the client never hears."""
     account, token = provider.seeds[4]
+    before = provider.stats()
     provider.fault("drop", times=1)
     with pytest.raises(httpx.RemoteProtocolError):
         provider.refresh(token)
     assert provider.refresh(token).json()["error"] == "invalid_grant"
-    stats = provider.stats()
-    assert stats["accounts"][account]["refreshes"] == {"0": 1}
-    assert stats["faults"] == 1
+    assert provider.stats()["accounts"][account]["refreshes"] == {"0": 1}
+    assert since(before, provider, "faults") == (1,)
 
 
 def test_faults_touch_no_grant(provider: Any) -> None:
     token = provider.seeds[5][1]
+    before = provider.stats()
     provider.fault("status", retry_after=7)
     answer = provider.refresh(token)
     assert (answer.status_code, answer.headers["Retry-After"]) == (503, "7")
@@ -87,7 +99,7 @@ def test_faults_touch_no_grant(provider: Any) -> None:
     assert time.monotonic() - started >= 0.3
     provider.fault()
     assert provider.refresh(provider.seeds[7][1]).status_code == 200
-    assert provider.stats()["live"] == 12
+    assert since(before, provider, "live") == (0,)
 
 
 def test_reuse_revokes_the_grant_at_oidc(oidc: Any) -> None:
@@ -117,9 +129,5 @@ def test_family_revokes_the_grant_at_dot(dot: Any) -> None:
     assert server.refresh(token).status_code == 400
     assert server.refresh(pair["refresh_token"]).json()["error"] == "invalid_grant"
     assert server.stats()["live"] == 1
-
-
-def test_it_ends_with_its_fixture(dot: Any) -> None:
-    server = dot(accounts=1)
-    server.stop()
+    server.stop()  # as its fixture does
     assert server.process.returncode == 0

@@ -12,7 +12,7 @@ from live.harness import CALM, CLUSTER, Cluster, until
 pytestmark = pytest.mark.live
 
 LIBRARY = next(iter(sorted(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))), None)
-LEASE_MS = 8000
+LEASE_MS = 5000
 
 
 class Clock:

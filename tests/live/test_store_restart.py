@@ -14,12 +14,18 @@ from live.traffic import Traffic
 
 pytestmark = pytest.mark.live
 
+PROVIDER = """
+[providers.p]
+token_url = "http://127.0.0.1:1/token"
+client_id = "c"
+client_secret = "s"
+"""
 AWAY_S = 6.5  # longer than a node lets a request wait for the store (5 s)
 
 
 @pytest.fixture(scope="module")
 def nodes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with cluster(request, tmp_path_factory.mktemp("store"), extra=CALM) as made:
+    with cluster(request, tmp_path_factory.mktemp("store"), extra=CALM + PROVIDER) as made:
         yield made
 
 
@@ -53,6 +59,8 @@ async def test_the_store_is_killed_and_comes_back(nodes: Cluster) -> None:
     leaver = everywhere[1].aclient()
     everywhere[0].say("Q.PUT", "left", "x", "ID", "l0")
     (left,) = await leaver.execute_command("Q.TAKE", "LEASE", 60_000, "FROM", "left")
+    leader.say("T.PUT", "p/a", '{"refresh_token": "r", "access_token": "secret-a", "expires_in": 3600}')
+    assert leader.say("T.GET", "p/a")[4] == "fresh"
     waiting = [
         asyncio.ensure_future(client.execute_command("Q.TAKE", "WAIT", 60_000, "FROM", f"waited-{node.name}"))
         for client, node in zip(waiters, everywhere, strict=True)
@@ -75,8 +83,16 @@ async def test_the_store_is_killed_and_comes_back(nodes: Cluster) -> None:
         refused.append(asyncio.ensure_future(answer_while_away(leaver, "Q.ACK", "left", "l0", left[2])))
         await until_async(lambda: not any(is_ready(node) for node in everywhere), 10, what="no node calls itself ready")
         assert [node.http("/health/live").status_code for node in everywhere] == [200] * 3
+        # Who read a token here before gets it here still.
+        begun = time.monotonic()
+        assert leader.say("T.GET", "p/a")[:2] == ["secret-a", "Bearer"]
+        assert leader.say("T.GET", "p/a")[4] == "stale"
+        assert leader.http("/v1/tokens/p/a").json()["state"] == "stale"
+        print(f"three reads of a token without the store: {time.monotonic() - begun:.3f} s")
+        elsewhere = next(node for node in everywhere if node is not leader)
+        refused.append(asyncio.ensure_future(answer_while_away(elsewhere.aclient(), "T.GET", "p/a")))
         said = await asyncio.gather(*refused)
-        print(f"three puts and an ack while the store is away: {said}")
+        print(f"three puts, an ack and a token never read here, while the store is away: {said}")
         assert all(text.startswith("STOREDOWN") for text in said)
         await asyncio.sleep(max(0.0, killed + AWAY_S - time.monotonic()))
         count = len(traffic.put)
@@ -89,6 +105,7 @@ async def test_the_store_is_killed_and_comes_back(nodes: Cluster) -> None:
             f"away for {back - killed:.1f} s; puts OK again {time.monotonic() - back:.2f} s after it, view {nodes.valkey.view}"
         )
         assert nodes.valkey.view == 2
+        assert leader.say("T.GET", "p/a")[4] == "fresh", "never from memory while the store answers"
         everywhere[0].say("Q.PUT", f"waited-{everywhere[2].name}", "at last", "ID", "w2")
         rows = await asyncio.wait_for(asyncio.gather(*waiting), 10)
         assert [row[1] for (row,) in rows] == ["w0", "w1", "w2"], "takes that waited through it all"
@@ -104,6 +121,7 @@ async def test_the_store_is_killed_and_comes_back(nodes: Cluster) -> None:
     traffic.settled(nodes)
     views = [view_of(delivery.lease) for delivery in traffic.deliveries]
     assert set(views) == {1, 2}
+    assert not any("secret-a" in node.log() for node in everywhere)
     assert nodes.audit("refused") == {"delayed": 3}, "what was refused unsent does not exist"
     assert nodes.leader() is leader, "the store's death is no reason to elect"
     for client in (keeper, *waiters):

@@ -266,7 +266,7 @@ def kill_the_leader(nodes: Cluster, authorities: Mapping[str, Authority]) -> Non
     print(f"{new.name} sweeps under epoch {epoch} after {time.monotonic() - killed:.2f} s")
     slow(authorities, 0)
     held_up = sum(map(len, under_way.values()))
-    until(lambda: len(unsettled(new, authorities)) <= held_up, 40, what="the others are refreshed")
+    until(lambda: len(unsettled(new, authorities)) <= held_up, 40, 0.1, what="the others are refreshed")
     print(f"all but {held_up} are refreshed {time.monotonic() - killed:.1f} s after the kill")
     until(lambda: not unsettled(new, authorities), 60, 0.2, what="every account is refreshed, or reported")
     print(f"all are refreshed or reported {time.monotonic() - killed:.1f} s after the kill")

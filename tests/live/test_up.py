@@ -17,6 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
+
+from tidewarden.cli import app
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(180)]
 
@@ -100,12 +103,7 @@ def up(data: Path, base_port: int) -> Iterator[Callable[..., Running]]:
 
 def leader(data: Path) -> dict[str, Any]:
     """What the leader says of itself, or nothing."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tidewarden", "status", "--data-dir", str(data), "--json"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = CliRunner().invoke(app, ["status", "--data-dir", str(data), "--json"])
     nodes = json.loads(done.stdout)["nodes"] if done.stdout else []
     return next((node for node in nodes if node["role"] == "leader"), {})
 
@@ -117,13 +115,13 @@ def test_a_cluster_loses_its_leader_stops_and_goes_on(
     ready = until(lambda: first.said("READY"), 60)
     assert ready == "READY " + " ".join(f"redis://127.0.0.1:{base_port + 10 * i}" for i in range(3))
     until(lambda: first.said("20 accounts imported"))
-    old = until(lambda: leader(data))
+    old = until(lambda: leader(data), every_s=0.2)
     assert (data / "secrets" / "admin.secret").stat().st_mode & 0o077 == 0
     assert (data / "n0" / "node.toml").stat().st_mode & 0o077 == 0
 
     os.kill(old["pid"], signal.SIGKILL)
     until(lambda: first.said(old["node"], "was killed by SIGKILL; it starts again in 5 s"))
-    new = until(lambda: (found := leader(data)).get("epoch", 0) > old["epoch"] and found)
+    new = until(lambda: (found := leader(data)).get("epoch", 0) > old["epoch"] and found, every_s=0.2)
     assert new["node"] != old["node"]
     until(lambda: first.said("up", f"{new['node']} leads, epoch {new['epoch']}"))
     until(lambda: sum(f" {old['node']} " in line and line.endswith("serves") for line in first.lines) == 2)
@@ -138,12 +136,7 @@ def test_a_cluster_loses_its_leader_stops_and_goes_on(
     until(lambda: again.said("READY"), 60)
     assert again.said("store", "view 2")
     assert not again.said("importing")
-    listed = subprocess.run(
-        [sys.executable, "-m", "tidewarden", "token", "list", "--data-dir", str(data), "--json"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    listed = CliRunner().invoke(app, ["token", "list", "--data-dir", str(data), "--json"])
     assert listed.stdout.count("sandbox/user-") == 20
     assert again.stop(signal.SIGTERM) == 0
     assert processes_in(data) == {}

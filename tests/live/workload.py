@@ -43,11 +43,18 @@ HONEST_REFUSALS = (
 
 
 class Workload:
-    """What goes on while faults happen. ``troubles``: what clients met with, by first word."""
+    """
+    What goes on while faults happen. ``troubles``: what clients met with, by first word.
 
-    def __init__(self, cluster: Cluster, provider: CountingProvider, seed: int, pause_s: float = 0.03) -> None:
+    ``durability``: of the queue of jobs.
+    """
+
+    def __init__(
+        self, cluster: Cluster, provider: CountingProvider, seed: int, durability: str = "one", pause_s: float = 0.03
+    ) -> None:
         self.cluster = cluster
         self.provider = provider
+        self.durability = durability
         self.history = History()
         self.dice = random.Random(seed)
         self.troubles: Counter[str] = Counter()
@@ -74,6 +81,7 @@ class Workload:
         for queue in (JOBS, BEATS, LATEST):
             # Of a take whose answer was lost, nobody knows: such leases end by their time.
             node.say("Q.CONFIG", queue, "SET", "lease_ms", LEASE_MS)
+        node.say("Q.CONFIG", JOBS, "SET", "durability", self.durability)
         for name, (queue, catchup) in SCHEDULES.items():
             node.say("S.PUT", name, "EVERY", TICK_MS, "CATCHUP", catchup, queue, "tick")
         for account, token in self.provider.seeds.items():

@@ -84,7 +84,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         self._out.clear()
-        why = self._why or (str(exc) if exc else "closed by the node")
+        why = self._why or self._last_word() or (str(exc) if exc else "closed by the node")
         waiting, self._waiting = self._waiting, deque()
         for batch in waiting:
             if not batch.future.done():
@@ -94,6 +94,16 @@ class Connection(asyncio.Protocol):
             self._gone.set_result(None)
         if self.on_lost is not None:
             self.on_lost(self)
+
+    def _last_word(self) -> str:
+        """The error that the node hung up with, instead of answering all that it was asked, or ""."""
+        said = list(self._waiting[0].replies) if self._waiting else []
+        try:
+            while (reply := self._reader.gets()) is not False:
+                said.append(reply)
+        except hiredis.ProtocolError:
+            return ""
+        return str(said[-1]) if said and isinstance(said[-1], hiredis.ReplyError) else ""
 
     # What we call.
 

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from tidewarden.errors import NoQuorum
 from tidewarden.store.commit import Commit, Ground, Impossible
+from tidewarden.store.receiver import Receiver
 
 # Of these nobody reads a promise: they show what the primary has, or are done again until they have had their effect.
 UNHELD = frozenset({
@@ -28,11 +29,8 @@ class Unconfirmed(NoQuorum):
         self.item = item
 
 
-class Landing(Protocol):
-    """Who gets a script's reply, in two steps."""
-
-    def done(self) -> bool:
-        """Whether it wants nothing any more."""
+class Landing(Receiver, Protocol):
+    """Who gets a script's reply, at once or in two steps."""
 
     def heard(self, reply: Any, /) -> Any:
         """What the reply says of the shard; returns the answers."""
@@ -42,9 +40,6 @@ class Landing(Protocol):
 
     def unconfirmed(self, answers: Any, error: NoQuorum, /) -> None:
         """They may not."""
-
-    def set_exception(self, error: BaseException, /) -> None:
-        """There are none."""
 
 
 class Held:
@@ -73,15 +68,27 @@ class Held:
         self._landing.unconfirmed(self._answers, error)
 
 
-def held(commit: Commit | Impossible, landing: Landing) -> Held:
-    """
-    The receiver of a script's reply for ``landing``, made just before the script is sent.
+class Holding:
+    """What a shard's answers pass through: ``commit``; a schedule's row, whatever the queue is, through ``system``."""
 
-    Raises: NoQuorum: the durability cannot be had here at all; nothing is to be sent.
-    """
-    if isinstance(commit, Impossible):
-        raise NoQuorum(commit.why)
-    return Held(commit, landing)
+    __slots__ = ("commit", "system")
+
+    def __init__(self) -> None:
+        self.commit: Commit | Impossible | None = None
+        self.system: Commit | Impossible | None = None
+
+    def through(self, name: str, landing: Landing) -> Receiver:
+        """
+        The receiver of the script's reply for ``landing``. Call it just before the script ``name`` is sent.
+
+        Raises: NoQuorum: the durability cannot be had here at all; nothing is to be sent.
+        """
+        commit = self.system if name in SYSTEM else self.commit
+        if commit is None or name in UNHELD:
+            return landing
+        if isinstance(commit, Impossible):
+            raise NoQuorum(commit.why)
+        return Held(commit, landing)
 
 
 class _Confirmation:

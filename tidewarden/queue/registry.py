@@ -125,8 +125,8 @@ class Registry(Names):
         self._settings[queue] = settings
         system = self.commits.of(self._link, SYSTEM)
         for shard in shards:
-            shard.commit = system if queue.startswith("_") else self.commits.of(self._link, settings.durability)
-            shard.system_commit = system
+            shard.holding.commit = system if queue.startswith("_") else self.commits.of(self._link, settings.durability)
+            shard.holding.system = system
         return shards
 
     def _recut(self, shard: Shard, layout: int) -> asyncio.Future[Callable[[str], Shard]]:

@@ -8,12 +8,11 @@ from typing import Any
 
 from tidewarden.errors import BadArg, Error, StoreDown
 from tidewarden.queue.batch import Batch, Flight, Lone, Parked
-from tidewarden.queue.durable import SYSTEM, UNHELD, held
+from tidewarden.queue.durable import Holding
 from tidewarden.queue.lease_clock import LeaseClock
 from tidewarden.queue.placing import split_prefix
 from tidewarden.queue.recut import Recut, recut_of, repeat
 from tidewarden.store import Link, Scripts
-from tidewarden.store.commit import Commit, Impossible
 from tidewarden.store.link import Arg, Receiver, refuse
 from tidewarden.store.memory import StoreMemory
 
@@ -60,10 +59,7 @@ class Shard:
         self.part_refused = link.refused  # a part of a call was, which the connection cannot see
         self._scripts = scripts
         self._holder = holder
-        self.commit: Commit | Impossible | None = None  # what its answers pass through
-        self.system_commit: Commit | Impossible | None = (
-            None  # what a schedule's row passes through, whatever the queue is
-        )
+        self.holding = Holding()
         self._on_next = on_next
         self._loop = asyncio.get_running_loop()
         self._batches: dict[str, Batch] = {}
@@ -184,12 +180,10 @@ class Shard:
             self._send_all()
 
     def _call(self, name: str, args: Sequence[Arg], landing: Flight | Lone, now_ms: int = 0) -> None:
-        commit = self.commit if name not in SYSTEM else self.system_commit
         receiver: Receiver = landing
         try:
             self._store_memory.check(name)
-            if commit is not None and name not in UNHELD:
-                receiver = held(commit, landing)
+            receiver = self.holding.through(name, landing)
             self._scripts.send(self._link, name, self.keys, (self.stamped(now_ms), self._holder(), *args), receiver)
         except UnicodeEncodeError as error:
             receiver.set_exception(BadArg(f"not every id or reason is UTF-8 text: {error.reason}"))

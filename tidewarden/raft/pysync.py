@@ -14,13 +14,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
+import pysyncobj.tcp_connection
 import pysyncobj.tcp_server
 import pysyncobj.transport
 from pysyncobj import FAIL_REASON, SyncObjConf, replicated
 
 from tidewarden.clock import Clock
 
-from . import files
+from . import files, inflate
 from .decide import Facts, Sighting, State, Times
 from .roll import Roll
 from .steady import FOLLOWER
@@ -197,6 +198,7 @@ def configure(folder: Path, bind: str, password: str, times: Times) -> SyncObjCo
 
 def _guard() -> None:
     files.guard()
+    pysyncobj.tcp_connection.zlib = inflate
     pysyncobj.tcp_server.TcpConnection = pysyncobj.transport.TcpConnection = Connection
 
 

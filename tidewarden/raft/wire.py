@@ -156,9 +156,8 @@ class Transport(TCPTransport):  # type: ignore[misc]  # the library has no types
 
     def _onNewIncomingConnection(self, conn: Connection) -> None:
         conn.refused = self._refused
-        if len(self._unknownConnections) >= STRANGERS_MAX:
-            conn.refuse(f"{STRANGERS_MAX} others have not said who they are either")
-            return
+        if len(self._unknownConnections) >= STRANGERS_MAX:  # the latest may be a member, who will say so at once
+            next(one for one in self._strangers if one in self._unknownConnections).refuse("others came after it")
         super()._onNewIncomingConnection(conn)
         self._strangers[conn] = self._clock.monotonic()
 

@@ -12,7 +12,7 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, cast
 
-from tidewarden.errors import Denied, Error, Full, Internal
+from tidewarden.errors import Denied, Draining, Error, Full, Internal, NoAuth
 
 from . import replies
 from .flow import Flow
@@ -31,6 +31,7 @@ log = logging.getLogger("tidewarden.server")
 
 # What one connection may use up.
 TURN_MAX = 500  # requests begun in one turn of the loop; the others have their turn then
+LOGIN_S = 60.0  # how long a peer may stay without having been let in
 STRANGER_BYTES = 16_384  # longest request of a peer that has not been let in yet
 
 
@@ -65,13 +66,18 @@ class Connection(Flow):
         address = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else str(name or "local")
         self.peer = Peer(address, self.server.clock.monotonic(), let_in=self.server.let_in())
         self.id = self.admitted()
-        if self.id == 0:
-            self._out.append(
-                self.refuse(Full("This node has as many connections as it may. Close one, or try another."))
-            )
-            self.hang_up()
-            self._pump()
         self.leave()
+        if self.id == 0:
+            full = "This node has as many connections as it may. Close one, or try another."
+            self.turn_away(Draining("This node is going down.") if self.server.draining else Full(full))
+        elif self.peer.may is STRANGER:
+            self._stay = self.server.loop.call_later(LOGIN_S, self._login_over)
+
+    def _login_over(self) -> None:
+        if self.peer.may is STRANGER:
+            late = NoAuth(f"You have not said who you are within {LOGIN_S:g} s.")
+            self._out.append(self.refuse(late))
+            self.close()
 
     def admitted(self) -> int:
         """Its number, or 0: it may not stay."""
@@ -111,6 +117,9 @@ class Connection(Flow):
     def connection_lost(self, exc: Exception | None) -> None:
         self._closing = True
         self._requests.clear()
+        if self._stay is not None:
+            self._stay.cancel()
+            self.server.turned_away -= self.id == 0
         if self._stall is not None:
             self._stall.cancel()
         self.end_waits()

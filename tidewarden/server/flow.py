@@ -12,7 +12,7 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING
 
-from tidewarden.errors import TooBig
+from tidewarden.errors import Error, TooBig
 
 from .peer import Peer
 from .verbs import Request
@@ -26,6 +26,8 @@ PIPELINE_MAX = 1000  # requests read ahead; past it, or past AHEAD_BYTES, the pe
 AHEAD_BYTES = 16 << 20
 OUTPUT_BYTES = 1 << 20  # unread replies past which nothing more is read or begun for the peer
 OUTPUT_BYTES_MAX = 64 << 20  # unread replies past which it is cut off
+TURNED_AWAY_S = 1.0  # how long one for whom there is no room may take to read that, and to hang up
+TURNED_AWAY_MAX = 200  # of those at a time; further ones are hung up on at once
 STALL_S = 60.0  # how long replies may lie unread past OUTPUT_BYTES before it is cut off
 
 
@@ -33,7 +35,7 @@ class Flow(asyncio.Protocol):
     """The bytes of one peer. A subclass says what to do with its requests (``_pump``) and errors (``refuse``)."""
 
     __slots__ = (
-        "_ahead", "_closing", "_flush_due", "_held_up", "_out", "_paused", "_reading", "_requests", "_stall", "_transport",
+        "_ahead", "_closing", "_flush_due", "_held_up", "_out", "_paused", "_reading", "_requests", "_stall", "_stay", "_transport",
         "peer", "server",
     )  # fmt: skip
 
@@ -51,6 +53,7 @@ class Flow(asyncio.Protocol):
         self._reading = True
         self._closing = False
         self._stall: asyncio.TimerHandle | None = None
+        self._stay: asyncio.TimerHandle | None = None  # the end of the time that a stranger, or one too many, may stay
 
     def refuse(self, error: BaseException) -> bytes:
         """The reply for ``error``."""
@@ -92,6 +95,23 @@ class Flow(asyncio.Protocol):
         self.hang_up()
         self.flush()
         self._transport.close()
+
+    def turn_away(self, error: Error) -> None:
+        """
+        Say why there is no room, and hang up when the peer has, or soon.
+
+        It will have sent something already: a socket closed with that unread is reset, and it might never read why.
+        """
+        self._out.append(self.refuse(error))
+        self.hang_up()
+        self.flush()
+        server, transport = self.server, self._transport
+        if server.turned_away < TURNED_AWAY_MAX and transport.can_write_eof():
+            server.turned_away += 1
+            transport.write_eof()
+            self._stay = server.loop.call_later(TURNED_AWAY_S, transport.abort)
+        else:
+            transport.close()
 
     def abort(self) -> None:
         """Hang up at once, whatever the peer has not read yet."""

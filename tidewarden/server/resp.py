@@ -96,6 +96,7 @@ class RespServer:
         self.waiting_max = config.limits.waiting_max
         self.waiting = 0  # requests that wait now
         self.draining = False
+        self.turned_away = 0  # peers for whom there is no room, and who have yet to hang up
         self.connections: set[Connection] = set()
         self.connections_total = 0
         self.refused_total = 0

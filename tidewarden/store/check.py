@@ -24,7 +24,7 @@ class Server:
     What a store said of itself.
 
     ``views``: an embedded one, which numbers its starts. ``waitaof``: it has a log on disk and knows WAITAOF; ``appendfsync``: how
-    that log is synced, "" where it does not tell.
+    that log is synced, "" where it does not tell. ``replicas``: that were connected.
     """
 
     name: str
@@ -33,6 +33,7 @@ class Server:
     maxmemory_bytes: int
     waitaof: bool = False
     appendfsync: str = ""
+    replicas: int = 0
 
 
 def parse_info(raw: bytes) -> dict[str, str]:
@@ -125,6 +126,7 @@ async def check_store(link: Link, cluster: str) -> Server:
         int(info.get("maxmemory", "0") or 0),
         numbers_of(info.get("redis_version", "0")) >= WAITAOF_FROM and info.get("aof_enabled") == "1",
         await _appendfsync(link),
+        int(info.get("connected_slaves", "0")),
     )
 
 

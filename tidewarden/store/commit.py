@@ -130,6 +130,7 @@ class Commit:
         self._why = ""
         self._mark = pack(("PEXPIRE", key, KEEP_MS))  # a write that a full store takes, too
         self._first_mark = pack(("SET", key, "1", "PX", KEEP_MS))
+        self._there = False  # whether the key is, as far as we know
         self._waits = tuple((pack(command), least) for command, least in demand.commands(limit_ms))
         self.groups = 0
         self.missed = 0
@@ -224,7 +225,7 @@ class Commit:
         """
         Write, wait, ask who it is; the identity of the server that vouches for all that ran there before.
 
-        Raises: NoQuorum: too few have it; StoreDown, Error: nobody knows.
+        A key that had been removed costs it a second try. Raises: NoQuorum: too few have it; StoreDown, Error: nobody knows.
         """
         link = self._link
         connects = link.reconnects
@@ -244,8 +245,9 @@ class Commit:
         if link.reconnects != connects:
             raise StoreDown("the connection was lost meanwhile")
         if not there:  # nothing was written, so the waits vouch for nothing
-            await self._send(self._first_mark)
-            raise StoreDown("its key had been removed")
+            self._there = False
+            return await self._group()
+        self._there = True
         for count, (_, least) in zip(counts, self._waits, strict=True):
             had = count if isinstance(count, list) else [count]
             if any(one < needed for one, needed in zip(had, least, strict=True)):
@@ -254,10 +256,15 @@ class Commit:
 
     async def _written(self) -> asyncio.Future[Any]:
         """The group's own write was sent; its answer: 1, or 0 when nothing was written."""
-        written = self._send(self._mark)
+        written = self._send(self._own_write())
         if self._demand.disk or self._demand.disk_here:
             await asyncio.wait({written})  # sent together with its write, WAITAOF takes a second on some servers
         return written
+
+    def _own_write(self) -> bytes:
+        """What the group writes. A full store may refuse to make the key, but never to touch it, and another node may have made it."""
+        made, self._there = self._there, True
+        return self._mark if made else self._first_mark
 
     def _send(self, packed: bytes) -> asyncio.Future[Any]:
         future: asyncio.Future[Any] = self._loop.create_future()

@@ -113,6 +113,20 @@ class Commits:
         await asyncio.gather(*(commit.stop() for commit in self._made.values()))
         await asyncio.gather(*(link.stop() for link in self._links.values()))
 
+    def warnings(self, server: Server, tokens: bool) -> list[str]:
+        """What of the server's settings should be known to whoever relies on durability; ``tokens``: whether any are refreshed."""
+        found = []
+        if server.replicas < self.replicas:
+            found.append(
+                f"the store has {server.replicas} replicas and store.replicas is {self.replicas}: until they are there, queues with "
+                "durability quorum, locks, schedules and tokens are answered NOQUORUM"
+            )
+        if tokens and not (self._embedded or self._synced or self.replicas):
+            found.append(
+                "a power cut at the store's host may lose the last tokens: set its appendfsync to always, or store.replicas"
+            )
+        return found
+
     def stats(self) -> dict[str, int]:
         """Groups that were committed, and answers that missed their durability."""
         made = self._made.values()

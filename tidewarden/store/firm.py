@@ -28,15 +28,11 @@ class Firm(Commit):
         self._key = key
         self._waits = ()
         self._rest: asyncio.Task[None] | None = None
-        self._synced_write = [
-            pack(("MULTI",)),
-            pack(("CONFIG", "SET", "appendfsync", "always")),
-            self._mark,
-            pack(("EXEC",)),
-        ]
+        self._begin = [pack(("MULTI",)), pack(("CONFIG", "SET", "appendfsync", "always"))]
+        self._end = pack(("EXEC",))
 
     async def _written(self) -> asyncio.Future[Any]:
-        answers = [self._send(one) for one in self._synced_write]
+        answers = [self._send(one) for one in (*self._begin, self._own_write(), self._end)]
         *_, executed = await asyncio.gather(*answers, return_exceptions=True)
         if self._rest is None:
             self._rest = self._loop.create_task(self._rest_later(), name="store syncs once a second again")
