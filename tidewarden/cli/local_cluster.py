@@ -134,6 +134,7 @@ class LocalCluster:
             await self._admit(group)
         for child in self.nodes.values():
             await self._ready(child)
+        resize.settle(plan)
         for name in gone:
             await self._dismiss(name)
         if self.sandbox is not None:

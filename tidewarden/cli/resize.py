@@ -18,6 +18,8 @@ from tidewarden.errors import ConfigError, Error
 from .connection import dial
 from .data_folder import ADMIN, Plan
 
+MARKER = "member"
+"""A file in the folder of each node that has served as a member. Its journal is no sign of that: it is there before the node is let in."""
 JOURNALS = ("raft.journal", "raft.journal.meta", "raft.dump")
 TRIES_S = 30.0
 SILENCE_S = 8.0
@@ -29,7 +31,7 @@ class NotResized(Error):
 
 def settled(plan: Plan) -> list[str]:
     """The nodes of the plan that have taken part before; empty at a first start."""
-    return [name for name in plan.names if (plan.folder(name) / JOURNALS[0]).exists()]
+    return [name for name in plan.names if (plan.folder(name) / MARKER).exists()]
 
 
 def surplus(plan: Plan) -> list[str]:
@@ -38,9 +40,7 @@ def surplus(plan: Plan) -> list[str]:
 
     Raises: ConfigError: those that stay are no majority of all, so they could not let the others go.
     """
-    gone = sorted(
-        path.parent.name for path in plan.data_dir.glob(f"n*/{JOURNALS[0]}") if path.parent.name not in plan.names
-    )
+    gone = sorted(path.parent.name for path in plan.data_dir.glob(f"n*/{MARKER}") if path.parent.name not in plan.names)
     stay = len(settled(plan))
     if gone and 2 * stay <= stay + len(gone):
         total = stay + len(gone)
@@ -53,8 +53,14 @@ def surplus(plan: Plan) -> list[str]:
 
 def forget(plan: Plan, name: str) -> None:
     """A node has left: its votes are over, and should it come back it is a newcomer."""
-    for journal in JOURNALS:
-        (plan.data_dir / name / journal).unlink(missing_ok=True)
+    for file in (MARKER, *JOURNALS):
+        (plan.data_dir / name / file).unlink(missing_ok=True)
+
+
+def settle(plan: Plan) -> None:
+    """All nodes of the plan serve: they are members from now on."""
+    for name in plan.names:
+        (plan.folder(name) / MARKER).touch()
 
 
 def members(plan: Plan) -> set[str]:
