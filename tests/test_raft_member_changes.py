@@ -106,6 +106,11 @@ async def test_a_folder_made_anew_is_refused_until_it_joins_anew(
     await made.start(lost)
     await voting(made, "n0", "n1", "n2")
     assert made.running[lost].estranged() == ""
+    lead = await made.elected()
+    name = next(name for name in made.running if name != lead.name)
+    await lead.leave(name)  # one that goes and comes back as it is votes again at once
+    assert await lead.join(name, address(made.configs[name])) > 1
+    await voting(made, "n0", "n1", "n2")
 
 
 async def test_who_was_never_let_in_ends_with_the_way_in(group: Callable[..., Group]) -> None:

@@ -57,7 +57,7 @@ class Members:
         """With a new member, which does not vote yet. Raises: Exists: the name or the address is a member's."""
         for known, seat in self.seats.items():
             if known == name or seat.address == address:
-                found = f"{known} is a member already, at {seat.address}"
+                found = f"{known} is a member already"
                 raise Exists(f"{found}; a node whose folder is new leaves first: tidewarden cluster leave {known}.")
         return self._with({**self.seats, name: Seat(address, votes=False)})
 

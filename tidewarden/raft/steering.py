@@ -82,9 +82,10 @@ class Steering:
         Raises: Exists, NoLeader, NoQuorum.
         """
 
-        def there(members: Members) -> bool:
+        def there(members: Members, asked: bool) -> bool:
+            # Once asked for, it may have its vote before this is looked at; before, one that votes is another.
             seat = members.seats.get(name)
-            return seat is not None and seat.address == address and not (seat.mark and seat.votes)
+            return seat is not None and seat.address == address and (asked or not (seat.mark and seat.votes))
 
         return await self._change(ticker, voter, there, lambda members: members.joined(name, address))
 
@@ -96,26 +97,30 @@ class Steering:
         """
         present = self._members()
         present.left(name)  # raises what is wrong with it
-        return await self._change(ticker, voter, lambda members: name not in members.seats, lambda old: old.left(name))
+        return await self._change(
+            ticker, voter, lambda members, _: name not in members.seats, lambda old: old.left(name)
+        )
 
     async def _change(
         self,
         ticker: Ticker | None,
         voter: pysync.Voter | None,
-        done: Callable[[Members], bool],
+        done: Callable[[Members, bool], bool],
         make: Callable[[Members], Members],
     ) -> int:
-        """Propose a version of the members until one that is ``done`` is committed."""
+        """Propose a version of the members until one that is ``done(members, whether it was proposed)`` is committed."""
+        asked = False
         until = self._clock.monotonic() + CHANGE_TRIES_S * self._times.claim_s
         why: Error = NoLeader("This node knows of no leader.")
         while self._clock.monotonic() < until:
             members = self._members()
-            if done(members):
+            if done(members, asked):
                 if self._committed():
                     return members.version
             elif self._committed() and voter is not None:
+                new, asked = make(members), True
                 try:
-                    await self._questions.propose(ticker, functools.partial(voter.propose, make(members)))
+                    await self._questions.propose(ticker, functools.partial(voter.propose, new))
                 except (NoLeader, Timeout) as error:
                     why = error
             await sleep(self._clock, self._times.heartbeat_s)
