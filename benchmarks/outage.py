@@ -118,7 +118,7 @@ def _recover(desk: Desk, fleet: Fleet, now_ms: int, per_step: float) -> Fleet:
     credit, calm_since = 0.0, now_ms
     while now_ms - calm_since < LIFE_S * 1000:
         credit += per_step
-        rows = desk.take(int(credit), now_ms)
+        rows = desk.take(int(credit), now_ms) if credit >= 1 else []
         if len(rows) < int(credit):
             credit = 0.0  # a refresher that has nothing to do saves nothing up
         else:

@@ -17,6 +17,8 @@ from typing import Any
 import hypothesis
 import pytest
 import redis
+import typer.testing
+from cluster_servers import ClusterSet, cluster_set
 from desk import CLUSTER, Desk, loading, queue_scripts
 from shard_audit import audit_store
 from store_servers import StoreServer, serve, serving
@@ -31,6 +33,8 @@ from tidewarden.store import scripts as store_scripts
 
 # redis-py parses its own package's metadata for every connection, which takes longer than connecting to a socket.
 redis.utils.get_lib_version = functools.cache(redis.utils.get_lib_version)
+# And typer's runner builds the parsers of all verbs anew for every call.
+typer.testing._get_command = functools.cache(typer.testing._get_command)
 
 
 def pytest_collection_finish() -> None:
@@ -53,6 +57,25 @@ def other_server(request: pytest.FixtureRequest) -> Iterator[StoreServer]:
         yield from serving(binary)
     else:
         yield request.getfixturevalue("valkey_server")
+
+
+@pytest.fixture(scope="session", params=["valkey", "redis"])
+def cluster_of_three(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterSet]:
+    """A cluster of three primaries of either make, for the session; those of the second ask for a password."""
+    binary = shutil.which("redis-server") if request.param == "redis" else str(get_binary_path())
+    if binary is None:
+        pytest.skip("no redis-server on this machine")
+    folder = tmp_path_factory.mktemp("three")
+    with cluster_set(binary, folder, password="p@ss:w/d" if request.param == "redis" else "") as made:
+        yield made
+
+
+@pytest.fixture
+def three_primaries(cluster_of_three: ClusterSet) -> ClusterSet:
+    """The session's cluster, emptied."""
+    for port in cluster_of_three.ports:
+        cluster_of_three.client(port).flushall()
+    return cluster_of_three
 
 
 @pytest.fixture

@@ -209,11 +209,38 @@ class RecordingToken:
     expires_at_ms = 2**41
     generation = 4
     state = "fresh"
+    grant = 2
+    keep_ms = 61_900
+
+
+class RecordingCustody:
+    def __init__(self, calls: list[tuple[Any, ...]]) -> None:
+        self.calls = calls
+
+    async def export(
+        self, sealing: tuple[bytes, bytes, int], provider: str = "", count: int = 100, after: str = ""
+    ) -> tuple[list[bytes], str, list[str]]:
+        self.calls.append(("export", sealing, provider, count, after))
+        return [b"c2VhbGVk"], "", []
+
+    async def import_sealed(self, sealing: tuple[bytes, bytes, int], lines: Any) -> list[int | str]:
+        self.calls.append(("import", sealing, list(lines)))
+        return [1]
+
+    async def status(self) -> dict[str, Any]:
+        self.calls.append(("status",))
+        return {"kek": "00aa"}
+
+    async def rotate(self, *, force: bool = False) -> dict[str, Any]:
+        self.calls.append(("rotate", force))
+        return {"kek": "00aa"}
 
 
 class RecordingTokens:
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []
+        self.custody = RecordingCustody(self.calls)
+        self.events: Any = None
 
     async def put(self, account: str, fields: dict[str, Any]) -> int:
         self.calls.append(("put", account, fields))
@@ -224,6 +251,12 @@ class RecordingTokens:
         if account.endswith("/nobody"):
             raise NotFound("there is no such account")
         return RecordingToken()
+
+    async def get_many(self, names: Any, min_ttl_ms: int = 0, wait_ms: int = 0) -> list[Any]:
+        self.calls.append(("get_many", names, min_ttl_ms, wait_ms))
+        return [
+            NotFound("there is no such account") if name.endswith("/nobody") else RecordingToken() for name in names
+        ]
 
     async def refresh(self, account: str) -> str:
         self.calls.append(("refresh", account))
@@ -294,23 +327,6 @@ class RecordingLocks:
     async def page(self, count: int, after: str) -> tuple[list[dict[str, Any]], str]:
         self.calls.append(("page", count, after))
         return [{"name": "a"}], "next"
-
-
-class RecordingSteering:
-    def __init__(self) -> None:
-        self.calls: list[tuple[Any, ...]] = []
-
-    async def transfer(self, node: str | None) -> str:
-        self.calls.append(("transfer", node))
-        return node or "n1"
-
-    async def join(self, name: str, address: str) -> int:
-        self.calls.append(("join", name, address))
-        return 4
-
-    async def leave(self, name: str) -> int:
-        self.calls.append(("leave", name))
-        return 5
 
 
 class FixedCluster:

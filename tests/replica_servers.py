@@ -99,8 +99,7 @@ class Seat:
         await self.data.start()
         self.server = await check_store(self.data, CLUSTER)
         beside: Callable[[Link], Link] = lambda _: Link(self._commit_url, "commit", self.clock)  # noqa: E731
-        key = f"{{{CLUSTER}}}:commits"
-        self.commits = Commits(self.config.store, key, self.clock, beside, embedded=False, server=self.server)
+        self.commits = Commits(self.config.store, CLUSTER, self.clock, beside, embedded=False, server=self.server)
         self.queues = Queues(self.config, self.data, self.scripts, self.clock, views=False, commits=self.commits)
         self.queues.holder = "n0.1"
 

@@ -84,20 +84,33 @@ class SentinelSet:
         fast = ["--repl-diskless-sync", "yes", "--repl-diskless-sync-delay", "0", "--save", ""]
         self._spawn(port, ["--unixsocket", str(home / "s"), "--dir", str(home), *fast, *auth, *of])
 
-    def kill_primary(self) -> int:
-        """SIGKILL to who is the primary now; its port. From then on ``ports`` begins with the other one."""
+    def kill_primary(self) -> None:
+        """SIGKILL to who is the primary now. From then on ``ports`` begins with the other one."""
         port = self.primary()
         self.processes[port].kill()
         self.processes[port].wait(10)
         self.ports.sort(key=lambda one: one == port)
-        return port
 
     def revive(self) -> None:
-        """After a failover: start the dead one again, as a replica of who took over, and wait until it has everything."""
-        wait(lambda: self.primary() == self.ports[0])
-        wait(lambda: self.client(self.ports[0]).execute_command("ROLE")[0] in ("master", b"master"))
+        """After :meth:`kill_primary` and its failover: start the dead one again, as a replica, and wait for :meth:`calm`."""
+        wait(lambda: self.primary() == self.ports[0] and self._role(self.ports[0])[0] == "master")
         self._serve(self.ports[1])
-        wait(lambda: self._whole(self.ports[1]))
+        self.calm()
+
+    def calm(self) -> None:
+        """Wait until one is the primary, for the sentinels too, and the other its replica that has everything."""
+
+        def settled() -> bool:
+            self.ports.sort(key=lambda port: port != self.primary())
+            return self._role(self.ports[0])[0] == "master" and self._whole(self.ports[1])
+
+        wait(settled, 60)
+
+    def _role(self, port: int) -> list[Any]:
+        try:
+            return list(self.client(port).execute_command("ROLE"))
+        except redis.RedisError:
+            return [""]
 
     def _spawn(self, port: int, options: list[str], *, first: bool = False) -> None:
         own = ["--port", str(port), "--bind", "127.0.0.1"]
@@ -115,7 +128,8 @@ class SentinelSet:
             client = self.client(port)
             if port == self.ports[0]:
                 return bool(client.ping())
-            if client.execute_command("ROLE")[3] != "connected":
+            role = client.execute_command("ROLE")
+            if role[0] != "slave" or role[3] != "connected":
                 return False
             mark = secrets.token_hex(8)
             self.client(self.ports[0]).set("probe", mark, px=60_000)

@@ -14,9 +14,9 @@ from recording_rooms import (
     RecordingLocks,
     RecordingQueues,
     RecordingSchedules,
-    RecordingSteering,
     RecordingTokens,
 )
+from recording_steering import RecordingSteering
 
 from tidewarden.clock import SystemClock
 from tidewarden.config import Config, Node, User, hash_generated

@@ -216,3 +216,13 @@ def test_verbs_ask_what_they_say(run: Run, node: Any, words: str, asked: str, an
     assert (result.exit_code, result.stdout) == (0, out)
     assert node.asked == [asked.split()]
     json.loads(run(*words.split(), "--json").stdout)
+
+
+def test_presets_are_listed_with_their_sources(run: Run) -> None:
+    listed = json.loads(run("presets", "--json").stdout)
+    google = next(one for one in listed if one["name"] == "google")
+    assert google["settings"]["rotation"] == "none"
+    assert google["source"].startswith("https://developers.google.com/")
+    shown = run("presets")
+    assert shown.exit_code == 0
+    assert "github" in shown.stdout

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+import server_doubles
 from client_harness import Site, site, url
 
 from tidewarden.client import AsyncClient
@@ -114,3 +115,16 @@ async def test_a_close_gives_back_at_once_what_blocks_hold_and_ends_the_session(
         assert {task.id for task in tasks if task} == {first.id, second.id}
         assert (await queue.peek(first.id)).losses == 0
         assert (await queue.peek(second.id)).losses == 1
+
+
+async def test_many_tokens_are_read_together(node: Any) -> None:
+    users = (server_doubles.ADMIN,)
+    async with site(node, 1, users=users) as here:
+        address = here.urls[0].replace("redis://", "redis://admin:correct%20horse%20%25%20battery@")
+        async with AsyncClient(address) as client:
+            found = await client.tokens(["p/a", "p/nobody"], min_ttl_ms=5, wait_ms=7)
+            assert isinstance(found["p/nobody"], NotFound)
+            token = found["p/a"]
+            assert not isinstance(token, Error)
+            assert (token.access_token, token.state) == ("at-1", "fresh")
+        assert here.doors[0].tokens.calls == [("get_many", ["p/a", "p/nobody"], 5, 7)]

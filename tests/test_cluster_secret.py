@@ -46,6 +46,8 @@ def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path) -> None:
 def test_a_key_is_known_by_its_check_alone() -> None:
     assert key_check("abc\n") == key_check("abc") != key_check("abd")
     assert len(key_check("x")) == 16
+    assert key_check("abc\n\nabd\n") == f"{key_check('abc')} {key_check('abd')}"
+    assert key_check("\n") == ""
 
 
 def test_a_backup_names_the_keys_and_has_none(tmp_path: Path) -> None:

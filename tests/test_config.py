@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tidewarden.config import (
+    NEXT_KEYS,
     SECRET_KEYS,
     SECTIONS,
     Config,
@@ -82,11 +83,11 @@ def test_config_toml_shows_every_setting_with_its_default() -> None:
     commented = tomllib.loads("\n".join(re.findall(r"(?m)^# ((?:\[|[a-z_]+ = ).*)$", text)))
     assert set(commented["users"][0]) == keys(User)
     shown = commented["providers"]["example"]
-    assert set(shown) - set(SECRET_KEYS) == keys(Provider)
+    assert set(shown) - set(SECRET_KEYS) - set(NEXT_KEYS) == keys(Provider)
     for field in dataclasses.fields(Provider):
-        if field.name in shown and field.default:
+        if field.name in shown and field.default and field.default is not dataclasses.MISSING:
             assert shown[field.name] == field.default, field.name
-    assert all(key in text for key in SECRET_KEYS)
+    assert all(key in text for key in SECRET_KEYS + NEXT_KEYS[:2])
 
 
 def test_environment_overrides_the_file_and_flags_override_both(write: Write) -> None:
@@ -137,7 +138,14 @@ def test_every_problem_comes_at_once_with_file_and_line(write: Write) -> None:
         ('[store]\nurl = "redis+sentinel://"\n', "then a host"),
         ('[store]\nurl = "redis+sentinel://u:secret@h:1,h:port/main"\n', "a host or a port that is none"),
         ('[store]\nurl = "redis+sentinel://h:1,,h:2/main"\n', "a host or a port that is none"),
-        ('[store]\nurl = "unix+sentinel://h:1/main"\n', "or redis+sentinel:// or rediss+sentinel://"),
+        ('[store]\nurl = "unix+sentinel://h:1/main"\n', "or redis+sentinel:// or redis+cluster://"),
+        ('[store]\nurl = "redis+cluster://"\n', "then a host"),
+        (
+            '[store]\nurl = "redis+cluster://h:1,h:port"\n',
+            "a host or a port that is none; allowed: redis+cluster://host:port,host:port",
+        ),
+        ('[store]\nurl = "redis+cluster://u:secret@h:1/2"\n', "found a database"),
+        ('[store]\nurl = "redis+cluster://h:1?db=1"\n', "found a database"),
         ('[store]\nurl = "redis://h:99999"\n', "with a port from 1 to 65535"),
         ('[store]\nurl = "unix://relative"\n', "the whole path of the socket"),
         ('[vault]\nkey_env = "A"\nkey_file = "b"\n', "one of the two"),

@@ -86,3 +86,12 @@ def test_the_supervisor_is_told_where_it_listens(tmp_path: Path, caplog: pytest.
     assert caplog.text == ""
     tell_supervisor("READY=1", {"NOTIFY_SOCKET": str(tmp_path / "nobody")})
     assert "could not be told READY=1" in caplog.text
+
+
+def test_no_core_is_dumped_and_no_neighbour_reads_the_memory() -> None:
+    script = (
+        "import ctypes, resource; from tidewarden.process import keep_memory_private\n"
+        "keep_memory_private(); assert resource.getrlimit(resource.RLIMIT_CORE) == (0, 0)\n"
+        "assert ctypes.CDLL(None).prctl(3, 0, 0, 0, 0) == 0\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)

@@ -146,8 +146,8 @@ async def test_what_fails_at_once_is_kicked_once(node: Any, monkeypatch: pytest.
     assert await queues.kick("q", count=2**31) == 5
 
 
-@pytest.mark.parametrize("shards", [1, 4])
 @pytest.mark.thorough
+@pytest.mark.parametrize("shards", [1, 4])
 async def test_move_by_reason(node: Any, shards: int) -> None:
     queues, session = await buried(node, shards, 300)
     assert await queues.move("q", "again", count=2**31, age_ms=3_600_000) == 0

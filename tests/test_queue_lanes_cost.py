@@ -88,8 +88,8 @@ def test_trap_63_expired_tasks_are_buried_in_bounded_pieces(desk: Any) -> None:
     assert commands(desk, lambda: cycle(desk)) < 60
 
 
-@pytest.mark.parametrize("share", [50, 90])
 @pytest.mark.thorough
+@pytest.mark.parametrize("share", [50, 90])
 def test_trap_105_most_tasks_released_with_a_delay(desk: Any, share: int) -> None:
     """A consumer that may not do a task now hands it back for later: their queue collapsed under it."""
     costs = []

@@ -120,6 +120,7 @@ async def test_what_another_server_does_not_know_is_made_again(node: Any, caplog
     assert "had lost the queue lost" in caplog.text
 
 
+@pytest.mark.thorough
 async def test_a_queue_is_cut_as_configured_from_the_first_put_on(node: Any) -> None:
     """The node hears of its own changes too, late, and must not go back to what was before them."""
     n0 = await node()

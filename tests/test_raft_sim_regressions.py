@@ -31,8 +31,8 @@ def violated(scene: Callable[[World], None], breed: type, seeds: range = SEEDS) 
     return found
 
 
-@pytest.mark.parametrize("scene", scenes.SCENES, ids=lambda scene: scene.__name__)
 @pytest.mark.thorough
+@pytest.mark.parametrize("scene", scenes.SCENES, ids=lambda scene: scene.__name__)
 def test_stock_breaks_it(scene: Callable[[World], None]) -> None:
     assert violated(scene, Stock)
 
@@ -89,6 +89,7 @@ class Late(Ours):
         super()._on_ack(node, message | {"sent": self.clock.monotonic()})
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("without", "scene"),
     [
@@ -103,7 +104,6 @@ class Late(Ours):
     ],
     ids=lambda value: value.__name__,
 )
-@pytest.mark.thorough
 def test_without_the_rule_ours_breaks_it_too(
     without: type, scene: Callable[[World], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,12 +7,13 @@ from tidewarden.server.commands import COMMANDS
 SERVED_TEXT = """
     Q.PUT Q.TAKE Q.ACK Q.RELEASE Q.FAIL Q.TOUCH Q.BURY Q.KICK Q.UPDATE Q.DELETE Q.PEEK Q.PAUSE Q.RESUME Q.STATS Q.LIST Q.CONFIG
     Q.WAIT Q.PURGE Q.RELEASEALL Q.MOVE Q.CHECK Q.LINK Q.UNLINK
-    T.PUT T.GET T.LIST T.REFRESH T.DELETE T.STATS S.PUT S.LIST S.DELETE R.STATUS R.TRANSFER R.JOIN R.LEAVE R.BACKUP
+    T.PUT T.GET T.MGET T.LIST T.REFRESH T.DELETE T.STATS T.EXPORT T.IMPORT V.STATUS V.ROTATE
+    S.PUT S.LIST S.DELETE R.STATUS R.TRANSFER R.JOIN R.LEAVE R.BACKUP
     L.ACQUIRE L.RENEW L.RELEASE L.PEEK L.LIST
     SESSION TIME PING ECHO HELLO AUTH QUIT CLIENT INFO COMMAND SELECT RESET MULTI EXEC DISCARD
 """
 LATER_TEXT = """
-    T.MGET S.PAUSE S.RESUME
+    S.PAUSE S.RESUME
     R.SWITCHOVER
 """
 SERVED, LATER = SERVED_TEXT.split(), LATER_TEXT.split()
@@ -30,6 +31,6 @@ def test_each_is_found_in_either_case() -> None:
 
 def test_tokens_need_a_named_user_and_only_entering_needs_nothing() -> None:
     assert {name for name in SERVED if COMMANDS[name.encode()].needs == "user"} == {
-        n for n in SERVED if n.startswith("T.")
+        n for n in SERVED if n[:2] in ("T.", "V.")
     }
     assert {name for name in SERVED if COMMANDS[name.encode()].needs == "nothing"} == {"HELLO", "AUTH", "QUIT", "RESET"}

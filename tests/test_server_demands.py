@@ -56,6 +56,11 @@ Q.LIST TOPICS                                   |
 T.GET p/a                                       | token:read
 T.LIST                                          | token:read or token:write
 T.STATS                                         | token:read or token:write
+T.MGET p/a                                      | token:read
+T.IMPORT 00 00 1 x                              | token:write
+T.EXPORT 00 00 1                                | token:export
+V.STATUS                                        | token:read or token:write or admin
+V.ROTATE                                        | admin
 T.PUT p/a {}                                    | token:write
 T.REFRESH p/a                                   | token:write
 T.DELETE p/a                                    | token:write

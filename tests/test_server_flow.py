@@ -91,12 +91,25 @@ async def test_a_peer_that_does_not_read_is_cut_and_nobody_else_suffers(monkeypa
 async def test_replies_that_may_be_long_are_asked_for_by_and_by() -> None:
     """Each that is under way is read from the store, whether its peer reads it or not."""
     async with Door() as door:
-        door.queues.hold = asyncio.Event()
+        queues = door.queues
         line = await door.dial()
-        line.send(*["Q.TAKE FROM mail"] * 100)
-        await reach(lambda: len(door.queues.calls) >= TOGETHER_LONG_MAX)
-        await asyncio.sleep(0.05)
-        assert len(door.queues.calls) == TOGETHER_LONG_MAX
-        door.queues.hold.set()
-        await reach(lambda: len(door.queues.calls) == 100)
+
+        async def under_way(count: int) -> int:
+            """How many of a hundred takes begin at once."""
+            queues.hold = asyncio.Event()
+            before = len(queues.calls)
+            line.send(*["Q.TAKE FROM mail"] * 100)
+            await reach(lambda: len(queues.calls) >= before + count)
+            await asyncio.sleep(0.05)
+            begun = len(queues.calls) - before
+            queues.hold.set()
+            for _ in range(100):
+                await line.reply()
+            return begun
+
+        assert await under_way(TOGETHER_LONG_MAX) == TOGETHER_LONG_MAX, "nothing is known of its replies"
+        assert await under_way(100) == 100, "they were short"
+        line.send(("ECHO", b"x" * 100_000))
+        await line.reply()
+        assert await under_way(TOGETHER_LONG_MAX) == TOGETHER_LONG_MAX, "they were long"
         await line.close()

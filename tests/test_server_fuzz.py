@@ -125,6 +125,7 @@ def test_every_verb_has_requests_to_be_broken() -> None:
     assert GOOD.keys() == {command.name for command in COMMANDS.values()}
 
 
+@pytest.mark.thorough
 async def test_the_requests_to_be_broken_are_good(victim: Victim) -> None:
     """Else breaking them would show little: none but those of other versions is refused for its form."""
     for number, request in enumerate(ALL):

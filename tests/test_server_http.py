@@ -74,6 +74,18 @@ async def test_leader_is_200_on_the_leader_alone() -> None:
         assert (await subject.ask("GET", "/leader"))[0] == 503
 
 
+async def test_nodes_ask_without_a_user_and_strangers_hear_nothing() -> None:
+    def answer(raw: bytes) -> bytes | None:
+        return b"known" if raw == b"a node" else None
+
+    async with site(users=True, internal={"/internal/tokens": answer}) as subject:
+        assert await subject.ask("POST", "/internal/tokens", data=b"a node") == (200, "known")
+        for data in (b"", b"a stranger", b"x" * 5000, b"x" * 500_000):
+            assert await subject.ask("POST", "/internal/tokens", data=data) == (403, "")
+        assert (await subject.ask("GET", "/internal/tokens"))[0] == 405
+        assert (await subject.ask("POST", "/internal/else", data=b"a node"))[0] == 401
+
+
 @pytest.mark.parametrize("path", ["/v1/status", "/metrics", "/v1/tokens", "/v1/tokens/p/a", "/nonsense"])
 async def test_where_there_are_users_the_rest_wants_one(path: str) -> None:
     async with site(users=True) as subject:
@@ -199,6 +211,7 @@ def _raise(error: Exception) -> Callable[..., Any]:
         ("GET", "/v1/tokens", "token:read or token:write"),
         ("GET", "/v1/tokens/p/a", "token:read"),
         ("HEAD", "/v1/tokens/p/a", "token:read"),
+        ("POST", "/v1/tokens:read", "token:read"),
         ("PUT", "/v1/tokens/p/a", "token:write"),
         ("DELETE", "/v1/tokens/p/a", "token:write"),
         ("POST", "/v1/tokens/p/a/refresh", "token:write"),

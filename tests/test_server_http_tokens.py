@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import aiohttp
@@ -17,7 +18,16 @@ Door = doubles.Door
 
 
 async def ask(tokens: Any, method: str, path: str, body: bytes = b"") -> tuple[int, Any]:
-    """One request to the routes alone."""
+    """One request to the routes alone: status and body."""
+    status, answer, headers = await answered(tokens, method, path, body)
+    keeps = status == 200 and method == "GET" and not path.startswith("/v1/tokens?") and path != "/v1/tokens"
+    assert headers["Cache-Control"] == ("private, max-age=61" if keeps else "no-store")
+    return status, answer
+
+
+async def answered(
+    tokens: Any, method: str, path: str, body: bytes = b"", headers: dict[str, str] | None = None
+) -> tuple[int, Any, Any]:
 
     @web.middleware
     async def errors(request: web.Request, handler: Any) -> web.StreamResponse:
@@ -33,9 +43,12 @@ async def ask(tokens: Any, method: str, path: str, body: bytes = b"") -> tuple[i
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     try:
         url = aiohttp.client.URL(f"http://127.0.0.1:{runner.addresses[0][1]}{path}", encoded=True)
-        async with aiohttp.ClientSession() as session, session.request(method, url, data=body) as response:
-            assert response.headers["Cache-Control"] == "no-store"
-            return response.status, await response.json()
+        async with (
+            aiohttp.ClientSession() as session,
+            session.request(method, url, data=body, headers=headers) as response,
+        ):
+            found = await response.read()
+            return response.status, json.loads(found) if found else None, response.headers
     finally:
         await runner.cleanup()
 
@@ -74,6 +87,40 @@ async def test_a_token() -> None:
         200,
         {"access_token": "at-1", "token_type": "Bearer", "expires_at_ms": 2**41, "generation": 4, "state": "fresh"},
     )
+
+
+async def test_a_token_that_the_reader_has_already() -> None:
+    tokens = doubles.RecordingTokens()
+    status, _, headers = await answered(tokens, "GET", "/v1/tokens/p/a")
+    assert (status, headers["ETag"], headers["Vary"]) == (200, '"2.4.fresh"', "Authorization")
+    for tag, expected in (('"2.4.fresh"', 304), ('"x", W/"2.4.fresh"', 304), ('"2.3.fresh"', 200), ("", 200)):
+        status, body, headers = await answered(tokens, "GET", "/v1/tokens/p/a", headers={"If-None-Match": tag})
+        assert (status, body is None) == (expected, expected == 304)
+        assert (headers["ETag"], headers["Cache-Control"]) == ('"2.4.fresh"', "private, max-age=61")
+
+
+async def test_many_tokens_at_once() -> None:
+    tokens = doubles.RecordingTokens()
+    body = b'{"accounts": ["p/a", "p/nobody"], "min_ttl": 60, "wait": 1.5}'
+    status, answer = await ask(tokens, "POST", "/v1/tokens:read", body)
+    assert status == 200
+    assert tokens.calls == [("get_many", ["p/a", "p/nobody"], 60_000, 1500)]
+    one, two = answer["tokens"]
+    assert (one["account"], one["access_token"], one["keep_ms"]) == ("p/a", "at-1", 61_900)
+    assert two == {"account": "p/nobody", "error": "NOTFOUND", "message": "there is no such account"}
+    for wrong in (
+        b"{}",
+        b'{"accounts": []}',
+        b'{"accounts": "p/a"}',
+        b'{"accounts": [1]}',
+        b'{"accounts": ["noslash"]}',
+        b'{"accounts": ["p/a"], "ttl": 1}',
+        b'{"accounts": ["p/a"], "wait": -1}',
+        b'{"accounts": ["p/a"], "wait": true}',
+        b'{"accounts": [' + b'"p/a",' * 1000 + b'"p/a"]}',
+    ):
+        status, answer = await ask(doubles.RecordingTokens(), "POST", "/v1/tokens:read", wrong)
+        assert (status, answer["error"]) == (400, "BADARG")
 
 
 async def test_put() -> None:

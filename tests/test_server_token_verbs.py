@@ -15,9 +15,16 @@ Door = doubles.Door
         (("T.GET", "p/a"), ("get", "p/a", 0, 0), b"*5"),
         (("T.GET", "p/a", "wait", "9", "MINTTL", "8"), ("get", "p/a", 8, 9), b"*5"),
         (("T.GET", "p/nobody"), ("get", "p/nobody", 0, 0), b"-NOTFOUND there is no such account"),
+        (("T.MGET", "p/a", "p/nobody"), ("get_many", ["p/a", "p/nobody"], 0, 0), b"*2"),
+        (("T.MGET", "WAIT", "5", "p/a"), ("get_many", ["p/a"], 0, 5), b"*1"),
         (("T.REFRESH", "p/a"), ("refresh", "p/a"), b"+OK"),
         (("T.DELETE", "p/a"), ("delete", "p/a"), b":1"),
         (("T.DELETE", "p/nobody"), ("delete", "p/nobody"), b":0"),
+        (("T.EXPORT", "00", "0aff", "7", "COUNT", "5"), ("export", (b"\0", b"\n\xff", 7), "", 5, ""), b"*3"),
+        (("T.IMPORT", "00", "0aff", "7", "a", "b"), ("import", (b"\0", b"\n\xff", 7), [b"a", b"b"]), b"*1"),
+        (("V.STATUS",), ("status",), b"*2"),
+        (("V.ROTATE",), ("rotate", False), b"*2"),
+        (("V.ROTATE", "force"), ("rotate", True), b"*2"),
         (("T.LIST",), ("list", "", "", 100, ""), b"*2"),
         (
             ("T.LIST", "PROVIDER", "p", "STATE", "DEAD", "COUNT", "5", "AFTER", "c"),
@@ -45,7 +52,10 @@ async def test_what_reaches_the_tokens(request_: tuple[str, ...], call: tuple[ob
         ("T.PUT", "/a", '{"refresh_token": "s3cret"}'),
         ("T.GET", "p/"),
         ("T.GET", "p/a", "MINTTL"),
-        ("T.MGET", "p/a"),
+        ("T.MGET", "p/a", "s3cret"),
+        ("T.MGET", "WAIT", "1"),
+        ("T.EXPORT", "s3cret", "00", "1"),
+        ("T.IMPORT", b"s3cret\xff", "00", "1", "a"),
     ],
 )
 async def test_a_badarg_quotes_no_secret(request_: tuple[str | bytes, ...]) -> None:

@@ -124,8 +124,8 @@ def three(tmp_path: Any) -> Iterator[Replicas]:
     made.stop()
 
 
-@pytest.mark.parametrize("guarded", [True, False])
 @pytest.mark.live
+@pytest.mark.parametrize("guarded", [True, False])
 async def test_a_commit_at_another_server_vouches_for_nothing(
     three: Replicas, guarded: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,8 +150,8 @@ async def test_a_commit_at_another_server_vouches_for_nothing(
     assert first == three.ports[0]
 
 
-@pytest.mark.parametrize("guarded", [True, False])
 @pytest.mark.live
+@pytest.mark.parametrize("guarded", [True, False])
 async def test_a_server_that_was_started_anew_vouches_for_nothing(
     three: Replicas, guarded: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -203,6 +203,49 @@ async def test_a_primary_that_was_another_ones_replica_meanwhile_vouches_for_not
             await future
         wait(lambda: three.client(second).execute_command("ROLE")[3] == "connected")
         await write(one, "k2")  # asked anew
+
+
+async def test_an_answer_of_a_connection_that_was_lost_meanwhile_is_not_vouched_for(one: Seat) -> None:
+    firm = quorum(one).begun()
+    await one.data.call("SET", "k", "v")
+    connects = one.data.reconnects
+    assert one.data._transport is not None
+    one.data._transport.abort()
+    while one.data.reconnects == connects:
+        await asyncio.sleep(0.01)
+    with pytest.raises(NoQuorum, match="another server"):
+        await firm()
+    await write(one, "k")
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+async def test_a_commit_whose_connection_was_lost_before_its_wait_vouches_for_nothing(
+    one: Seat, pair: Replicas, guarded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then the wait is on a connection that wrote nothing."""
+    commit = quorum(one)
+    await write(one, "k")
+    link, written = commit._link, commit._written
+
+    async def lost() -> Any:
+        reply = await written()
+        await reply
+        connects = link.reconnects
+        assert link._transport is not None
+        link._transport.abort()
+        while link.reconnects == connects:
+            await asyncio.sleep(0.005)
+        if not guarded:
+            link.reconnects = connects
+        return reply
+
+    monkeypatch.setattr(commit, "_written", lost)
+    with pair.stopped(pair.ports[1]):
+        if guarded:
+            with pytest.raises(NoQuorum):
+                await write(one, "k2")
+        else:
+            await write(one, "k2")
 
 
 async def test_those_who_wait_are_told_when_it_stops(one: Seat, pair: Replicas) -> None:

@@ -56,7 +56,7 @@ async def test_what_cannot_be_had_is_refused_and_never_served(made: dict[str, An
     assert isinstance(found, Impossible)
     assert why in found.why
     with pytest.raises(NoQuorum):
-        here.firm(link, durability)
+        here.firm(link, durability, "k")
 
 
 async def test_what_can_be_had() -> None:
@@ -64,7 +64,7 @@ async def test_what_can_be_had() -> None:
     embedded = commits(fsync="always")
     assert [embedded.of(link, one) for one in ("one", "fsync", SYSTEM)] == [None, None, None]
     assert embedded.of_tokens(link) is None
-    assert embedded.firm(link, "fsync") is at_once
+    assert embedded.firm(link, "fsync", "k") is at_once
     own = commits(ALWAYS, url=SENTINEL, replicas=2)
     quorum, fsync = own.of(link, "quorum"), own.of(link, "fsync")
     assert isinstance(quorum, Commit)
@@ -86,10 +86,10 @@ async def test_tokens_are_brought_to_the_disk_that_is_synced_once_a_second() -> 
     assert embedded.of(link, SYSTEM) is None
     own = commits(EVERYSEC, url=SENTINEL)
     both = own.of_tokens(link)
-    assert both is not None
+    assert isinstance(both, Commit)
     assert both._demand == Demand(1, disk_here=True)
     single = commits(EVERYSEC, url="redis://h").of_tokens(link)
-    assert single is not None
+    assert isinstance(single, Commit)
     assert single._demand == Demand(0, disk_here=True)
     for one in (embedded, own):
         await one.stop()

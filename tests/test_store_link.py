@@ -16,7 +16,7 @@ from tidewarden.clock import SystemClock
 from tidewarden.errors import BadArg, Error, Full, NotHeld, Stale, StoreDown
 from tidewarden.store import Link
 from tidewarden.store import link as module
-from tidewarden.store.refusals import Refused, error_of
+from tidewarden.store.refusals import NotRun, Refused, error_of
 
 PING = b"*1\r\n$4\r\nPING\r\n"
 
@@ -122,7 +122,8 @@ async def test_an_error_reply_is_raised_by_its_word_and_the_others_go_on(link: L
 @pytest.mark.parametrize(
     ("line", "cls"),
     [
-        ("NOTHELD the task", NotHeld), ("STALE fence", Stale), ("OOM command not allowed", Full), ("LOADING x", Refused),
+        ("NOTHELD the task", NotHeld), ("STALE fence", Stale), ("OOM command not allowed", Full), ("LOADING x", NotRun),
+        ("ERR Error running script (call to f_1): @user_script:1: -LOADING x", Refused), ("MOVED 3 h:1", NotRun),
         ("BUSY running a script", Refused), ("READONLY replica", Refused), ("NOAUTH", Refused), ("WRONGTYPE x", Error),
         ("MISCONF Redis is configured", Refused), ("ERR unknown", Error), ("NOPERM no permissions", Refused),
         ("ERR Error running script (call to f_1): @user_script:1: -MISCONF Redis is configured", Refused),

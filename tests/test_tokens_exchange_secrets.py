@@ -12,7 +12,8 @@ from raw_provider import OK, ask, provider, server
 
 from tidewarden.config import Secret
 from tidewarden.tokens.answers import Answer
-from tidewarden.tokens.exchange import Exchange, credentials
+from tidewarden.tokens.credentials import by_secret as credentials
+from tidewarden.tokens.exchange import Exchange
 
 pytestmark = pytest.mark.live
 
@@ -53,7 +54,12 @@ def test_basic_raw_is_not() -> None:
 
 def test_in_the_body_or_not_at_all() -> None:
     assert credentials(provider("http://x/", auth="post"))[1] == {"client_id": "c0", "client_secret": "hush"}
-    for settings in ({"auth": "none"}, {"auth": "post", "client_secret": Secret("")}, {"client_secret": Secret("")}):
+    for settings in (
+        {"auth": "none"},
+        {"auth": "tls"},
+        {"auth": "post", "client_secret": Secret("")},
+        {"client_secret": Secret("")},
+    ):
         headers, form = credentials(provider("http://x/", **settings))
         assert form == {"client_id": "c0"}
         assert "Authorization" not in headers

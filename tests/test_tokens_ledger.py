@@ -239,6 +239,8 @@ async def test_a_refresh_that_is_wanted_goes_first(bench: Bench) -> None:
     sibling = next(f"a{n}" for n in range(1000) if bench.queues.shard_of(QUEUE, f"a{n}") == shard)
     await bench.put(sibling, due_ms=0, life_ms=1)
     await bench.put("a", due_ms=900_000, life_ms=1_000_000)
+    # Whoever read it before it was refreshed does not have it refreshed again.
+    assert await bench.ledger.refresh(QUEUE, "a", force=False, seen=(1, 9)) == "MOVED"
     assert await bench.ledger.refresh(QUEUE, "a", force=False) == "QUEUED"
     assert await bench.ledger.refresh(QUEUE, "a", force=False) == "QUEUED"
     assert await bench.ledger.refresh(QUEUE, "nobody", force=True) == "GONE"

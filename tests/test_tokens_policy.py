@@ -10,15 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidewarden.config import Provider
 from tidewarden.tokens.answers import Verdict
 from tidewarden.tokens.policy import (
-    Breaker,
     Case,
     after_failure,
     backoff,
     due_after,
     due_before,
+    since_ms,
     state,
+    too_soon,
     use_spare,
 )
 from tidewarden.tokens.rows import Row, Troubles
@@ -33,24 +35,53 @@ def case(verdict: Verdict, troubles: Troubles | None = None, **settings: Any) ->
     return Case(verdict, troubles or Troubles(), **(known | settings))
 
 
+def provider(**settings: Any) -> Provider:
+    return Provider(name="p", **settings)
+
+
 def test_due_is_a_margin_before_the_end_and_life_counts_from_the_sending() -> None:
-    assert due_after(NOW_MS, 3600, 1, 300, dice=0) == (NOW_MS + 3_600_000, NOW_MS + 3_300_000)
-    assert due_after(NOW_MS, 3600, 1, 300, dice=1) == (NOW_MS + 3_600_000, NOW_MS + 3_270_000)
-    assert due_after(NOW_MS, None, 1800, 300, dice=0)[0] == NOW_MS + 1_800_000
-    assert due_after(NOW_MS, 1e12, 1, 300, dice=0)[0] == NOW_MS + 366 * 86_400_000
+    assert due_after(NOW_MS, 3600, provider(), dice=0) == (NOW_MS + 3_600_000, NOW_MS + 3_300_000)
+    assert due_after(NOW_MS, 3600, provider(), dice=1) == (NOW_MS + 3_600_000, NOW_MS + 3_270_000)
+    assert due_after(NOW_MS, None, provider(default_life_s=1800.0), dice=0)[0] == NOW_MS + 1_800_000
+    assert due_after(NOW_MS, 1e12, provider(), dice=0)[0] == NOW_MS + 365 * 86_400_000
+    assert due_after(NOW_MS, 1e12, provider(life_s_max=7200.0), dice=0)[0] == NOW_MS + 7_200_000
 
 
-@given(st.floats(0.001, 1e9), st.floats(0, 1e8), st.floats(0, 1))
-def test_due_is_never_late_and_never_at_once(life_s: float, margin_s: float, dice: float) -> None:
-    expires_at_ms, due_ms = due_after(NOW_MS, life_s, 3600, margin_s, dice)
+@given(st.floats(0.001, 1e9), st.floats(0, 1e8), st.floats(0, 1), st.floats(0, 0.9))
+def test_due_is_never_late_and_never_at_once(life_s: float, margin_s: float, dice: float, share: float) -> None:
+    made = provider(margin_s=margin_s, margin_share=share)
+    expires_at_ms, due_ms = due_after(NOW_MS, life_s, made, dice)
     assert due_ms <= expires_at_ms
     life_ms = expires_at_ms - NOW_MS
     assert due_ms - NOW_MS >= math.floor(life_ms * 0.63)  # A third at most, and a tenth of that for the jitter.
-    assert expires_at_ms - due_ms <= (margin_s * 1.1) * 1000 + 1
 
 
 def test_a_token_that_has_expired_already_is_due_at_its_end() -> None:
-    assert due_before(NOW_MS - 5, -0.005, 300, 1) == NOW_MS - 5
+    assert due_before(NOW_MS - 5, -0.005, provider(), 1) == NOW_MS - 5
+
+
+def test_the_margin_may_be_a_share_and_a_refresh_may_be_forbidden_before_it() -> None:
+    day = 86_400
+    end_ms, due_ms = due_after(NOW_MS, 30 * day, provider(margin_share=0.1), dice=0)
+    assert end_ms - due_ms == 3 * day * 1000
+    exact = provider(margin_s=30.0, not_before_s=30.0)
+    end_ms, due_ms = due_after(NOW_MS, 600, exact, dice=1)
+    assert end_ms - due_ms == 30_000  # No jitter ahead of it.
+    row = Row(1, 1, NOW_MS, end_ms, due_ms, b"", b"", access=b"sealed", refreshed=True)
+    assert too_soon(exact, row, NOW_MS) == 570
+    assert too_soon(exact, row, end_ms - 30_000) == 0
+    assert too_soon(exact, replace(row, access=b"", expires_at_ms=0), NOW_MS) == 0
+    slow = provider(account_interval_s=60.0)
+    assert too_soon(slow, row, NOW_MS + 1000) == 59
+    assert too_soon(slow, replace(row, refreshed=False), NOW_MS + 1000) == 0
+
+
+def test_a_refresh_token_that_dies_when_idle_is_used_in_time() -> None:
+    day = 86_400
+    _, due_ms = due_after(NOW_MS, 90 * day, provider(keep_alive_s=30.0 * day), dice=0.5)
+    assert due_ms == NOW_MS + 30 * day * 1000
+    _, due_ms = due_after(NOW_MS, 3600, provider(keep_alive_s=30.0 * day), dice=0)
+    assert due_ms == NOW_MS + 3_300_000
 
 
 @given(st.integers(1, 10**6), st.floats(0, 1), st.floats(-100, 1e6))
@@ -88,7 +119,7 @@ def test_two_refusals_end_an_account_and_one_does_not() -> None:
     assert (first.what, first.troubles.refusals, first.troubles.dead) == ("retry", 1, False)
     assert 600 <= first.delay_s <= 660
     second = after_failure(case(REFUSED, first.troubles))
-    assert (second.what, second.troubles.dead, second.lost_rotation) == ("dead", True, False)
+    assert (second.what, second.troubles.dead) == ("dead", True)
     assert second.troubles.outcome == "invalid_grant"
 
 
@@ -99,6 +130,16 @@ def test_rejections_without_a_cause_never_end_an_account() -> None:
         assert step.what == "retry"
         troubles = step.troubles
     assert 300 <= step.delay_s <= 600
+
+
+def test_too_early_is_nobodys_fault_and_too_often_is_waited_for() -> None:
+    old = Troubles()
+    early = after_failure(case(Verdict("too_early", "account"), old, left_s=40))
+    assert (early.what, early.delay_s, early.troubles) == ("hold", 20, old)
+    assert after_failure(case(Verdict("too_early", "account"), old, left_s=-1)).what == "retry"
+    often = after_failure(case(Verdict("account_limited", "account"), old, left_s=40))
+    assert often.what == "retry"
+    assert often.delay_s >= 30
 
 
 @pytest.mark.parametrize(
@@ -118,7 +159,7 @@ def test_an_unknown_outcome_is_tried_at_once_where_it_is_safe(rotation: str, gra
 def test_a_refused_replay_is_a_lost_rotation() -> None:
     doubted = after_failure(case(UNKNOWN)).troubles
     step = after_failure(case(REFUSED, doubted))
-    assert (step.what, step.lost_rotation, step.troubles.dead) == ("dead", True, True)
+    assert (step.what, step.troubles.dead) == ("lost", True)
     assert step.troubles.outcome == "lost_rotation"
     # Where refresh tokens stay, a lost answer loses nothing: the refusal is one like any other.
     assert after_failure(case(REFUSED, doubted, rotation="none")).what == "retry"
@@ -160,32 +201,32 @@ def test_states() -> None:
     assert state(row, None, NOW_MS + 100) == "late"
     assert state(row, Troubles(), NOW_MS) == "failing"
     assert state(row, Troubles(dead=True), NOW_MS) == "dead"
+    assert state(row, Troubles(dead=True, outcome="lost_rotation"), NOW_MS) == "lost_rotation"
     assert state(replace(row, expires_at_ms=0, due_ms=0), None, NOW_MS) == "expiring"
 
 
-def test_the_breaker_opens_probes_and_closes() -> None:
-    breaker, wrong, fine = Breaker(), Verdict("invalid_client", "client"), Verdict("ok", "ok")
-    assert breaker.allowed(0, 16, 3) == 13
-    assert breaker.note(wrong, 0)
-    assert not breaker.note(wrong, 0)  # It was open already: one event, not sixteen.
-    assert breaker.allowed(1, 16, 0) == 0
-    assert breaker.opens_in_s(1) == 1
-    assert breaker.allowed(2, 16, 0) == 1  # A probe.
-    assert breaker.allowed(2, 16, 1) == 0
-    for at in range(1, 30):
-        breaker.note(wrong, 100 * at)
-    assert breaker.opens_in_s(2900) == Breaker.MAX_S
-    breaker.note(fine, 2960)
-    assert breaker.allowed(2960, 16, 0) == 16
+def test_since_when_an_account_is_as_it_is() -> None:
+    row = Row(1, 1, 5, NOW_MS + 100, NOW_MS + 50, b"", b"")
+    for now_ms, since in ((NOW_MS, 5), (NOW_MS + 50, NOW_MS + 50), (NOW_MS + 100, NOW_MS + 100)):
+        assert since_ms(row, None, state(row, None, now_ms)) == since
+    assert since_ms(row, Troubles(first_ms=7, last_ms=9), "failing") == 7
+    assert since_ms(row, Troubles(first_ms=7, last_ms=9, dead=True), "dead") == 9
 
 
-def test_retry_after_holds_the_provider_and_then_all_go_on() -> None:
-    breaker = Breaker()
-    breaker.note(Verdict("rate_limited", "provider", retry_after_s=30), 0)
-    assert breaker.allowed(29, 16, 0) == 0
-    assert breaker.allowed(30, 16, 0) == 16
-    breaker.note(Verdict("unavailable", "provider"), 31)
-    assert breaker.allowed(31, 16, 0) == 16
+def test_a_quarantine_declares_nobody_dead() -> None:
+    twice = Troubles(tries=1, refusals=1)
+    assert after_failure(case(REFUSED, twice)).what == "dead"
+    for troubles in (twice, Troubles(doubts=1)):
+        step = after_failure(case(REFUSED, troubles, quarantined=True, confirm_s=600))
+        assert (step.what, step.troubles.dead) == ("retry", False)
+        assert step.delay_s >= 600
+
+
+def test_a_fault_of_ours_leaves_the_counters_as_they_are() -> None:
+    old = Troubles(tries=3)
+    step = after_failure(case(Verdict("refused", "ours", "no route", answered=False), old))
+    assert (step.what, step.troubles.tries, step.troubles.outcome) == ("retry", 3, "refused")
+    assert 5 <= step.delay_s <= 10
 
 
 def replace_copy(troubles: Troubles) -> Troubles:

@@ -138,3 +138,55 @@ async def test_a_store_that_goes_away_and_comes_back_loses_nothing(
             assert (await real_stats()) == dict.fromkeys(await real_stats(), 0) | {"total": 60, "fresh": 60}
     assert sum(endpoint.requests.values()) == 60 + 10  # One each, and one more for each that failed.
     assert set(endpoint.current.values()) == {1}
+
+
+async def test_a_provider_that_suddenly_refuses_everybody_ends_nobody(
+    valkey: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with harness.endpoint() as endpoint:
+        wrong = True
+
+        async def refuse(request: Any, made: Any, token: str) -> Any:
+            return await answers(400, {"error": "invalid_grant"})(request, made, token) if wrong else made.rotate(token)
+
+        endpoint.faults.extend([refuse] * 500)
+        chosen = harness.provider(endpoint.url, rotation="rolling")
+        async with harness.node(valkey, tmp_path, chosen, confirm_s=1.5) as side:
+            await asyncio.gather(*(side.tokens.put(f"p/a{n}", {"refresh_token": f"a{n}.0"}) for n in range(40)))
+            await eventually(lambda: sum(endpoint.requests.values()) >= 80)  # Each twice: that would have ended them.
+            stats = (await side.tokens.stats())["p"]
+            assert (stats["dead"], stats["failing"], stats["failures"]) == (0, 40, 0)
+            assert side.tokens.metrics()["quarantines"] == {"p": 1}
+            wrong = False
+
+            async def all_fresh() -> bool:
+                return bool((await side.tokens.stats())["p"]["fresh"] == 40)
+
+            await eventually(all_fresh)
+    assert caplog.text.count("no account is declared dead for it") == 1
+
+
+async def test_one_odd_account_does_not_hold_up_the_others_for_ever(valkey: Any, tmp_path: Path) -> None:
+    """It alone is told that our client is unknown: at first that is believed, the second time it is its own matter."""
+    async with harness.endpoint(life_s=3600) as endpoint:
+
+        async def odd(request: Any, made: Any, token: str) -> Any:
+            if token.startswith("odd"):
+                return await answers(400, {"error": "unauthorized_client"})(request, made, token)
+            return made.rotate(token)
+
+        endpoint.faults.extend([odd] * 100)
+        async with harness.node(valkey, tmp_path, harness.provider(endpoint.url, refreshers=2)) as side:
+            await side.tokens.put("p/odd", {"refresh_token": "odd.0"})
+            await eventually(lambda: endpoint.requests["odd.0"])
+            await asyncio.gather(*(side.tokens.put(f"p/a{n}", {"refresh_token": f"a{n}.0"}) for n in range(5)))
+
+            async def fresh() -> bool:
+                return bool((await side.tokens.stats())["p"]["fresh"] >= 5)
+
+            await eventually(fresh)
+            await side.tokens.refresh("p/odd")
+            found = await in_state(side, "failing", "p/odd")
+            assert found["error"] == "unauthorized_client"
+            stats = (await side.tokens.stats())["p"]
+            assert (stats["failures"], stats["held_until_ms"]) == (0, 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,34 @@ async def test_a_reader_on_another_node_sees_it_in_the_row(valkey: Any, tmp_path
                 token = await two.tokens.get("p/a", wait_ms=10_000)
                 assert token.access_token == "secret-access-a-1"
                 assert one.tokens.metrics()["refreshes"] == {("p", "ok"): 1}
+
+
+async def test_readers_of_three_nodes_make_one_request(valkey: Any, tmp_path: Path) -> None:
+    async with harness.endpoint(delay_s=0.2) as endpoint, contextlib.AsyncExitStack() as stack:
+        chosen = harness.provider(endpoint.url)
+        sides = []
+        (tmp_path / "secrets").mkdir()
+        for name in ("n0", "n1", "n2"):
+            (tmp_path / name).mkdir()
+            (tmp_path / name / "secrets").symlink_to(tmp_path / "secrets")
+            sides.append(await stack.enter_async_context(harness.node(valkey, tmp_path / name, chosen, name)))
+        for turn in range(3):
+            account = f"p/a{turn}"
+            await sides[0].tokens.put(
+                account, {"refresh_token": f"a{turn}.0", "access_token": "old", "expires_in": 3000}
+            )
+
+            async def late(account: str, number: int) -> Any:
+                await asyncio.sleep(number / 400)  # up to half a second: before, while and after it is refreshed
+                return await sides[number % 3].tokens.get(account, min_ttl_ms=3_100_000, wait_ms=10_000)
+
+            tokens = await asyncio.gather(*(late(account, number) for number in range(200)))
+            assert {token.access_token for token in tokens} == {f"secret-access-a{turn}-1"}
+            assert all(0 < token.keep_ms <= 500_000 for token in tokens)
+        # Many at once, of which one is not there.
+        found = await sides[1].tokens.get_many([*(f"p/a{turn}" for turn in range(3)), "p/none", "q/none"])
+        assert [getattr(one, "code", "token") for one in found] == ["token"] * 3 + ["NOTFOUND"] * 2
+    assert endpoint.requests == {f"a{turn}.0": 1 for turn in range(3)}
 
 
 async def test_an_old_token_that_lives_is_served_while_its_refresh_fails(valkey: Any, tmp_path: Path) -> None:

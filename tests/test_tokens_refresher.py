@@ -12,6 +12,7 @@ import tokens_harness as harness
 
 from tidewarden.tokens import pool as pool_module
 from tidewarden.tokens import refresher as refresher_module
+from tidewarden.tokens.vault import Place
 
 pytestmark = pytest.mark.live
 
@@ -88,7 +89,7 @@ async def test_a_lost_answer_is_replayed_once_and_then_reported(
         endpoint.faults.append(rotate_and_cut)
         async with harness.node(valkey, tmp_path, harness.provider(endpoint.url)) as side:
             await side.tokens.put("p/a", {"refresh_token": "a.0"})
-            dead = await in_state(side, "dead")
+            dead = await in_state(side, "lost_rotation")
             assert dead["error"] == "lost_rotation"
             assert side.tokens.metrics()["lost_rotations"] == 1
     assert endpoint.requests["a.0"] == 2
@@ -111,7 +112,7 @@ async def test_html_in_a_200_is_kept_for_whoever_has_to_look(valkey: Any, tmp_pa
             await in_state(side, "fresh")
             raws = side.tokens._journal.raws()
             assert [(raw.account, raw.generation) for raw in raws] == [("a", 1)]
-            place = refresher_module.Place("p", "a", "raw", 1, 1)
+            place = Place("p", "a", "raw", 1, 1)
             assert b"secret-html" in await side.tokens._vault.unseal(raws[0].body, place)
             assert b"secret-html" not in (tmp_path / "tokens.journal").read_bytes()
 
@@ -197,7 +198,7 @@ async def test_without_that_journal_the_old_token_is_replayed_after_the_lease(
         (tmp_path / "b").mkdir()
         (tmp_path / "b" / "secrets").symlink_to(tmp_path / "a" / "secrets")
         async with harness.node(valkey, tmp_path / "b", chosen, "n1") as two:
-            dead = await in_state(two, "dead")
+            dead = await in_state(two, "lost_rotation")
             assert dead["error"] == "lost_rotation"
     assert endpoint.requests["a.0"] == 2
     assert "an intent of n0.1 was left open" in caplog.text

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from tidewarden.clock import ManualClock
+from tidewarden.config import Vault as VaultSettings
 from tidewarden.errors import ConfigError
+from tidewarden.tokens.keyring import Keyring
 from tidewarden.tokens.vault import Place, Unsealable, Vault, open_vault
 
 PLACE = Place("google", "alice@example.org", "refresh", 1, 7)
@@ -24,16 +26,23 @@ class Keys:
         self.stored: dict[int, bytes] = {}
         self.loads = 0
 
-    async def load(self) -> dict[int, bytes]:
+    async def keys(self) -> dict[int, bytes]:
         self.loads += 1
         return dict(self.stored)
 
     async def add(self, key_id: int, wrapped: bytes) -> bytes:
         return self.stored.setdefault(key_id, wrapped)
 
+    async def rewrap(self, key_id: int, wrapped: bytes) -> None:
+        self.stored[key_id] = wrapped
+
+
+def ring(path: Path) -> Keyring:
+    return Keyring(VaultSettings(), path, {})
+
 
 async def make(keys: Keys, folder: Path, clock: ManualClock | None = None) -> Vault:
-    return await open_vault(folder / "vault.key", "", {}, keys.load, keys.add, clock or ManualClock())
+    return await open_vault(ring(folder / "vault.key"), keys, clock or ManualClock())
 
 
 async def test_what_is_sealed_opens_again(tmp_path: Path) -> None:
@@ -124,11 +133,11 @@ async def test_a_key_made_by_another_node_since_is_fetched(tmp_path: Path) -> No
 async def test_the_key_file_is_made_once_and_for_the_owner_alone(tmp_path: Path) -> None:
     path = tmp_path / "secrets" / "vault.key"
     keys = Keys()
-    await open_vault(path, "", {}, keys.load, keys.add, ManualClock())
+    await open_vault(ring(path), keys, ManualClock())
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert len(base64.b64decode(path.read_text())) == 32
     before = path.read_bytes()
-    await open_vault(path, "", {}, keys.load, keys.add, ManualClock())
+    await open_vault(ring(path), keys, ManualClock())
     assert path.read_bytes() == before
     assert [entry.name for entry in path.parent.iterdir()] == ["vault.key"]
 
@@ -150,30 +159,13 @@ async def test_another_key_refuses_the_start(tmp_path: Path) -> None:
         await make(keys, tmp_path)
 
 
-async def test_the_key_comes_from_the_environment_when_it_is_named(tmp_path: Path) -> None:
-    keys = Keys()
-    environ = {"VAULT": base64.b64encode(b"k" * 32).decode()}
-    vault = await open_vault(tmp_path / "none", "VAULT", environ, keys.load, keys.add, ManualClock())
-    assert await vault.unseal(vault.seal(b"token", PLACE), PLACE) == b"token"
-    assert not (tmp_path / "none").exists()
-    with pytest.raises(ConfigError, match="the environment variable OTHER is not set"):
-        await open_vault(tmp_path / "none", "OTHER", environ, keys.load, keys.add, ManualClock())
-
-
-@pytest.mark.parametrize("text", ["", "short", "!" * 44, base64.b64encode(b"k" * 31).decode()])
-async def test_a_file_that_holds_no_key_is_refused(tmp_path: Path, text: str) -> None:
-    (tmp_path / "vault.key").write_text(text)
-    with pytest.raises(ConfigError, match="must hold the base64 of 32 bytes"):
-        await make(Keys(), tmp_path)
-
-
 async def test_a_store_that_lost_a_data_key_gets_it_back(tmp_path: Path) -> None:
     keys = Keys()
     vault = await make(keys, tmp_path)
     record = vault.seal(b"token", PLACE)
     key_id, wrapped = vault.wrapped_key(record)
     del keys.stored[key_id]
-    again = await open_vault(tmp_path / "vault.key", "", {}, keys.load, keys.add, _tomorrow())
+    again = await open_vault(ring(tmp_path / "vault.key"), keys, _tomorrow())
     with pytest.raises(Unsealable, match="which the store does not hold"):
         await again.unseal(record, PLACE)
     await again.restore(key_id, wrapped)

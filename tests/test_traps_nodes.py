@@ -81,6 +81,7 @@ async def test_trap_the_same_id_in_several_shards(node: Any, eventually: Any) ->
     assert await n0.queues.take(n0.queues.open_session(), ["q"], count=10) == []
 
 
+@pytest.mark.thorough
 async def test_trap_duplicate_delivery_after_batch_pop(node: Any) -> None:
     """
     Netflix/conductor#756: a pop of a hundred races the timer that gives back what was not acknowledged in time.

@@ -85,7 +85,7 @@ async def test_trap_ack_after_a_reconnect(doors: Pair) -> None:
     line.drop()
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.thorough)])
 async def test_trap_sessions_of_several_connections_at_random(doors: Pair, seed: int) -> None:
     """
     Three sessions of two connections each, which break and come back at either node while their consumers work.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -135,12 +135,28 @@ class Side:
 
 @contextlib.asynccontextmanager
 async def node(
-    store: Any, folder: Path, chosen: Provider, name: str = "n0", boot: int = 1, go: bool = True, **settings: Any
+    store: Any,
+    folder: Path,
+    chosen: Provider,
+    name: str = "n0",
+    boot: int = 1,
+    go: bool = True,
+    sections: Any = None,
+    more: Sequence[Provider] = (),
+    config: Config | None = None,
+    **settings: Any,
 ) -> AsyncIterator[Side]:
-    """A node's worth of tokens on ``store``; its vault key and journal lie in ``folder``."""
+    """
+    A node's worth of tokens on ``store``; its vault key and journal lie in ``folder``. ``more``: further providers,
+    ``sections``: others of its configuration.
+    """
     clock = SystemClock()
+    cluster = config.cluster if config is not None else Cluster(name="t")
     config = Config(
-        cluster=Cluster(name="t"), node=Node(name=name, data_dir=str(folder)), providers={chosen.name: chosen}
+        cluster=cluster,
+        node=Node(name=name, data_dir=str(folder)),
+        providers={each.name: each for each in (chosen, *more)},
+        **(sections or {}),
     )
     scripts = SCRIPTS
     link = Link(store.url, name, clock, on_up=loading(store, scripts))
@@ -156,15 +172,7 @@ async def node(
     await heard.start()
     await heard.call("SUBSCRIBE", f"{{t}}:wake:{queues.holder}", "{t}:queues")
 
-    async def load() -> dict[int, bytes]:
-        flat = await link.call("HGETALL", "{t}:data_keys")
-        return {int(flat[i]): flat[i + 1] for i in range(0, len(flat), 2)}
-
-    async def add(key_id: int, wrapped: bytes) -> bytes:
-        await link.call("HSETNX", "{t}:data_keys", str(key_id), wrapped)
-        return bytes(await link.call("HGET", "{t}:data_keys", str(key_id)))
-
-    tokens = Tokens(config, queues, clock, load, add, **settings)
+    tokens = Tokens(config, queues, clock, link.call, **settings)
     try:
         await tokens.start()
         side = Side(tokens, queues, link)

@@ -42,6 +42,8 @@ def key_names(config: Config, environ: Mapping[str, str]) -> dict[str, dict[str,
     secret = Path(config.cluster.secret_file or folder / "cluster.key")
     vault = Path(config.vault.key_file or folder / "vault.key")
     found = {"cluster": {"where": str(secret), "check": _check_of(secret)}}
+    if command := config.vault.key_command:
+        return {**found, "vault": {"where": f"what {command} prints", "check": ""}}
     if name := config.vault.key_env:
         return {
             **found,
@@ -58,5 +60,10 @@ def _check_of(path: Path) -> str:
 
 
 def key_check(text: str) -> str:
-    """By what two copies of a key are known to be one, without the key: the first 16 digits of a hash of it."""
-    return hashlib.sha256(b"tidewarden key check " + text.strip().encode()).hexdigest()[:16]
+    """
+    By what two copies of a key are known to be one, without the key: the first 16 digits of a hash of it.
+
+    A key a line: one check each, joined by blanks. Empty when there is none.
+    """
+    lines = (line.strip() for line in text.splitlines())
+    return " ".join(hashlib.sha256(b"tidewarden key check " + line.encode()).hexdigest()[:16] for line in lines if line)

@@ -12,33 +12,37 @@ import ipaddress
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from . import tls
 from .errors import ConfigError
+from .key_file import key_faults
+from .named_sections import FAMILIES, read_companions, read_webhooks
+from .provider import Provider
+from .provider_reading import NAME, NAME_ALLOWED, NEXT_KEYS, SECRET_KEYS, read_provider
 from .rights import fault_of
 from .secret import HASH_ALLOWED, Secret, check_secret, hash_generated, hash_secret, known_hash
 from .settings import (
-    NAME,
-    NAME_ALLOWED,
     Cluster,
+    Companion,
     Config,
+    Events,
     Limits,
     Log,
     Node,
-    Provider,
     Queues,
     Raft,
     Store,
     Tokens,
     User,
     Vault,
-)
+    Webhook,
+)  # fmt: skip
 from .sources import Found, Sources, nearest, read
 
 __all__ = [
-    "NAME", "NAME_ALLOWED", "Cluster", "Config", "Limits", "Log", "Node", "Provider", "Queues", "Raft", "Secret", "Store", "Tokens",
-    "User", "Vault", "check_secret", "hash_generated", "hash_secret", "is_loopback", "load",
+    "NAME", "NAME_ALLOWED", "Cluster", "Companion", "Config", "Events", "Limits", "Log", "Node", "Provider", "Queues", "Raft", "Secret",
+    "Store", "Tokens", "User", "Vault", "Webhook", "check_secret", "hash_generated", "hash_secret", "is_loopback", "load",
 ]  # fmt: skip
 
 # Variables of the command line, which no node reads.
@@ -54,13 +58,16 @@ SECTIONS = {
     "tokens": Tokens,
     "log": Log,
     "vault": Vault,
+    "events": Events,
 }
-SECRET_KEYS = ("client_secret", "client_secret_file", "client_secret_env")
 
 
 def keys(cls: type) -> frozenset[str]:
     """The settings of a section."""
     return frozenset(item.name for item in dataclasses.fields(cls) if item.metadata)
+
+
+PROVIDER_KEYS = keys(Provider) | set(SECRET_KEYS) | set(NEXT_KEYS)
 
 
 def load(path: str | None, environ: Mapping[str, str], flags: Mapping[str, str]) -> Config:
@@ -69,7 +76,7 @@ def load(path: str | None, environ: Mapping[str, str], flags: Mapping[str, str])
 
     Raises: ConfigError: with every problem: where it stands, what was found, what is allowed.
     """
-    sources = Sources({name: keys(cls) for name, cls in SECTIONS.items()}, keys(Provider) | set(SECRET_KEYS))
+    sources = Sources({name: keys(cls) for name, cls in SECTIONS.items()}, PROVIDER_KEYS, FAMILIES)
     if path is not None:
         sources.read_file(path)
     sources.read_environ(environ, CLIENT_VARIABLES)
@@ -86,9 +93,14 @@ def load(path: str | None, environ: Mapping[str, str], flags: Mapping[str, str])
         tokens=read(Tokens, "tokens", tables["tokens"], problems),
         log=read(Log, "log", tables["log"], problems),
         vault=read(Vault, "vault", tables["vault"], problems),
+        events=read(Events, "events", tables["events"], problems),
         users=_users(sources.users, problems),
+        webhooks=read_webhooks(tables, environ, problems),
+        companions=read_companions(tables, problems),
         providers={
-            section.removeprefix("providers."): _provider(section.removeprefix("providers."), table, environ, problems)
+            section.removeprefix("providers."): read_provider(
+                section.removeprefix("providers."), table, environ, problems
+            )
             for section, table in tables.items()
             if section.startswith("providers.")
         },
@@ -137,55 +149,6 @@ def _users(tables: list[dict[str, Found]], problems: list[str]) -> tuple[User, .
     return tuple(users)
 
 
-def _provider(name: str, table: dict[str, Found], environ: Mapping[str, str], problems: list[str]) -> Provider:
-    section = f"providers.{name}"
-    if not re.fullmatch(NAME, name):
-        problems.append(f"{section}: found the name {name!r}; allowed: {NAME_ALLOWED}")
-    provider = dataclasses.replace(read(Provider, section, table, problems), name=name)
-    if provider.token_url and (fault := _url_fault(provider.token_url, ("http", "https"))):
-        problems.append(f"{table['token_url'].origin}: {section}.token_url: {fault}")
-    written = [key for key in SECRET_KEYS if key in table]
-    if any(table[key].text for key in written):  # the environment and flags override the file's choice of key, too
-        written = [key for key in written if table[key].text]
-    if provider.auth == "none":
-        problems.extend(
-            f"{table[key].origin}: {section}.{key}: not allowed with auth = 'none', which sends no secret"
-            for key in written
-        )
-        return provider
-    if len(written) != 1:
-        where = f"{table[written[0]].origin}: " if written else ""
-        found = " and ".join(written) or "none of them"
-        allowed = f"exactly one of {', '.join(SECRET_KEYS)}, or auth = 'none'"
-        problems.append(f"{where}{section}: found {found}; allowed: {allowed}")
-        return provider
-    return dataclasses.replace(provider, client_secret=_client_secret(section, written[0], table, environ, problems))
-
-
-def _client_secret(
-    section: str, key: str, table: dict[str, Found], environ: Mapping[str, str], problems: list[str]
-) -> Secret:
-    """The client's secret itself, wherever the file says it is. One line end after it belongs to the file."""
-    found = table[key]
-    fault = "found no text; allowed: a text"
-    if isinstance(found.value, str) and found.value:
-        if key == "client_secret":
-            return Secret(found.value)
-        if key == "client_secret_env":
-            if text := environ.get(found.value, ""):
-                return Secret(text)
-            fault = f"found {found.value!r}, which the environment does not have; allowed: a variable that is set"
-        else:
-            try:
-                if text := Path(found.value).expanduser().read_text("utf-8").removesuffix("\n").removesuffix("\r"):
-                    return Secret(text)
-                fault = f"found {found.value!r}, which is empty; allowed: a file with the secret"
-            except (OSError, UnicodeDecodeError) as error:
-                fault = f"found {found.value!r}: {_reason(error)}; allowed: a readable file with the secret"
-    problems.append(f"{found.origin}: {section}.{key}: {fault}")
-    return Secret()
-
-
 def _check(config: Config, tables: Mapping[str, Mapping[str, Found]], problems: list[str]) -> None:
     """The rules that join several settings."""
 
@@ -228,8 +191,8 @@ def _check(config: Config, tables: Mapping[str, Mapping[str, Found]], problems: 
     if config.limits.request_bytes < config.limits.payload_bytes:
         allowed = f"0 or at least limits.payload_bytes ({config.limits.payload_bytes})"
         problem("limits.request_bytes", f"found {config.limits.request_bytes}; allowed: {allowed}")
-    if config.vault.key_file and config.vault.key_env:
-        problem("vault.key_env", "found with vault.key_file; allowed: one of the two")
+    for key, text in key_faults(config.vault):
+        problem(f"vault.{key}", text)
 
 
 def _check_members(config: Config, problem: Callable[[str, str], None]) -> None:
@@ -262,21 +225,26 @@ def _check_members(config: Config, problem: Callable[[str, str], None]) -> None:
 
 def _store_fault(url: str) -> str:
     """What is wrong with the URL of a store of one's own, or nothing."""
-    scheme, _, rest = url.partition("+sentinel://")
-    if not rest or scheme not in ("redis", "rediss"):
-        return _url_fault(url, ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel"), secret=True)
-    hosts, _, service = rest.partition("?")[0].rpartition("@")[2].partition("/")
-    if not service or "/" in service:
-        return "found no service in it; allowed: redis+sentinel://host:port,host:port/service, the service named as in `sentinel monitor`"
-    faults = (_url_fault(f"redis://{one}", ("redis",), secret=True) for one in hosts.split(","))
+    scheme, _, rest = url.partition("://")
+    _, _, kind = scheme.partition("+")
+    if not rest or scheme not in [f"{tls}+{which}" for tls in ("redis", "rediss") for which in ("sentinel", "cluster")]:
+        return _url_fault(url, ("redis", "rediss", "unix", "redis+sentinel", "redis+cluster"))
+    place, _, query = rest.partition("?")
+    hosts, _, service = place.rpartition("@")[2].partition("/")
+    allowed = f"allowed: redis+{kind}://host:port,host:port" + ("/service" if kind == "sentinel" else "")
+    if kind == "sentinel" and (not service or "/" in service):
+        return f"found no service in it; {allowed}, the service named as in `sentinel monitor`"
+    if kind == "cluster" and (service or dict(parse_qsl(query)).get("db", "0") != "0"):
+        return f"found a database in it, and a Redis Cluster has but the one, 0; {allowed}"
+    faults = (_url_fault(f"redis://{one}", ("redis",)) for one in hosts.split(","))
     wrong = any(faults) or any(character.isspace() for character in url)
-    return "found a host or a port that is none; allowed: redis+sentinel://host:port,host:port/service" if wrong else ""
+    return f"found a host or a port that is none; {allowed}" if wrong else ""
 
 
-def _url_fault(url: str, schemes: tuple[str, ...], *, secret: bool = False) -> str:
-    """What is wrong with ``url``, or nothing. A ``secret`` one is not shown: it may carry a password."""
+def _url_fault(url: str, schemes: tuple[str, ...]) -> str:
+    """What is wrong with ``url``, or nothing. It is not shown: it may carry a password."""
     forms = " or ".join(f"{scheme}://" for scheme in schemes)
-    fault = f"found {'an address that is not shown' if secret else repr(url)}; allowed: an address that begins {forms}"
+    fault = f"found an address that is not shown; allowed: an address that begins {forms}"
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -288,8 +256,6 @@ def _url_fault(url: str, schemes: tuple[str, ...], *, secret: bool = False) -> s
         return "" if parts.path.startswith("/") else f"{fault}, then the whole path of the socket"
     if not parts.hostname or port == 0:
         return f"{fault}, then a host"
-    if "http" in parts.scheme and (parts.fragment or parts.username is not None):
-        return "found a user, a password or a #fragment in it; allowed: an address without"
     return ""
 
 
@@ -297,8 +263,4 @@ def _secret_file_fault(path: str) -> str:
     try:
         return "" if Path(path).read_text("utf-8").strip() else "it is empty"
     except (OSError, UnicodeDecodeError) as error:
-        return _reason(error)
-
-
-def _reason(error: OSError | UnicodeDecodeError) -> str:
-    return (error.strerror or str(error)) if isinstance(error, OSError) else "it is not UTF-8"
+        return tls.reason(error)

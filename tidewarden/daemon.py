@@ -12,7 +12,7 @@ import contextlib
 import dataclasses
 import functools
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from tidewarden.health import Health
 from tidewarden.participant import Participant, heard_error
 from tidewarden.process import calm_collector, tell_supervisor
 from tidewarden.queue.locks import Locks
+from tidewarden.queue.placing import prefix_of
 from tidewarden.raft import Raft
 from tidewarden.scheduler.schedules import Schedules
 from tidewarden.scheduler.sweep import Sweep
@@ -36,13 +37,13 @@ from tidewarden.store.check import Server, check_store, warn_of_settings
 from tidewarden.store.commits import at_once
 from tidewarden.store.embedded import EmbeddedStore, store_password
 from tidewarden.store.snapshot import snapshot
-from tidewarden.tokens import Tokens
+from tidewarden.tokens import PEERS_PATH, Tokens
 
 log = logging.getLogger("tidewarden.daemon")
 
 DRAIN_S = 5.0
 HAND_OVER_S = 1.0
-FIRM_SCRIPTS = ("tokens.put", "tokens.intent", "tokens.stored")
+FIRM_SCRIPTS = ("tokens.put", "tokens.intent", "tokens.stored", "tokens.reseal")
 
 
 class Daemon(Participant):
@@ -66,8 +67,8 @@ class Daemon(Participant):
         async with contextlib.AsyncExitStack() as stack:
             self._url = url = await stack.enter_async_context(self._store())
             self.data, self.control, self.sweeping, self.accounts = [
-                await stack.enter_async_context(self._link(url, purpose))
-                for purpose in ("data", "control", "sweep", "accounts")
+                await stack.enter_async_context(self._link(url, name))
+                for name in ("data", "control", "sweep", "accounts")
             ]
             self._server = await check_store(self.control, self._name)
             if not self._server.views:
@@ -114,8 +115,10 @@ class Daemon(Participant):
             self._name, self.raft, self.control, self._scripts, clock, lambda: self.nodes.holder, self._duties,
             lambda: self.nodes.beat_at,
         )  # fmt: skip
-        tokens = (config, self.queues, clock, self._load_keys, self._add_key)
-        self.tokens = Tokens(*tokens, script=self._token_script, connected=lambda: self.accounts.up)
+        self.tokens = Tokens(
+            config, self.queues, clock, self.control.call, script=self._token_script,
+            connected=lambda: self.accounts.up, cluster_secret=self._secret, members=self.raft.base_addresses,
+        )  # fmt: skip
 
     def _voter_or_onlooker(self) -> Raft:
         args = (self.config, self._secret, self.clock, lambda: self.term.raft_changed())
@@ -135,8 +138,7 @@ class Daemon(Participant):
 
     def _sweep_all(self) -> None:
         if hasattr(self, "sweep") and self.sweep.running:
-            task = asyncio.ensure_future(self.sweep.expect_all())
-            task.add_done_callback(heard_error)
+            asyncio.ensure_future(self.sweep.expect_all()).add_done_callback(heard_error)
 
     def _stepped(self) -> None:
         super()._stepped()
@@ -163,7 +165,7 @@ class Daemon(Participant):
     async def _token_script(self, name: str, queue: str, shard: int, args: Sequence[str | bytes | int]) -> Any:
         """A token's script; what must not be lost is on disk before it counts: a new grant, an intent, a new pair."""
         commit = self.commits.of_tokens(self.accounts) if name in FIRM_SCRIPTS else None
-        firm = commit.begun() if commit is not None else at_once
+        firm = commit.begun(prefix_of(self._name, queue, shard)) if commit is not None else at_once
         _, _, items = await self.queues.script_on(self.accounts, name, queue, shard, args)
         await firm()
         return items
@@ -187,16 +189,6 @@ class Daemon(Participant):
             sweep.cancel()
             reaper.cancel()
             await asyncio.gather(sweep, reaper, return_exceptions=True)
-
-    async def _load_keys(self) -> Mapping[int, bytes]:
-        flat = await self.control.call("HGETALL", f"{{{self._name}}}:data_keys")
-        return {int(key_id): wrapped for key_id, wrapped in zip(flat[::2], flat[1::2], strict=True)}
-
-    async def _add_key(self, key_id: int, wrapped: bytes) -> bytes:
-        name = f"{{{self._name}}}:data_keys"
-        await self.control.call("HSETNX", name, key_id, wrapped)
-        stored: bytes = await self.control.call("HGET", name, key_id)
-        return stored
 
     def reload(self, read: Callable[[], Config]) -> None:
         """Read the users anew; what else has changed waits for a restart, and a faulty file changes nothing."""
@@ -246,7 +238,7 @@ class Daemon(Participant):
         self.http = http = HttpServer(
             config, self.queues, self.tokens, self.schedules, health, clock, users,
             alive=health.dead, ready=health.complaint, warning=health.warning,
-            stats={"node": health.stats, "resp": resp.stats, "refresh": self._refreshes},
+            stats={"node": health.stats, "resp": resp.stats, "refresh": self._refreshes}, internal={PEERS_PATH: self.tokens.answer_peer},
         )  # fmt: skip
         if not (is_loopback(config.node.host) or config.node.tls_cert):
             log.warning(

@@ -15,12 +15,13 @@ from tidewarden.clock import SystemClock
 from tidewarden.config import Config
 from tidewarden.daemon import Daemon
 from tidewarden.errors import ConfigError, StoreDown
-from tidewarden.process import heed_signals, raise_file_limit
+from tidewarden.process import heed_signals, keep_memory_private, raise_file_limit
 
 log = logging.getLogger("tidewarden.daemon")
 
 
 async def _main(config: Config, read: Callable[[], Config]) -> None:
+    keep_memory_private()
     daemon = Daemon(config, SystemClock(), raise_file_limit(config.limits))
     heed_signals(asyncio.get_running_loop(), daemon.stopping.set, functools.partial(daemon.reload, read))
     await daemon.run()

@@ -27,7 +27,7 @@ from tidewarden import log as logs
 from tidewarden.clock import Clock, SystemClock, sleep
 from tidewarden.config import Config, User
 from tidewarden.participant import Participant
-from tidewarden.process import calm_collector, heed_signals, raise_file_limit
+from tidewarden.process import calm_collector, heed_signals, keep_memory_private, raise_file_limit
 from tidewarden.queue.locks import Locks
 from tidewarden.server.commands import COMMANDS
 from tidewarden.server.relay import relayed
@@ -155,6 +155,7 @@ class Front(Participant):
 
 
 async def _main(front: Front) -> None:
+    keep_memory_private()
     heed_signals(asyncio.get_running_loop(), front.stopping.set, lambda: None)  # SIGHUP is the first process's to heed
     await front.run()
 

@@ -60,7 +60,7 @@ class Fronts:
 
     async def start(self, url: str, server: Server) -> None:
         """Start ``node.processes`` − 1 of them. Raises: ConfigError: not all serve within thirty seconds."""
-        config = replace(self._config, providers={})  # their secrets are not for them
+        config = replace(self._config, providers={}, webhooks={}, companions={})  # their secrets are not for them
         for number in range(1, self._config.node.processes):
             orders = Orders(config, number, url, server.views, server, self._server.port)
             self._keepers.append(asyncio.create_task(self._keep(orders), name=f"front {number}"))

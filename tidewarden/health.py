@@ -8,7 +8,7 @@ from typing import Any
 
 from tidewarden import __version__
 from tidewarden.clock import Clock
-from tidewarden.cluster import Nodes, Reaper, StoreClock, Term
+from tidewarden.cluster import Nodes, Reaper, ShardClocks, StoreClock, Term
 from tidewarden.cluster_secret import key_names
 from tidewarden.config import Config
 from tidewarden.fronts import Fronts
@@ -17,8 +17,8 @@ from tidewarden.raft import Raft
 from tidewarden.raft.decide import base_address
 from tidewarden.scheduler.sweep import Sweep
 from tidewarden.server.sums import add_up
-from tidewarden.store import Link
 from tidewarden.store.check import Server
+from tidewarden.store.route import Route
 
 SILENT_S_MAX = 30.0  # no heartbeat for so long, with the store connected: the loop that writes it is stuck
 
@@ -35,10 +35,10 @@ class Health:
     sweep: Sweep
     reaper: Reaper
     queues: Queues
-    data: Link
+    data: Route
     server: Server
     view: int
-    store_clock: StoreClock
+    store_clock: StoreClock | ShardClocks
     processes: Fronts | None = None
     ready: bool = False
     stopping: bool = False
@@ -134,7 +134,8 @@ class Health:
 
     def warning(self) -> str:
         """What somebody should look at although this node serves, or ""."""
-        return "; ".join(filter(None, (self._alone(), self.store_clock.warning(), self.queues.store_memory.warning())))
+        warnings = self._alone(), self.data.warning(), self.store_clock.warning(), self.queues.store_memory.warning()
+        return "; ".join(filter(None, warnings))
 
     def _alone(self) -> str:
         """That no leader is heard of, or ""."""

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from tidewarden.clock import Clock, sleep
-from tidewarden.cluster import Nodes, StoreClock
+from tidewarden.cluster import Nodes, ShardClocks, StoreClock
 from tidewarden.config import Config
 from tidewarden.errors import StoreDown
 from tidewarden.queue import Queues
@@ -22,7 +22,12 @@ from tidewarden.queue.registry import SCRIPT_ROOMS, SHARED
 from tidewarden.store import Link, Scripts
 from tidewarden.store.check import Server
 from tidewarden.store.commits import UNKNOWN, Commits
+from tidewarden.store.primaries import Primaries
+from tidewarden.store.route import Route
 from tidewarden.store.sentinel import Sentinels, by_sentinel
+from tidewarden.store.shard_ears import ShardEars
+from tidewarden.store.topology import Owner, Topology, by_cluster
+from tidewarden.store.way import Finder
 
 log = logging.getLogger("tidewarden.daemon")
 
@@ -39,8 +44,9 @@ class Participant:
 
     queues: Queues
     nodes: Nodes
-    store_clock: StoreClock
+    store_clock: StoreClock | ShardClocks
     ears: Link
+    shard_ears: ShardEars
 
     def __init__(self, config: Config, clock: Clock, registered: str) -> None:
         self.config = config
@@ -48,35 +54,49 @@ class Participant:
         self.stopping = asyncio.Event()
         self._name = config.cluster.name
         self._registered = registered
-        self._finder: Sentinels | None = None
+        self._finder: Finder | None = None
+        self._topology: Topology | None = None
+        self._primaries: set[str] = set()  # of a cluster, when what is known was compared with them last
         self._comparing: asyncio.Task[None] | None = None
         self._to_compare = False
         self._scripts = Scripts(SHARED, SCRIPT_ROOMS, plain=("tidewarden.cluster",))
 
     @contextlib.asynccontextmanager
-    async def _link(self, url: str, purpose: str, **hooks: Any) -> AsyncIterator[Link]:
-        hooks = hooks or {"on_up": self._scripts.load_commands}
+    async def _link(self, url: str, purpose: str) -> AsyncIterator[Route]:
+        """What calls to the store go by."""
+        name = f"tidewarden-{self._registered}-{purpose}"
+        self._find(url)
+        route: Link | Primaries
+        if self._topology is None:
+            route = Link(url, name, self.clock, finder=self._finder, on_up=self._scripts.load_commands)
+        else:
+            route = Primaries(self._topology, name, self.clock, on_up=self._scripts.load_commands)
+        try:
+            await route.start(wait_s=STORE_WAIT_S)
+            yield route
+        finally:
+            await route.stop()
+
+    def _find(self, url: str) -> None:
+        """How this process finds the store's servers, where the URL does not name one."""
         client = f"tidewarden-{self._registered}"
         if self._finder is None and by_sentinel(url):
             self._finder = Sentinels(url, client, self.clock)
-        link = Link(url, f"{client}-{purpose}", self.clock, finder=self._finder, **hooks)
-        try:
-            await link.start(wait_s=STORE_WAIT_S)
-            yield link
-        finally:
-            await link.stop()
+        elif self._finder is None and by_cluster(url):
+            self._topology = Topology(url, client, self.clock)
+            self._finder = Owner(self._topology, f"{{{self._name}}}")
 
     def _beside(self, link: Link) -> Link:
         """A further connection to where ``link`` leads, not launched yet."""
         name = f"tidewarden-{self._registered}-commit"
-        return Link(link.url, name, self.clock, finder=self._finder)
+        return Link(link.url, name, self.clock, finder=self._finder if self._topology is None else None)
 
     async def _join(
         self,
         stack: contextlib.AsyncExitStack,
         url: str,
-        data: Link,
-        control: Link,
+        data: Route,
+        control: Route,
         *,
         views: bool,
         server: Server = UNKNOWN,
@@ -86,23 +106,57 @@ class Participant:
         what it said of itself.
         """
         await self._scripts.use_library(control, views)
-        self.commits = Commits(
-            self.config.store, f"{{{self._name}}}:commits", self.clock, self._beside, embedded=views, server=server
-        )
+        self.commits = Commits(self.config.store, self._name, self.clock, self._beside, embedded=views, server=server)
         stack.push_async_callback(self.commits.stop)
         for warning in self.commits.warnings(server, bool(self.config.providers)):
             log.warning(warning)
         self.queues = Queues(self.config, data, self._scripts, self.clock, views=views, commits=self.commits)
         self.nodes = Nodes(self._name, self._registered, control, self._scripts, self.clock, self._held_by)
-        self.store_clock = StoreClock(
-            self._name, control, self._scripts, self.clock, self.queues.lease_clock, lambda: self._stepped()
-        )
+        if control.clustered:
+            self.store_clock = ShardClocks(control, self.queues, self.clock, lambda: self._stepped())
+        else:
+            self.store_clock = StoreClock(
+                self._name, control, self._scripts, self.clock, self.queues.lease_clock, lambda: self._stepped()
+            )
         self.ears = await stack.enter_async_context(self._ears(url))
+        if self._topology is not None:
+            await self._follow_shards(stack, self._topology)
 
-    def _ears(self, url: str) -> contextlib.AbstractAsyncContextManager[Link]:
+    @contextlib.asynccontextmanager
+    async def _ears(self, url: str) -> AsyncIterator[Link]:
         """The connection that hears wake-ups. After every connect, what may have been missed is looked at."""
-        subscribe = lambda _: [("SUBSCRIBE", *self._channels())]  # noqa: E731
-        return self._link(url, "ears", on_up=subscribe, on_ready=self._missed, on_message=self._heard)
+        ears = Link(
+            url, f"tidewarden-{self._registered}-ears", self.clock, finder=self._finder,
+            on_up=lambda _: [("SUBSCRIBE", *self._channels())], on_ready=self._missed, on_message=self._heard,
+        )  # fmt: skip
+        try:
+            await ears.start(wait_s=STORE_WAIT_S)
+            yield ears
+        finally:
+            await ears.stop()
+
+    async def _follow_shards(self, stack: contextlib.AsyncExitStack, topology: Topology) -> None:
+        """On a cluster: hear each shard where it lies, and compare what is known when another server has taken over."""
+        self.shard_ears = ShardEars(
+            topology, f"tidewarden-{self._registered}-shards", self.clock,
+            channel_of=lambda prefix: f"{prefix}:wake:{self.queues.holder}",
+            heard=self.queues.heard, listens=self.queues.look_again,
+        )  # fmt: skip
+        stack.push_async_callback(self.shard_ears.stop)
+        await self.shard_ears.start(wait_s=STORE_WAIT_S)
+        self.queues.on_shard = self.shard_ears.listen
+        self._primaries = set(topology.map.primaries())
+        topology.follow(self._other_primaries)
+        stack.push_async_callback(topology.forget, self._other_primaries)
+
+    def _other_primaries(self) -> None:
+        """One that has taken over may lack what was written last, and be what it should not."""
+        assert self._topology is not None
+        now = set(self._topology.map.primaries())
+        new, self._primaries = now - self._primaries, now
+        if new:
+            log.info("the store's cluster has other primaries: %s", " ".join(sorted(new)))
+            self._missed()
 
     def _channels(self) -> list[str]:
         return [f"{{{self._name}}}:queues", f"{{{self._name}}}:wake:{self.queues.holder}"]
@@ -113,6 +167,8 @@ class Participant:
         self.queues.rejoin()
         if hasattr(self, "ears") and self.ears.up:
             self.ears.call("SUBSCRIBE", *self._channels()).add_done_callback(self._hears)
+        if hasattr(self, "shard_ears"):
+            self.shard_ears.rename()
         log.info("registered as %s", holder)
 
     def _hears(self, done: asyncio.Future[Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import logging
 import os
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("tidewarden.daemon")
 
 FILES_WANTED = 65_536
+PR_SET_DUMPABLE = 4
 FILES_BESIDE = 512  # for everything but the doors' connections: the store's, the nodes', logs and journals
 
 
@@ -80,3 +82,15 @@ def heed_signals(loop: AbstractEventLoop, stop: Callable[[], None], reload: Call
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
+
+
+def keep_memory_private() -> None:
+    """
+    No core dump of this process, and nobody of the same user reads its memory: keys and tokens are in there.
+
+    What it starts is not hindered: a program that is executed begins anew, but for the limit of its core file.
+    """
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    prctl = getattr(ctypes.CDLL(None), "prctl", None)  # Linux's; a handler of cores that is a pipe ignores the limit
+    if prctl is not None:
+        prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from .provider import Provider
+from .provider_reading import NAME, NAME_ALLOWED
 from .rights import EVERYTHING, RIGHTS_ALLOWED
 from .secret import HASH_ALLOWED, Secret
 from .sources import setting
 
-NAME = r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}"
 STRATEGY = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*[.:][A-Za-z_]\w*"
-NAME_ALLOWED = "1 to 63 of A-Z a-z 0-9 _ -, the first a letter or digit"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class Store:
         required=True,
         secret=True,
         show=False,
-        allowed="'embedded', redis://, rediss://, unix:// or redis+sentinel://",
+        allowed="'embedded', redis://, rediss://, unix://, redis+sentinel:// or redis+cluster://",
     )
     """``embedded`` (a server of this node's own), or the address of yours. May carry a password: hidden in ``repr``."""
     binary: str = setting("", path=True)
@@ -170,12 +170,14 @@ class Log:
 
 @dataclass(frozen=True, slots=True)
 class Vault:
-    """Where the key lies that seals tokens at rest: 32 bytes in base64."""
+    """Where the key lies that seals tokens at rest: 32 bytes in base64; two or more, a line each, while it is rotated."""
 
     key_file: str = setting("", path=True)
     """File with the key. Empty, the default: DATA/secrets/vault.key, made once, 0600. Without it tokens are lost."""
     key_env: str = setting("", pattern=r"([A-Za-z_][A-Za-z0-9_]*)?", allowed="the name of an environment variable")
     """Name of the environment variable that holds the key instead. Empty, the default: none."""
+    key_command: str = setting("")
+    """Program (no shell) that prints the key instead, as one of a key management service. Empty, the default: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,31 +193,45 @@ class User:
 
 
 @dataclass(frozen=True, slots=True)
-class Provider:
-    """An OAuth 2.0 authorization server and our client there."""
+class Events:
+    """What is told of accounts and providers, by webhooks and at ``/v1/events``."""
+
+    failing_s: float = setting(600.0, low=1, high=31_536_000)
+    """How long an account must have failed to be told of, seconds. Ten minutes: shorter troubles mend themselves."""
+    kept: int = setting(10_000, low=100, high=10_000_000)
+    """About how many events the store keeps for readers of ``/v1/events`` who come later."""
+
+
+@dataclass(frozen=True, slots=True)
+class Webhook:
+    """An address that events are sent to, signed as Standard Webhooks says."""
 
     name: str = ""
-    """From ``[providers.NAME]``; the first half of each of its accounts' names."""
-    token_url: str = setting("", required=True, allowed="an http:// or https:// address")
-    """Its token endpoint (RFC 6749, 3.2)."""
-    client_id: str = setting("", required=True, allowed="the identifier it gave our client")
-    """Our client there."""
-    client_secret: Secret = field(default_factory=Secret)
-    """Its secret: ``client_secret``, ``client_secret_file`` or ``client_secret_env``, exactly one unless ``none``."""
-    auth: str = setting("basic", choices=("basic", "basic_raw", "post", "none"))
-    """How the client proves itself: HTTP Basic form-encoded first as RFC 6749 says, Basic raw, in the body, or not."""
-    rotation: str = setting("single_use", choices=("none", "rolling", "single_use"))
-    """What a use does to a refresh token. ``single_use``, the default, is the careful one: a reuse kills the grant."""
-    grace_s: float = setting(0.0, low=0, high=86_400)
-    """How long a used refresh token still works there, seconds. 0, the default: assume not at all."""
-    margin_s: float = setting(300.0, low=0, high=31_536_000)
-    """How long before its expiry a token is refreshed, seconds. Five minutes outlast most outages."""
-    default_life_s: float = setting(3600.0, low=1, high=31_536_000)
-    """Life of an access token when the provider tells none, seconds. An hour is what most use."""
-    timeout_s: float = setting(30.0, low=0.1, high=600)
-    """Longest one refresh may take, connect to last byte, seconds."""
-    refreshers: int = setting(16, low=1, high=1000)
-    """Most refreshes under way at a time on one node."""
+    """From ``[webhooks.NAME]``."""
+    url: str = setting("", required=True, secret=True, show=False, allowed="an http:// or https:// address")
+    """Where to. May carry a secret: hidden in ``repr`` and logs."""
+    events: tuple[str, ...] = setting(("*",), pattern=r"[a-z._]*\*?", allowed="kinds like 'account.dead', 'account.*'")
+    """Which kinds; ``*`` at the end stands for any rest. All, the default."""
+    secrets: tuple[Secret, ...] = ()
+    """``secret``, ``secret_file`` or ``secret_env``: ``whsec_`` and base64. Several while one is rolled: each signs."""
+    timeout_s: float = setting(15.0, low=0.1, high=60)
+    """Longest one delivery may take, seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Companion:
+    """Work that goes with each account: a task now and then, while its token can be kept fresh."""
+
+    name: str = ""
+    """From ``[companions.NAME]``."""
+    providers: tuple[str, ...] = setting((), pattern=NAME, allowed="names of providers")
+    """Whose accounts. Empty, the default: every provider's."""
+    queue: str = setting("", required=True, pattern=r"[A-Za-z0-9.:/-][A-Za-z0-9_.:/-]{0,199}", allowed="a queue's name")
+    """Where the tasks go."""
+    interval_s: float = setting(86_400.0, low=60, high=31_536_000)
+    """How often at most, seconds; each account at its own time within it. Once a day, the default."""
+    payload: str = setting('{"account": "{account}"}')
+    """The payload; ``{account}``, ``{provider}`` and ``{name}`` stand for ``provider/name`` and its parts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +247,10 @@ class Config:
     tokens: Tokens = field(default_factory=Tokens)
     log: Log = field(default_factory=Log)
     vault: Vault = field(default_factory=Vault)
+    events: Events = field(default_factory=Events)
     users: tuple[User, ...] = ()
+    webhooks: dict[str, Webhook] = field(default_factory=dict)
+    companions: dict[str, Companion] = field(default_factory=dict)
     providers: dict[str, Provider] = field(default_factory=dict)
     source: str = "defaults"
 

@@ -16,17 +16,19 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar, get_type_hints
 
 from .errors import ConfigError
+from .toml_lines import line_at, lines_of
 
 T = TypeVar("T")
+Keys = Mapping[str, frozenset[str]]
+NO_KEYS: Keys = MappingProxyType({})
 
 PREFIX = "TIDEWARDEN_"
 # Kubernetes sets these for every service in the namespace; one called "tidewarden" must not stop the start.
 _KUBERNETES = re.compile(r"_SERVICE_HOST$|_SERVICE_PORT(_.*)?$|^TIDEWARDEN_PORT$|_PORT_\d+_(TCP|UDP|SCTP)(_.*)?$")
-_HEADER = re.compile(r"^\s*\[\[?\s*([^\]#]+?)\s*\]\]?")
-_ASSIGNMENT = re.compile(r"""^\s*([A-Za-z0-9_."'-]+)\s*=""")
 
 
 def setting(
@@ -66,11 +68,16 @@ def setting(
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A value and where it was written, as ``config.toml:12``; ``text`` if it came as text (environment, flag)."""
+    """
+    A value and where it was written, as ``config.toml:12``; ``text`` if it came as text (environment, flag).
+
+    ``entries`` says the same of each entry of a map that has a line of its own.
+    """
 
     value: Any
     origin: str
     text: bool = False
+    entries: Mapping[str, str] = field(default_factory=dict)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -84,15 +91,17 @@ class Sources:
     """
     What was written, by section and key: ``tables["node"]["name"]``, ``tables["providers.NAME"]["token_url"]``.
 
-    ``users`` holds the ``[[users]]`` tables in order. ``problems`` gathers what cannot be used.
+    ``users`` holds the ``[[users]]`` tables in order. ``families`` are further sections of the form ``[FAMILY.NAME]``, with
+    their keys. ``problems`` gathers what cannot be used.
     """
 
-    def __init__(self, sections: Mapping[str, frozenset[str]], provider_keys: frozenset[str]) -> None:
+    def __init__(self, sections: Keys, provider_keys: frozenset[str], families: Keys = NO_KEYS) -> None:
         self.problems: list[str] = []
         self.tables: dict[str, dict[str, Found]] = {name: {} for name in sections}
         self.users: list[dict[str, Found]] = []
         self._sections = sections
         self._provider_keys = provider_keys
+        self._families = families
 
     def read_file(self, path: str) -> None:
         """
@@ -109,15 +118,17 @@ class Sources:
             raise ConfigError([f"{path}: is not UTF-8 at byte {error.start}"]) from error
         except tomllib.TOMLDecodeError as error:
             raise ConfigError([f"{path}: is not TOML: {error}"]) from error
-        lines = _lines(text)
+        lines = lines_of(text)
         for name, value in document.items():
             if name == "users":
                 self._file_users(path, value, lines)
             elif name == "providers":
                 self._file_providers(path, value, lines)
+            elif name in self._families:
+                self._file_providers(path, value, lines, name)
             elif name not in self._sections:
-                known = [*self._sections, "providers", "users"]
-                self.problems.append(f"{_at(path, lines, name)}: unknown section {name!r}; {nearest(name, known)}")
+                known = [*self._sections, "providers", "users", *self._families]
+                self.problems.append(f"{line_at(path, lines, name)}: unknown section {name!r}; {nearest(name, known)}")
             else:
                 self._file_table(path, name, value, lines)
 
@@ -148,6 +159,9 @@ class Sources:
                 self.tables[section][key] = Found(text, f"flag {flag}", text=True)
 
     def _keys(self, section: str) -> frozenset[str]:
+        family, dot, _ = section.partition(".")
+        if dot and family in self._families:
+            return self._families[family]
         return self._provider_keys if section.startswith("providers.") else self._sections[section]
 
     def _names(self) -> list[tuple[str, str]]:
@@ -155,35 +169,42 @@ class Sources:
         return [(section, key) for section in self.tables for key in sorted(self._keys(section))]
 
     def _file_table(self, path: str, name: str, value: Any, lines: dict[str, int]) -> None:
-        where = _at(path, lines, name)
+        where = line_at(path, lines, name)
         if not isinstance(value, dict):
             self.problems.append(f"{where}: {name}: found {_shown(value)}; allowed is a section [{name}]")
             return
         known = self._keys(name)
         table = self.tables[name]
         for key, item in value.items():
-            where = _at(path, lines, f"{name}.{key}", name)
+            where = line_at(path, lines, f"{name}.{key}", name)
             if key in known:
-                table[key] = Found(item, where)
+                names = item if isinstance(item, dict) else ()
+                table[key] = Found(
+                    item,
+                    where,
+                    entries={entry: line_at(path, lines, f"{name}.{key}.{entry}", f"{name}.{key}") for entry in names},
+                )
             else:
                 self.problems.append(f"{where}: unknown setting {name}.{key}; {nearest(key, known)}")
 
-    def _file_providers(self, path: str, value: Any, lines: dict[str, int]) -> None:
+    def _file_providers(self, path: str, value: Any, lines: dict[str, int], family: str = "providers") -> None:
         if not isinstance(value, dict):
-            self.problems.append(f"{_at(path, lines, 'providers')}: providers: allowed are sections [providers.NAME]")
+            self.problems.append(f"{line_at(path, lines, family)}: {family}: allowed are sections [{family}.NAME]")
             return
         for provider, table in value.items():
-            name = f"providers.{provider}"
-            self.tables[name] = {}
+            name = f"{family}.{provider}"
+            self.tables[name] = {"": Found(None, line_at(path, lines, name))}  # where the section itself stands
             self._file_table(path, name, table, lines)
 
     def _file_users(self, path: str, value: Any, lines: dict[str, int]) -> None:
         if not isinstance(value, list) or not all(isinstance(user, dict) for user in value):
-            self.problems.append(f"{_at(path, lines, 'users')}: users: allowed are sections [[users]]")
+            self.problems.append(f"{line_at(path, lines, 'users')}: users: allowed are sections [[users]]")
             return
         for number, user in enumerate(value):
             name = f"users[{number}]"
-            self.users.append({key: Found(item, _at(path, lines, f"{name}.{key}", name)) for key, item in user.items()})
+            self.users.append(
+                {key: Found(item, line_at(path, lines, f"{name}.{key}", name)) for key, item in user.items()}
+            )
 
 
 def read(cls: type[T], section: str, table: dict[str, Found], problems: list[str]) -> T:
@@ -202,7 +223,8 @@ def read(cls: type[T], section: str, table: dict[str, Found], problems: list[str
         found = table.get(item.name)
         if found is None:
             if limits["required"] and not item.default:
-                problems.append(f"{name}: missing; allowed: {limits['allowed'] or 'a text'}")
+                where = f"{table[''].origin}: " if "" in table else ""
+                problems.append(f"{where}{name}: missing; allowed: {limits['allowed'] or 'a text'}")
             continue
         try:
             values[item.name] = _convert(found, hints[item.name], limits)
@@ -215,6 +237,8 @@ def read(cls: type[T], section: str, table: dict[str, Found], problems: list[str
 def _convert(found: Found, hint: Any, limits: Mapping[str, Any]) -> Any:
     """The typed value. Raises: ValueError: what is allowed, in words."""
     value = found.value
+    if hint is bool:
+        return _yes_or_no(found)
     if hint in (int, float):
         return _number(found, hint, limits)
     if hint == dict[str, str]:
@@ -230,6 +254,13 @@ def _convert(found: Found, hint: Any, limits: Mapping[str, Any]) -> Any:
     if limits["pattern"] and not re.fullmatch(limits["pattern"], value):
         raise ValueError(limits["allowed"])
     return os.path.expanduser(value) if limits["path"] else value
+
+
+def _yes_or_no(found: Found) -> bool:
+    value = {"true": True, "false": False}.get(found.value.lower()) if found.text else found.value
+    if not isinstance(value, bool):
+        raise ValueError("true or false")
+    return value
 
 
 def _number(found: Found, hint: type[int] | type[float], limits: Mapping[str, Any]) -> int | float:
@@ -279,32 +310,3 @@ def _shown(value: Any) -> str:
 
 def _variable(section: str, key: str) -> str:
     return PREFIX + re.sub(r"[^A-Z0-9]", "_", f"{section}_{key}".upper())
-
-
-def _at(path: str, lines: dict[str, int], *names: str) -> str:
-    """``file:line`` of the first of ``names`` that has a line, else the file alone."""
-    return next((f"{path}:{lines[name]}" for name in names if name in lines), path)
-
-
-def _lines(text: str) -> dict[str, int]:
-    """
-    Line of each section and key, by dotted name; ``[[users]]`` are numbered.
-
-    ``tomllib`` tells none. This reads the usual forms; what it misses costs a message its line, nothing else.
-    """
-    lines: dict[str, int] = {}
-    section = ""
-    counts: dict[str, int] = {}
-    for number, line in enumerate(text.splitlines(), 1):
-        if header := _HEADER.match(line):
-            section = header[1].replace('"', "").replace("'", "")
-            if line.lstrip().startswith("[["):
-                counts[section] = counts.get(section, -1) + 1
-                lines.setdefault(section, number)
-                section = f"{section}[{counts[section]}]"
-            lines.setdefault(section, number)
-            lines.setdefault(section.partition(".")[0], number)
-        elif assignment := _ASSIGNMENT.match(line):
-            key = assignment[1].replace('"', "").replace("'", "")
-            lines.setdefault(f"{section}.{key}" if section else key, number)
-    return lines

@@ -46,6 +46,23 @@ def fault_of(cert: str, key: str) -> str:
     return ""
 
 
+def fault_of_authorities(path: str) -> str:
+    """What is wrong with a file of certificates that others are to be trusted by; empty: nothing."""
+    try:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.load_verify_locations(path)
+    except ssl.SSLError as error:
+        return f"no PEM certificates ({error.reason or error})"
+    except OSError as error:
+        return reason(error)
+    return "" if context.cert_store_stats()["x509"] else "no PEM certificate in it"
+
+
+def reason(error: OSError | UnicodeDecodeError) -> str:
+    """Why a file could not be read, in words."""
+    return (error.strerror or str(error)) if isinstance(error, OSError) else "it is not UTF-8"
+
+
 def _no_password() -> str:
     """Without it OpenSSL would ask whoever sits at the terminal."""
     raise ValueError("the key is encrypted")

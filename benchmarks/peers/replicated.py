@@ -43,8 +43,8 @@ def servers(folder: Path, count: int) -> Iterator[dict[str, tuple[int, int]]]:
 @contextlib.contextmanager
 def started(folder: Path, durability: str) -> Iterator[Target]:
     """A lone node on them, and a queue of that durability."""
-    base = free_ports(5)
     with servers(folder, REPLICAS) as found:
+        base = free_ports(5)
         settings: dict[str, object] = {
             "node.base_port": base,
             "node.data_dir": folder / "replicated",

@@ -161,11 +161,14 @@ def oidc_folder() -> Path:
 
 @pytest.fixture(scope="module")
 def oidc(oidc_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., AuthorizationServer]]:
-    """``oidc(accounts=50, life=60)`` starts oidc-provider: single-use refresh tokens, reuse revokes the grant, no grace."""
+    """
+    ``oidc(accounts=50, life=60)`` starts oidc-provider: single-use refresh tokens, reuse revokes the grant, no grace. Further
+    names are its environment, such as ``AUTH`` (see oidc_provider.mjs).
+    """
     servers: list[AuthorizationServer] = []
 
-    def factory(accounts: int = 50, life: int = 60) -> AuthorizationServer:
-        environ = {**os.environ, "ACCOUNTS": str(accounts), "LIFE": str(life)}
+    def factory(accounts: int = 50, life: int = 60, **settings: str) -> AuthorizationServer:
+        environ = {**os.environ, "ACCOUNTS": str(accounts), "LIFE": str(life), **settings}
         command = ["node", "--no-warnings", "oidc_provider.mjs"]
         servers.append(start(command, oidc_folder, environ, tmp_path_factory.mktemp("oidc") / "log"))
         return servers[-1]

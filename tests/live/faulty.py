@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,20 @@ from live.network import missing as missing_network
 from live.proxy import Proxy
 
 FAKETIME = next(iter(sorted(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))), None)
-CLAIM = re.compile(r"leading under epoch (\d+) as (\S+)")
 MARGIN_S, LIFE_S = 16.5, 20
 DISK_BYTES, LOG_BYTES = 32 * 2**20, 2**20
+
+
+def absent(folder: Path) -> dict[str, str]:
+    """What cannot be done here, and why: network, slow disk, small disk, clock."""
+    clock = "" if FAKETIME else "libfaketime is not installed (Debian: faketime)"
+    found = {
+        "network": missing_network(),
+        "slow disk": missing_compiler(),
+        "small disk": missing_mounts(folder),
+        "clock": clock,
+    }
+    return {part: problem for part, problem in found.items() if problem}
 
 
 class FaultyNode(Node):
@@ -42,12 +52,8 @@ class FaultyCluster(Cluster):
         self, folder: Path, provider: CountingProvider | None = None, *, extra: str = "", **options: Any
     ) -> None:
         names = [f"n{number}" for number in range(options.pop("nodes", 3))]
-        self.absent: dict[str, str] = {}
-        self.network: Network | None = None
-        if problem := missing_network():
-            self.absent["network"] = problem
-        else:
-            self.network = Network(names)
+        self.absent = absent(folder)
+        self.network: Network | None = None if "network" in self.absent else Network(names)
         try:
             self._prepare(folder, names)
             self._provider = provider
@@ -60,19 +66,13 @@ class FaultyCluster(Cluster):
     def _prepare(self, folder: Path, names: list[str]) -> None:
         self.slow: dict[str, SlowDisk] = {}
         self.disks: dict[str, SmallDisk] = {}
-        if problem := missing_compiler():
-            self.absent["slow disk"] = problem
-        else:
+        if "slow disk" not in self.absent:
             library = build(folder)
             self.slow = {name: SlowDisk(library, folder / f"{name}.delay") for name in (*names, "store")}
-        if problem := missing_mounts(folder):
-            self.absent["small disk"] = problem
-        else:
+        if "small disk" not in self.absent:
             self.disks = {name: SmallDisk(folder / name, DISK_BYTES) for name in names}
         self._clock = folder / "store.clock"
         self.step_clock(0)
-        if FAKETIME is None:
-            self.absent["clock"] = "libfaketime is not installed (Debian: faketime)"
 
     def step_clock(self, seconds: int) -> None:
         """The store's clock is so far from the machine's, from now on."""
@@ -134,15 +134,6 @@ class FaultyCluster(Cluster):
                 node.thaw()
             if not node.running:
                 node.start()
-
-    def claims(self) -> list[tuple[int, str]]:
-        """Every epoch under which a node says that it led, and as whom, by the nodes' logs."""
-        return [
-            (int(found[1]), found[2])
-            for node in self.nodes.values()
-            for line in node.messages()
-            if (found := CLAIM.search(line))
-        ]
 
     def close(self, show: bool) -> None:
         super().close(show)

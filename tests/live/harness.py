@@ -10,6 +10,7 @@ import asyncio
 import base64
 import contextlib
 import json
+import re
 import secrets
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
@@ -176,6 +177,15 @@ class Cluster:
             names = sorted(store.scan_iter(f"{{{CLUSTER}:{queue}:{shard}}}:*", count=1000))
             return {name.decode(): store.dump(name) or b"" for name in names}
 
+    def claims(self) -> list[tuple[int, str]]:
+        """Every epoch under which a node says that it led, and as whom, by the nodes' logs."""
+        return [
+            (int(found[1]), found[2])
+            for node in self.nodes.values()
+            for line in node.messages()
+            if (found := CLAIM.search(line))
+        ]
+
     def defects(self) -> list[str]:
         """What no node may ever log: a trace, an exception that nobody looked at."""
         lines = [line for node in self.nodes.values() for line in node.log().splitlines()]
@@ -198,6 +208,7 @@ class Cluster:
             proxy.close()
 
 
+CLAIM = re.compile(r"leading under epoch (\d+) as (\S+)")
 Made = TypeVar("Made", bound=Cluster)
 
 # Everything of a shard in one moment: ids with a body, ids with tries, then each index and what is in it.

@@ -1,11 +1,16 @@
 // An authorization server that is not ours: npm's oidc-provider, OpenID-certified. Single-use refresh tokens without grace;
-// a second use revokes the whole grant. Started by the `oidc` fixture with ACCOUNTS and LIFE (seconds) in the environment.
+// a second use revokes the whole grant. Started by the `oidc` fixture with ACCOUNTS and LIFE (seconds) in the environment;
+// AUTH and JWKS say how the client proves itself, TLS_CERT and TLS_KEY (files) make it serve TLS and ask for certificates.
 // Prints one line of JSON when it serves and ends when its standard input closes. The counters and faults (GET /admin/stats,
 // POST /admin/fault) are ours, around the library; they mean the same as in dot_provider.py.
+import { X509Certificate } from 'node:crypto';
 import { once } from 'node:events';
+import { readFileSync } from 'node:fs';
+import https from 'node:https';
 import { Provider, errors } from 'oidc-provider';
 
-const { LIFE = '60', ACCOUNTS = '50', PORT = '0' } = process.env;
+const { LIFE = '60', ACCOUNTS = '50', PORT = '0', AUTH = 'client_secret_basic', JWKS, TLS_CERT, TLS_KEY } = process.env;
+const SCHEME = TLS_CERT ? 'https' : 'http';
 const LIFE_S = Number(LIFE);
 const DAY_S = 86400;
 const CLIENT_ID = 'c0';
@@ -44,10 +49,11 @@ class Store {
   }
 }
 
-const provider = new Provider(`http://127.0.0.1:${PORT}`, {
+const provider = new Provider(`${SCHEME}://127.0.0.1:${PORT}`, {
   adapter: Store,
   clients: [{
-    client_id: CLIENT_ID, client_secret: CLIENT_SECRET, token_endpoint_auth_method: 'client_secret_basic',
+    client_id: CLIENT_ID, client_secret: CLIENT_SECRET, token_endpoint_auth_method: AUTH,
+    ...(JWKS ? { jwks: JSON.parse(JWKS) } : {}),
     grant_types: ['authorization_code', 'refresh_token'], redirect_uris: ['http://127.0.0.1/cb'],
   }],
   scopes: ['openid', 'offline_access', 'mail', 'files'],
@@ -55,7 +61,18 @@ const provider = new Provider(`http://127.0.0.1:${PORT}`, {
   rotateRefreshToken: true,
   issueRefreshToken: async () => true,
   findAccount: (ctx, id) => ({ accountId: id, claims: () => ({ sub: id }) }),
-  features: { devInteractions: { enabled: false } },
+  clientAuthMethods: [AUTH],
+  features: {
+    devInteractions: { enabled: false },
+    mTLS: {
+      enabled: Boolean(TLS_CERT),
+      selfSignedTlsClientAuth: true,
+      getCertificate(ctx) {
+        const { raw } = ctx.socket.getPeerCertificate();
+        return raw && new X509Certificate(raw);
+      },
+    },
+  },
 });
 
 // --- counters, by account and generation
@@ -150,7 +167,11 @@ for (let i = 0; i < Number(ACCOUNTS); i += 1) {
 provider.on('server_error', (ctx, error) => { console.error(error); });
 process.stdin.resume();
 process.stdin.on('end', () => process.exit(0));
-const server = provider.listen(Number(PORT), '127.0.0.1');
+let server;
+if (TLS_CERT) {
+  const tls = { cert: readFileSync(TLS_CERT), key: readFileSync(TLS_KEY), requestCert: true, rejectUnauthorized: false };
+  server = https.createServer(tls, provider.callback()).listen(Number(PORT), '127.0.0.1');
+} else server = provider.listen(Number(PORT), '127.0.0.1');
 await once(server, 'listening');
-const base = `http://127.0.0.1:${server.address().port}`;
+const base = `${SCHEME}://127.0.0.1:${server.address().port}`;
 console.log(JSON.stringify({ base, token_url: `${base}/token`, client_id: CLIENT_ID, client_secret: CLIENT_SECRET, seeds }));

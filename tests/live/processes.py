@@ -149,8 +149,8 @@ class Valkey:
             self.view = int(client.incr(f"{{{CLUSTER}}}:view"))
             client.config_set("requirepass", self.password)
 
-    def client(self) -> redis.Redis:
-        """A client of the store itself, for looking at keys."""
+    def client(self, key: str = "") -> redis.Redis:
+        """A client of the store itself, for looking at keys. ``key``: one of them, for engines of several servers."""
         return redis.Redis(port=self.port, password=self.password)
 
     def freeze(self) -> None:

@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[2]
     [
         "cycle --seconds 2 --connections 2",
         "batches --seconds 1 --batch 10",
+        pytest.param("cycle --durability quorum --seconds 2 --connections 2", marks=pytest.mark.soak),
         pytest.param("burst --connections 10000", marks=pytest.mark.soak),
         pytest.param("memory --tasks 2000", marks=pytest.mark.soak),
         pytest.param("flat --tasks 2000 --beside 1000 --seconds 2", marks=pytest.mark.soak),
@@ -25,6 +26,8 @@ ROOT = Path(__file__).parents[2]
         pytest.param("outage --quick --accounts 1000", marks=pytest.mark.soak),
         pytest.param("disconnect --rounds 10", marks=pytest.mark.soak),
         pytest.param("failover --kills 1 --nodes 1 --stores 1", marks=pytest.mark.soak),
+        pytest.param("shards --seconds 4 --connections 10", marks=pytest.mark.soak),
+        pytest.param("engine_failover --kills 1", marks=pytest.mark.soak),
     ],
 )
 def test_benchmark_runs(command: str) -> None:
@@ -34,7 +37,7 @@ def test_benchmark_runs(command: str) -> None:
         cwd=ROOT, capture_output=True, text=True, timeout=100, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert "limit ≥" in done.stdout or "limit ≤" in done.stdout or name == "cycle", done.stdout
+    assert "limit ≥" in done.stdout or "limit ≤" in done.stdout or name in ("cycle", "shards"), done.stdout
 
 
 def test_an_unknown_peer_is_refused_by_name() -> None:

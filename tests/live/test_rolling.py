@@ -117,6 +117,7 @@ async def test_a_rolling_restart_loses_nothing_and_refuses_nothing(nodes: Cluste
             node.start()
             await asyncio.to_thread(until, node.ready, START_S, what=f"{node.name} serves")
         load.producing = False
+        await asyncio.gather(*running[:3])  # what is under way is put, and a producer that failed says so
         await until_async(lambda: load.put <= set(load.done), 60, what="every task that was put is done")
         for job in running:
             if job.done():

@@ -29,6 +29,7 @@ SLOW_MS = 1500
 PAUSE_S = 4.0  # longer than a refresh may take, shorter than its intent lasts
 TIMEOUT_S = 3.0  # a refresh's; its intent lasts 10 s longer, and a killed node's ends by that time alone
 SHARDS = 16
+ENDED = ("dead", "lost_rotation")
 INTENT = struct.Struct(">II6s6s8sQ")  # what stands before the holder in an intent
 
 
@@ -191,7 +192,7 @@ def unsettled(node: Node, authorities: Mapping[str, Authority]) -> list[str]:
         f"{name}/{account} {row['state']} generation {row['generation']}"
         for name in authorities
         for account, row in listed(node, name).items()
-        if row["generation"] < 2 and row["state"] != "dead"
+        if row["generation"] < 2 and row["state"] not in ENDED
     ]
 
 
@@ -200,7 +201,7 @@ def check_one(nodes: Cluster, authority: Authority, under_way: set[str]) -> None
     name = authority.name
     rows = listed(nodes.alive()[0], name)
     assert len(rows) == authority.accounts
-    dead = {account: row for account, row in rows.items() if row["state"] == "dead"}
+    dead = {account: row for account, row in rows.items() if row["state"] in ENDED}
     again = {key: times for key, times in authority.presented().items() if times > 1}
     stats = authority.server.stats()
     print(
@@ -218,7 +219,7 @@ def check_one(nodes: Cluster, authority: Authority, under_way: set[str]) -> None
     assert dead.keys() <= under_way
     assert {row["error"] for row in dead.values()} <= {"lost_rotation"}
     assert stats["live"] == authority.accounts - len(dead), "those lost are reported, none is hidden"
-    assert dead.keys() == listed(nodes.alive()[0], name, "dead").keys()
+    assert dead.keys() == listed(nodes.alive()[0], name, "lost_rotation").keys()
 
 
 def test_refreshes_outlive_their_leader(
@@ -248,7 +249,7 @@ def pause_the_leader(nodes: Cluster, authorities: Mapping[str, Authority]) -> No
     for name, authority in authorities.items():
         again = {key for key, times in authority.presented().items() if times > 1}
         assert not again, f"{name}: presented again"
-        assert not listed(old, name, "dead")
+        assert not listed(old, name, "lost_rotation")
         assert authority.server.stats()["live"] == authority.accounts
 
 
@@ -273,7 +274,7 @@ def kill_the_leader(nodes: Cluster, authorities: Mapping[str, Authority]) -> Non
     for name, authority in authorities.items():
         check_one(nodes, authority, under_way[name])
     lost = sum(int(node.metric("tidewarden_tokens_lost_rotations_total")) for node in nodes.alive())
-    assert lost == sum(len(listed(new, name, "dead")) for name in authorities), "counted, too"
+    assert lost == sum(len(listed(new, name, "lost_rotation")) for name in authorities), "counted, too"
 
 
 def check_readers(nodes: Cluster, authorities: Mapping[str, Authority]) -> None:
@@ -281,7 +282,7 @@ def check_readers(nodes: Cluster, authorities: Mapping[str, Authority]) -> None:
     for name in authorities:
         for account, row in listed(nodes.alive()[0], name).items():
             found = nodes.alive()[-1].http(f"/v1/tokens/{name}/{account}")
-            if row["state"] == "dead":
+            if row["state"] in ENDED:
                 assert found.status_code == 404, found.text
             else:
                 assert found.status_code == 200, found.text

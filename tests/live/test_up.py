@@ -192,19 +192,18 @@ def test_a_second_up_on_the_folder_is_refused(
 @pytest.mark.parametrize("folder", ["a-file/data", "/proc/nowhere"])
 def test_an_unwritable_folder_is_refused(tmp_path: Path, folder: str) -> None:
     (tmp_path / "a-file").touch()
-    running = Running("--data-dir", str(tmp_path / folder), "--json")
-    assert running.process.wait(30) == 4
-    running.stop(signal.SIGTERM)
-    (line,) = running.lines
+    done = CliRunner().invoke(app, ["up", "--data-dir", str(tmp_path / folder), "--json"])
+    assert done.exit_code == 4
+    (line,) = done.stdout.splitlines()
     assert f"data folder {tmp_path / folder}: cannot be written" in json.loads(line)["problems"][0]
 
 
-def test_a_wrong_binary_stops_the_start(up: Callable[..., Running], data: Path, tmp_path: Path) -> None:
+def test_a_wrong_binary_stops_the_start(data: Path, base_port: int, tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text('[store]\nbinary = "/bin/sleep"\n')
-    running = up("--config", str(tmp_path / "config.toml"))
-    assert running.process.wait(30) == 4
-    running.stop(signal.SIGTERM)
-    assert running.said("store.binary: /bin/sleep is no valkey-server")
+    words = ["--config", str(tmp_path / "config.toml"), "--data-dir", str(data), "--base-port", str(base_port)]
+    done = CliRunner().invoke(app, ["up", *words])
+    assert done.exit_code == 4
+    assert "store.binary: /bin/sleep is no valkey-server" in done.output
     assert processes_in(data) == {}
 
 

@@ -22,8 +22,9 @@ from tidewarden.client import AsyncClient
 from tidewarden.errors import Error, NotHeld, Unreachable
 
 ANSWER_S = 8.0
+PAUSE_S = 0.03  # of a producer after each put
 BACKLOG_MAX = 200  # producers wait for consumers, so that a long run can be drained at its end
-LEASE_MS = 3000
+LEASE_MS, BACKOFF_MS = 3000, 100
 TICK_MS = 500
 JOBS, BEATS, LATEST = "siege-jobs", "siege-beats", "siege-latest"
 SCHEDULES = {"beat": (BEATS, "all"), "latest": (LATEST, "one")}
@@ -46,15 +47,15 @@ class Workload:
     """
     What goes on while faults happen. ``troubles``: what clients met with, by first word.
 
-    ``durability``: of the queue of jobs.
+    ``durability``, ``shards``: of the queue of jobs.
     """
 
     def __init__(
-        self, cluster: Cluster, provider: CountingProvider, seed: int, durability: str = "one", pause_s: float = 0.03
+        self, cluster: Cluster, provider: CountingProvider, seed: int, durability: str = "one", shards: int = 1
     ) -> None:
         self.cluster = cluster
         self.provider = provider
-        self.durability = durability
+        self.durability, self.shards = durability, shards
         self.history = History()
         self.dice = random.Random(seed)
         self.troubles: Counter[str] = Counter()
@@ -63,7 +64,6 @@ class Workload:
         self.delivered = 0
         self._seen: set[str] = set()
         self.generation: defaultdict[str, int] = defaultdict(int)
-        self._pause_s = pause_s
         self._numbers = itertools.count()
 
     def jobs(self) -> list[Coroutine[Any, Any, None]]:
@@ -82,6 +82,8 @@ class Workload:
             # Of a take whose answer was lost, nobody knows: such leases end by their time.
             node.say("Q.CONFIG", queue, "SET", "lease_ms", LEASE_MS)
         node.say("Q.CONFIG", JOBS, "SET", "durability", self.durability)
+        if self.shards > 1:
+            node.say("Q.CONFIG", JOBS, "SET", "shards", self.shards)
         for name, (queue, catchup) in SCHEDULES.items():
             node.say("S.PUT", name, "EVERY", TICK_MS, "CATCHUP", catchup, queue, "tick")
         for account, token in self.provider.seeds.items():
@@ -168,16 +170,16 @@ class Workload:
             task_id, options = again[0]
             put = self.history.begin("put", node.name, JOBS, task_id)
             try:
-                await self.ask(put, client, "Q.PUT", JOBS, task_id, "ID", task_id, *options)
+                await self.ask(put, client, "Q.PUT", JOBS, task_id, "ID", task_id, "BACKOFF", BACKOFF_MS, *options)
             except TROUBLE:
                 if self.dice.random() < 0.3:
                     again.clear()
                 raise
             again.clear()
             self.put_ok += 1
-            await asyncio.sleep(self._pause_s)
+            await asyncio.sleep(PAUSE_S)
             while self.producing and self.put_ok - len(self._seen) > BACKLOG_MAX:
-                await asyncio.sleep(self._pause_s)
+                await asyncio.sleep(PAUSE_S)
             return self.producing
 
         await self.forever(node, turn)
@@ -193,9 +195,12 @@ class Workload:
             async with asyncio.timeout(ANSWER_S):
                 rows = await client.execute_command("Q.TAKE", "COUNT", 5, "WAIT", 2000, "FROM", BEATS, LATEST, JOBS)
             asked.ok()
+            again = {row[1] for row in rows if row[1] in self._seen}
             for row in rows:
                 self.granted(asked, row[1], row[2], row[0])
             for queue, task_id, lease, *_ in rows:
+                if task_id in again and self.dice.random() < 0.5:
+                    await asyncio.sleep(self.dice.random())  # so that its former holder speaks while it is held
                 await self.handle(client, who, queue, task_id, lease)
 
         await self.forever(node, turn)
@@ -209,7 +214,7 @@ class Workload:
             await self.ask(asked, client, f"Q.{verb.upper()}", queue, task_id, lease, *options)
 
         if how < 0.02:  # gone for longer than its lease, and back as if nothing had happened
-            await asyncio.sleep(LEASE_MS / 1000 + self.dice.random())
+            await asyncio.sleep(LEASE_MS / 1000 + BACKOFF_MS / 1000 + self.dice.random())
         elif how < 0.06:
             return await use("release")
         elif how < 0.10:
@@ -294,9 +299,10 @@ class Workload:
         """The epoch in the store, asked of the store itself."""
 
         def look() -> int:
-            with self.cluster.valkey.client() as store:
+            key = f"{{{CLUSTER}}}:fence"
+            with self.cluster.valkey.client(key) as store:
                 store.connection_pool.connection_kwargs.update(socket_timeout=2)
-                return int(store.hget(f"{{{CLUSTER}}}:fence", "epoch") or 0)
+                return int(store.hget(key, "epoch") or 0)
 
         while True:
             seen = self.history.begin("fence", "store", "", "epoch")

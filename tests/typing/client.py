@@ -19,6 +19,7 @@ from tidewarden.client import (
     Token,
     Worker,
 )
+from tidewarden.errors import Error
 
 with Client(["redis://a", "redis://b"]) as client:
     queue = client.queue("mails")
@@ -59,6 +60,7 @@ with Client(["redis://a", "redis://b"]) as client:
         assert_type(lock.fence, int)
     assert_type(client.lock("report").acquire(5), bool)
     assert_type(client.token("shop/42", min_ttl_ms=5), Token)
+    assert_type(client.tokens(["shop/42"], wait_ms=5), dict[str, Token | Error])
 
 
 async def asynchronous() -> None:

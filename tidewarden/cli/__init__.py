@@ -13,7 +13,7 @@ if sys.argv[1:2] == ["node"]:
 
 import typer
 
-from . import cluster, doctor, lock, node, queue, sandbox, schedule, status, token, version, worker
+from . import cluster, doctor, lock, node, queue, sandbox, schedule, status, token, vault, version, worker
 from .connection import EXIT_CODES
 
 app = typer.Typer(
@@ -45,6 +45,7 @@ app.command("doctor")(doctor.doctor)
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(queue.app, name="queue")
 app.add_typer(token.app, name="token")
+app.add_typer(vault.app, name="vault")
 app.add_typer(schedule.app, name="schedule")
 app.add_typer(lock.app, name="lock")
 app.command("worker")(worker.worker)

@@ -142,6 +142,7 @@ def _tokens(snapshot: Snapshot) -> list[Text | Table]:
     counts = {
         state: sum(int(provider.get(state, 0)) for provider in snapshot.tokens.values()) for state in TOKEN_STATES
     }
+    counts["dead"] += sum(int(provider.get("lost_rotation", 0)) for provider in snapshot.tokens.values())
     total = sum(int(provider.get("total", 0)) for provider in snapshot.tokens.values())
     line = Text("tokens", style="bold")
     line.append(f"  {total:,}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Annotated, Any
 
@@ -14,9 +14,12 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
+from tidewarden.presets import PRESETS
+
 from .account_file import NotAccounts, Row, rows
 from .connection import DATA_DIR, NOTHING, REFUSED, USAGE, AsJson, DataDir, NodeLine, Url, connected, stop
 from .output import moment, print_json, print_map, print_table
+from .sealed import KeyFile, PassphraseEnv, export, import_sealed
 
 app = typer.Typer(help="Import accounts, and get, list and mend their tokens.", no_args_is_help=True)
 Account = Annotated[str, typer.Argument(metavar="PROVIDER/ACCOUNT", help="The account, as sandbox/user-000001.")]
@@ -37,7 +40,12 @@ def import_(
     file: Annotated[
         str, typer.Argument(metavar="FILE", help="CSV or TSV with a header, or JSONL; - is standard input.")
     ],
-    provider: Annotated[str, typer.Option("--provider", metavar="NAME", help="The provider, as in [providers.NAME].")],
+    provider: Annotated[
+        str,
+        typer.Option("--provider", metavar="NAME", help="The provider, as in [providers.NAME]; not for a sealed file."),
+    ] = "",
+    key_file: KeyFile = "",
+    passphrase_env: PassphraseEnv = "",
     url: Url = "",
     data_dir: DataDir = Path(DATA_DIR),
     as_json: AsJson = False,
@@ -55,7 +63,14 @@ def import_(
     curl -s 'http://127.0.0.1:7490/seed?n=1000' | tidewarden token import - --provider sandbox
 
     tidewarden token import accounts.csv --provider google
+
+    tidewarden token import accounts.sealed --key-file transfer.key
     """
+    if key_file or passphrase_env:
+        import_sealed(file, key_file, passphrase_env, lambda: connected(url, data_dir), as_json)
+        return
+    if not provider:
+        raise stop("--provider is missing: whose accounts are these? (A sealed file needs --key-file instead.)", USAGE)
     tally = Tally()
     with ExitStack() as stack:
         try:
@@ -83,6 +98,9 @@ def import_(
         typer.echo(f"{tally.stored:,} accounts stored, {tally.bad:,} bad lines")
     if tally.bad:
         raise typer.Exit(REFUSED)
+
+
+app.command("export")(export)
 
 
 @app.command("get")
@@ -140,8 +158,10 @@ def list_(
     if as_json:
         print_json({"accounts": found, "after": after})
         return
-    columns = ("account", "state", "generation", "expires_at_ms", "due_ms", "tries", "error")
-    headings = ("account", "state", "generation", "expires", "next refresh", "tries", "error")
+    for entry in found:
+        entry["why"] = entry.get("message") or entry.get("error")
+    columns = ("account", "state", "since_ms", "generation", "expires_at_ms", "next_ms", "tries", "why")
+    headings = ("account", "state", "since", "generation", "expires", "next refresh", "tries", "why")
     print_table(headings, [[_when(name, entry.get(name)) for name in columns] for entry in found])
     if after:
         typer.echo(f"more: --after {after}")
@@ -192,6 +212,21 @@ def stats(url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = F
         print_json(answer)
     else:
         print_map(answer)
+
+
+@app.command("presets")
+def presets(as_json: AsJson = False) -> None:
+    """
+    List the providers that are known, for ``preset`` in [providers.NAME], with the source of what is said of each.
+
+    Example: tidewarden token presets --json
+    """
+    found = [one for _, one in sorted(PRESETS.items())]
+    if as_json:
+        print_json([asdict(one) | {"settings": dict(one.settings)} for one in found])
+        return
+    rows = [[one.name, one.settings["rotation"], ", ".join(one.unconfirmed), one.note] for one in found]
+    print_table(("preset", "rotation", "not confirmed", "note"), rows)
 
 
 def _batches(found: Iterator[Row]) -> Iterator[tuple[list[Row], int]]:

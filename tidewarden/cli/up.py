@@ -44,7 +44,8 @@ def up(
         typer.Option(
             "--store-url",
             metavar="embedded|URL",
-            help="A Valkey or Redis of your own (redis:// rediss:// unix:// redis+sentinel://) instead of one that is started here.",
+            help="A Valkey or Redis of your own (redis:// rediss:// unix:// redis+sentinel:// redis+cluster://)"
+            " instead of one that is started here.",
             show_default=False,
         ),
     ] = None,

@@ -147,6 +147,7 @@ class Client:
         return [Task(self, task) for task in found]
 
     token = blocking(AsyncClient.token)
+    tokens = blocking(AsyncClient.tokens)
     queues = blocking(AsyncClient.queues)
     topics = blocking(AsyncClient.topics)
     link = blocking(AsyncClient.link)

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from tidewarden.clock import Clock, SystemClock
-from tidewarden.errors import BadArg, Error
+from tidewarden.errors import BadArg, Error, from_wire
 
 from .address import addresses
 from .connection import Arg, Replies
@@ -183,8 +183,20 @@ class AsyncClient:
         """
         command = ("T.GET", account, "MINTTL", min_ttl_ms, "WAIT", wait_ms)
         row, _ = only(await self.wait([command], wait_ms))
-        access_token, token_type, expires_at_ms, generation, state = plain(row)[:5]
-        return Token(access_token, token_type, expires_at_ms, generation, state)
+        return Token(*plain(row)[:5])
+
+    async def tokens(
+        self, accounts: Sequence[str], *, min_ttl_ms: int = 0, wait_ms: int = 0
+    ) -> dict[str, Token | Error]:
+        """
+        The access tokens of many accounts, read together: for each its token, or the error that :meth:`token` would raise.
+
+        Raises: BadArg: none, or more than a node takes at once (``limits.batch_max``); NoAuth, Unreachable.
+        """
+        command: tuple[Arg, ...] = ("T.MGET", "MINTTL", min_ttl_ms, "WAIT", wait_ms, *accounts)
+        rows, _ = only(await self.wait([command], wait_ms))
+        found = [Token(*row[:5]) if isinstance(row, list) else from_wire(row) for row in plain(rows)]
+        return dict(zip(accounts, found, strict=True))
 
     async def queues(self) -> list[str]:
         """The names of all queues."""

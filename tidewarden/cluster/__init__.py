@@ -4,7 +4,8 @@ from tidewarden.cluster.backup import Backups
 from tidewarden.cluster.nodes import Nodes, Registration
 from tidewarden.cluster.onlooker import Onlooker
 from tidewarden.cluster.reaper import Reaper
+from tidewarden.cluster.shard_clocks import ShardClocks
 from tidewarden.cluster.store_clock import StoreClock
 from tidewarden.cluster.term import Term
 
-__all__ = ["Backups", "Nodes", "Onlooker", "Reaper", "Registration", "StoreClock", "Term"]
+__all__ = ["Backups", "Nodes", "Onlooker", "Reaper", "Registration", "ShardClocks", "StoreClock", "Term"]

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from tidewarden.clock import Clock, sleep
 from tidewarden.errors import Error, Stale, StoreDown
-from tidewarden.store import Link, Scripts
+from tidewarden.store import Scripts
 from tidewarden.store.refusals import Refused
+from tidewarden.store.route import Route
 
 log = logging.getLogger("tidewarden.cluster")
 
@@ -53,7 +54,7 @@ class Nodes:
     """
 
     def __init__(
-        self, cluster: str, node: str, link: Link, scripts: Scripts, clock: Clock, on_holder: Callable[[str], None]
+        self, cluster: str, node: str, link: Route, scripts: Scripts, clock: Clock, on_holder: Callable[[str], None]
     ) -> None:
         self._key = f"{{{cluster}}}:nodes"
         self._node = node

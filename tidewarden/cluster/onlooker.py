@@ -15,7 +15,7 @@ from tidewarden.config import Cluster, Config
 from tidewarden.errors import Error
 from tidewarden.raft import Raft, folder
 from tidewarden.raft.decide import Role, Seen, raft_address
-from tidewarden.store import Link
+from tidewarden.store.route import Route
 
 log = logging.getLogger("tidewarden.cluster")
 
@@ -28,7 +28,7 @@ class Onlooker(Raft):
     """
 
     def __init__(
-        self, config: Config, secret: str, clock: Clock, on_change: Callable[[], None], nodes: Nodes, link: Link
+        self, config: Config, secret: str, clock: Clock, on_change: Callable[[], None], nodes: Nodes, link: Route
     ) -> None:
         alone = dataclasses.replace(config, cluster=dataclasses.replace(config.cluster, members=Cluster().members))
         super().__init__(alone, secret, clock, on_change)

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from tidewarden.clock import Clock, sleep
 from tidewarden.errors import Error, StoreDown
 from tidewarden.queue.lease_clock import LeaseClock
-from tidewarden.store import Link, Scripts
+from tidewarden.store import Scripts
+from tidewarden.store.route import Route
 
 log = logging.getLogger("tidewarden.cluster")
 
@@ -26,7 +27,7 @@ class StoreClock:
     def __init__(
         self,
         cluster: str,
-        link: Link,
+        link: Route,
         scripts: Scripts,
         clock: Clock,
         lease_clock: LeaseClock,

@@ -16,7 +16,8 @@ from typing import Any
 from tidewarden.clock import Clock, sleep
 from tidewarden.errors import Error, NoLeader, Stale, StoreDown, Timeout
 from tidewarden.raft import Raft
-from tidewarden.store import Link, Scripts
+from tidewarden.store import Scripts
+from tidewarden.store.route import Route
 
 log = logging.getLogger("tidewarden.cluster")
 
@@ -43,7 +44,7 @@ class Term:
         self,
         cluster: str,
         raft: Raft,
-        link: Link,
+        link: Route,
         scripts: Scripts,
         clock: Clock,
         holder: Callable[[], str],

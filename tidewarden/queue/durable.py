@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from tidewarden.errors import NoQuorum
-from tidewarden.store.commit import Commit, Ground, Impossible
+from tidewarden.store.commit import Impossible
+from tidewarden.store.commits import AnyCommit
 from tidewarden.store.receiver import Receiver
 
 # Of these nobody reads a promise: they show what the primary has, or are done again until they have had their effect.
@@ -45,11 +46,12 @@ class Landing(Receiver, Protocol):
 class Held:
     """Between a script's reply and ``landing``; then between the group commit and the answers."""
 
-    __slots__ = ("_answers", "_commit", "_ground", "_landing", "done", "set_exception")
+    __slots__ = ("_answers", "_commit", "_ground", "_landing", "done", "sent_by", "set_exception")
 
-    def __init__(self, commit: Commit, landing: Landing) -> None:
-        self._commit = commit
-        self._ground: Ground = commit.ground()
+    def __init__(self, commit: AnyCommit, landing: Landing) -> None:
+        self._commit: Any = commit
+        self._ground = commit.ground()
+        self.sent_by = self._ground.sent_by
         self._landing = landing
         self._answers: Any = None
         self.done = landing.done
@@ -74,8 +76,8 @@ class Holding:
     __slots__ = ("commit", "system")
 
     def __init__(self) -> None:
-        self.commit: Commit | Impossible | None = None
-        self.system: Commit | Impossible | None = None
+        self.commit: AnyCommit | Impossible | None = None
+        self.system: AnyCommit | Impossible | None = None
 
     def through(self, name: str, landing: Landing) -> Receiver:
         """

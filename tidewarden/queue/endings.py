@@ -7,6 +7,7 @@ from typing import Any
 
 from tidewarden.errors import Full, NoQuorum, Stale, StoreDown
 from tidewarden.queue.check import Check
+from tidewarden.queue.placing import split_prefix
 from tidewarden.queue.task import check_id, check_name, check_range
 from tidewarden.store.receiver import unread
 
@@ -119,6 +120,20 @@ class Endings(Check):
                 shards[int(index)].told(max(0, int(what)))
         if what != "ready":
             self.on_next(queue, int(index), max(0, int(what)))
+
+    def look_again(self, prefix: str) -> None:
+        """Messages of one shard may have been missed."""
+        _, queue, index = split_prefix(prefix)
+        shards = self._shards.get(queue, [])
+        if index >= len(shards):
+            return
+        if shards[index].parked:
+            shards[index].wake()
+        for place in self._awaited:
+            if place[0] == queue:
+                self._nudge(place)
+        self._room(queue, index)
+        self.on_next(queue, index, 0)
 
     def wake_all(self) -> None:
         """Messages may have been missed: every waiting take is tried again, every other wait asks again."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from tidewarden.errors import Error, StoreDown
@@ -29,12 +29,6 @@ class Graces(Room):
         self._sessions_key = f"{{{self.cluster}}}:session"
         self._graces = 0
         self.sessions_ended = 0
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
 
     def _session_script(self, name: str, *args: Arg, more_keys: Sequence[str] = ()) -> asyncio.Future[Any]:
         return self._scripts.run(

@@ -3,26 +3,36 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from typing import Any
 
 import msgspec
 
 from tidewarden.errors import Full
 from tidewarden.queue.settings import QueueSettings
-from tidewarden.store import Link, Scripts
-from tidewarden.store.link import Arg
+from tidewarden.store import Scripts
+from tidewarden.store.route import Arg, Route
 
 
 class Names:
     """One hash for the queues (name → settings, JSON), one for the topics (name → names of queues)."""
 
-    def __init__(self, cluster: str, link: Link, scripts: Scripts) -> None:
+    def __init__(self, cluster: str, link: Route, scripts: Scripts) -> None:
         self.cluster = cluster
         self.holder = "-"
         self._link = link
         self._scripts = scripts
+        self._loop = asyncio.get_running_loop()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._registry_key = f"{{{cluster}}}:queues"
         self._topics_key = f"{{{cluster}}}:topics"
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Let it run beside everything else."""
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
     def _by_name(self, script: str, *args: Arg) -> asyncio.Future[Any]:
         """Run a script on the cluster's names of queues and topics."""
@@ -40,3 +50,11 @@ class Names:
             found = f"there is no queue {queue}, and the cluster has {int(raw):,} already, of at most {most:,}"
             raise Full(f"{found}; use one that is there, or raise limits.queues_max on every node")
         return what, raw
+
+    def time(self) -> asyncio.Future[list[bytes]]:
+        """The store's clock: whole seconds since 1970, and microseconds. Raises (in the future): StoreDown."""
+        return self._link.call("TIME")
+
+    async def names(self) -> list[str]:
+        """Every queue, sorted; the system's own begin with ``_``."""
+        return sorted(name.decode() for name in await self._link.call("HKEYS", self._registry_key))

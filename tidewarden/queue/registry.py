@@ -20,10 +20,10 @@ from tidewarden.queue.recut import Recut, recut_of
 from tidewarden.queue.settings import QueueSettings, settings_of_new
 from tidewarden.queue.shard import Shard
 from tidewarden.queue.task import check_name
-from tidewarden.store import Link, Scripts
+from tidewarden.store import Scripts
 from tidewarden.store.commits import SYSTEM, Commits
-from tidewarden.store.link import Arg
-from tidewarden.store.memory import StoreMemory
+from tidewarden.store.memory import PrimariesMemory, StoreMemory
+from tidewarden.store.route import Arg, Route
 
 log = logging.getLogger("tidewarden.queue")
 
@@ -33,8 +33,8 @@ CUT_S = 1.0  # whoever cuts a queue anew is through within so long, or has died 
 CUT_ASK_S = 0.02
 
 
-def _no_next(_queue: str, _shard: int, _delay_ms: int) -> None:
-    """Nobody wants to know what happens next."""
+def _nobody(*_: object) -> None:
+    """Nobody wants to know."""
 
 
 class Registry(Names):
@@ -42,29 +42,36 @@ class Registry(Names):
     Queue names, settings and shards of one cluster, as one node sees them.
 
     ``holder`` (``node.boot``) must be set before the first take. ``views``: whether the store counts views (an embedded one does).
-    ``on_next(queue, shard, delay_ms)`` hears when something happens next in a shard. ``commits``: none for an embedded store.
+    ``on_next(queue, shard, delay_ms)`` hears when something happens next in a shard, ``on_shard(prefix)`` of each that becomes known.
+    ``commits``: none for an embedded store.
     """
 
     def __init__(
-        self, config: Config, link: Link, scripts: Scripts, clock: Clock, *, views: bool, commits: Commits | None = None
+        self,
+        config: Config,
+        link: Route,
+        scripts: Scripts,
+        clock: Clock,
+        *,
+        views: bool,
+        commits: Commits | None = None,
     ) -> None:
         super().__init__(config.cluster.name, link, scripts)
         self._config = config
         self.commits = commits or Commits(config.store, "", clock, lambda same: same, embedded=True)
         self._clock = clock
         self._view_keys = (f"{{{self.cluster}}}:view",) if views else ()
-        self._loop = asyncio.get_running_loop()
         self._settings: dict[str, QueueSettings] = {}
         self._shards: dict[str, list[Shard]] = {}
         self._plain: dict[bytes, Shard] = {}  # of users' queues with one shard, by the name as it comes
         self._topics: dict[str, tuple[str, ...]] = {}
         self.lease_clock = LeaseClock(clock)
-        self.store_memory = StoreMemory()
+        self.store_memory = PrimariesMemory() if link.clustered else StoreMemory()
         self._strategies = load_strategies(config.queues.strategies)
         self._choosers: dict[str, Chooser] = {}
         self._recuts: dict[str, asyncio.Task[None]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
-        self.on_next: Callable[[str, int, int], None] = _no_next
+        self.on_next: Callable[[str, int, int], None] = _nobody
+        self.on_shard: Callable[[str], None] = _nobody
 
     async def _open(self, queue: str) -> list[Shard]:
         """
@@ -99,7 +106,8 @@ class Registry(Names):
                 lambda: self.holder,
                 self._next,
                 layout=settings.layout,
-                lease_clock=self.lease_clock,
+                # On a cluster shards lie on servers with clocks of their own.
+                lease_clock=LeaseClock(self._clock) if self._link.clustered else self.lease_clock,
                 store_memory=self.store_memory,
                 on_recut=self._recut,
                 on_lost=self._lost_take,
@@ -114,6 +122,8 @@ class Registry(Names):
         former = self._shards.get(queue)
         if former is not shards:
             self._shards[queue] = shards
+            for shard in shards:
+                self.on_shard(shard.keys[0])
             for old in former or ():
                 old.retire()
         if former is not shards or self._settings[queue].strategy != settings.strategy:
@@ -134,9 +144,7 @@ class Registry(Names):
         queue = shard.queue
         task = self._recuts.get(queue)
         if task is None:
-            task = self._recuts[queue] = self._loop.create_task(self._read_cut(queue, layout))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            task = self._recuts[queue] = self._spawn(self._read_cut(queue, layout))
             task.add_done_callback(lambda _: self._recuts.pop(queue))
 
         async def place() -> Callable[[str], Shard]:
@@ -175,9 +183,7 @@ class Registry(Names):
 
     def forget(self, queue: str) -> None:
         """A queue was made, or its settings changed: read them anew, and look at every shard."""
-        task = self._loop.create_task(self._reload(queue))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._spawn(self._reload(queue))
 
     async def recall(self) -> None:
         """
@@ -188,7 +194,10 @@ class Registry(Names):
         stored = dict(zip(raw[::2], raw[1::2], strict=True))
         for queue in list(self._settings):
             if found := stored.get(queue.encode()):
-                self._build(queue, msgspec.json.decode(found, type=QueueSettings))
+                shards = self._build(queue, settings := msgspec.json.decode(found, type=QueueSettings))
+                if self._link.clustered and settings != QueueSettings(shards=settings.shards):
+                    # Another server than that of the names may have lost what a shard's own record says.
+                    await asyncio.gather(*(shard.run("queue.configure", settings.shard_fields()) for shard in shards))
         for queue in list(self._settings):
             if queue.encode() not in stored:
                 with contextlib.suppress(NotFound):  # a topic has its name now
@@ -217,6 +226,10 @@ class Registry(Names):
         self._build(queue, settings)
         return raw, settings
 
+    def shards_known(self) -> list[Shard]:
+        """The shards of all queues that this process has met."""
+        return [shard for shards in self._shards.values() for shard in shards]
+
     async def _reload(self, queue: str) -> None:
         try:
             raw = await self._link.call("HGET", self._registry_key, queue)
@@ -229,10 +242,6 @@ class Registry(Names):
         if raw is not None:
             for shard in self._build(queue, msgspec.json.decode(raw, type=QueueSettings)):
                 self._next(shard, 0)
-
-    def time(self) -> asyncio.Future[list[bytes]]:
-        """The store's clock: whole seconds since 1970, and microseconds. Raises (in the future): StoreDown."""
-        return self._link.call("TIME")
 
     def shard_of(self, queue: str, task_id: str) -> int:
         """The shard that an id lies in: the one it carries, else ``crc32(id) % S`` (:mod:`tidewarden.queue.placing`)."""
@@ -261,7 +270,7 @@ class Registry(Names):
         return self._loop.create_task(later())
 
     async def script_on(
-        self, link: Link, name: str, queue: str, shard: int, args: Sequence[Arg]
+        self, link: Route, name: str, queue: str, shard: int, args: Sequence[Arg]
     ) -> tuple[int, int, Any]:
         """
         Run a script of one shard on another connection.
@@ -269,10 +278,10 @@ class Registry(Names):
         Returns: the store's clock (ms), when anything happens next (ms, -1: nothing), the script's items.
         Raises: what :meth:`script` raises.
         """
-        self.store_memory.check(name)
         await self._open(queue)
         for last in (False, True):
             target = self._shard_at(queue, shard)
+            self.store_memory.check(name, target.keys[0])
             try:
                 answer = await self._scripts.run(link, name, target.keys, (target.stamped(0), self.holder, *args))
             except Error as error:
@@ -304,10 +313,6 @@ class Registry(Names):
         if index >= len(shards):
             raise NotFound(f"{queue} has no shard {index}; it has {len(shards)}")
         return shards[index]
-
-    async def names(self) -> list[str]:
-        """Every queue, sorted; the system's own begin with ``_``."""
-        return sorted(name.decode() for name in await self._link.call("HKEYS", self._registry_key))
 
     async def settings(self, queue: str) -> dict[str, Any]:
         """The queue's settings."""

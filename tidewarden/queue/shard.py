@@ -12,9 +12,10 @@ from tidewarden.queue.durable import Holding
 from tidewarden.queue.lease_clock import LeaseClock
 from tidewarden.queue.placing import split_prefix
 from tidewarden.queue.recut import Recut, recut_of, repeat
-from tidewarden.store import Link, Scripts
-from tidewarden.store.link import Arg, Receiver, refuse
+from tidewarden.store import Scripts
 from tidewarden.store.memory import StoreMemory
+from tidewarden.store.receiver import Receiver, refuse
+from tidewarden.store.route import Arg, Route
 
 ITEMS_MAX = 500  # of one verb in one script call
 BYTES_MAX = 4_000_000  # likewise, so that a call keeps neither the store nor the other items waiting for long
@@ -36,7 +37,7 @@ class Shard:
 
     def __init__(
         self,
-        link: Link,
+        link: Route,
         scripts: Scripts,
         keys: tuple[str, ...],
         holder: Callable[[], str],
@@ -50,7 +51,7 @@ class Shard:
     ) -> None:
         self.keys = keys
         self._stamp = f"/{layout}" if layout else ""
-        self._lease_clock = lease_clock
+        self.lease_clock = lease_clock
         self._store_memory = store_memory or StoreMemory()
         self._on_recut = on_recut
         self._on_lost = on_lost
@@ -67,6 +68,7 @@ class Shard:
         self._flying = 0  # calls of batches under way
         self.parked: dict[Parked, None] = {}
         self.wakes = 0
+        self.dry = False  # the latest take here had nothing, and nothing has become ready since that we would know of
         self.now_ms = 0  # the store's clock at the latest answer
         self._serving = False
         self._retired = False
@@ -182,7 +184,7 @@ class Shard:
     def _call(self, name: str, args: Sequence[Arg], landing: Flight | Lone, now_ms: int = 0) -> None:
         receiver: Receiver = landing
         try:
-            self._store_memory.check(name)
+            self._store_memory.check(name, self.keys[0])
             receiver = self.holding.through(name, landing)
             self._scripts.send(self._link, name, self.keys, (self.stamped(now_ms), self._holder(), *args), receiver)
         except UnicodeEncodeError as error:
@@ -194,8 +196,8 @@ class Shard:
 
     def stamped(self, now_ms: int) -> Arg:
         """The first argument of every script: the time (0: the store's), the leases' clock, and which cut of the queue this is."""
-        if now_ms == 0 and self._lease_clock is not None:
-            return self._lease_clock.stamp(self._stamp)
+        if now_ms == 0 and self.lease_clock is not None:
+            return self.lease_clock.stamp(self._stamp)
         return f"{now_ms}{self._stamp}" if self._stamp else now_ms
 
     def repeat(self, name: str, item: Sequence[Arg], receiver: Receiver) -> None:
@@ -286,6 +288,7 @@ class Shard:
     def wake(self) -> None:
         """Tasks may be ready here: try the waiting takes, oldest first."""
         self.wakes += 1
+        self.dry = False
         if self.parked and not self._serving:
             self._serve()
 

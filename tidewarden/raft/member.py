@@ -178,6 +178,10 @@ class Raft:
             return {name: decide.Seen(address, votes=True, met=False) for name, address in self._seeds.items()}
         return {name: decide.Seen(seat.address, seat.votes, bool(seat.mark)) for name, seat in found.seats.items()}
 
+    def base_addresses(self) -> dict[str, str]:
+        """Every member's ``host:base_port`` by name."""
+        return {name: decide.base_address(seat.address) for name, seat in self.seats().items()}
+
     def estranged(self) -> str:
         """Why this node is no member of its cluster any more, or not yet, for people; "" when it is one."""
         sight = self._sight()

@@ -222,9 +222,7 @@ class Connection(Flow):
             word = requests[0][0]
             command = self._commands.get(word) or self._commands.get(word.upper())
             if self._begun_count and (
-                self._held_up
-                or command is not self._command
-                or self._begun_count >= (TOGETHER_MAX if command is None else command.together)
+                self._held_up or command is not self._command or self._begun_count >= self._together(command)
             ):
                 break
             if turn <= 0:
@@ -247,6 +245,12 @@ class Connection(Flow):
             self._read(True)
         if self._out:
             self.flush()
+
+    def _together(self, command: Command | None) -> int:
+        """How many requests of this verb may be under way at a time."""
+        if command is None:
+            return TOGETHER_MAX
+        return command.together if self._short else min(command.together, command.together_long)
 
     def _begin(self, command: Command | None, request: Request) -> None:
         try:

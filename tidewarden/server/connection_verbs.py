@@ -262,7 +262,6 @@ COMMANDS = (
 )
 
 LATER = (
-    unsupported("T.MGET", "a token verb"),
     *(unsupported(name, "a schedule verb") for name in ("S.PAUSE", "S.RESUME")),
     unsupported("R.SWITCHOVER", "a cluster verb"),
 )  # fmt: skip

@@ -24,7 +24,7 @@ Demands = Callable[[Request], Iterable[Demand]]
 
 STEER = ("admin",)
 LOOK_INTO = ("take", "admin")  # whoever takes a task reads it anyway
-READ, WRITE = ("token:read",), ("token:write",)
+READ, WRITE, EXPORT = ("token:read",), ("token:write",), ("token:export",)
 
 
 def name_of(argument: bytes) -> str:
@@ -109,7 +109,10 @@ DEMANDS: dict[str, Demands] = {
     "Q.LIST": nothing,
     **dict.fromkeys(("T.GET", "T.MGET"), every(*READ)),
     **dict.fromkeys(("T.LIST", "T.STATS"), every(*READ, *WRITE)),
-    **dict.fromkeys(("T.PUT", "T.REFRESH", "T.DELETE"), every(*WRITE)),
+    **dict.fromkeys(("T.PUT", "T.REFRESH", "T.DELETE", "T.IMPORT"), every(*WRITE)),
+    "T.EXPORT": every(*EXPORT),
+    "V.STATUS": every(*READ, *WRITE, *STEER),
+    "V.ROTATE": every(*STEER),
     **dict.fromkeys(("L.ACQUIRE", "L.RENEW", "L.RELEASE", "L.PEEK"), on(("lock",), 1)),
     "L.LIST": nothing,
     "S.PUT": _schedule,
@@ -123,7 +126,9 @@ ROUTES: dict[tuple[str, str], str] = {
     ("GET", "/metrics"): "Q.LIST",
     ("GET", "/v1/status"): "R.STATUS",
     ("GET", "/v1/tokens"): "T.LIST",
+    ("GET", "/v1/events"): "T.LIST",
     ("GET", "/v1/tokens/{provider}/{account}"): "T.GET",
+    ("POST", "/v1/tokens:read"): "T.MGET",
     ("PUT", "/v1/tokens/{provider}/{account}"): "T.PUT",
     ("DELETE", "/v1/tokens/{provider}/{account}"): "T.DELETE",
     ("POST", "/v1/tokens/{provider}/{account}/refresh"): "T.REFRESH",

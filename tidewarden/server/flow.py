@@ -24,6 +24,7 @@ log = logging.getLogger("tidewarden.server")
 
 PIPELINE_MAX = 1000  # requests read ahead; past it, or past AHEAD_BYTES, the peer's next bytes stay in its socket
 AHEAD_BYTES = 16 << 20
+SHORT_BYTES = 4096  # of a reply in the mean
 OUTPUT_BYTES = 1 << 20  # unread replies past which nothing more is read or begun for the peer
 OUTPUT_BYTES_MAX = 64 << 20  # unread replies past which it is cut off
 TURNED_AWAY_S = 1.0  # how long one for whom there is no room may take to read that, and to hang up
@@ -35,8 +36,8 @@ class Flow(asyncio.Protocol):
     """The bytes of one peer. A subclass says what to do with its requests (``_pump``) and errors (``refuse``)."""
 
     __slots__ = (
-        "_ahead", "_closing", "_flush_due", "_held_up", "_out", "_paused", "_reading", "_requests", "_stall", "_stay", "_transport",
-        "peer", "server",
+        "_ahead", "_closing", "_flush_due", "_held_up", "_out", "_paused", "_reading", "_requests", "_short", "_stall", "_stay",
+        "_transport", "peer", "server",
     )  # fmt: skip
 
     _transport: asyncio.Transport
@@ -47,6 +48,7 @@ class Flow(asyncio.Protocol):
         self._requests: deque[Request] = deque()
         self._ahead = 0  # bytes read since there were none
         self._out: list[bytes] = []
+        self._short = False  # the last replies were
         self._flush_due = False
         self._held_up = False  # a request waits
         self._paused = False  # the peer does not read
@@ -126,7 +128,9 @@ class Flow(asyncio.Protocol):
         if self._transport.is_closing():
             out.clear()
             return
-        self._transport.write(out[0] if len(out) == 1 else b"".join(out))
+        data = out[0] if len(out) == 1 else b"".join(out)
+        self._short = len(data) <= SHORT_BYTES * len(out)
+        self._transport.write(data)
         out.clear()
         if self._paused and self._transport.get_write_buffer_size() > OUTPUT_BYTES_MAX:
             log.warning("peer cut off: it does not read its replies", extra={"peer": self.peer.address})

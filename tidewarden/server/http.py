@@ -3,7 +3,7 @@ The HTTP door: health for load balancers, metrics, status and the token routes.
 
 ``/health/*`` and ``/leader`` are open to everybody who can reach the port; the rest wants
 ``Authorization: Bearer user:secret`` (or ``Bearer secret`` where there is one user) as soon as users are configured,
-and the token routes always.
+and the routes of tokens and events always.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from tidewarden.tls import renew, server_context
 
 from . import metrics
 from .demands import ROUTES, lacking_for
+from .http_events import EventRoutes
 from .http_listener import HttpListener
 from .http_tokens import TokenRoutes
 from .parts import Cluster, Queues, Schedules, Tokens
@@ -37,8 +38,10 @@ log = logging.getLogger("tidewarden.server")
 
 RIGHTS: web.RequestKey[Rights] = web.RequestKey("rights", Rights)
 BODY_S = 30.0  # longest that a request's body may take to come in, however slowly
+INTERNAL_BYTES = 4096
 OPEN = ("/health/live", "/health/ready", "/leader")
 Stats = Callable[[], Mapping[str, Any] | Awaitable[Mapping[str, Any]]]
+Inner = Callable[[bytes], bytes | None]
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -67,6 +70,7 @@ class HttpServer:
         alive: why ``/health/live`` should say 503, or ``""``: asked per request, must not block.
         ready: the same for ``/health/ready``.
         warning: what somebody should look at all the same; shown there.
+        internal: paths on which other nodes ask; each takes a body and knows by itself whether it is of a node, else None.
         stats: for ``/metrics``, a part's name and its ``stats``; queues and tokens are asked anyway.
     """
 
@@ -84,16 +88,19 @@ class HttpServer:
         ready: Callable[[], str] = fine,
         warning: Callable[[], str] = fine,
         stats: Mapping[str, Stats] | None = None,
+        internal: Mapping[str, Inner] | None = None,
     ) -> None:
         self._config = config
         self._queues = queues
         self._tokens = tokens
         self._schedules = schedules
         self._cluster = cluster
+        self._clock = clock
         self._alive = alive
         self._ready = ready
         self._warning = warning
         self._stats = dict(stats or {})
+        self._internal = dict(internal or {})
         loopback = is_loopback(config.node.host)
         self._users = users or Users(config.users, clock, loopback=loopback)
         self._listener: HttpListener | None = None
@@ -107,8 +114,11 @@ class HttpServer:
         app.router.add_get("/leader", self._leader)
         app.router.add_get("/metrics", self._metrics)
         app.router.add_get("/v1/status", self._status)
+        for path in self._internal:
+            app.router.add_post(path, self._ask_internal)
         if self._tokens is not None:
-            TokenRoutes(self._tokens).add_to(app.router)
+            TokenRoutes(self._tokens, self._config.limits.batch_max).add_to(app.router)
+            EventRoutes(self._tokens.events, self._clock).add_to(app.router)
         node, limits = self._config.node, self._config.limits
         self._listener = HttpListener(app, limits.http_connections_max, limits.line_bytes)
         self._tls = server_context(node.tls_cert, node.tls_key)
@@ -134,6 +144,8 @@ class HttpServer:
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Who asks, and every error as JSON."""
+        if request.path in self._internal:
+            return await handler(request)
         try:
             self._check_origin(request)
             user = await self._check_user(request)
@@ -185,7 +197,7 @@ class HttpServer:
             return ""
         header = request.headers.get("Authorization", "")
         if not header:
-            if self._users.open and not request.path.startswith("/v1/tokens"):
+            if self._users.open and not request.path.startswith(("/v1/tokens", "/v1/events")):
                 return ""
             raise NoAuth("Send Authorization: Bearer user:secret.")
         scheme, _, credentials = header.partition(" ")
@@ -225,6 +237,17 @@ class HttpServer:
         status = self._cluster.status()
         found = {"node": status.get("node"), "role": status.get("role"), "leader": status.get("leader")}
         return respond(found, 200 if status.get("role") == "leader" else 503)
+
+    async def _ask_internal(self, request: web.Request) -> web.Response:
+        """What another node asks: it proves itself in the body, and whoever cannot is told nothing."""
+        if not 0 < (request.content_length or 0) <= INTERNAL_BYTES:
+            return web.Response(status=403)
+        try:
+            async with asyncio.timeout(BODY_S):
+                reply = self._internal[request.path](await request.read())
+        except TimeoutError:
+            return web.Response(status=408)
+        return web.Response(status=403) if reply is None else web.Response(body=reply)
 
     async def _status(self, request: web.Request) -> web.Response:
         return respond(dict(self._cluster.status()))

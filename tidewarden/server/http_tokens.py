@@ -1,4 +1,4 @@
-"""The token routes of the HTTP door. A secret is in no error text and in no cache."""
+"""The token routes of the HTTP door. A secret is in no error text, and in no cache but the asker's own."""
 
 from __future__ import annotations
 
@@ -7,41 +7,71 @@ from urllib.parse import unquote_to_bytes
 
 from aiohttp import web
 
-from tidewarden.errors import BadArg, NotFound
+from tidewarden.errors import BadArg, Error, NotFound
 
 from .parts import Tokens
 from .replying import respond
 from .token_verbs import account_name, fields_of, revealed
 
 COUNT = 100
+BATCH_MAX = 1000
 
 
 class TokenRoutes:
     """``/v1/tokens``. An account's name stands in the path, its own ``/`` as it is or as ``%2F``."""
 
-    def __init__(self, tokens: Tokens) -> None:
+    def __init__(self, tokens: Tokens, batch_max: int = BATCH_MAX) -> None:
         self._tokens = tokens
+        self._batch_max = batch_max
 
     def add_to(self, router: web.UrlDispatcher) -> None:
         """Add the routes."""
         account = "/v1/tokens/{provider:[^/]+}/{account:.+}"
         router.add_get("/v1/tokens", self.list)
+        router.add_post("/v1/tokens:read", self.read)
         router.add_post(account + "/refresh", self.refresh)
         router.add_get(account, self.get)
         router.add_put(account, self.put)
         router.add_delete(account, self.delete)
 
     async def get(self, request: web.Request) -> web.Response:
-        """An access token with at least ``min_ttl`` seconds left, waited for at most ``wait`` seconds."""
+        """
+        An access token with at least ``min_ttl`` seconds left, waited for at most ``wait`` seconds; 304 to who has it already.
+
+        ``Cache-Control`` tells how long it may be used without asking again.
+        """
         query = _query(request, ("min_ttl", "wait"))
         token = await self._tokens.get(_account(request), _milliseconds(query, "min_ttl"), _milliseconds(query, "wait"))
+        headers = {
+            "Cache-Control": f"private, max-age={token.keep_ms // 1000}",
+            "ETag": f'"{token.grant}.{token.generation}.{token.state}"',
+            "Vary": "Authorization",
+        }
+        if headers["ETag"] in _etags(request.headers.get("If-None-Match", "")):
+            return web.Response(status=304, headers=headers)
+        return respond(_shown(token), headers=headers)
+
+    async def read(self, request: web.Request) -> web.Response:
+        """Many access tokens: ``{"accounts": […], "min_ttl": s, "wait": s}``; each answered with its token or its error."""
+        asked = fields_of(await request.read())
+        names = asked.pop("accounts", None)
+        if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
+            raise BadArg("accounts must be a list of one or more names like provider/account.")
+        if len(names) > self._batch_max:
+            raise BadArg(f"accounts has {len(names)} names; allowed are {self._batch_max} (limits.batch_max).")
+        if unknown := sorted(asked.keys() - {"min_ttl", "wait"}):
+            raise BadArg(f"There is no field {unknown[0][:40]!r} here; there are accounts, min_ttl, wait.")
+        accounts = [account_name(name.encode("utf-8", "surrogatepass")) for name in names]
+        query = {name: str(value) for name, value in asked.items()}
+        found = await self._tokens.get_many(accounts, _milliseconds(query, "min_ttl"), _milliseconds(query, "wait"))
         return respond(
             {
-                "access_token": revealed(token.access_token),
-                "token_type": token.token_type,
-                "expires_at_ms": token.expires_at_ms,
-                "generation": token.generation,
-                "state": token.state,
+                "tokens": [
+                    {"account": name, "error": one.code, "message": str(one)}
+                    if isinstance(one, Error)
+                    else {"account": name, **_shown(one), "keep_ms": one.keep_ms}
+                    for name, one in zip(accounts, found, strict=True)
+                ]
             }
         )
 
@@ -70,6 +100,21 @@ class TokenRoutes:
             query.get("provider", ""), query.get("state", "").lower(), int(count), query.get("after", "")
         )
         return respond({"accounts": accounts, "after": after})
+
+
+def _shown(token: Any) -> dict[str, Any]:
+    return {
+        "access_token": revealed(token.access_token),
+        "token_type": token.token_type,
+        "expires_at_ms": token.expires_at_ms,
+        "generation": token.generation,
+        "state": token.state,
+    }
+
+
+def _etags(header: str) -> list[str]:
+    """The entity tags of If-None-Match, compared weakly (RFC 9110, 13.1.2)."""
+    return [tag.strip().removeprefix("W/") for tag in header.split(",")]
 
 
 def _account(request: web.Request) -> str:

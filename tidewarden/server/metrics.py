@@ -22,7 +22,16 @@ Sample = tuple[str, dict[str, str], Mapping[str, Any]]
 
 Family = CounterMetricFamily | GaugeMetricFamily
 Families = dict[str, Family]
-TOKEN_COUNTERS = ("spares", "lost_rotations", "replayed")
+TOKEN_NUMBERS = {
+    "in_flight": "in_flight",
+    "late": "late_total",
+    "levelled": "levelled_total",
+    "quarantines": "quarantines_total",
+    "held": "held",
+    "rate": "rate_limit",
+}
+"""Of each provider: the name among the counts, and in the series."""
+TOKEN_COUNTERS = ("spares", "lost_rotations", "replayed", "adopted", "events_lost")
 _UNFIT = re.compile(r"[^a-zA-Z0-9_]")
 
 
@@ -61,8 +70,12 @@ def of_tokens(stats: Mapping[str, Mapping[str, int]], counts: Mapping[str, Any])
         samples.append(("tokens", {"provider": name}, {"accounts": accounts, **stored}))
     for (provider, outcome), number in counts.get("refreshes", {}).items():
         samples.append(("tokens", {"provider": provider}, {"refreshes_total": {outcome: number}}))
-    for name, shown in (("in_flight", "in_flight"), ("late", "late_total")):
+    for name, shown in TOKEN_NUMBERS.items():
         samples += [("tokens", {"provider": key}, {shown: number}) for key, number in counts.get(name, {}).items()]
+    for (provider, kind), number in counts.get("events", {}).items():
+        samples.append(("tokens", {"provider": provider}, {"events_total": {kind: number}}))
+    for (name, outcome), number in counts.get("webhooks", {}).items():
+        samples.append(("webhook", {"webhook": name}, {"deliveries_total": {outcome: number}}))
     samples.append(("tokens", {}, {f"{name}_total": counts.get(name, 0) for name in TOKEN_COUNTERS}))
     samples.append(("tokens", {}, {"journal_pending": counts.get("journal_pending", 0)}))
     return samples

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from tidewarden.queue.task import Changes, NewTask, Taken
 from tidewarden.scheduler.trigger import Spec
+from tidewarden.tokens.events import Events
 
 
 class Session(Protocol):
@@ -97,11 +98,25 @@ class Token(Protocol):
     state: str
 
 
+class Custody(Protocol):
+    """What an operator does with the tokens' vault. ``sealing``: key, id and next line of a sealed file."""
+
+    def export(
+        self, sealing: tuple[bytes, bytes, int], provider: str = "", count: int = 100, after: str = ""
+    ) -> Awaitable[tuple[list[bytes], str, list[str]]]: ...
+    def import_sealed(
+        self, sealing: tuple[bytes, bytes, int], lines: Sequence[bytes]
+    ) -> Awaitable[list[int | str]]: ...  # fmt: skip
+    def status(self) -> Awaitable[dict[str, Any]]: ...
+    def rotate(self, *, force: bool = False) -> Awaitable[dict[str, Any]]: ...
+
+
 class Tokens(Protocol):
     """The token room. An account is ``provider/account``."""
 
     def put(self, account: str, fields: dict[str, Any]) -> Awaitable[int]: ...
     def get(self, account: str, min_ttl_ms: int = 0, wait_ms: int = 0) -> Awaitable[Any]: ...
+    def get_many(self, names: Sequence[str], min_ttl_ms: int = 0, wait_ms: int = 0) -> Awaitable[Sequence[Any]]: ...
     def refresh(self, account: str) -> Awaitable[str]: ...
     def delete(self, account: str) -> Awaitable[bool]: ...
     def list(
@@ -109,6 +124,10 @@ class Tokens(Protocol):
     ) -> Awaitable[tuple[list[dict[str, Any]], str]]: ...
     def stats(self) -> Awaitable[dict[str, dict[str, int]]]: ...
     def metrics(self) -> dict[str, Any]: ...
+    @property
+    def custody(self) -> Custody: ...
+    @property
+    def events(self) -> Events: ...
 
 
 class Schedules(Protocol):

@@ -190,7 +190,7 @@ COMMANDS = (
     Command("Q.PUT", put, 3, ANY, "queue payload [ID id] [DELAY ms | AT unix_ms] [DEADLINE unix_ms | WITHIN ms] "
             "[PRIORITY n] [LEASE ms] [ATTEMPTS n] [BACKOFF ms] [TTL ms] [LANE key] [IFEXISTS keep|fail|replace] [WAIT ms]", group="queue"),
     Command("Q.TAKE", take, 3, ANY, "[COUNT n] [WAIT ms] [LEASE ms] [ID id] FROM queue [queue …]", group="queue",
-            together=TOGETHER_LONG_MAX),
+            together_long=TOGETHER_LONG_MAX),
     Command("Q.ACK", ack, 4, ANY, f"{LEASED} [id lease …] [RESULT bytes]", group="queue"),
     Command("Q.RELEASE", release, 4, 8, f"{LEASED} [DELAY ms] [REASON text]", group="queue"),
     Command("Q.FAIL", fail, 4, 8, f"{LEASED} [DELAY ms] [REASON text]", group="queue"),

@@ -91,6 +91,7 @@ class RespServer:
         self.others: Callable[[], Iterable[Mapping[str, Any]]] = tuple
         self.request_bytes = config.limits.request_bytes
         self.line_bytes = config.limits.line_bytes
+        self.batch_max = config.limits.batch_max
         self.arguments_max = 2 * config.limits.batch_max + 16
         self.connections_max = config.limits.connections_max
         self.waiting_max = config.limits.waiting_max

@@ -11,12 +11,14 @@ from tidewarden.errors import BadArg, Error, Full
 from . import replies
 from .options import Option, Options, lowered, number, text
 from .parts import Tokens
-from .verbs import Command, Pending, Request
+from .verbs import ANY, Command, Pending, Request
 
 if TYPE_CHECKING:
     from .connection import Connection
 
-GET = Options("T.GET", {"MINTTL": Option("min_ttl_ms", number), "WAIT": Option("wait_ms", number)})
+LIFE = {"MINTTL": Option("min_ttl_ms", number), "WAIT": Option("wait_ms", number)}
+GET = Options("T.GET", LIFE)
+MGET = Options("T.MGET", LIFE, open_ended=True)
 LIST = Options(
     "T.LIST",
     {
@@ -26,6 +28,11 @@ LIST = Options(
         "AFTER": Option("after", text),
     },
 )
+EXPORT = Options(
+    "T.EXPORT",
+    {"PROVIDER": Option("provider", text), "COUNT": Option("count", number), "AFTER": Option("after", text)},
+)
+ROTATE = Options("V.ROTATE", {"FORCE": Option("force", None)})
 
 
 def fields_of(document: bytes) -> dict[str, Any]:
@@ -61,11 +68,29 @@ def put(connection: Connection, request: Request) -> Pending:
 def get(connection: Connection, request: Request) -> Pending:
     """T.GET"""
     fields = GET.parse(request, 2)
+    waits = _waits(connection, fields)
+    return Pending(_tokens(connection).get(account_name(request[1]), **fields), _token, waits)
+
+
+def get_many(connection: Connection, request: Request) -> Pending:
+    """T.MGET"""
+    fields, start = MGET.parse_until(request, 1)
+    names = [account_name(word) for word in request[start:]]
+    if not names:
+        raise BadArg("T.MGET names at least one account.")
+    most = connection.server.batch_max
+    if len(names) > most:
+        raise BadArg(f"T.MGET names {len(names)} accounts; allowed are {most} (limits.batch_max).")
+    waits = _waits(connection, fields)
+    return Pending(_tokens(connection).get_many(names, **fields), _tokens_or_errors, waits)
+
+
+def _waits(connection: Connection, fields: dict[str, Any]) -> bool:
     server = connection.server
-    waits = fields.get("wait_ms", 0) > 0
+    waits = bool(fields.get("wait_ms", 0))
     if waits and server.waiting >= server.waiting_max:
         raise Full(f"{server.waiting_max} requests wait at this node already. Try another node.")
-    return Pending(_tokens(connection).get(account_name(request[1]), **fields), _token, waits)
+    return waits
 
 
 def listing(connection: Connection, request: Request) -> Pending:
@@ -88,6 +113,35 @@ def stats(connection: Connection, request: Request) -> Pending:
     return Pending(_tokens(connection).stats(), replies.encode)
 
 
+def export(connection: Connection, request: Request) -> Pending:
+    """T.EXPORT"""
+    return Pending(_tokens(connection).custody.export(_sealing(request), **EXPORT.parse(request, 4)), replies.encode)
+
+
+def import_sealed(connection: Connection, request: Request) -> Pending:
+    """T.IMPORT"""
+    return Pending(_tokens(connection).custody.import_sealed(_sealing(request), request[4:]), replies.encode)
+
+
+def _sealing(request: Request) -> tuple[bytes, bytes, int]:
+    """Key, id and next line of a sealed file. Raises: BadArg, which does not quote the key."""
+    try:
+        key, file_id = bytes.fromhex(request[1].decode()), bytes.fromhex(request[2].decode())
+    except ValueError:
+        raise BadArg("The key and the id of a sealed file are hexadecimal digits.") from None
+    return key, file_id, number("line", request[3])
+
+
+def vault_status(connection: Connection, request: Request) -> Pending:
+    """V.STATUS"""
+    return Pending(_tokens(connection).custody.status(), replies.encode)
+
+
+def vault_rotate(connection: Connection, request: Request) -> Pending:
+    """V.ROTATE"""
+    return Pending(_tokens(connection).custody.rotate(**ROTATE.parse(request, 1)), replies.encode)
+
+
 def _tokens(connection: Connection) -> Tokens:
     tokens = connection.server.tokens
     if tokens is None:
@@ -104,15 +158,37 @@ def _integer(result: int | bool, resp: int) -> bytes:
 
 
 def _token(token: Any, resp: int) -> bytes:
-    values = [revealed(token.access_token), token.token_type, token.expires_at_ms, token.generation, token.state]
-    return replies.encode(values, resp)
+    return replies.encode(_values(token), resp)
+
+
+def _values(token: Any) -> list[Any]:
+    return [revealed(token.access_token), token.token_type, token.expires_at_ms, token.generation, token.state]
+
+
+def _tokens_or_errors(found: Any, resp: int) -> bytes:
+    return replies.encode([f"{one.code} {one}" if isinstance(one, Error) else _values(one) for one in found], resp)
 
 
 COMMANDS = (
     Command("T.PUT", put, 3, 3, "provider/account json", needs="user", group="token"),
     Command("T.GET", get, 2, 6, "provider/account [MINTTL ms] [WAIT ms]", needs="user", group="token"),
+    Command(
+        "T.MGET",
+        get_many,
+        2,
+        ANY,
+        "[MINTTL ms] [WAIT ms] provider/account [provider/account …]",
+        needs="user",
+        group="token",
+    ),
     Command("T.LIST", listing, 1, 9, "[PROVIDER p] [STATE s] [COUNT n] [AFTER cursor]", needs="user", group="token"),
     Command("T.REFRESH", refresh, 2, 2, "provider/account", needs="user", group="token"),
     Command("T.DELETE", delete, 2, 2, "provider/account", needs="user", group="token"),
     Command("T.STATS", stats, 1, 1, needs="user", group="token"),
+    Command(
+        "T.EXPORT", export, 4, 10, "key id line [PROVIDER p] [COUNT n] [AFTER cursor]", needs="user", group="token"
+    ),
+    Command("T.IMPORT", import_sealed, 5, ANY, "key id line sealed [sealed …]", needs="user", group="token"),
+    Command("V.STATUS", vault_status, 1, 1, needs="user", group="token"),
+    Command("V.ROTATE", vault_rotate, 1, 2, "[FORCE]", needs="user", group="token"),
 )

@@ -54,8 +54,9 @@ class Command:
         usage: its arguments, for error messages and COMMAND DOCS.
         group: of verbs that one list shows together.
         immediate: acts at once inside MULTI, too.
-        together: so many of one connection may be under way at a time. Fewer where a reply may be as long as a payload: what
-            is under way is all read from the store, whether the peer reads it or not.
+        together: so many of one connection may be under way at a time. What is under way is all read from the store, whether
+            the peer reads it or not, so it is less for what may answer with payloads.
+        together_long: likewise while the connection's last replies were long, or there were none yet.
     """
 
     name: str
@@ -67,6 +68,7 @@ class Command:
     group: str = "connection"
     immediate: bool = False
     together: int = TOGETHER_MAX
+    together_long: int = TOGETHER_MAX
 
     def misused(self, request: Request) -> BadArg:
         """The error for a number of arguments that cannot be right."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tidewarden.errors import ConfigError, Error, StoreDown
 from tidewarden.store.connect import redact
-from tidewarden.store.link import Link
+from tidewarden.store.route import Route
 
 log = logging.getLogger("tidewarden.store")
 
@@ -54,8 +54,8 @@ def policy_fault(policy: str) -> str:
     return f"its maxmemory-policy is {policy}, which would drop tasks in silence; set it to noeviction"
 
 
-def problems_of(info: dict[str, str]) -> list[str]:
-    """Why a server with this INFO cannot be the store; empty when it can."""
+def problems_of(info: dict[str, str], *, clustered: bool = False) -> list[str]:
+    """Why a server with this INFO cannot be the store, or ``clustered`` a part of it; empty when it can."""
     problems = []
     version = info.get("redis_version", "0")
     if numbers_of(version) < OLDEST:
@@ -67,15 +67,19 @@ def problems_of(info: dict[str, str]) -> list[str]:
         problems.append(
             f"it is a {role} of {info.get('master_host', '?')}:{info.get('master_port', '?')}; name the primary"
         )
-    if info.get("cluster_enabled") == "1":
-        problems.append("it is a node of a Redis Cluster, which this version does not speak; name a single server")
+    if info.get("cluster_enabled") == "1" and not clustered:
+        problems.append("it is a node of a Redis Cluster; name it with redis+cluster://host:port,host:port")
+    if info.get("cluster_enabled") == "0" and clustered:
+        problems.append("it is no node of a Redis Cluster; name it with redis://host:port")
     return problems
 
 
-async def warn_of_settings(link: Link) -> None:
+async def warn_of_settings(link: Route) -> None:
     """Say once what the server's settings cost in memory, where it tells them. Raises: StoreDown."""
     try:
-        found = await link.call("CONFIG", "GET", "*-max-*p*")  # ziplist before Redis 7
+        found = await link.call(
+            "CONFIG", "GET", "*-max-*p*"
+        )  # ziplist before Redis 7; of a cluster one answers for all
     except StoreDown:
         raise
     except Error as error:  # a managed service that hides its settings
@@ -96,18 +100,23 @@ async def warn_of_settings(link: Link) -> None:
         )
 
 
-async def check_store(link: Link, cluster: str) -> Server:
+async def check_store(link: Route, cluster: str) -> Server:
     """
-    Ask the store who it is.
+    Ask the store who it is: of a cluster, each primary that is there.
 
     Raises: ConfigError: it cannot be our store; every reason. StoreDown.
     """
-    info = parse_info(await link.call("INFO"))
-    problems = problems_of(info)
+    infos, problems = list[dict[str, str]](), list[str]()
+    for one in link.each():
+        if link.clustered and not one.up:
+            continue  # asked when it is there
+        infos.append(info := parse_info(await one.call("INFO")))
+        found = problems_of(info, clustered=link.clustered)
+        problems += [f"store.url: the server at {redact(one.url)} cannot be the store: {text}" for text in found]
     if problems:
-        raise ConfigError(
-            [f"store.url: the server at {redact(link.url)} cannot be the store: {text}" for text in problems]
-        )
+        raise ConfigError(problems)
+    if not infos:
+        raise StoreDown(link.why)
     stored = await link.call("GET", f"{{{cluster}}}:format")
     if stored is None:
         await link.call("SET", f"{{{cluster}}}:format", "1", "NX")
@@ -118,25 +127,34 @@ async def check_store(link: Link, cluster: str) -> Server:
             ]
         )
     views = await link.call("EXISTS", f"{{{cluster}}}:view")
-    name = "valkey" if "valkey_version" in info else "redis"
+    oldest = min(infos, key=lambda info: numbers_of(info.get("redis_version", "0")))
     return Server(
-        name,
-        info.get("valkey_version", info.get("redis_version", "?")),
+        "valkey" if "valkey_version" in oldest else "redis",
+        oldest.get("valkey_version", oldest.get("redis_version", "?")),
         bool(views),
-        int(info.get("maxmemory", "0") or 0),
-        numbers_of(info.get("redis_version", "0")) >= WAITAOF_FROM and info.get("aof_enabled") == "1",
+        min(int(info.get("maxmemory", "0") or 0) for info in infos),
+        all(map(_knows_waitaof, infos)),
         await _appendfsync(link),
-        int(info.get("connected_slaves", "0")),
+        min(int(info.get("connected_slaves", "0")) for info in infos),
     )
 
 
-async def _appendfsync(link: Link) -> str:
-    """How the log is synced, where the server tells. Raises: StoreDown."""
-    try:
-        found = await link.call("CONFIG", "GET", "appendfsync")
-    except StoreDown:
-        raise
-    except Error as error:
-        log.debug("the store does not tell how it syncs its log: %s", error)
-        return ""
-    return found[1].decode() if found else ""
+def _knows_waitaof(info: dict[str, str]) -> bool:
+    return numbers_of(info.get("redis_version", "0")) >= WAITAOF_FROM and info.get("aof_enabled") == "1"
+
+
+async def _appendfsync(link: Route) -> str:
+    """How the log is synced, where the server tells; of several servers what the weakest does. Raises: StoreDown."""
+    told = set[str]()
+    for one in link.each():
+        if link.clustered and not one.up:
+            continue
+        try:
+            found = await one.call("CONFIG", "GET", "appendfsync")
+        except StoreDown:
+            raise
+        except Error as error:
+            log.debug("the store does not tell how it syncs its log: %s", error)
+            return ""
+        told.add(found[1].decode() if found else "")
+    return told.pop() if len(told) == 1 else "everysec"

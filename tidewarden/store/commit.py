@@ -11,12 +11,13 @@ a time and the next gathers meanwhile: it costs round trips per group, not per w
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import re
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from tidewarden.clock import Clock, sleep
 from tidewarden.errors import Error, NoQuorum, StoreDown
@@ -73,6 +74,7 @@ class Ground:
     """
 
     __slots__ = ("_link", "connects", "identity", "lost", "why")
+    sent_by: ClassVar[None] = None  # there is but the one link: see :class:`tidewarden.store.primaries_commit.Placed`
 
     def __init__(self, link: Link) -> None:
         self._link = link
@@ -128,12 +130,16 @@ class Commit:
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._why = ""
-        self._mark = pack(("PEXPIRE", key, KEEP_MS))  # a write that a full store takes, too
-        self._first_mark = pack(("SET", key, "1", "PX", KEEP_MS))
-        self._there = False  # whether the key is, as far as we know
+        self._write_to(key)
         self._waits = tuple((pack(command), least) for command, least in demand.commands(limit_ms))
         self.groups = 0
         self.missed = 0
+
+    def _write_to(self, key: str) -> None:
+        """The groups' own write is of this key."""
+        self._mark = pack(("PEXPIRE", key, KEEP_MS))  # a write that a full store takes, too
+        self._first_mark = pack(("SET", key, "1", "PX", KEEP_MS))
+        self._there = False  # whether the key is, as far as we know
 
     def ground(self) -> Ground:
         """What the scripts that are sent from now on will stand on. Call it before sending them, in the same turn of the loop."""
@@ -158,7 +164,7 @@ class Commit:
         if self._task is None:
             self._task = self._loop.create_task(self._run(), name="group commit")
 
-    def begun(self) -> Callable[[], Awaitable[None]]:
+    def begun(self, _key: str = "") -> Callable[[], Awaitable[None]]:
         """
         Call it before something is sent, and what it returns once that was answered: it returns when that is firm.
 
@@ -235,13 +241,12 @@ class Commit:
         replies = [await self._written()]
         replies += [self._send(command) for command, _ in self._waits]
         replies.append(self._send(INFO))
-        answers = await asyncio.gather(
-            *replies, return_exceptions=True
-        )  # all of them: one group is under way at a time
-        for answer in answers:
-            if isinstance(answer, BaseException):
-                raise answer
-        there, *counts, info = list[Any](answers)
+        with contextlib.suppress(Error):
+            await replies[-1]  # the others were answered, or lost, before
+        for reply in replies:
+            if (error := reply.exception()) is not None:
+                raise error
+        there, *counts, info = (reply.result() for reply in replies)
         if link.reconnects != connects:
             raise StoreDown("the connection was lost meanwhile")
         if not there:  # nothing was written, so the waits vouch for nothing

@@ -12,7 +12,11 @@ from tidewarden.store.check import Server
 from tidewarden.store.commit import Commit, Demand, Impossible
 from tidewarden.store.firm import Firm
 from tidewarden.store.link import Link
+from tidewarden.store.primaries import Primaries
+from tidewarden.store.primaries_commit import PrimariesCommit, PrimaryCommit
+from tidewarden.store.route import Route
 
+AnyCommit = Commit | PrimariesCommit
 UNKNOWN = Server("?", "?", False, 0)
 SYSTEM = "system"  # beside the durabilities a queue may choose: what the system's own queues have
 
@@ -23,7 +27,8 @@ async def at_once() -> None:
 
 class Commits:
     """
-    ``key``: of the commits' own writes; ``connect`` makes a further link to where a given one leads, not launched yet.
+    ``cluster``: its name, for the keys of the commits' own writes; ``connect`` makes a further link to where a given one leads, not
+    launched yet.
 
     ``embedded``: the store is one of ours; else ``server`` says what a store of one's own can do.
     """
@@ -31,7 +36,7 @@ class Commits:
     def __init__(
         self,
         store: Store,
-        key: str,
+        cluster: str,
         clock: Clock,
         connect: Callable[[Link], Link],
         *,
@@ -39,7 +44,8 @@ class Commits:
         server: Server = UNKNOWN,
     ) -> None:
         self._store = store
-        self._key = key
+        self._cluster = cluster
+        self._ends: set[asyncio.Task[None]] = set()
         self._clock = clock
         self._connect = connect
         self._embedded = embedded
@@ -67,7 +73,7 @@ class Commits:
             )
         return ""
 
-    def of(self, data: Link, durability: str) -> Commit | Impossible | None:
+    def of(self, data: Route, durability: str) -> AnyCommit | Impossible | None:
         """What answers of scripts on ``data`` have to pass through; None: they may leave as they come."""
         if durability == SYSTEM:
             durability = "quorum" if self.replicas else "one"
@@ -75,43 +81,61 @@ class Commits:
             return None  # such a store answers nothing before it is on disk
         if why := self.refusal(durability):
             return Impossible(why)
-        return self.made(data, Demand(self.replicas, disk=durability == "fsync"))
+        return self._any(data, Demand(self.replicas, disk=durability == "fsync"))
 
-    def made(self, data: Link, demand: Demand) -> Commit:
-        """The commit of what scripts write by ``data``, with a connection of its own."""
+    def _any(self, data: Route, demand: Demand) -> AnyCommit:
+        if isinstance(data, Primaries):
+            return PrimariesCommit(data, lambda link: self.made(data, link, demand))
+        (link,) = data.each()
+        return self.made(data, link, demand)
+
+    def made(self, route: Route, data: Link, demand: Demand) -> Commit:
+        """The commit of what scripts write by ``data``, one of the links of ``route``, with a connection of its own."""
         commit = self._made.get((data, demand))
         if commit is None:
+            if isinstance(route, Primaries):
+                self._forget_ended()
             link = self._links[data, demand] = self._connect(data)
             link.launch()
-            limit_ms = self._store.commit_ms
-            commit = (
-                Firm(data, link, self._key, limit_ms, self._clock)
-                if self._embedded
-                else Commit(data, link, self._key, demand, limit_ms, self._clock)
-            )
+            limit_ms, key = self._store.commit_ms, f"{{{self._cluster}}}:commits"
+            if isinstance(route, Primaries):
+                commit = PrimaryCommit(route, data, link, self._cluster, demand, limit_ms, self._clock)
+            elif self._embedded:
+                commit = Firm(data, link, key, limit_ms, self._clock)
+            else:
+                commit = Commit(data, link, key, demand, limit_ms, self._clock)
             self._made[data, demand] = commit
         return commit
 
-    def of_tokens(self, data: Link) -> Commit | None:
+    def _forget_ended(self) -> None:
+        """Servers that are primaries no more have no groups."""
+        for key in [key for key in self._made if key[0].ended]:
+            for ended in (self._made.pop(key), self._links.pop(key)):
+                task = asyncio.get_running_loop().create_task(ended.stop())
+                self._ends.add(task)
+                task.add_done_callback(self._ends.discard)
+
+    def of_tokens(self, data: Route) -> AnyCommit | None:
         """What a new grant, a refresh's intent and a new pair pass through: the strongest that the store has."""
         disk_here = not self._synced and (self._embedded or self._waitaof)
-        return self.made(data, Demand(self.replicas, disk_here=disk_here)) if self.replicas or disk_here else None
+        return self._any(data, Demand(self.replicas, disk_here=disk_here)) if self.replicas or disk_here else None
 
-    def firm(self, data: Link, durability: str) -> Callable[[], Awaitable[None]]:
+    def firm(self, data: Route, durability: str, key: str) -> Callable[[], Awaitable[None]]:
         """
-        Call it before something is sent by ``data``, and what it returns once that was answered: it returns when that is firm.
+        Call it before something is written to ``key`` by ``data``, and what it returns once that was answered: that returns
+        when it is firm.
 
         Raises: NoQuorum: it cannot be had here (at once), or was not in time.
         """
         commit = self.of(data, durability)
         if isinstance(commit, Impossible):
             raise NoQuorum(commit.why)
-        return commit.begun() if commit is not None else at_once
+        return commit.begun(key) if commit is not None else at_once
 
     async def stop(self) -> None:
         """End all; whoever waits is told that nobody knows."""
         await asyncio.gather(*(commit.stop() for commit in self._made.values()))
-        await asyncio.gather(*(link.stop() for link in self._links.values()))
+        await asyncio.gather(*(link.stop() for link in self._links.values()), *self._ends)
 
     def warnings(self, server: Server, tokens: bool) -> list[str]:
         """What of the server's settings should be known to whoever relies on durability; ``tokens``: whether any are refreshed."""

@@ -16,14 +16,12 @@ from tidewarden.errors import StoreDown
 from tidewarden.store.connect import redact
 from tidewarden.store.receiver import Receiver, refuse, unread
 from tidewarden.store.refusals import Refused, error_of, known_already, takes_no_writes
+from tidewarden.store.route import Arg
 from tidewarden.store.way import Finder, Way
 
 __all__ = ["Arg", "Link", "Receiver", "ReplyError", "pack", "refuse"]
 
 log = logging.getLogger("tidewarden.store")
-
-Arg = str | bytes | int
-
 
 PATIENCE_S = 5.0  # a call made while the link is down waits so long for it; it was never sent, so that is safe
 STALL_S = 10.0  # a link that owes an answer for so long is cut
@@ -45,6 +43,8 @@ class Link(asyncio.Protocol):
     ``called``: what the other end is, in messages. One that is not ``patient`` lets no call wait longer than for an attempt to
     connect; whoever calls is told why, so the log is not.
     """
+
+    clustered = False
 
     def __init__(
         self,
@@ -92,6 +92,28 @@ class Link(asyncio.Protocol):
     def at(self) -> str:
         """The address it is connected to, or tried last, without a password."""
         return self._way.at
+
+    @property
+    def owes_s(self) -> float:
+        """For how many seconds calls have been under way and nothing has come; 0: none is."""
+        return self._loop.time() - self._answered_at if self._waiting else 0.0
+
+    @property
+    def ended(self) -> bool:
+        """Whether it was stopped, for good."""
+        return self._stopped
+
+    def link_of(self, _key: str) -> Link:
+        """All keys lie here: see :class:`tidewarden.store.route.Route`."""
+        return self
+
+    def each(self) -> list[Link]:
+        """The one link."""
+        return [self]
+
+    def warning(self) -> str:
+        """There are no parts that could be away."""
+        return ""
 
     def launch(self) -> None:
         """Begin to connect, and stay connected until :meth:`stop`; :meth:`start` waits for it, too."""
@@ -148,7 +170,7 @@ class Link(asyncio.Protocol):
         self.send(pack(args), future)
         return future
 
-    def send(self, packed: bytes, receiver: Receiver) -> None:
+    def send(self, packed: bytes, receiver: Receiver, _key: Arg = "", /) -> None:
         """Send one packed command for ``receiver``; what :meth:`call` raises is its exception."""
         self.calls += 1
         if self._transport is not None:
@@ -321,4 +343,4 @@ def _refused(done: asyncio.Future[Any]) -> None:
 
 
 def _is_message(reply: Any) -> bool:
-    return isinstance(reply, list) and len(reply) == 3 and reply[0] == b"message"
+    return isinstance(reply, list) and len(reply) == 3 and reply[0] in (b"message", b"smessage", b"sunsubscribe")

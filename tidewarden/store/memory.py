@@ -10,7 +10,7 @@ import logging
 from tidewarden.clock import Clock, sleep
 from tidewarden.errors import Error, Full, StoreDown
 from tidewarden.store.check import parse_info, policy_fault
-from tidewarden.store.link import Link
+from tidewarden.store.route import Route
 
 log = logging.getLogger("tidewarden.store")
 
@@ -35,7 +35,8 @@ class StoreMemory:
     ``max_bytes`` is 0 where the store has no limit: then it is never full by our word.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, what: str = "the store's memory") -> None:
+        self._what = what
         self.full = False
         self.used_bytes = 0
         self.max_bytes = 0
@@ -64,15 +65,15 @@ class StoreMemory:
                 "%s; puts are refused until tasks are acknowledged, or its maxmemory is raised", self.warning(True)
             )
         elif self.full and not full:
-            log.warning("the store's memory has room again: %d of %d bytes are used", used_bytes, max_bytes)
+            log.warning("%s has room again: %d of %d bytes are used", self._what, used_bytes, max_bytes)
         self.full = full
 
-    def check(self, script: str) -> None:
-        """Raises: Full: the store is full, and the script would make it grow."""
+    def check(self, script: str, _key: str) -> None:
+        """Raises: Full: the store is full, and the script, of that first key, would make it grow."""
         if self.full and script in GROWING:
             self.refused += 1
             raise Full(
-                f"the store's memory is full ({self.used_bytes:,} of {self.max_bytes:,} bytes);"
+                f"{self._what} is full ({self.used_bytes:,} of {self.max_bytes:,} bytes);"
                 " take and acknowledge tasks, or raise its maxmemory"
             )
 
@@ -80,9 +81,9 @@ class StoreMemory:
         """That it is full, or ""."""
         if not (self.full if full is None else full):
             return ""
-        return f"the store's memory is full: {self.used_bytes} of {self.max_bytes} bytes are used"
+        return f"{self._what} is full: {self.used_bytes} of {self.max_bytes} bytes are used"
 
-    async def look(self, link: Link) -> None:
+    async def look(self, link: Route) -> None:
         """Ask once. Raises: StoreDown; Error: the store does not tell."""
         info = parse_info(await link.call("INFO", "memory"))
         # Buffers to replicas and of the log count for no limit (https://redis.io/docs/latest/develop/reference/eviction).
@@ -90,7 +91,7 @@ class StoreMemory:
         uncounted = int(info.get("mem_not_counted_for_evict", "0"))
         self.heard(int(info.get("used_memory", "0")) - uncounted, int(info.get("maxmemory", "0")))
 
-    async def run(self, link: Link, clock: Clock) -> None:
+    async def run(self, link: Route, clock: Clock) -> None:
         """Look until cancelled; a store that is away, or does not tell, is as full as it was last."""
         told = False
         while True:
@@ -112,4 +113,53 @@ class StoreMemory:
             "store_max_bytes": self.max_bytes,
             "store_fills_total": self.fills,
             "store_full_refused_total": self.refused,
+        }
+
+
+class PrimariesMemory(StoreMemory):
+    """
+    Likewise of every primary of a cluster: what grows is refused where its own is full.
+
+    ``full``: one of them is; the bytes are those of the fullest.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._route: Route | None = None
+        self._parts: dict[str, StoreMemory] = {}
+
+    def check(self, script: str, key: str) -> None:
+        """Raises: Full: the primary that has the key is full, and the script would make it grow."""
+        if not self.full or self._route is None:
+            return
+        link = self._route.link_of(key)
+        part = self._parts.get(link.at) if link is not None else None
+        if part is not None:
+            part.check(script, key)
+
+    def warning(self, full: bool | None = None) -> str:
+        """Which primaries are full, or ""."""
+        return "; ".join(filter(None, (part.warning(full) for part in self._parts.values())))
+
+    async def look(self, link: Route) -> None:
+        """Ask each that is there. Raises: StoreDown; Error: one does not tell."""
+        self._route = link
+        links = [one for one in link.each() if one.up]
+        for one in links:
+            what = f"the memory of the store's server at {one.at}"
+            await self._parts.setdefault(one.at, StoreMemory(what)).look(one)
+        self._parts = {one.at: self._parts[one.at] for one in links if one.at in self._parts}
+        parts = list(self._parts.values())
+        if parts:
+            fullest = max(parts, key=lambda part: part.used_bytes / part.max_bytes if part.max_bytes else 0)
+            self.used_bytes, self.max_bytes = fullest.used_bytes, fullest.max_bytes
+        self.full = any(part.full for part in parts)
+        self.fault = "; ".join(f"{place}: {part.fault}" for place, part in self._parts.items() if part.fault)
+
+    def stats(self) -> dict[str, int]:
+        """Numbers for /metrics."""
+        parts = list(self._parts.values())
+        return super().stats() | {
+            "store_fills_total": sum(part.fills for part in parts),
+            "store_full_refused_total": sum(part.refused for part in parts),
         }

@@ -7,20 +7,9 @@ import re
 from tidewarden.errors import Error, Full, StoreDown, from_wire
 
 # The store's own words for "not now", which a caller should read as such.
-AWAY = (
-    "LOADING",
-    "BUSY",
-    "READONLY",
-    "MASTERDOWN",
-    "NOREPLICAS",
-    "CLUSTERDOWN",
-    "TRYAGAIN",
-    "UNBLOCKED",
-    "MISCONF",
-    "NOAUTH",
-    "WRONGPASS",
-    "NOPERM",
-)
+AWAY = ("BUSY", "READONLY", "NOREPLICAS", "UNBLOCKED", "MISCONF", "NOAUTH", "WRONGPASS", "NOPERM")
+# Likewise, but the same call may be taken in a moment, or by another server now.
+NOT_RUN = ("MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "LOADING", "MASTERDOWN")
 IN_SCRIPT = "ERR Error running script"  # how a server before 7.0 wraps what a command of a script met with
 _WRAPPED = re.compile(r": -([A-Z]{3,} .*)")
 # What a script of ours is told when the user may run scripts, but not a command, a key or a channel of theirs: since 7.0, before.
@@ -28,7 +17,19 @@ NO_PERMISSION = ("ACL failure in script", "The user executing the script can't")
 
 
 class Refused(StoreDown):
-    """The store is connected and will not do it now; the message is in its own words. Nothing was done."""
+    """The store is connected and will not do it now; the message is in its own words."""
+
+
+class NotRun(Refused):
+    """Refused before its first line. ``word`` says why; with MOVED and ASK, ``slot`` and ``place`` (host:port) say where to."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(f"the store refuses: {message}")
+        self.word, *rest = message.split()
+        self.slot = -1
+        self.place = ""
+        if self.word in ("MOVED", "ASK") and len(rest) >= 2 and rest[0].isdecimal():
+            self.slot, self.place = int(rest[0]), rest[1]
 
 
 def bare(message: str) -> str:
@@ -53,7 +54,9 @@ def error_of(message: str) -> Error:
     word = said.partition(" ")[0]
     if word == "OOM":
         return Full("the store's memory is full; take and acknowledge tasks, or raise its maxmemory")
-    if word in AWAY:
+    if word in NOT_RUN and said == message:  # not what a script met with in its midst
+        return NotRun(said)
+    if word in AWAY or word in NOT_RUN:
         return Refused(f"the store refuses: {said}")
     if any(words in message for words in NO_PERMISSION):
         return Refused(f"the store refuses: NOPERM {message.removeprefix('ERR ')}")

@@ -11,11 +11,14 @@ from importlib import resources
 from typing import Any
 
 from tidewarden.errors import Error, Full
-from tidewarden.store.link import Arg, Link, Receiver, pack
+from tidewarden.store.link import Link, pack
+from tidewarden.store.receiver import Receiver
 from tidewarden.store.refusals import known_already
+from tidewarden.store.route import Arg, Route
 from tidewarden.store.trim import trim
 
 PRELUDE = "prelude.lua"
+GUARD = "~"  # behind a script's first key, a key that is never written
 _PARTS = re.compile(r"^-- VERBS +(.*)$", re.MULTILINE)
 _PREPARED = "local function prepare()"  # in a prelude: to be called before each verb
 
@@ -25,13 +28,15 @@ class Script:
     """
     One script as it is sent: ``name`` is ``room.file``, ``sha`` what EVALSHA names.
 
-    ``function`` is its name in the library, for FCALL; empty where it stands in none.
+    ``function`` is its name in the library, for FCALL; empty where it stands in none. ``guarded``: on a cluster, it names a key
+    that never exists beside its own, so that it is not run while a part of them is on the move (docs/decisions/0016-redis-cluster.md).
     """
 
     name: str
     source: bytes
     sha: str
     function: str
+    guarded: bool = True
 
 
 def _read(package: str) -> Iterator[tuple[str, str]]:
@@ -83,12 +88,12 @@ class Scripts:
 
     def _add_plain(self, package: str) -> None:
         for name, text in _read(package):
-            self._keep(package, name, text, "")
+            self._keep(package, name, text, "", guarded=False)  # each of its scripts has one key
 
-    def _keep(self, package: str, file: str, text: str, function: str) -> None:
+    def _keep(self, package: str, file: str, text: str, function: str, *, guarded: bool = True) -> None:
         name = f"{package.rpartition('.')[2]}.{file.removesuffix('.lua')}"
         source = text.encode()
-        self._scripts[name] = Script(name, source, _sha(source), function)
+        self._scripts[name] = Script(name, source, _sha(source), function, guarded)
 
     def _add(self, package: str, head: str) -> None:
         files = dict(_read(package))
@@ -125,7 +130,7 @@ class Scripts:
         library: list[Sequence[Arg]] = [("FUNCTION", "LOAD", self.library)] if self.uses_library else []
         return [*library, *(("SCRIPT", "LOAD", script.source) for script in self)]
 
-    async def use_library(self, link: Link, embedded: bool) -> None:
+    async def use_library(self, link: Route, embedded: bool) -> None:
         """From now on run scripts from the library, if the store is embedded: a server of one's own keeps nothing of ours but data."""
         self.uses_library = embedded
         if embedded:
@@ -135,7 +140,7 @@ class Scripts:
                 if not known_already(error):
                     raise
 
-    def run(self, link: Link, name: str, keys: Sequence[str], args: Sequence[Arg]) -> asyncio.Future[Any]:
+    def run(self, link: Route, name: str, keys: Sequence[str], args: Sequence[Arg]) -> asyncio.Future[Any]:
         """
         Run the script ``name``; the reply as it comes.
 
@@ -145,13 +150,15 @@ class Scripts:
         self.send(link, name, keys, args, future)
         return future
 
-    def send(self, link: Link, name: str, keys: Sequence[str], args: Sequence[Arg], receiver: Receiver) -> None:
+    def send(self, link: Route, name: str, keys: Sequence[str], args: Sequence[Arg], receiver: Receiver) -> None:
         """
         Run the script ``name`` for ``receiver``, which gets what :meth:`run` returns or raises.
 
         Raises: UnicodeEncodeError: an argument is no text; nothing was sent.
         """
         script = self._scripts[name]
+        if link.clustered and script.guarded:
+            keys = (*keys, f"{keys[0]}{GUARD}")
         call = _Call(link, script, (len(keys), *keys, *args), receiver)
         call.send(0 if self.uses_library and script.function else 1)
 
@@ -159,9 +166,9 @@ class Scripts:
 class _Call:
     """A script under way: its reply is passed on, or it is called in the next way where the server could not run it in this one."""
 
-    __slots__ = ("_args", "_link", "_receiver", "_script", "_way", "done", "set_result")
+    __slots__ = ("_args", "_link", "_receiver", "_script", "_way", "done", "sent_by", "set_result")
 
-    def __init__(self, link: Link, script: Script, args: tuple[Arg, ...], receiver: Receiver) -> None:
+    def __init__(self, link: Route, script: Script, args: tuple[Arg, ...], receiver: Receiver) -> None:
         self._link = link
         self._script = script
         self._args = args
@@ -169,6 +176,8 @@ class _Call:
         self._way = 0
         self.done = receiver.done
         self.set_result = receiver.set_result
+        if link.clustered:
+            self.sent_by = getattr(receiver, "sent_by", None)
 
     def send(self, way: int) -> None:
         script = self._script
@@ -180,7 +189,7 @@ class _Call:
             said = ("EVALSHA", script.sha)
         else:
             said = ("EVAL", script.source)
-        self._link.send(pack((*said, *self._args)), self)
+        self._link.send(pack((*said, *self._args)), self, self._args[1])
 
     def set_exception(self, exception: BaseException, /) -> None:
         if _not_run(self._way, exception):

@@ -40,6 +40,20 @@ _BY_CODE: dict[str, tuple[str, Scope]] = {
     "rate_limited": ("rate_limited", "provider"),
     "slow_down": ("rate_limited", "provider"),
 }
+# What a provider's error map may say.
+_BY_CLASS: dict[str, Scope] = {
+    "invalid_grant": "account",
+    "invalid_scope": "account",
+    "rejected": "account",
+    "account_limited": "account",
+    "too_early": "account",
+    "invalid_client": "client",
+    "unauthorized_client": "client",
+    "misdirected": "client",
+    "rate_limited": "provider",
+    "unavailable": "provider",
+    "unknown": "unknown",
+}
 REFUSALS = frozenset(("invalid_grant", "invalid_scope"))
 """Classes that say this grant will not do, of which two end an account."""
 
@@ -62,7 +76,7 @@ class Unsent:
     """The request never left: nothing can have happened at the provider."""
 
     reason: str
-    """``refused``, ``dns``, ``tls``, ``connect_timeout`` or ``bad_url``."""
+    """``refused``, ``dns``, ``tls``, ``connect_timeout``, ``discovery`` or ``bad_url``."""
     message: str
 
 
@@ -101,21 +115,50 @@ class Verdict:
     pair: Pair | None = None
     keep_body: bool = False
     """The answer was a success that we cannot read: it may hold the only refresh token there is."""
+    answered: bool = True
+    """False: nothing came back, so it may be our own network's matter."""
 
 
-def judge(outcome: Outcome, unix_ms: int) -> Verdict:
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What is particular to a provider's answers; see ``paths`` and ``errors`` of its settings."""
+
+    paths: Mapping[str, str] = field(default_factory=dict)
+    errors: Mapping[str, str] = field(default_factory=dict)
+
+    def of_error(self, status: int, code: str) -> str:
+        """The class that the map gives to an answer, the closest entry first; empty: it says nothing."""
+        for key in (f"{status} {code}", code, str(status)):
+            if key and (word := self.errors.get(key)):
+                return word
+        return ""
+
+
+PLAIN = Rules()
+
+
+def rules_of(paths: Mapping[str, str], errors: Mapping[str, str]) -> Rules:
+    """The rules of a provider's settings: codes are compared without regard to case."""
+    return Rules(paths, {key.lower(): word for key, word in errors.items()})
+
+
+def judge(outcome: Outcome, unix_ms: int, rules: Rules = PLAIN) -> Verdict:
     """The verdict on one refresh. ``unix_ms`` is this host's time, against which a Retry-After date is read."""
     if isinstance(outcome, Unheard):
-        return Verdict("unknown", "unknown", scrub(outcome.message))
+        return Verdict("unknown", "unknown", scrub(outcome.message), answered=False)
     if isinstance(outcome, Unsent):
         scope: Scope = {"dns": "ours", "bad_url": "client"}.get(outcome.reason, "provider")  # type: ignore[assignment]
-        return Verdict(outcome.reason, scope, scrub(outcome.message))
+        return Verdict(outcome.reason, scope, scrub(outcome.message), answered=False)
     status = outcome.status
+    members = _members(outcome)
     if 200 <= status < 300:
-        return _judge_success(outcome, unix_ms)
+        return _judge_success(outcome, members, unix_ms, rules)
     retry_after_s = retry_after(outcome.headers, unix_ms)
-    code, words = _error_of(_members(outcome), ("error", "status", "code"))  # HubSpot and a few others say `status`.
+    # HubSpot and a few others say `status`.
+    code, words = _error_of(members, ("error", "status", "code"), rules.paths)
     message = _words(outcome, code, words)
+    if word := rules.of_error(status, code):
+        return Verdict(word, _BY_CLASS[word], message, retry_after_s)
     if status in (502, 504):
         return Verdict("unknown", "unknown", message, retry_after_s)  # The gateway may have passed it on.
     if status == 429:
@@ -134,29 +177,44 @@ def judge(outcome: Outcome, unix_ms: int) -> Verdict:
     return Verdict("unavailable", "provider", message, retry_after_s)  # A page of a proxy or firewall, not the AS's.
 
 
-def _judge_success(answer: Answer, unix_ms: int) -> Verdict:
-    members = _members(answer)
-    token = members.get("access_token")
+def _judge_success(answer: Answer, members: Mapping[str, Any], unix_ms: int, rules: Rules) -> Verdict:
+    token = _at(members, "access_token", rules.paths)
     if isinstance(token, str) and token and token.isascii() and token.isprintable():
-        return Verdict("ok", "ok", pair=_pair(members, token))
-    code, words = _error_of(members, ("error",))
+        return Verdict("ok", "ok", pair=_pair(members, token, rules.paths))
+    code, words = _error_of(members, ("error",), rules.paths)
     if code:  # GitHub and Slack refuse with 200.
         known, scope = _BY_CODE.get(code, ("rejected", "account"))
+        if word := rules.of_error(answer.status, code):
+            known, scope = word, _BY_CLASS[word]
         return Verdict(known, scope, _words(answer, code, words), retry_after(answer.headers, unix_ms))
     kind = answer.headers.get("content-type", "no content type")
     message = f"HTTP {answer.status} without an access_token ({scrub(kind)[:80]}, {len(answer.body)} bytes)"
     return Verdict("unknown", "unknown", message, keep_body=True)
 
 
-def _pair(members: Mapping[str, Any], access_token: str) -> Pair:
-    refresh_token = members.get("refresh_token")
-    kind, scope = members.get("token_type"), members.get("scope")
+def _at(members: Mapping[str, Any], name: str, paths: Mapping[str, str]) -> Any:
+    """A member of the answer, under its own name or where ``paths`` says; None: it is not there."""
+    path = paths.get(name)
+    if path is None:
+        return members.get(name)
+    found: Any = members
+    for step in path.split("."):
+        if isinstance(found, list) and step.isdecimal() and int(step) < len(found):
+            found = found[int(step)]
+        else:
+            found = found.get(step) if isinstance(found, dict) else None
+    return found
+
+
+def _pair(members: Mapping[str, Any], access_token: str, paths: Mapping[str, str]) -> Pair:
+    refresh_token = _at(members, "refresh_token", paths)
+    kind, scope = _at(members, "token_type", paths), _at(members, "scope", paths)
     return Pair(
         access_token=access_token,
         refresh_token=refresh_token if isinstance(refresh_token, str) and refresh_token.isascii() else "",
         token_type=kind if isinstance(kind, str) and re.fullmatch(r"[\x21-\x7e]{1,64}", kind) else "Bearer",
         scope=scope[:8192] if isinstance(scope, str) and scope.isascii() else None,
-        life_s=_life(members.get("expires_in")),
+        life_s=_life(_at(members, "expires_in", paths)),
     )
 
 
@@ -179,11 +237,11 @@ def _members(answer: Answer) -> dict[str, Any]:
     return members if isinstance(members, dict) else {}
 
 
-def _error_of(members: Mapping[str, Any], names: tuple[str, ...]) -> tuple[str, str]:
-    for name in names:
-        code = members.get(name)
+def _error_of(members: Mapping[str, Any], names: tuple[str, ...], paths: Mapping[str, str]) -> tuple[str, str]:
+    for name in ("error",) if "error" in paths else names:
+        code = _at(members, name, paths)
         if isinstance(code, str) and 0 < len(code) <= 64:
-            words = members.get("error_description", members.get("message", ""))
+            words = _at(members, "error_description", paths) or members.get("message", "")
             return code.lower(), words if isinstance(words, str) else ""
     return "", ""
 

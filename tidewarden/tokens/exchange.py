@@ -8,24 +8,24 @@ after the whole request alike, as ``ConnectTimeout``: what was sent is told by `
 from __future__ import annotations
 
 import asyncio
-import base64
 import logging
 import ssl
 from http.cookiejar import CookieJar, DefaultCookiePolicy
-from urllib.parse import quote_plus
 
 import aiohttp
 import httpx
 from httpx_aiohttp import AiohttpTransport
 
+from tidewarden.clock import Clock, SystemClock
 from tidewarden.config import Provider
 
 from .answers import Answer, Outcome, Unheard, Unsent
+from .credentials import Credentials
+from .discovery import Discovery, NotFoundError
 
 BODY_BYTES_MAX = 65_536
 KEEPALIVE_S = 15.0  # Shorter than the idle time-outs of servers, so that they rarely close under a request.
 TOLD = ("content-type", "date", "retry-after")  # The headers that anything is decided by.
-CONNECT_SHARE = 0.4  # Of the provider's time-out: what takes longer to connect was surely not sent.
 UNREAD_S = 0.25  # What a request that has timed out gets to read the answer that may be there.
 
 # httpx logs the URL of every request at INFO; some providers want secrets there.
@@ -36,24 +36,38 @@ for _name in ("httpx", "httpcore"):
 class Exchange:
     """The HTTP client of this node's refreshers: one pool of connections per provider, no cookies, no redirects."""
 
-    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
-        """``tls``: the context to trust servers by; None, the default: the certificates of certifi."""
+    def __init__(self, tls: ssl.SSLContext | None = None, clock: Clock | None = None) -> None:
+        """``tls``: the context to trust servers by; None, the default: each provider's ``tls_ca``, else certifi's."""
         self._tls = tls
         self._clients: dict[str, httpx.AsyncClient] = {}
         self._urls: dict[str, httpx.URL] = {}  # Parsing one costs httpx as much as all else that it does.
+        clock = clock or SystemClock()
+        self.credentials = Credentials(clock)
+        self._discovery = Discovery(clock)
 
-    async def refresh(self, provider: Provider, refresh_token: str) -> Outcome:
-        """Trade a refresh token for a new pair. Never raises for what the network or the provider does."""
+    async def refresh(self, provider: Provider, refresh_token: str, secret: int = 0) -> Outcome:
+        """
+        Trade a refresh token for a new pair; ``secret``: which of the client's to show.
+
+        Never raises for what the network or the provider does.
+        """
         client = self._client(provider)
+        sent = False
         try:
             async with asyncio.timeout(None) as limit:
                 timer = _two_steps(limit, provider.timeout_s)
                 try:
-                    return await self._post(client, provider, refresh_token)
+                    url = await self._discovery.endpoint(provider, client)
+                    sent = True
+                    return await self._post(client, provider, url, refresh_token, secret)
                 finally:
                     timer.cancel()
         except TimeoutError:
+            if not sent:
+                return Unsent("discovery", f"its metadata did not come within {provider.timeout_s:g} s")
             return Unheard(f"no whole answer within {provider.timeout_s:g} s")
+        except NotFoundError as error:
+            return Unsent("discovery", f"its token endpoint was not found: {error}")
         except (httpx.UnsupportedProtocol, httpx.InvalidURL) as error:
             return Unsent("bad_url", f"{type(error).__name__}")
         except (httpx.HTTPError, httpx.StreamError, aiohttp.ClientError, OSError, ValueError) as error:
@@ -65,22 +79,26 @@ class Exchange:
         for client in clients.values():
             await client.aclose()
 
-    async def _post(self, client: httpx.AsyncClient, provider: Provider, refresh_token: str) -> Outcome:
-        headers, form = credentials(provider)
-        form = {"grant_type": "refresh_token", "refresh_token": refresh_token, **form}
-        async with client.stream("POST", self._url(provider), headers=headers, data=form) as response:
-            body = b""
+    async def _post(
+        self, client: httpx.AsyncClient, provider: Provider, url: str, refresh_token: str, secret: int
+    ) -> Outcome:
+        proof, members = self.credentials.prove(provider, secret, url)
+        headers = {"Accept": "application/json", "Accept-Encoding": "identity", **provider.headers, **proof}
+        members = {"grant_type": "refresh_token", "refresh_token": refresh_token, **members, **provider.parameters}
+        body = {"json": members} if provider.body == "json" else {"data": members}
+        async with client.stream("POST", self._url(url), headers=headers, **body) as response:  # type: ignore[arg-type]
+            raw = b""
             async for chunk in response.aiter_bytes():
-                body += chunk
-                if len(body) > BODY_BYTES_MAX:
+                raw += chunk
+                if len(raw) > BODY_BYTES_MAX:
                     return Unheard(f"HTTP {response.status_code} with a body over {BODY_BYTES_MAX} bytes")
             told = {name: value for name in TOLD if (value := response.headers.get(name)) is not None}
-            return Answer(response.status_code, told, body)
+            return Answer(response.status_code, told, raw)
 
-    def _url(self, provider: Provider) -> httpx.URL:
-        url = self._urls.get(provider.token_url)
+    def _url(self, address: str) -> httpx.URL:
+        url = self._urls.get(address)
         if url is None:
-            url = self._urls[provider.token_url] = httpx.URL(provider.token_url)
+            url = self._urls[address] = httpx.URL(address)
         return url
 
     def _client(self, provider: Provider) -> httpx.AsyncClient:
@@ -101,22 +119,14 @@ def _two_steps(limit: asyncio.Timeout, timeout_s: float) -> asyncio.TimerHandle:
     return loop.call_later(timeout_s, lambda: limit.reschedule(loop.time() + UNREAD_S))
 
 
-def credentials(provider: Provider) -> tuple[dict[str, str], dict[str, str]]:
-    """The headers and the form fields by which our client proves itself; an empty secret is never sent."""
-    headers = {"Accept": "application/json", "Accept-Encoding": "identity"}
-    name, secret = provider.client_id, provider.client_secret.reveal()
-    if provider.auth == "none" or not secret:
-        return headers, {"client_id": name}
-    if provider.auth == "post":
-        return headers, {"client_id": name, "client_secret": secret}
-    if provider.auth == "basic":  # RFC 6749, 2.3.1: each form-encoded first.
-        name, secret = quote_plus(name), quote_plus(secret)
-    headers["Authorization"] = "Basic " + base64.b64encode(f"{name}:{secret}".encode()).decode()
-    return headers, {}
-
-
 def _new_client(provider: Provider, tls: ssl.SSLContext | None) -> httpx.AsyncClient:
-    context = tls if tls is not None else httpx.create_ssl_context(trust_env=False)
+    context = tls
+    if context is None and provider.tls_ca:
+        context = ssl.create_default_context(cafile=provider.tls_ca)
+    elif context is None:
+        context = httpx.create_ssl_context(trust_env=False)
+    if provider.tls_cert:
+        context.load_cert_chain(provider.tls_cert, provider.tls_key)
 
     def session() -> aiohttp.ClientSession:
         connector = aiohttp.TCPConnector(
@@ -124,7 +134,7 @@ def _new_client(provider: Provider, tls: ssl.SSLContext | None) -> httpx.AsyncCl
         )
         return aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar(), trust_env=False)
 
-    connect_s = provider.timeout_s * CONNECT_SHARE
+    connect_s = provider.connect_s
     return httpx.AsyncClient(
         transport=AiohttpTransport(verify=context, client=session),
         timeout=httpx.Timeout(None, connect=connect_s, pool=connect_s),  # the whole of it is timed by refresh()

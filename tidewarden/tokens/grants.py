@@ -13,8 +13,9 @@ from tidewarden.config import Provider
 
 from . import accounts, policy
 from .ledger import Ledger
-from .refresher import OnSettled
 from .rows import Row
+from .tidings import Tidings
+from .tools import OnSettled
 from .vault import Place, Vault
 
 PUT_TRIES_MAX = 10
@@ -24,11 +25,12 @@ NEW_MS = 60_000  # A grant without an access token is wanted refreshed within th
 class Grants:
     """Puts grants."""
 
-    def __init__(self, ledger: Ledger, vault: Vault, dice: Random, on_settled: OnSettled) -> None:
+    def __init__(self, ledger: Ledger, vault: Vault, dice: Random, on_settled: OnSettled, tidings: Tidings) -> None:
         self._ledger = ledger
         self._vault = vault
         self._dice = dice
         self._on_settled = on_settled
+        self._tidings = tidings
 
     async def put(self, provider: Provider, queue: str, name: str, fields: Mapping[str, Any]) -> tuple[int, bool]:
         """The generation now, and whether anything was stored; see ``Tokens.put``."""
@@ -44,6 +46,7 @@ class Grants:
             row = self._new_row(provider, name, grant, base, reading.now_ms, mark)
             if await self._ledger.put(queue, name, base, row, row.expires_at_ms or reading.now_ms + NEW_MS):
                 self._on_settled(f"{provider.name}/{name}", row.generation)
+                self._tidings.granted(provider.name, name, reading.troubles, living=row.expires_at_ms > reading.now_ms)
                 return row.generation, True
         raise errors.Timeout(f"{provider.name}/{name} changed {PUT_TRIES_MAX} times while it was put; try again")
 
@@ -58,7 +61,7 @@ class Grants:
         if not grant.access_token:
             expires_at_ms = 0  # There is nothing that could expire.
         life_s = max(0.0, (expires_at_ms - now_ms) / 1000)
-        due_ms = policy.due_before(expires_at_ms, life_s, provider.margin_s, self._dice.random()) if life_s else now_ms
+        due_ms = policy.due_before(expires_at_ms, life_s, provider, self._dice.random()) if life_s else now_ms
         access = b""
         if grant.access_token:
             access = vault.seal(grant.access_token.encode(), Place(provider.name, name, "access", number, generation))

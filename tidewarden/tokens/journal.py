@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -42,6 +42,7 @@ class Journal:
         self._flushing: asyncio.Task[None] | None = None
         self._committing = asyncio.Lock()  # One group at a time: after a failed one the next must know of it.
         self._broken = False
+        self._anew = False  # The next commit begins the file anew.
         self._thread = ThreadPoolExecutor(1, "tokens-journal")
         self.torn_bytes = 0
         """Bytes that the last :meth:`open` could not read."""
@@ -132,6 +133,21 @@ class Journal:
             except OSError as error:
                 log.error("%s: %s", self._path, error)
 
+    async def replace(self, answers: Iterable[Answer], raws: Iterable[Raw], keys: Mapping[int, bytes]) -> None:
+        """
+        Put records in the places of those with their numbers, sealed otherwise, and begin the file anew with these keys.
+
+        Those that are gone by now stay gone; a key that came since, for an answer that did, stays too.
+
+        Raises: OSError: the file is not written; the next commit tries again.
+        """
+        self._answers.update({one.number: one for one in answers if one.number in self._answers})
+        self._raws.update({one.number: one for one in raws if one.number in self._raws})
+        newest = max(keys, default=max(self._keys, default=0))
+        self._keys = {key_id: one for key_id, one in self._keys.items() if key_id > newest} | dict(keys)
+        self._anew = True
+        await self._commit()
+
     async def heal(self) -> None:
         """After a write that failed: try to begin the file anew. :attr:`healthy` tells whether it went well."""
         try:
@@ -179,7 +195,7 @@ class Journal:
         live = len(self._answers) + len(self._raws) + len(self._keys)
         history = self._bytes > REWRITE_BYTES or (live == len(self._keys) and self._bytes > 1 << 16)
         work: Callable[[], None]
-        if self._broken or history:
+        if self._broken or self._anew or history:
             body = self._live()  # Everything of the group that still matters is in there.
             work = lambda: self._write_anew(body)  # noqa: E731
         else:
@@ -193,7 +209,7 @@ class Journal:
                 if future is not None and not future.done():
                     future.set_exception(OSError(error.errno, f"{self._path}: {error.strerror}"))
             raise
-        self._broken = False
+        self._broken = self._anew = False
         for _, future in group:
             if future is not None and not future.done():
                 future.set_result(None)

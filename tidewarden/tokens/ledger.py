@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tidewarden import errors
+from tidewarden.queue import Taken
 
 from .policy import Step
 from .rows import Intent, Row, Troubles, parse_intent, parse_row, parse_troubles
@@ -61,6 +62,39 @@ class Entry:
     troubles: Troubles | None
 
 
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """What is sealed of one account, as it lies in the store."""
+
+    account: str
+    row: bytes = field(repr=False)
+    spare: bytes = field(repr=False)
+    """Empty: there is none."""
+    troubles: Troubles | None
+
+
+@dataclass(frozen=True, slots=True)
+class GateView:
+    """What a gate said: see ``tokens/lua/gate.lua``. Times are unix milliseconds of the store, the rate requests a second."""
+
+    now_ms: int = 0
+    granted: int = 0
+    wait_ms: int = 0
+    probe: bool = False
+    failures: int = 0
+    until_ms: int = 0
+    since_ms: int = 0
+    rate: float = 0.0
+    """0: as many as one likes."""
+    reason: str = ""
+    news: bool = False
+
+    @property
+    def free(self) -> bool:
+        """Nothing holds anybody back."""
+        return not self.failures and not self.rate and self.until_ms <= self.now_ms
+
+
 class Ledger:
     """Reads and writes accounts. Every method raises what the store raises: StoreDown leaves a write undecided."""
 
@@ -95,10 +129,17 @@ class Ledger:
         )
 
     async def stored(
-        self, queue: str, account: str, base: tuple[int, int], row: bytes, due_ms: int, deadline_ms: int
+        self,
+        queue: str,
+        account: str,
+        base: tuple[int, int],
+        row: bytes,
+        due_ms: int,
+        deadline_ms: int,
+        previous: bytes = b"",
     ) -> str:
-        """Write a refreshed pair back: ``STORED``, ``ALREADY``, ``SPARE`` or ``GONE``."""
-        word = await self._item("stored", queue, account, (*base, row, due_ms, deadline_ms))
+        """Write a refreshed pair back, ``previous`` kept beside it: ``STORED``, ``ALREADY``, ``SPARE`` or ``GONE``."""
+        word = await self._item("stored", queue, account, (*base, row, due_ms, deadline_ms, previous))
         return bytes(word).decode()
 
     async def failed(self, queue: str, account: str, lease: int, step: Step) -> bool:
@@ -106,9 +147,12 @@ class Ledger:
         args = (lease, step.what, int(step.delay_s * 1000), step.troubles.pack(), step.spare)
         return bool(await self._item("failed", queue, account, args))
 
-    async def refresh(self, queue: str, account: str, *, force: bool) -> str:
-        """Have the account refreshed now: ``QUEUED``, ``LEASED``, ``BACKOFF``, ``DEAD`` or ``GONE``."""
-        return bytes(await self._item("refresh", queue, account, (int(force),))).decode()
+    async def refresh(self, queue: str, account: str, *, force: bool, seen: tuple[int, int] = (0, 0)) -> str:
+        """
+        Have the account refreshed now: ``QUEUED``, ``LEASED``, ``BACKOFF``, ``DEAD`` or ``GONE``; ``MOVED`` when its grant and
+        generation are not those that were ``seen`` any more (0, 0: whichever they are).
+        """
+        return bytes(await self._item("refresh", queue, account, (int(force), *seen))).decode()
 
     async def delete(self, queue: str, account: str) -> bool:
         """Forget an account; False: there was none."""
@@ -126,17 +170,73 @@ class Ledger:
         ]
         return int(after), now_ms, entries
 
+    async def pairs(self, queue: str, shard: int, cursor: int, count: int) -> tuple[int, list[Pairs]]:
+        """About ``count`` accounts of a shard with what is sealed of them: ``(next cursor or 0, pairs)``."""
+        after, *found = await self._script("tokens.pairs", queue, shard, (cursor, count))
+        whole = [(*item, None, None)[:4] for item in found]
+        return int(after), [
+            Pairs(account.decode(), row, spare or b"", parse_troubles(troubles))
+            for account, row, spare, troubles in whole
+        ]
+
+    async def reseal(self, queue: str, shard: int, changes: Sequence[tuple[str, str, bytes, bytes]]) -> int:
+        """
+        Put pairs in their places sealed otherwise, where they are still as they were read: how many.
+
+        Each change is account, ``row`` or ``spare``, the bytes as read, the bytes from now on.
+        """
+        items = await self._script("tokens.reseal", queue, shard, [part for change in changes for part in change])
+        return sum(items)
+
+    async def gate(self, queue: str, verb: str, *args: str | int) -> GateView:
+        """``ask``, ``trip``, ``slow`` or ``recover`` the gate of a client; see ``tokens/lua/gate.lua``."""
+        found = await self._script("tokens.gate", queue, 0, (verb, *args))
+        granted, wait_ms, probe, failures, until_ms, since_ms, rate, reason, news, now_ms = found
+        return GateView(
+            now_ms,
+            granted,
+            wait_ms,
+            bool(probe),
+            failures,
+            until_ms,
+            since_ms,
+            rate / 1000,
+            reason.decode(),
+            bool(news),
+        )
+
+    async def held_by(self, queue: str) -> str:
+        """What holds a client's accounts back, as far as it can be had; empty: nothing."""
+        try:
+            return (await self.gate(queue, "ask", 0, 0, 1)).reason
+        except errors.Error:
+            return ""
+
+    async def level(self, queue: str, shard: int, horizon_ms: int, every_ms: int, most: int) -> tuple[int, int]:
+        """Level a shard, see ``tokens/lua/level.lua``: accounts moved, and about how many fall due within the horizon."""
+        moved, due = await self._script("tokens.level", queue, shard, (horizon_ms, every_ms, most))
+        return moved, due
+
+    async def probe(self, queue: str, shard: int, lease_ms: int) -> Taken | None:
+        """Lease the first ready task of a shard although its queue is paused; None: there is none."""
+        found = await self._script("tokens.probe", queue, shard, (lease_ms,))
+        if not found:
+            return None
+        name, lease, payload, attempt, deadline_ms, lease_end_ms = found[0]
+        return Taken(queue, name.decode(), lease, payload, attempt, deadline_ms, lease_end_ms)
+
     async def stats(self, queue: str, shards: int) -> dict[str, int]:
         """Accounts of a queue by state, and ``total``, ``intents`` (under way or unresolved) and ``spares``."""
         parts = await asyncio.gather(*(self._script("tokens.stats", queue, shard, ()) for shard in range(shards)))
-        total, fresh, late, failing, dead, intents, spares = (sum(column) for column in zip(*parts, strict=True))
+        total, fresh, late, failing, dead, lost, intents, spares = (sum(column) for column in zip(*parts, strict=True))
         return {
             "total": total,
             "fresh": fresh,
-            "expiring": total - fresh - late - failing - dead,
+            "expiring": total - fresh - late - failing - dead - lost,
             "late": late,
             "failing": failing,
             "dead": dead,
+            "lost_rotation": lost,
             "intents": intents,
             "spares": spares,
         }

@@ -26,8 +26,8 @@ class Listing:
         """
         The cursor is ``provider:shard:scan:skip``: the store's own scan cursor, and how many of its batch were given.
         """
-        provider, shard, scan, skip = _parse_cursor(after, names)
-        troubled = state in ("failing", "dead")
+        provider, shard, scan, skip = parse_cursor(after, names)
+        troubled = state in ("failing", "dead", "lost_rotation")
         found: list[dict[str, Any]] = []
         for name in names[names.index(provider) :]:
             while shard < SHARDS:
@@ -51,10 +51,12 @@ class Listing:
 
 def _described(provider: str, entry: Entry, now_ms: int) -> dict[str, Any]:
     row, troubles = entry.row, entry.troubles or Troubles()
+    state = policy.state(row, entry.troubles, now_ms)
     return {
         "account": f"{provider}/{entry.account}",
         "provider": provider,
-        "state": policy.state(row, entry.troubles, now_ms),
+        "state": state,
+        "since_ms": policy.since_ms(row, entry.troubles, state),
         "grant": row.grant,
         "generation": row.generation,
         "stored_ms": row.stored_ms,
@@ -63,11 +65,12 @@ def _described(provider: str, entry: Entry, now_ms: int) -> dict[str, Any]:
         "tries": troubles.tries,
         "error": troubles.outcome,
         "message": troubles.message,
-        "next_ms": troubles.next_ms,
+        "next_ms": troubles.next_ms if entry.troubles else row.due_ms,
     }
 
 
-def _parse_cursor(after: str, names: list[str]) -> tuple[str, int, int, int]:
+def parse_cursor(after: str, names: list[str]) -> tuple[str, int, int, int]:
+    """Provider, shard, the store's cursor, and how many of its batch were given. Raises: BadArg, NotFound."""
     if not names:
         raise errors.NotFound("no provider is configured")
     if not after:

@@ -6,21 +6,27 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping, Sequence
 
 from tidewarden import errors
 from tidewarden.clock import sleep
 from tidewarden.config import Provider
 from tidewarden.queue import Taken
 
-from .policy import Breaker
+from .leveller import Leveller
+from .listing import SHARDS
 from .records import Answer
-from .refresher import Refresher, Tools
+from .refresher import Refresher, lease_ms_of
+from .settler import Settler
+from .tools import Tools
+from .watch import Watch
 
 log = logging.getLogger("tidewarden.tokens")
 
 TAKE_WAIT_MS = 30_000
 PAUSE_S = 1.0  # After the store refused.
 STOP_S = 5.0
+GATE_S = 2.0  # Longest sleep before a gate is asked again: another node may have opened it.
 
 
 class Pool:
@@ -30,24 +36,42 @@ class Pool:
         self.queue = queue
         self._provider = provider
         self._tools = tools
-        self._breaker = Breaker()
-        self._refresher = Refresher(provider, queue, tools, self._breaker)
+        self.watch = Watch(provider, queue, tools, lease_ms_of(provider))
+        self._settler = Settler(provider, queue, tools)
+        self._refresher = Refresher(provider, queue, tools, self._settler, self.watch)
+        self.leveller = Leveller(
+            provider, queue, tools.ledger, tools.clock, lambda: self._settler.life_s, lambda: self._idle
+        )
+        tools.hosts.add(provider)
         self._session = tools.queues.open_session("_tokens")
         self._work: set[asyncio.Task[None]] = set()
         self._freed = asyncio.Event()
+
+    @property
+    def _idle(self) -> bool:
+        """Whether there is room for refreshes that could wait."""
+        return not self.watch.held and len(self._work) < self._provider.refreshers
 
     @property
     def in_flight(self) -> int:
         """Refreshes under way."""
         return len(self._work)
 
+    def unsent(self, account: str) -> bool:
+        """See :meth:`Refresher.unsent`."""
+        return self._refresher.unsent(account)
+
     async def store(self, answer: Answer) -> None:
-        """Write a journalled answer of this client's into the store; see :meth:`Refresher.store`."""
-        await self._refresher.store(answer)
+        """Write a journalled answer of this client's into the store; see :meth:`Settler.store`."""
+        await self._settler.store(answer)
 
     async def run(self) -> None:
         """Refresh what falls due until cancelled; what is under way then is finished, five seconds at most."""
-        paying = asyncio.create_task(self._pay_forever(), name=f"what is owed to the store for {self._provider.name}")
+        name = self._provider.name
+        beside = [
+            asyncio.create_task(self._pay_forever(), name=f"what is owed to the store for {name}"),
+            asyncio.create_task(self.leveller.run(), name=f"levelling of {name}"),
+        ]
         try:
             while True:
                 try:
@@ -58,7 +82,8 @@ class Pool:
                     log.warning("refreshers of %s pause: %s %s", self._provider.name, error.code, error)
                     await sleep(self._tools.clock, PAUSE_S)
         finally:
-            paying.cancel()
+            for task in beside:
+                task.cancel()
             await self._drain()
 
     async def _pay_forever(self) -> None:
@@ -73,32 +98,78 @@ class Pool:
 
     async def _turn(self) -> None:
         """Take what is due, as much as may be begun, and begin it."""
-        clock = self._tools.clock
+        tools, name = self._tools, self._provider.name
         self._freed.clear()
-        free = self._breaker.allowed(clock.monotonic(), self._provider.refreshers, len(self._work))
+        free = self.watch.breaker.allowed(tools.clock.monotonic(), self._provider.refreshers, len(self._work))
         if free == 0:
             await self._wait_for_room()
             return
-        await self._tools.vault.ready()
+        free = min(free, tools.seats.free(name))
+        if free == 0:
+            await tools.seats.wait(name)
+            return
+        await tools.vault.ready()
         if not self._refresher.writable:
-            await self._tools.journal.heal()
+            await tools.journal.heal()
             if not self._refresher.writable:
-                await sleep(clock, PAUSE_S)
+                await sleep(tools.clock, PAUSE_S)
                 return
-        taken = await self._tools.queues.take(
-            self._session, [self.queue], count=free, wait_ms=TAKE_WAIT_MS, lease_ms=self._refresher.lease_ms
-        )
-        for task in taken:
-            work = asyncio.create_task(self._refresh(task), name=f"refresh {self._provider.name}/{task.id}")
+        for task in await self._take(free):
+            tools.seats.take(name, 1)
+            work = asyncio.create_task(self._refresh(task), name=f"refresh {name}/{task.id}")
             self._work.add(work)
             work.add_done_callback(self._ended)
+
+    async def _take(self, free: int) -> Sequence[Taken]:
+        """At most ``free`` tasks, as many as the host and the gate let begin; empty after a wait else."""
+        tools = self._tools
+        requests, wait_s = tools.hosts.ask(self._provider, free, tools.clock.monotonic())
+        if requests:
+            leave = await self.watch.gate.ask(requests)
+            tools.hosts.give_back(self._provider, requests - leave.requests)
+            if leave.probe:
+                return await self._take_probe()
+            requests, wait_s = leave.requests, leave.wait_s
+        if requests == 0:
+            await sleep(tools.clock, min(max(wait_s, 0.01), GATE_S))
+            return ()
+        taken = await self._take_or_close(requests)
+        tools.hosts.give_back(self._provider, requests - len(taken))
+        await self.watch.gate.give_back(requests - len(taken))
+        return taken
+
+    async def _take_or_close(self, count: int) -> Sequence[Taken]:
+        """At most ``count`` tasks, waiting for the first unless this node closes the gate meanwhile."""
+        taking = self._tools.queues.take(
+            self._session, [self.queue], count=count, wait_ms=TAKE_WAIT_MS, lease_ms=self._refresher.lease_ms
+        )
+        closing = asyncio.create_task(self.watch.gate.closed.wait())
+        try:
+            await asyncio.wait((taking, closing), return_when=asyncio.FIRST_COMPLETED)
+            return taking.result() if taking.done() else ()
+        finally:
+            closing.cancel()
+            taking.cancel()  # What it has taken meanwhile goes back.
+
+    async def _take_probe(self) -> Sequence[Taken]:
+        """One task past the pause, while the claim to probe lasts."""
+        tools, lease_ms = self._tools, self._refresher.lease_ms
+        until = tools.clock.monotonic() + lease_ms / 1000 - self._provider.timeout_s
+        while tools.clock.monotonic() < until:
+            for shard in tools.dice.sample(range(SHARDS), SHARDS):
+                task = await tools.ledger.probe(self.queue, shard, lease_ms)
+                if task is not None:
+                    self._session.hold([task], task.lease_end_ms - lease_ms)
+                    return (task,)
+            await sleep(tools.clock, PAUSE_S)
+        return ()
 
     async def _refresh(self, task: Taken) -> None:
         await self._refresher.refresh(task)
         self._session.drop(self.queue, task.id, task.lease)
 
     async def _wait_for_room(self) -> None:
-        pause_s = self._breaker.opens_in_s(self._tools.clock.monotonic())
+        pause_s = self.watch.breaker.opens_in_s(self._tools.clock.monotonic())
         if pause_s > 0:
             await sleep(self._tools.clock, pause_s)
         else:
@@ -107,6 +178,7 @@ class Pool:
     def _ended(self, work: asyncio.Task[None]) -> None:
         self._work.discard(work)
         self._freed.set()
+        self._tools.seats.leave(self._provider.name)
 
     async def _drain(self) -> None:
         """Begin nothing, finish what is under way, give back what is held."""
@@ -127,3 +199,13 @@ class Pool:
             log.warning("leases of %s were not given back: no answer in time", name)
         except errors.Error as error:
             log.warning("leases of %s were not given back: %s", name, error)
+
+
+def figures(pools: Mapping[str, Pool]) -> dict[str, dict[str, float]]:
+    """What pools are at, each figure by provider; see ``Tokens.metrics``."""
+    return {
+        "in_flight": {name: pool.in_flight for name, pool in pools.items()},
+        "levelled": {name: pool.leveller.levelled for name, pool in pools.items()},
+        "held": {name: int(pool.watch.held) for name, pool in pools.items()},
+        "rate": {name: rate for name, pool in pools.items() if (rate := pool.watch.gate.view.rate)},
+    }

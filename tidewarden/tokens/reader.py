@@ -43,6 +43,9 @@ class Token:
     generation: int
     state: State
     scope: str = ""
+    grant: int = 0
+    keep_ms: int = 0
+    """How long a reader may use it without asking again: until it is refreshed, or has less life than was asked for."""
 
 
 class Reader:
@@ -85,14 +88,15 @@ class Reader:
         reading = await self._read(provider, queue, name)
         if not lives(reading, min_ttl_ms) and not _dead(reading):
             before = _mark(reading.row)
-            await self._or_else(f"{provider.name}/{name}", self._ledger.refresh(queue, name, force=False))
+            wanted = self._ledger.refresh(queue, name, force=False, seen=before)
+            await self._or_else(f"{provider.name}/{name}", wanted)
             while _mark(reading.row) == before and not _dead(reading):
                 left_s = until - self._clock.monotonic()
                 if left_s <= 0:
                     break
                 await self._join(provider, queue, name, before, left_s)
                 reading = await self._read(provider, queue, name)
-        return await self._token(provider, name, reading)
+        return await self._token(provider, name, reading, min_ttl_ms)
 
     async def _stale(self, provider: Provider, name: str, row: Row, why: str) -> Token:
         if not self._away:
@@ -101,7 +105,7 @@ class Reader:
         self.stale_served += 1
         place = Place(provider.name, name, "access", row.grant, row.generation)
         access_token = (await self._vault.unseal(row.access, place)).decode()
-        return Token(access_token, row.token_type, row.expires_at_ms, row.generation, "stale", row.scope)
+        return Token(access_token, row.token_type, row.expires_at_ms, row.generation, "stale", row.scope, row.grant)
 
     async def _or_else(self, account: str, asked: Awaitable[Answer]) -> Answer:
         """
@@ -142,7 +146,7 @@ class Reader:
             self._cache.keep(account, reading.row, reading.now_ms, read=True)
         return reading
 
-    async def _token(self, provider: Provider, name: str, reading: Reading) -> Token:
+    async def _token(self, provider: Provider, name: str, reading: Reading, min_ttl_ms: int) -> Token:
         row, troubles = reading.row, reading.troubles
         assert row is not None
         account = f"{provider.name}/{name}"
@@ -156,7 +160,10 @@ class Reader:
         place = Place(provider.name, name, "access", row.grant, row.generation)
         access_token = (await self._vault.unseal(row.access, place)).decode()
         state = policy.state(row, troubles, reading.now_ms)
-        return Token(access_token, row.token_type, row.expires_at_ms, row.generation, state, row.scope)
+        keep_ms = max(0, min(row.due_ms, row.expires_at_ms - min_ttl_ms) - reading.now_ms)
+        return Token(
+            access_token, row.token_type, row.expires_at_ms, row.generation, state, row.scope, row.grant, keep_ms
+        )
 
     async def _join(self, provider: Provider, queue: str, name: str, before: tuple[int, int], wait_s: float) -> None:
         """Wait until the account's generation moved or a try of it ended; one watcher for all who wait on this node."""

@@ -9,81 +9,46 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from random import Random
 
 from tidewarden import errors
-from tidewarden.clock import Clock
 from tidewarden.config import Provider
-from tidewarden.queue import Queues, Taken
+from tidewarden.queue import Taken
 
 from . import answers, policy
-from .answers import Pair, Verdict
-from .cache import Cache
-from .exchange import Exchange
-from .journal import Journal
-from .ledger import Ledger, Opened
+from .answers import Verdict
+from .doubts import Doubts
+from .ledger import Opened
 from .policy import Case, Step
-from .records import Answer
 from .rows import Row, Troubles
-from .vault import Place, Unsealable, Vault
+from .settler import Settler
+from .tools import Tools
+from .vault import Place, Unsealable
+from .watch import Watch
 
 log = logging.getLogger("tidewarden.tokens")
 
 LEASE_SLACK_S = 10.0  # Of the lease, beyond the longest request: for the journal, the store, and a slow loop.
 SEND_SLACK_S = 3.0  # Of the lease that must be left beyond the longest request when the first byte is sent.
 
-OnSettled = Callable[[str, int], None]
-"""Hears of each account (with its provider) whose refresh this node has ended, and its generation then."""
 
-
-@dataclass(slots=True)
-class Counts:
-    """What a node's refreshers have done since its start."""
-
-    refreshes: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """By provider and class of outcome."""
-    late: Counter[str] = field(default_factory=Counter)
-    """Refreshes that succeeded after the old access token had expired, by provider."""
-    spares: int = 0
-    """Answers that found their row moved on and were kept aside."""
-    lost_rotations: int = 0
-    """Accounts whose new refresh token was lost with its answer, for which consent is needed anew."""
-    replayed: int = 0
-    """Answers that came from the journal into the store."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tools:
-    """What every pool of a node works with."""
-
-    queues: Queues
-    ledger: Ledger
-    vault: Vault
-    journal: Journal
-    exchange: Exchange
-    clock: Clock
-    dice: Random
-    counts: Counts
-    on_settled: OnSettled
-    cache: Cache
-    storing: set[tuple[str, str]] = field(default_factory=set)
-    """Accounts (queue and name) whose answers are on their way into the store."""
-    confirm_s: float = policy.CONFIRM_S
+def lease_ms_of(provider: Provider) -> int:
+    """How long the lease of a refresh lasts: it outlives the longest request, by each of the client's secrets."""
+    return int((provider.timeout_s * len(provider.secrets) + LEASE_SLACK_S) * 1000)
 
 
 class Refresher:
     """Refreshes accounts of one provider's client whose tasks were leased; many at once."""
 
-    def __init__(self, provider: Provider, queue: str, tools: Tools, breaker: policy.Breaker) -> None:
+    def __init__(self, provider: Provider, queue: str, tools: Tools, settler: Settler, watch: Watch) -> None:
         self.provider = provider
         self.queue = queue
-        self.lease_ms = int((provider.timeout_s + LEASE_SLACK_S) * 1000)
+        self.lease_ms = lease_ms_of(provider)
         self.stopping = False
         self._tools = tools
-        self._breaker = breaker
+        self._settler = settler
+        self._watch = watch
+        self._doubts = Doubts(provider, queue, tools, settler)
+        self._rules = answers.rules_of(provider.paths, provider.errors)
         self._owed: list[tuple[Taken, Step]] = []
         self.owing = asyncio.Event()
         """Set while the store has to be told something by :meth:`pay`."""
@@ -96,6 +61,7 @@ class Refresher:
     async def refresh(self, task: Taken) -> None:
         """Refresh the account of a leased task. Never raises: what goes wrong is noted in the store, or in the log."""
         account = f"{self.provider.name}/{task.id}"
+        self._tools.asking.add((self.queue, task.id))
         try:
             await self._refresh(task)
         except (errors.StoreDown, errors.NoQuorum) as error:
@@ -109,6 +75,12 @@ class Refresher:
             log.warning("refresh of %s: %s %s", account, error.code, error)
         except Exception:
             log.exception("refresh of %s failed for a reason of ours", account)
+        finally:
+            self._tools.asking.discard((self.queue, task.id))
+
+    def unsent(self, account: str) -> bool:
+        """Whether nothing was sent for an account whose intent this node could not close yet."""
+        return any(task.id == account and step.what == "hold" for task, step in self._owed)
 
     async def pay(self) -> None:
         """Tell the store what it could not be told while it was away. Raises what it raises; the rest is still owed."""
@@ -141,35 +113,78 @@ class Refresher:
         base = (opened.row.grant, opened.row.generation)
         if answer := tools.journal.find(self.queue, task.id, *base):
             log.info("%s/%s: its answer is in the journal", provider.name, task.id)
-            await self.store(answer)
+            await self._settler.store(answer)
             return
-        self._fold_doubt(opened)
-        spare = policy.use_spare(opened.troubles, opened.spare is not None)
+        resolved = await self._doubts.resolve(task.id, opened)
+        if resolved == "stored":
+            return
+        if isinstance(resolved, Step):
+            await self._note(task, resolved)
+            return
+        if soon_s := policy.too_soon(provider, opened.row, opened.now_ms):
+            await self._hold(task, soon_s, opened.troubles)
+            return
+        spare = policy.use_spare(opened.troubles, self._spare_may_do(opened))
         row = opened.spare if spare and opened.spare is not None else opened.row
         token = await self._unsealed(task.id, row)
         # From the moment before the intent was asked for, which the store saw later: the lease lasts at least so long.
-        left_s = asked + self.lease_ms / 1000 - tools.clock.monotonic()
-        if left_s < provider.timeout_s + SEND_SLACK_S or self.stopping or not self.writable:
+        until = asked + self.lease_ms / 1000
+        if not self._may_send(until) or self.stopping or not self.writable:
             await self._hold(task, 0, opened.troubles)
             return
-        outcome = await tools.exchange.refresh(provider, token)
-        verdict = answers.judge(outcome, tools.clock.unix_ms())
-        tools.counts.refreshes[provider.name, verdict.outcome] += 1
-        if self._breaker.note(verdict, tools.clock.monotonic()):
-            log.error(
-                "%s refuses our client (%s): its accounts wait. %s", provider.name, verdict.outcome, verdict.message
-            )
+        outcome, verdict = await self._ask(token, until)
+        verdict = self._watch.note(task.id, verdict)
+        try:
+            await self._conclude(task, opened, outcome, verdict, token, spare, begun)
+        finally:
+            await self._watch.tell(verdict)
+
+    async def _conclude(
+        self,
+        task: Taken,
+        opened: Opened,
+        outcome: answers.Outcome,
+        verdict: Verdict,
+        token: str,
+        spare: bool,
+        begun: float,
+    ) -> None:
+        """The answer into the store, or what follows from there being none."""
+        tools = self._tools
         if verdict.pair is not None:
             tools.storing.add((self.queue, task.id))
             try:
-                await self._settle(task.id, opened, verdict.pair, token)
+                await self._settler.settle(task.id, opened, verdict.pair, token)
             finally:
                 tools.storing.discard((self.queue, task.id))
             return
         if verdict.keep_body and isinstance(outcome, answers.Answer):
-            await self._keep_raw(task.id, opened, outcome.body)
+            await self._settler.keep_raw(task.id, opened, outcome.body)
         now_ms = opened.now_ms + int((tools.clock.monotonic() - begun) * 1000)
         await self._failed(task, opened, verdict, spare, now_ms)
+
+    def _spare_may_do(self, opened: Opened) -> bool:
+        """Whether there is a spare worth a try: a previous token works within the grace alone."""
+        return opened.spare is not None and policy.spare_lives(
+            opened.spare, opened.row, self.provider.grace_s, opened.now_ms
+        )
+
+    def _may_send(self, until: float) -> bool:
+        """Whether a request that begins now surely ends before a lease that lasts until then (monotonic seconds)."""
+        return until - self._tools.clock.monotonic() >= self.provider.timeout_s + SEND_SLACK_S
+
+    async def _ask(self, token: str, until: float) -> tuple[answers.Outcome, Verdict]:
+        """The request, by each of the client's secrets until one is taken: a refused client has touched no grant."""
+        tools, provider = self._tools, self.provider
+        exchange = tools.exchange
+        for number in exchange.credentials.order(provider):
+            outcome = await exchange.refresh(provider, token, number)
+            verdict = answers.judge(outcome, tools.clock.unix_ms(), self._rules)
+            if verdict.outcome != "invalid_client" or not self._may_send(until):
+                break
+        if verdict.scope in ("ok", "account") and exchange.credentials.prefer(provider, number):
+            log.warning("%s now takes our %s secret", provider.name, ("first", "next")[number])
+        return outcome, verdict
 
     async def _open(self, task: Taken) -> Opened | None:
         """The intent, written down; None when nothing is to be sent."""
@@ -194,89 +209,9 @@ class Refresher:
         doubted = troubles is not None and troubles.doubts > 0
         await self._note(task, Step("retry" if doubted else "hold", delay_s, troubles or Troubles()))
 
-    def _fold_doubt(self, opened: Opened) -> None:
-        """An intent left open is a request of which nobody knows what became."""
-        found, row = opened.found, opened.row
-        if found is not None and (found.grant, found.generation) == (row.grant, row.generation):
-            opened.troubles.doubts += 1
-            opened.troubles.doubt_ms = opened.troubles.doubt_ms or found.started_ms
-            log.info("%s: an intent of %s was left open", self.provider.name, found.holder)
-
     async def _unsealed(self, account: str, row: Row) -> str:
         place = Place(self.provider.name, account, "refresh", row.grant, row.generation)
         return (await self._tools.vault.unseal(row.refresh, place)).decode()
-
-    async def _settle(self, account: str, opened: Opened, pair: Pair, sent_token: str) -> None:
-        """Seal the pair, bring it to disk, write it back."""
-        tools, name = self._tools, self.provider.name
-        old = opened.row
-        refresh_token = pair.refresh_token or sent_token
-        generation = old.generation + 1
-        # The store's time when the intent was written, a moment before the request was sent: the safe side.
-        expires_at_ms, due_ms = policy.due_after(
-            opened.now_ms, pair.life_s, self.provider.default_life_s, self.provider.margin_s, tools.dice.random()
-        )
-        row = Row(
-            grant=old.grant,
-            generation=generation,
-            stored_ms=opened.now_ms,
-            expires_at_ms=expires_at_ms,
-            due_ms=due_ms,
-            origin=old.origin,
-            current=tools.vault.fingerprint(name, account, refresh_token),
-            token_type=pair.token_type,
-            scope=old.scope if pair.scope is None else pair.scope,
-            access=tools.vault.seal(pair.access_token.encode(), Place(name, account, "access", old.grant, generation)),
-            refresh=tools.vault.seal(refresh_token.encode(), Place(name, account, "refresh", old.grant, generation)),
-            refreshed=True,
-        )
-        if 0 < old.expires_at_ms <= opened.now_ms:
-            tools.counts.late[name] += 1
-        base = (old.grant, old.generation)
-        key = tools.vault.wrapped_key(row.refresh)
-        try:
-            answer = await tools.journal.add_answer(
-                self.queue, account, *base, row.pack(), (due_ms, expires_at_ms), key
-            )
-        except OSError as error:
-            # In memory it is still whole, and the store may well take it.
-            log.error("the journal does not take an answer of %s/%s: %s", name, account, error)
-            found = tools.journal.find(self.queue, account, *base)
-            if found is None:
-                raise
-            answer = found
-        # The request may have taken so long, and life counts from before it: a kept token must not be thought to live longer.
-        now_ms = opened.now_ms + int(self.provider.timeout_s * 1000)
-        tools.cache.keep(f"{name}/{account}", row, now_ms, read=False)
-        await self.store(answer)
-
-    async def store(self, answer: Answer) -> None:
-        """Write a journalled answer back. Raises what the store raises; the answer stays in the journal then."""
-        tools = self._tools
-        base = (answer.grant, answer.generation)
-        word = await tools.ledger.stored(
-            self.queue, answer.account, base, answer.row, answer.due_ms, answer.deadline_ms
-        )
-        tools.journal.stored(answer)
-        if word in ("SPARE", "GONE"):
-            tools.cache.drop(f"{self.provider.name}/{answer.account}")
-        if word == "SPARE":
-            tools.counts.spares += 1
-            log.warning("%s/%s had moved on when its answer came: kept as a spare", self.provider.name, answer.account)
-        elif word == "GONE":
-            log.info("%s/%s was deleted while it was refreshed", self.provider.name, answer.account)
-        tools.on_settled(f"{self.provider.name}/{answer.account}", answer.generation + 1)
-
-    async def _keep_raw(self, account: str, opened: Opened, body: bytes) -> None:
-        tools, row = self._tools, opened.row
-        place = Place(self.provider.name, account, "raw", row.grant, row.generation)
-        sealed = tools.vault.seal(body, place)
-        try:
-            await tools.journal.add_raw(
-                self.queue, account, row.grant, row.generation, tools.clock.unix_ms(), sealed, tools.vault.wrapped_key(sealed)
-            )  # fmt: skip
-        except OSError as error:
-            log.error("the journal does not take an unreadable answer of %s/%s: %s", self.provider.name, account, error)
 
     async def _failed(self, task: Taken, opened: Opened, verdict: Verdict, used_spare: bool, now_ms: int) -> None:
         tools, name = self._tools, self.provider.name
@@ -289,16 +224,21 @@ class Refresher:
                 now_ms=now_ms,
                 left_s=(opened.row.expires_at_ms - now_ms) / 1000,
                 used_spare=used_spare,
-                has_spare=opened.spare is not None,
+                has_spare=self._spare_may_do(opened),
                 dice=tools.dice.random(),
                 confirm_s=tools.confirm_s,
+                quarantined=self._watch.quarantined,
             )
         )
         # The script reads the row anew, in effect: whatever had changed it would have voided the lease, and a refusal
         # of a pair that a sibling has replaced is noted nowhere.
         if not await self._note(task, step):
             log.info("%s/%s moved on while it was refreshed", name, task.id)
-        elif step.lost_rotation:
+            tools.on_settled(f"{name}/{task.id}", opened.row.generation)
+            return
+        if tools.tidings is not None:
+            tools.tidings.failed(name, task.id, opened.troubles, step.troubles)
+        if step.what == "lost":
             tools.counts.lost_rotations += 1
             log.error("%s/%s: lost_rotation: %s", name, task.id, step.troubles.message)
         elif step.what == "dead":

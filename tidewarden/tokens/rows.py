@@ -93,6 +93,8 @@ class Troubles(msgspec.Struct, array_like=True):
     last_ms: int = 0
     next_ms: int = 0
     """When it is tried next, unix milliseconds; 0: not by itself."""
+    holder: str = ""
+    """Who wrote the intent that was found open, as ``node.boot``, while it is to be asked about it."""
 
     def pack(self) -> bytes:
         """The stored form."""

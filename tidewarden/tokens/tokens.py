@@ -7,34 +7,37 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
 
 from tidewarden import errors
-from tidewarden.clock import Clock, sleep
+from tidewarden.clock import Clock
 from tidewarden.config import Config, Provider
 from tidewarden.queue import Queues
 
-from . import accounts, importing, policy
+from . import accounts, importing, peers, policy
 from .cache import Cache
+from .custody import Custody
+from .events import Call
 from .exchange import Exchange
 from .grants import Grants
 from .journal import Journal
+from .keyring import Keyring
 from .ledger import Ledger, RunScript
 from .listing import PAGE_MAX, SHARDS, Listing
-from .pool import Pool
+from .outlets import Outlets
+from .pool import Pool, figures
 from .reader import Reader, Token
-from .refresher import Counts, Tools
-from .vault import AddKey, LoadKeys, Vault, open_vault
+from .shelf import Shelf
+from .tools import Counts, Tools
+from .unstored import Unstored
+from .vault import Vault, open_vault
 
 log = logging.getLogger("tidewarden.tokens")
 
 Part = TypeVar("Part")
-
-REPLAY_S = 2.0
-REPLAY_MAX = 500
 
 
 class Tokens:
@@ -50,8 +53,7 @@ class Tokens:
         config: Config,
         queues: Queues,
         clock: Clock,
-        load_keys: LoadKeys,
-        add_key: AddKey,
+        call: Call,
         *,
         exchange: Exchange | None = None,
         dice: Random | None = None,
@@ -59,34 +61,44 @@ class Tokens:
         confirm_s: float = policy.CONFIRM_S,
         script: RunScript | None = None,
         connected: Callable[[], bool] = lambda: True,
+        cluster_secret: str = "",
+        members: Callable[[], Mapping[str, str]] | None = None,
     ) -> None:
         """
         Args:
-            load_keys, add_key: reach the cluster's wrapped data keys; see :mod:`tidewarden.tokens.vault`.
+            call: sends one command to the store, for what is the cluster's and of no shard.
             script: runs a token script and returns when its write is as durable as the store can make it;
                 ``queues.script`` when absent.
+            cluster_secret: by which nodes ask each other for answers; empty: nobody is asked, and nobody answered.
+            members: their ``host:base_port`` by name, as they are now; None: as configured.
             connected: whether the store is, as far as is known: while it is not, nobody need wait for it to say so.
         """
         self._config = config
         self._queues = queues
         self._clock = clock
-        self._keys = (load_keys, add_key)
-        self._environ = os.environ if environ is None else environ
+        self._shelf = Shelf(call, config.cluster.name)
+        self._outlets = Outlets(config, queues, call, clock)
+        self.events = self._outlets.events
+        key_file = Path(config.node.data_dir) / "secrets" / "vault.key"
+        self._keyring = Keyring(config.vault, key_file, os.environ if environ is None else environ)
         self._dice = dice or Random()
         self._confirm_s = confirm_s
         self._queue_of = {name: accounts.queue_of(name, p.client_id) for name, p in config.providers.items()}
         self._ledger = Ledger(script or queues.script, queues.shard_of)
         self._listing = Listing(self._ledger, self._queue_of)
         self._journal = Journal(Path(config.node.data_dir) / "tokens.journal")
-        self._exchange = exchange or Exchange()
+        self._exchange = exchange or Exchange(clock=clock)
         self._vault: Vault | None = None
+        self._custody: Custody | None = None
         self._pools: dict[str, Pool] = {}
         self._reader: Reader | None = None
         self._grants: Grants | None = None
         self._running: asyncio.Task[None] | None = None
-        self._storing: set[tuple[str, str]] = set()
         self._cache = Cache(config.tokens.cache_max, clock)
         self._connected = connected
+        self._mac = peers.mac_of(cluster_secret) if cluster_secret else None
+        self._peers = peers.Peers(config, self._mac, members)
+        self._unstored: Unstored | None = None
         self.counts = Counts()
 
     # --- life
@@ -97,22 +109,31 @@ class Tokens:
 
         Raises: ConfigError: the vault's key is absent or another one. Internal, OSError: the journal cannot be used.
         """
-        vault = self._config.vault
-        path = Path(vault.key_file) if vault.key_file else Path(self._config.node.data_dir) / "secrets" / "vault.key"
-        self._vault = await open_vault(path, vault.key_env, self._environ, *self._keys, self._clock)
-        self._grants = Grants(self._ledger, self._vault, self._dice, self._on_settled)
+        self._vault = await open_vault(self._keyring, self._shelf, self._clock)
+        self._grants = Grants(self._ledger, self._vault, self._dice, self._on_settled, self._outlets.tidings)
         self._reader = Reader(self._ledger, self._vault, self._clock, self._cache, self._connected)
         self._journal.open()
         for key_id, wrapped in self._journal.keys().items():
             await self._vault.restore(key_id, wrapped)
+        self._custody = Custody(
+            self._config, self._queues, self._ledger, self._vault, self._shelf, self._journal, self._clock,
+            self._put_new, self._queue_of,
+        )  # fmt: skip
+        await self._custody.start()
         tools = Tools(
             self._queues, self._ledger, self._vault, self._journal, self._exchange, self._clock, self._dice,
-            self.counts, self._on_settled, self._cache, self._storing, self._confirm_s,
+            self.counts, self._on_settled, self._cache, self._peers, self._confirm_s, self._outlets.tidings,
         )  # fmt: skip
         for name, provider in self._config.providers.items():
+            if provider.unconfirmed:
+                log.warning(
+                    "%s: its preset says %s, which is not in the provider's own words: look there, then set it yourself",
+                    name, ", ".join(provider.unconfirmed),
+                )  # fmt: skip
             await self._queues.settings(self._queue_of[name])  # reads it, or makes it
             self._pools[name] = Pool(provider, self._queue_of[name], tools)
-        await self._replay()
+        self._unstored = Unstored(tools, self._pools, self._mac)
+        await self._unstored.replay()
 
     async def run(self) -> None:
         """Refresh what falls due on this node until cancelled or stopped; what is under way is finished, 5 s at most."""
@@ -121,7 +142,9 @@ class Tokens:
             async with asyncio.TaskGroup() as group:
                 for pool in self._pools.values():
                     group.create_task(pool.run())
-                group.create_task(self._replay_forever())
+                group.create_task(self._opened(self._unstored).run())
+                for job in (*self.custody.jobs(), *self._outlets.jobs()):
+                    group.create_task(job())
         finally:
             self._running = None
 
@@ -133,34 +156,16 @@ class Tokens:
             await asyncio.wait([running])
         if self._reader is not None:
             self._reader.stop()
+        await self._outlets.stop()
+        if self._custody is not None:
+            await self._custody.stop()
         await self._journal.close()
         await self._exchange.close()
+        await self._peers.close()
 
-    async def _replay_forever(self) -> None:
-        while True:
-            await sleep(self._clock, REPLAY_S)
-            await self._replay()
-            await self._journal.flush()
-
-    async def _replay(self) -> None:
-        """Offer the store what it has not confirmed; it knows by itself what it has."""
-        pools = {pool.queue: pool for pool in self._pools.values()}
-        waiting = [  # Not those whose provider is not configured now (it may be again), nor those on their way.
-            answer
-            for answer in self._journal.pending()
-            if answer.queue in pools and (answer.queue, answer.account) not in self._storing
-        ]
-        for at in range(0, len(waiting), REPLAY_MAX):
-            some = waiting[at : at + REPLAY_MAX]
-            results = await asyncio.gather(
-                *(pools[answer.queue].store(answer) for answer in some), return_exceptions=True
-            )
-            self.counts.replayed += results.count(None)
-            for answer, result in zip(some, results, strict=True):
-                if isinstance(result, errors.Error):
-                    log.warning("an answer of %s waits in the journal: %s", answer.account, result)
-                elif isinstance(result, BaseException):
-                    raise result
+    def answer_peer(self, raw: bytes) -> bytes | None:
+        """The reply to another node's question; None: it is not of this cluster, or this node has not started."""
+        return None if self._unstored is None else self._unstored.answer_peer(raw)
 
     # --- verbs
 
@@ -172,8 +177,7 @@ class Tokens:
 
         Raises: BadArg: which field, what was found, what is allowed. Full: the store has no room.
         """
-        provider, name = self._known(account)
-        return (await self._opened(self._grants).put(provider, self._queue_of[provider.name], name, fields))[0]
+        return (await self._put(account, fields))[0]
 
     async def get(self, account: str, min_ttl_ms: int = 0, wait_ms: int = 0) -> Token:
         """
@@ -187,7 +191,24 @@ class Tokens:
         StoreDown: it does not answer, and no living token of the account is known here.
         """
         provider, name = self._known(account)
-        return await self._opened(self._reader).get(provider, self._queue_of[provider.name], name, min_ttl_ms, wait_ms)
+        queue = self._queue_of[provider.name]
+        try:
+            return await self._opened(self._reader).get(provider, queue, name, min_ttl_ms, wait_ms)
+        except errors.Timeout as error:
+            reason = await self._ledger.held_by(queue)
+            if not reason:
+                raise
+            raise errors.Timeout(f"{error}; all accounts of {provider.name} wait: {reason}") from error
+
+    async def get_many(
+        self, names: Sequence[str], min_ttl_ms: int = 0, wait_ms: int = 0
+    ) -> Sequence[Token | errors.Error]:
+        """As :meth:`get` for each, all at once: a token, or why there is none."""
+        found = await asyncio.gather(*(self.get(name, min_ttl_ms, wait_ms) for name in names), return_exceptions=True)
+        for one in found:
+            if not isinstance(one, (Token, errors.Error)):
+                raise one
+        return [one for one in found if isinstance(one, (Token, errors.Error))]
 
     async def refresh(self, account: str) -> str:
         """Have the account refreshed now, failing or dead ones too; ``queued``, or ``leased`` when somebody is at it."""
@@ -201,6 +222,7 @@ class Tokens:
         """Forget an account and its tokens; False: there was none."""
         provider, name = self._known(account)
         found = await self._ledger.delete(self._queue_of[provider.name], name)
+        self._outlets.tidings.deleted(provider.name, name)
         self._cache.drop(account)
         return found
 
@@ -220,20 +242,37 @@ class Tokens:
         return await self._listing.page(names, state, count, after)
 
     async def stats(self) -> dict[str, dict[str, int]]:
-        """Accounts by state, per provider; the cost does not grow with their number."""
-        return {name: await self._ledger.stats(queue, SHARDS) for name, queue in sorted(self._queue_of.items())}
+        """
+        Accounts by state, per provider; the cost does not grow with their number. ``held_until_ms``: nothing is sent before
+        that, 0 when nothing holds it back; ``failures``: probes in a row that failed.
+        """
+        found = {}
+        for name, queue in sorted(self._queue_of.items()):
+            view = await self._ledger.gate(queue, "ask", 0, 0, 1)
+            held_ms = view.until_ms if view.failures or view.until_ms > view.now_ms else 0
+            found[name] = await self._ledger.stats(queue, SHARDS)
+            found[name] |= {"failures": view.failures, "held_until_ms": held_ms}
+        return found
+
+    @property
+    def custody(self) -> Custody:
+        """What an operator does with the vault. Raises: Draining: not started."""
+        return self._opened(self._custody)
 
     def metrics(self) -> dict[str, Any]:
-        """This node's counters: ``refreshes`` by (provider, class), ``in_flight`` and ``late`` by provider, and others."""
+        """This node's counters: ``refreshes`` by (provider, class), ``in_flight``, ``late`` and more by provider, and others."""
         counts = self.counts
         return {
             "refreshes": dict(counts.refreshes),
-            "in_flight": {name: pool.in_flight for name, pool in self._pools.items()},
             "late": dict(counts.late),
             "spares": counts.spares,
             "lost_rotations": counts.lost_rotations,
             "replayed": counts.replayed,
+            "adopted": counts.adopted,
+            "quarantines": dict(counts.quarantines),
+            **figures(self._pools),
             "journal_pending": len(self._journal.pending()),
+            **self._outlets.metrics(),
             "cached": len(self._cache),
             "stale_served_total": self._reader.stale_served if self._reader is not None else 0,
         }
@@ -242,15 +281,19 @@ class Tokens:
         self, provider: str, rows: Iterable[Mapping[str, Any]] | AsyncIterable[Mapping[str, Any]]
     ) -> AsyncIterator[importing.Imported]:
         """Put many accounts of one provider; see :func:`tidewarden.tokens.importing.import_rows`."""
-        chosen, grants = self._provider(provider), self._opened(self._grants)
-
-        async def put_one(_provider: str, name: str, fields: Mapping[str, Any]) -> bool:
-            accounts.check_name(name)
-            return (await grants.put(chosen, self._queue_of[provider], name, fields))[1]
-
-        return importing.import_rows(put_one, provider, rows)
+        self._provider(provider)
+        return importing.import_rows(
+            lambda _, name, fields: self._put_new(f"{provider}/{name}", fields), provider, rows
+        )
 
     # --- within
+
+    async def _put(self, account: str, fields: Mapping[str, Any]) -> tuple[int, bool]:
+        provider, name = self._known(account)
+        return await self._opened(self._grants).put(provider, self._queue_of[provider.name], name, fields)
+
+    async def _put_new(self, account: str, fields: Mapping[str, Any]) -> bool:
+        return (await self._put(account, fields))[1]
 
     def _provider(self, name: str) -> Provider:
         found = self._config.providers.get(name)

@@ -1,35 +1,38 @@
 """
 The vault: what is secret in an account's row lies sealed with AES-256-GCM, bound to the place it was written for.
 
-Data keys, one a day, seal the records; a key-encryption key from a file or the environment wraps the data keys, which
-lie in the store. A sealed record is ``version 1 | key id 4 | nonce 12 | ciphertext | tag 16`` (bytes, big-endian); its
-associated data are provider, account, field, grant and generation, each behind its length, so that a record moved to
-another account, field or generation does not open.
+Data keys, one a day and one a rotation, seal the records; a key-encryption key (:mod:`tidewarden.tokens.keyring`) wraps
+the data keys, which lie in the store (:mod:`tidewarden.tokens.shelf`). A sealed record is
+``version 1 | key id 4 | nonce 12 | ciphertext | tag 16`` (bytes, big-endian); its associated data are provider, account,
+field, grant and generation, each behind its length, so that a record moved to another account, field or generation does
+not open. A wrapped key is ``version 1 | id of the key-encryption key 4 | nonce 12 | ciphertext | tag 16``.
+
+Which key-encryption key is the cluster's is told by data key 0, the one of the fingerprints: new data keys are wrapped by
+what wraps that one, and a rotation wraps it last.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
-import hashlib
 import hmac
 import logging
 import os
 import struct
-from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Protocol
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from tidewarden import errors
 from tidewarden.clock import Clock
+from tidewarden.key_file import KEY_BYTES
+
+from .keyring import Keyring
+from .shelf import Shelf
 
 log = logging.getLogger("tidewarden.tokens")
 
 SEAL_VERSION = 1
-KEY_BYTES = 32
 NONCE_BYTES = 12
 TAG_BYTES = 16
 FINGERPRINT_BYTES = 8
@@ -37,10 +40,13 @@ FINGERPRINT_KEY_ID = 0  # The key of the fingerprints lies wrapped beside the da
 DAY_MS = 86_400_000
 _HEAD = struct.Struct(">BI")
 
-LoadKeys = Callable[[], Awaitable[Mapping[int, bytes]]]
-"""Every wrapped key in the store, by key id."""
-AddKey = Callable[[int, bytes], Awaitable[bytes]]
-"""Stores a wrapped key under an id that is still free; returns the one that is stored then, ours or an earlier one."""
+
+class Keys(Protocol):
+    """The part of :class:`~tidewarden.tokens.shelf.Shelf` that a vault needs."""
+
+    async def keys(self) -> dict[int, bytes]: ...
+    async def add(self, key_id: int, wrapped: bytes) -> bytes: ...
+    async def rewrap(self, key_id: int, wrapped: bytes) -> None: ...
 
 
 class Unsealable(errors.Internal):
@@ -72,37 +78,55 @@ class Place:
 class Vault:
     """Seals and opens records. Made by :func:`open_vault`; holds the data keys of the cluster in memory."""
 
-    def __init__(self, key: bytes, load: LoadKeys, add: AddKey, clock: Clock, origin: str) -> None:
-        self._wrapper = AESGCM(key)
-        self._wrapper_id = wrapping_key_id(key)
-        self._load = load
-        self._add = add
+    def __init__(self, keyring: Keyring, shelf: Keys, clock: Clock) -> None:
+        self.keyring = keyring
+        self._shelf = shelf
         self._clock = clock
-        self._origin = origin
         self._ciphers: dict[int, AESGCM] = {}
         self._wrapped: dict[int, bytes] = {}
         self._fingerprint_key = b""
         self._newest_id = 0
 
+    @property
+    def newest_id(self) -> int:
+        """The data key that seals now."""
+        return self._newest_id
+
+    @property
+    def kek(self) -> bytes:
+        """The id of the cluster's key-encryption key."""
+        return self._wrapped[FINGERPRINT_KEY_ID][1:5]
+
     async def ready(self) -> None:
-        """Have the data key of today (unix days); cheap once it is there. Raises what the store raises."""
-        today_id = (self._clock.unix_ms() // DAY_MS) << 8  # The low byte leaves room for more keys within a day.
-        if today_id in self._ciphers:
-            self._newest_id = today_id
-            return
-        await self._make(today_id)
-        self._newest_id = today_id
+        """Have a data key of today (unix days), or a later one; cheap once it is there. Raises what the store raises."""
+        today_id = self._today_id()
+        if today_id > self._newest_id:
+            await self._make(today_id, self.kek)
 
     async def load(self) -> None:
         """
-        Read every data key from the store.
+        Read every data key from the store, as it is wrapped there now.
 
-        Raises: ConfigError: a key there was wrapped by another key-encryption key than ours.
+        Raises: ConfigError: a key there was wrapped by another key-encryption key than any that this node has.
         """
-        for key_id, wrapped in (await self._load()).items():
-            self._admit(key_id, wrapped)
-        if not self._fingerprint_key:
-            await self._make(FINGERPRINT_KEY_ID)
+        found = await self._shelf.keys()
+        if any(self.keyring.key(wrapped[1:5]) is None for wrapped in found.values()):
+            await self.keyring.read()
+        problems: list[str] = []
+        for key_id, wrapped in found.items():
+            try:
+                self._admit(key_id, wrapped)
+            except errors.ConfigError as error:
+                problems += error.problems[: not problems]  # One tells it all.
+        if problems:
+            raise errors.ConfigError(problems)
+        for key_id in sorted(self._wrapped.keys() - found.keys()):
+            # Older ones were dropped by a rotation; of the newest the store has lost its last writes (a failover).
+            if key_id > max(found, default=-1):
+                log.warning("the store has lost data key %d: it gets it back from this node", key_id)
+                await self._shelf.add(key_id, self._wrapped[key_id])
+        if FINGERPRINT_KEY_ID not in self._wrapped:
+            await self._make(FINGERPRINT_KEY_ID, self.keyring.ids[0])
 
     def seal(self, plain: bytes, place: Place) -> bytes:
         """The sealed record of ``plain``, bound to ``place``, under the newest data key (:meth:`ready` has made it)."""
@@ -118,7 +142,7 @@ class Vault:
         """
         if len(record) < _HEAD.size + NONCE_BYTES + TAG_BYTES or record[0] != SEAL_VERSION:
             raise Unsealable(f"{_words(place)}: no sealed record of version {SEAL_VERSION}")
-        key_id = _HEAD.unpack_from(record)[1]
+        key_id = key_id_of(record)
         if key_id not in self._ciphers:
             await self.load()  # Another node has made it since.
         cipher = self._ciphers.get(key_id)
@@ -130,6 +154,12 @@ class Vault:
         except InvalidTag:
             raise Unsealable(f"{_words(place)}: the sealed record does not open here") from None
 
+    async def reseal(self, record: bytes, place: Place) -> bytes:
+        """The record under the newest data key: itself, when it is so already. Raises: Unsealable."""
+        if not record or key_id_of(record) == self._newest_id:
+            return record
+        return self.seal(await self.unseal(record, place), place)
+
     def fingerprint(self, provider: str, account: str, token: str) -> bytes:
         """A keyed mark of a token (8 bytes): equal for the same token of the same account, tells nothing else."""
         message = b"".join(struct.pack(">I", len(part)) + part for part in (provider.encode(), account.encode()))
@@ -137,24 +167,64 @@ class Vault:
 
     def wrapped_key(self, record: bytes) -> tuple[int, bytes]:
         """The id and the wrapped form of the data key that ``record`` is sealed under: a journal carries both."""
-        key_id = int(_HEAD.unpack_from(record)[1])
+        key_id = key_id_of(record)
         return key_id, self._wrapped[key_id]
 
     async def restore(self, key_id: int, wrapped: bytes) -> None:
         """Take back a wrapped data key from a journal, and give it to the store if that has lost it."""
+        if key_id in self._wrapped:
+            return  # The store has it, wrapped as it should be now.
+        if self.keyring.key(wrapped[1:5]) is None:
+            await self.keyring.read()
         self._admit(key_id, wrapped)
-        stored = await self._add(key_id, wrapped)
+        stored = await self._shelf.add(key_id, wrapped)
         if stored != wrapped and self._unwrap(key_id, stored) != self._unwrap(key_id, wrapped):
             log.error("data key %d of this node's journal differs from the one in the store", key_id)
 
-    async def _make(self, key_id: int) -> None:
+    # --- rotation
+
+    def next_id(self) -> int:
+        """An id for a new data key, greater than all there are."""
+        return max(self._today_id(), self._newest_id) + 1
+
+    async def add_data_key(self, key_id: int) -> None:
+        """Have a data key of that id: from now on it seals, if it is the newest. Made once, whoever else makes it."""
+        if key_id not in self._wrapped:
+            await self._make(key_id, self.kek)
+
+    async def wrap_by(self, kek: bytes) -> int:
+        """
+        Wrap every data key by the key-encryption key of that id; how many were wrapped otherwise.
+
+        Whenever it ends, each is wrapped by one key or the other. The fingerprints' key is the last: from then on new data
+        keys are wrapped by it, too.
+        """
+        await self.load()
+        others = {key_id: old for key_id, old in (await self._shelf.keys()).items() if old[1:5] != kek}
+        for key_id in sorted(others, reverse=True):
+            wrapped = self._wrap(key_id, self._unwrap(key_id, others[key_id]), kek)
+            await self._shelf.rewrap(key_id, wrapped)
+            self._wrapped[key_id] = wrapped
+        return len(others)
+
+    # --- within
+
+    def _today_id(self) -> int:
+        return (self._clock.unix_ms() // DAY_MS) << 8  # The low byte leaves room for more keys within a day.
+
+    async def _make(self, key_id: int, kek: bytes) -> None:
+        wrapped = self._wrap(key_id, AESGCM.generate_key(KEY_BYTES * 8), kek)
+        self._admit(key_id, await self._shelf.add(key_id, wrapped))
+
+    def _wrap(self, key_id: int, key: bytes, kek: bytes) -> bytes:
+        wrapper = self.keyring.key(kek)
+        if wrapper is None:
+            raise self._lacking(key_id, kek)
         nonce = os.urandom(NONCE_BYTES)
-        body = self._wrapper.encrypt(nonce, AESGCM.generate_key(KEY_BYTES * 8), _wrap_data(key_id))
-        stored = await self._add(key_id, bytes([SEAL_VERSION]) + self._wrapper_id + nonce + body)
-        self._admit(key_id, stored)
+        return bytes([SEAL_VERSION]) + kek + nonce + AESGCM(wrapper).encrypt(nonce, key, _wrap_data(key_id))
 
     def _admit(self, key_id: int, wrapped: bytes) -> None:
-        if key_id in self._wrapped:
+        if self._wrapped.get(key_id) == wrapped:
             return
         key = self._unwrap(key_id, wrapped)
         self._wrapped[key_id] = wrapped
@@ -165,90 +235,42 @@ class Vault:
             self._newest_id = max(self._newest_id, key_id)
 
     def _unwrap(self, key_id: int, wrapped: bytes) -> bytes:
+        wrapper = self.keyring.key(wrapped[1:5])
+        if wrapper is None:
+            raise self._lacking(key_id, wrapped[1:5])
         try:
-            return self._wrapper.decrypt(wrapped[5:17], wrapped[17:], _wrap_data(key_id))
+            return AESGCM(wrapper).decrypt(wrapped[5:17], wrapped[17:], _wrap_data(key_id))
         except (InvalidTag, ValueError):  # ValueError: shorter than a nonce.
-            raise errors.ConfigError(
-                [
-                    f"vault: {self._origin} holds another key than the one the store's data were sealed with "
-                    f"(data key {key_id}: key-encryption key {wrapped[1:5].hex()}, ours is {self._wrapper_id.hex()}); "
-                    "give this node the vault key of the cluster"
-                ]
-            ) from None
+            raise self._lacking(key_id, wrapped[1:5]) from None
+
+    def _lacking(self, key_id: int, kek: bytes) -> errors.ConfigError:
+        ours = ", ".join(one.hex() for one in self.keyring.ids)
+        return errors.ConfigError(
+            [
+                f"vault: {self.keyring.origin} holds another key than the one the store's data were sealed with "
+                f"(data key {key_id}: key-encryption key {kek.hex()}, ours is {ours}); "
+                "give this node the vault key of the cluster"
+            ]
+        )
 
 
-async def open_vault(
-    key_file: Path, key_env: str, environ: Mapping[str, str], load: LoadKeys, add: AddKey, clock: Clock
-) -> Vault:
+async def open_vault(keyring: Keyring, shelf: Shelf | Keys, clock: Clock) -> Vault:
     """
-    The vault of this cluster, with its data keys loaded and today's made.
-
-    The key-encryption key (base64 of 32 bytes) comes from the environment variable ``key_env`` if one is named, else
-    from ``key_file``, which is made with mode 0600 when neither it nor any data key exists.
+    The vault of this cluster, with its data keys loaded and today's made. A key file that is not there is made, if there
+    is no data key either.
 
     Raises: ConfigError: no key, no such key, or not the one that the store's data were sealed with.
     """
-    if key_env:
-        text = environ.get(key_env)
-        if text is None:
-            raise errors.ConfigError([f"vault.key_env: the environment variable {key_env} is not set"])
-        origin = f"the environment variable {key_env}"
-        key = _parse_key(text, origin)
-    else:
-        origin = str(key_file)
-        if not key_file.exists():
-            if await load():
-                raise errors.ConfigError(
-                    [f"vault.key_file: {origin} does not exist, but the store holds data sealed with a vault key; "
-                     "copy the vault key of the cluster there"]
-                )  # fmt: skip
-            _make_key_file(key_file)
-        key = _parse_key(key_file.read_text("ascii", errors="replace"), origin)
-        if key_file.stat().st_mode & 0o077:
-            log.warning("%s can be read by others than its owner: chmod 600 it", origin)
-    vault = Vault(key, load, add, clock, origin)
+    await keyring.read(make=not await shelf.keys())
+    vault = Vault(keyring, shelf, clock)
     await vault.load()
     await vault.ready()
     return vault
 
 
-def wrapping_key_id(key: bytes) -> bytes:
-    """Four bytes that tell one key-encryption key from another without telling the key."""
-    return hashlib.sha256(b"tidewarden key-encryption key" + key).digest()[:4]
-
-
-def _make_key_file(path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    # Whole or not at all: written aside, then linked to its name, which fails if another process was first.
-    aside = path.with_name(f"{path.name}.{os.getpid()}")
-    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    try:
-        os.write(descriptor, base64.b64encode(os.urandom(KEY_BYTES)) + b"\n")
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-    try:
-        os.link(aside, path)
-        log.info("made the vault key %s: keep a copy of it elsewhere, nothing sealed opens without it", path)
-    except FileExistsError:
-        log.info("the vault key %s was made by another process", path)
-    finally:
-        aside.unlink()
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-
-
-def _parse_key(text: str, origin: str) -> bytes:
-    try:
-        key = base64.b64decode(text.strip(), validate=True)
-    except (binascii.Error, ValueError):
-        key = b""
-    if len(key) != KEY_BYTES:
-        raise errors.ConfigError([f"vault: {origin} must hold the base64 of {KEY_BYTES} bytes and does not"])
-    return key
+def key_id_of(record: bytes) -> int:
+    """The data key that a record is sealed under."""
+    return int(_HEAD.unpack_from(record)[1])
 
 
 def _wrap_data(key_id: int) -> bytes:

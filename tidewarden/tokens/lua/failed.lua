@@ -1,11 +1,11 @@
 -- failed: refreshes that brought no pair; the tasks go back into the queue, or out of it for good.
 -- KEYS    1 the shard  2 the view
 -- ARGV    3… per account: account, lease, what (retry: note the troubles, again after the delay | hold: again after the delay |
---         dead: note them, out of the queue, the row stays), delay ms, troubles, spare (keep | drop | try: one that is there goes next, at once)
+--         dead | lost: note them, out of the queue, the row stays), delay ms, troubles, spare (keep | drop | try: one that is there goes next, at once)
 -- RETURNS per account: 1, or 0 when the lease is not current (nothing is noted then, but an intent under it is closed)
 open()
 redis.call('HDEL', INTENTS, '') -- a removal first: a full store lets the script go on
-local WHATS, SPARE = {retry = true, hold = true, dead = true}, {keep = true, drop = true, try = true}
+local WHATS, SPARE = {retry = true, hold = true, dead = true, lost = true}, {keep = true, drop = true, try = true}
 local items = {}
 for i = 3, #ARGV, 6 do
   if not WHATS[ARGV[i + 2]] then refuse('BADARG what becomes of ' .. ARGV[i] .. ': ' .. tostring(ARGV[i + 2])) end
@@ -21,9 +21,15 @@ for i = 1, #items do
   if not t then reply[i] = 0
   else
     if spare == 'drop' then redis.call('HDEL', SPARES, account)
-    elseif spare == 'try' and redis.call('HEXISTS', SPARES, account) == 1 then what, delay_ms = 'retry', 0 end
+    elseif spare == 'try' then
+      local kept = redis.call('HGET', SPARES, account)
+      local s, h = kept and row_head(kept), kept and row_head(redis.call('HGET', ACCOUNTS, account))
+      if s and s.grant == h.grant and s.generation + 1 == h.generation then redis.call('HDEL', SPARES, account) -- the one before: its time is over
+      elseif s then what, delay_ms = 'retry', 0 end
+    end
     if what ~= 'hold' then redis.call('HSET', TROUBLES, account, troubles) end
-    if what == 'dead' then
+    if what == 'dead' or what == 'lost' then
+      if what == 'lost' then redis.call('SADD', LOST, account) end
       redis.call('ZREM', FAILING, account)
       redis.call('ZADD', DEAD, text(now), account)
       drop_task(account)

@@ -1,15 +1,16 @@
 -- accounts: what lies beside the tasks of a token queue's shard. Put between the shared files and every script of this folder.
 --   accounts         hash account -> row (see tokens/rows.py; only its head is read here)
 --   account_intents  hash account -> grant 4, generation 4, started_ms 6, until_ms 6, fingerprint 8, lease 8, holder
---   account_spares   hash account -> a row whose grant or generation no longer fitted when it came
+--   account_spares   hash account -> a row whose grant or generation no longer fitted when it came, or the one before, where a used token works on
 --   account_troubles hash account -> what refreshing it met with since its last success (msgpack, Python's alone)
 --   account_failing  zset account by next try     account_dead  zset account by time of death
+--   account_lost     set of the dead whose refresh token was lost with an answer     account_gate  see gate.lua; first shard only
 --   account_meta     hash floor -> the highest grant of any account deleted here: no number is ever given twice
 -- A token's task has the account's name, no payload, due = the row's due_ms, deadline = its expires_at_ms.
-local ACCOUNTS, INTENTS, SPARES, TROUBLES, FAILING, DEAD, META
+local ACCOUNTS, INTENTS, SPARES, TROUBLES, FAILING, DEAD, LOST, META
 local function prepare()
   ACCOUNTS, INTENTS, SPARES, TROUBLES = key('accounts'), key('account_intents'), key('account_spares'), key('account_troubles')
-  FAILING, DEAD, META = key('account_failing'), key('account_dead'), key('account_meta')
+  FAILING, DEAD, LOST, META = key('account_failing'), key('account_dead'), key('account_lost'), key('account_meta')
 end
 local HEAD = 44 -- bytes of a row's head
 local NORMAL, WANTED = 50, 40 -- priorities: a token somebody waits for goes before those merely due
@@ -40,11 +41,17 @@ local function drop_task(account)
   records_drop({account})
 end
 
+-- It is among the dead no more; whether it was.
+local function revive(account)
+  redis.call('SREM', LOST, account)
+  return redis.call('ZREM', DEAD, account) == 1
+end
+
 -- All is well with this account from now on.
 local function clear_troubles(account)
   redis.call('HDEL', TROUBLES, account)
   redis.call('ZREM', FAILING, account)
-  redis.call('ZREM', DEAD, account)
+  revive(account)
 end
 
 -- An intent with that lease is over; another's stays.

@@ -1,18 +1,19 @@
 -- stored: write refreshed pairs back. Only grant and generation are compared, never the lease: an answer in hand is the truth.
 -- KEYS    1 the shard  2 the view
--- ARGV    3… per account: account, grant and generation of the request, new row, due ms, deadline ms
--- RETURNS per account: STORED, ALREADY (this very row is there), SPARE (kept aside: the row had moved on), GONE (no such account)
+-- ARGV    3… per account: account, grant and generation of the request, new row, due ms, deadline ms, the row it came from if its token may be
+--         needed again (without its access token, see SPARES), else empty
+-- RETURNS per account: STORED, ALREADY (this very pair is there, perhaps sealed anew since), SPARE (kept aside: the row had moved on), GONE (no such account)
 open()
 redis.call('HDEL', INTENTS, '') -- a removal first: a full store lets the script go on
 local items = {}
-for i = 3, #ARGV, 6 do
+for i = 3, #ARGV, 7 do
   items[#items + 1] = {ARGV[i], int(i + 1, 'grant', 0, COUNT_MAX), int(i + 2, 'generation', 0, COUNT_MAX), checked_row(i + 3),
-                       int(i + 4, 'due ms', 0, NEVER), int(i + 5, 'deadline ms', 0, NEVER)}
+                       int(i + 4, 'due ms', 0, NEVER), int(i + 5, 'deadline ms', 0, NEVER), ARGV[i + 6] or ''}
 end
 
 -- An account that fails or is dead has a pair to try from now on: it does not wait for its next try.
 local function hope(account, head)
-  local died, r = redis.call('ZREM', DEAD, account) == 1, tries_get(account)
+  local died, r = revive(account), tries_get(account)
   if not died and not redis.call('ZSCORE', FAILING, account) or r and r.holder ~= '' then return end
   redis.call('ZADD', FAILING, text(now), account)
   place(account, token_task(now, head.expires > 0 and head.expires or now + S.urgent_ms))
@@ -20,16 +21,17 @@ end
 
 local reply = {}
 for i = 1, #items do
-  local account, grant, generation, row, due, deadline = unpack(items[i])
+  local account, grant, generation, row, due, deadline, previous = unpack(items[i])
   local old = redis.call('HGET', ACCOUNTS, account)
   local head = old and row_head(old)
   if not old then reply[i] = 'GONE'
-  elseif old == row then reply[i] = 'ALREADY'
+  elseif string.sub(old, 1, HEAD) == string.sub(row, 1, HEAD) then reply[i] = 'ALREADY'
   elseif head.grant == grant and head.generation == generation then
     redis.call('HDEL', INTENTS, account)
     redis.call('HDEL', SPARES, account)
     clear_troubles(account)
     redis.call('HSET', ACCOUNTS, account, row)
+    if #previous > 0 then redis.call('HSET', SPARES, account, previous) end
     place(account, token_task(due, deadline)) -- voids whatever lease lies on the task
     count('accounts refreshed')
     reply[i] = 'STORED'

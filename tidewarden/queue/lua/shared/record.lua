@@ -1,7 +1,8 @@
 -- record: what every script begins with: its arguments, the shard's record, and how it refuses.
 -- The shared files are put, in the order that queue/registry.py names, before every verb's, after the names KEYS and ARGV.
 -- They hold local functions only.
--- KEYS    1 the shard's prefix `{cluster:queue:shard}`  2 the store's view counter, on an embedded store only
+-- KEYS    1 the shard's prefix `{cluster:queue:shard}`  2 the store's view counter, on an embedded store only; last, on a cluster only, the first and `~`:
+--         no such key ever is, so that the server refuses the script while keys of the shard are on the move (docs/decisions/0016-redis-cluster.md)
 -- ARGV    1 now_ms (unix; "0": the store's TIME), or `-known` (the store's TIME, and `known` as below), or all of it as
 --         `now_ms~known~steps~lag`, and `/layout` in a queue that was cut anew  2 the caller's holder `node.boot` ("-": none)  3… the verb's own
 local P, CALLER

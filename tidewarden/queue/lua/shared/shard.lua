@@ -132,13 +132,22 @@ local function await_end(id)
   if holders == '' then set('awaited', S.awaited + 1) end
 end
 
-local function tell_ends(channel, place)
+-- A holder's node is told something of this shard. On a cluster (where the last key is the guard) only the shard's own servers
+-- pass it on; one before 7.0 knows no such command.
+local function tell(holder, message)
+  local cluster, queue, shard = string.match(P, '^{([^:]+):(.*):(%d+)}$')
+  message = queue .. ' ' .. shard .. ' ' .. message
+  if string.byte(KEYS[#KEYS], -1) == 126 and type(redis.pcall('SPUBLISH', P .. ':wake:' .. holder, message)) == 'number' then return end
+  redis.call('PUBLISH', '{' .. cluster .. '}:wake:' .. holder, message)
+end
+
+local function tell_ends()
   for from = 1, #ended, 1000 do
     local ids = {unpack(ended, from, math.min(from + 999, #ended))}
     local waits = redis.call('HMGET', key('waits'), unpack(ids))
     redis.call('HDEL', key('waits'), unpack(ids))
     for i = 1, #ids do
-      for holder in string.gmatch(waits[i] or '', '%S+') do redis.call('PUBLISH', channel .. holder, place .. ' end:' .. ids[i]) end
+      for holder in string.gmatch(waits[i] or '', '%S+') do tell(holder, 'end:' .. ids[i]) end
     end
   end
   set('awaited', redis.call('HLEN', key('waits')))
@@ -244,7 +253,7 @@ end
 
 -- The next lease number: view · 2^36 + n on an embedded store, the clock's microseconds (never back) elsewhere.
 local function new_lease()
-  if KEYS[2] then
+  if KEYS[2] and string.byte(KEYS[2], -1) ~= 126 then -- on a cluster it is the guard, `<prefix>~`
     if not view then
       view = tonumber(redis.call('GET', KEYS[2])) or 0
       if view ~= S.view then
@@ -383,27 +392,23 @@ local function wait_here()
 end
 
 local function wake()
-  local cluster, queue, shard = string.match(P, '^{([^:]+):(.*):(%d+)}$')
-  local channel, place = '{' .. cluster .. '}:wake:', queue .. ' ' .. shard
-  local function tell(holder, message)
-    if holder ~= CALLER and holder ~= '' then
-      redis.call('PUBLISH', channel .. holder, place .. ' ' .. message)
-    end
+  local function tell_other(holder, message)
+    if holder ~= CALLER and holder ~= '' then tell(holder, message) end
   end
   if woke and S.waiting ~= '' then
-    for holder in string.gmatch(S.waiting, '%S+') do tell(holder, 'ready') end
+    for holder in string.gmatch(S.waiting, '%S+') do tell_other(holder, 'ready') end
     set('waiting', '')
   end
   if alarm_lowered then
     local nearest = text(math.min(S.alarm, S.tick) - now)
     for holder in string.gmatch(S.waiting, '%S+') do
-      if holder ~= S.sweeper then tell(holder, text(S.alarm - now)) end
+      if holder ~= S.sweeper then tell_other(holder, text(S.alarm - now)) end
     end
-    tell(S.sweeper, nearest)
+    tell_other(S.sweeper, nearest)
   end
-  if #ended > 0 then tell_ends(channel, place) end
+  if #ended > 0 then tell_ends() end
   if freed and S.roomless ~= '' then -- nodes where puts wait for room: each tries, and registers again when there is none
-    for holder in string.gmatch(S.roomless, '%S+') do redis.call('PUBLISH', channel .. holder, place .. ' room') end
+    for holder in string.gmatch(S.roomless, '%S+') do tell(holder, 'room') end
     set('roomless', '')
   end
 end

@@ -1,0 +1,158 @@
+"""``[providers.NAME]``: presets beneath, secrets from where they lie, contradictions named with their lines."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from certificate import make
+
+from tidewarden.config import load
+from tidewarden.errors import ConfigError
+from tidewarden.presets import PRESETS
+from tidewarden.provider import Provider
+
+Write = Callable[[str], str]
+GOOD = '[providers.p]\ntoken_url = "https://a.example/token"\nclient_id = "c"\nclient_secret = "s"\n'
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    def written(text: str) -> str:
+        path = tmp_path / "config.toml"
+        path.write_text(text)
+        return str(path)
+
+    return written
+
+
+def provider(path: str) -> Provider:
+    return load(path, {}, {}).providers["p"]
+
+
+def problems(path: str) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        load(path, {}, {})
+    return list(caught.value.problems)
+
+
+def test_every_setting_is_read(write: Write) -> None:
+    text = GOOD.replace("[providers.p]\n", '[providers.p]\nbody = "json"\nkills_access_token = true\n') + (
+        'next_secret = "s2"\nmargin_share = 0.2\nparameters = { resource = "https://r" }\n'
+        '[providers.p.errors]\n"400 invalid_request" = "invalid_grant"\n500 = "rejected"\n'
+        '[providers.p.paths]\naccess_token = "data.token"\n'
+    )
+    found = provider(write(text))
+    assert (found.body, found.kills_access_token, found.margin_share) == ("json", True, 0.2)
+    assert found.errors == {"400 invalid_request": "invalid_grant", "500": "rejected"}
+    assert found.paths == {"access_token": "data.token"}
+    assert [secret.reveal() for secret in found.secrets] == ["s", "s2"]
+    assert "s2" not in repr(found)
+    assert "https://r" not in repr(found)  # A parameter may be a secret of somebody's.
+    flags = {"providers.p.kills_access_token": "False", "providers.p.errors": "500=unknown"}
+    flagged = load(write(text), {}, flags).providers["p"]
+    assert (flagged.kills_access_token, flagged.errors) == (False, {"500": "unknown"})
+
+
+def test_a_bad_file_tells_every_problem_with_its_line(write: Write) -> None:
+    path = write(
+        GOOD
+        + 'issuer = "https://a.example"\n'  # 5
+        + 'auth = "private_key_jwt"\n'
+        + "rotation = 'no'\n"
+        + "refreshers = 0\n"
+        + "margin_s = 60\n"
+        + "not_before_s = 30\n"  # 10
+        + "connect_timeout_s = 31\n"
+        + 'kills_access_token = "yes"\n'
+        + "[providers.p.parameters]\n"
+        + 'grant_type = "x"\n'
+        + "[providers.p.errors]\n"  # 15
+        + '"400 invalid_request" = "dead"\n'
+        + '"" = "unknown"\n'
+        + "[providers.p.paths]\n"
+        + 'token = "a..b"\n'
+        + "[providers.p.headers]\n"  # 20
+        + '"X:Y" = "a"\n'
+        + "[providers.q]\n"
+    )
+    found = problems(path)
+
+    def expect(line: int, text: str) -> None:
+        assert [one for one in found if one.startswith(f"{path}:{line}: ") and text in one], (line, text, found)
+
+    expect(4, "client_secret: not allowed with auth = 'private_key_jwt', which sends no secret")
+    expect(6, "allowed only with jwt_key_file")
+    expect(7, "one of 'none', 'rolling', 'single_use'")
+    expect(8, "a whole number from 1 to 1,000")
+    expect(9, "allowed with not_before_s: at most 30")
+    expect(11, "allowed: at most timeout_s")
+    expect(12, "allowed: true or false")
+    expect(14, "the request says that by itself")
+    expect(16, "found the class 'dead'; allowed is one of invalid_grant")
+    expect(17, "'STATUS', 'CODE' or 'STATUS CODE'")
+    expect(19, "unknown member 'token'")
+    expect(19, "names with dots between them")
+    expect(21, "found characters that no header has")
+    expect(1, "providers.p: found both; allowed: one of token_url and issuer")
+    expect(22, "providers.q: found neither; allowed: one of token_url and issuer")
+    expect(22, "providers.q.client_id: missing; allowed: the identifier it gave our client")
+
+
+def test_a_preset_lies_beneath_what_is_written(write: Write) -> None:
+    text = '[providers.p]\npreset = "github"\nclient_id = "c"\nclient_secret = "s"\n'
+    found = provider(write(text))
+    assert found.token_url == "https://github.com/login/oauth/access_token"
+    assert (found.rotation, found.kills_access_token, found.unconfirmed) == ("single_use", True, ())
+    more = provider(write(text + 'rotation = "rolling"\nerrors = { odd = "unknown" }\n'))
+    assert more.rotation == "rolling"
+    assert more.errors["odd"] == "unknown"
+    assert more.errors["bad_refresh_token"] == "invalid_grant"
+    other = provider(write(text + 'issuer = "https://github.example"\n'))
+    assert (other.token_url, other.issuer) == ("", "https://github.example")
+    assert "did you mean 'github'?" in problems(write(text.replace('"github"', '"git-hub"')))[0]
+    assert "known are atlassian" in "\n".join(problems(write(text.replace('"github"', "5"))))
+
+
+def test_what_is_not_confirmed_is_said_until_it_is_written(write: Write) -> None:
+    text = '[providers.p]\npreset = "quickbooks"\nclient_id = "c"\nclient_secret = "s"\n'
+    assert provider(write(text)).unconfirmed == ("token_url", "auth", "rotation")
+    assert provider(write(text + 'rotation = "single_use"\n')).unconfirmed == ("token_url", "auth")
+
+
+@pytest.mark.parametrize("name", sorted(PRESETS))
+def test_every_preset_can_be_used_and_names_its_source(write: Write, name: str) -> None:
+    preset = PRESETS[name]
+    text = f'[providers.p]\npreset = "{name}"\nclient_id = "c"\nclient_secret = "s"\n'
+    if "token_url" not in preset.settings:
+        text += 'token_url = "https://tenant.example/token"\n'
+    found = provider(write(text))
+    assert set(preset.unconfirmed) <= set(preset.settings)
+    assert found.token_url.startswith("https://")
+    assert preset.source.startswith("https://")
+    assert tomllib.loads(f"day = {preset.checked}")["day"].year >= 2026
+
+
+def test_keys_and_certificates_are_looked_at(write: Write, tmp_path: Path) -> None:
+    cert, key = make(tmp_path, "mine")
+    base = GOOD.replace('client_secret = "s"\n', "")
+    signed = base + f'auth = "private_key_jwt"\njwt_key_file = "{key}"\n'
+    assert provider(write(signed)).jwt_key_file == key
+    assert "a key for ES256, not for RS256" in "\n".join(problems(write(signed + 'jwt_algorithm = "RS256"\n')))
+    assert "no private key in PEM" in "\n".join(problems(write(signed.replace(key, cert))))
+    tls = base + f'auth = "tls"\ntls_cert = "{cert}"\ntls_key = "{key}"\ntls_ca = "{cert}"\n'
+    assert provider(write(tls)).tls_ca == cert
+    assert "both or neither" in "\n".join(problems(write(tls.replace(f'tls_key = "{key}"\n', ""))))
+    assert "two PEM files" in "\n".join(problems(write(tls.replace(f'tls_key = "{key}"', f'tls_key = "{cert}"'))))
+    assert "no PEM certificate" in "\n".join(problems(write(tls.replace(f'tls_ca = "{cert}"', f'tls_ca = "{key}"'))))
+    assert "allowed only with tls_cert" in "\n".join(problems(write(base + 'auth = "tls"\n')))
+
+
+def test_a_next_secret_comes_from_one_place(write: Write, tmp_path: Path) -> None:
+    (tmp_path / "next").write_text("from file\n")
+    found = provider(write(f'{GOOD}next_secret_file = "{tmp_path / "next"}"\n'))
+    assert [secret.reveal() for secret in found.secrets] == ["s", "from file"]
+    text = "\n".join(problems(write(f'{GOOD}next_secret = "a"\nnext_secret_env = "B"\n')))
+    assert "found next_secret and next_secret_env; allowed: exactly one of next_secret, " in text

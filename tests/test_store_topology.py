@@ -1,0 +1,69 @@
+"""The URL of a Redis Cluster, and whose word about it is heard; the rest is seen in test_store_primaries.py."""
+
+from __future__ import annotations
+
+import pytest
+
+from tidewarden.clock import SystemClock
+from tidewarden.errors import BadArg, StoreDown
+from tidewarden.store import Link
+from tidewarden.store.connect import redact
+from tidewarden.store.slots import Answer, Claim
+from tidewarden.store.topology import ClusterUrl, Owner, Topology, by_cluster
+
+
+def test_the_parts_of_the_url() -> None:
+    url = ClusterUrl("redis+cluster://u:p%40ss@h1:1,h2,[::1]:3/?socket_keepalive=1")
+    assert url.seeds == ("h1:1", "h2:6379", "[::1]:3")
+    assert url.url_of("10.0.0.1:6") == "redis://u:p%40ss@10.0.0.1:6?socket_keepalive=1"
+    assert ClusterUrl("rediss+cluster://h:1?ssl_ca_certs=/ca.pem").url_of("p:6") == "rediss://p:6?ssl_ca_certs=/ca.pem"
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["redis+cluster://", "redis+cluster:///", "http+cluster://u:secret@h:1", "redis+cluster://u:secret@h:1/2", "redis://h:1",
+     "redis+cluster://u:secret@h:1?db=2", "redis+cluster://u:secret@h:port"],
+)  # fmt: skip
+def test_a_url_that_is_none(url: str) -> None:
+    with pytest.raises(BadArg) as caught:
+        ClusterUrl(url)
+    assert "secret" not in str(caught.value)
+
+
+def test_which_urls_are_meant() -> None:
+    assert by_cluster("redis+cluster://h")
+    assert by_cluster("rediss+cluster://h")
+    assert not by_cluster("redis+sentinel://h/main")
+    assert redact("redis+cluster://u:a@h:1,h:2") == "redis+cluster://u:…@h:1,h:2"
+
+
+async def test_followers_hear_of_every_change_and_only_of_those() -> None:
+    topology = Topology("redis+cluster://127.0.0.1:1", "t", SystemClock())
+    heard: list[str] = []
+    moved: list[str] = []
+    topology.follow(lambda: heard.append(topology.owner("{x}")))
+    owner = Owner(topology, "{x}")
+    owner.follow(moved.append)
+    with pytest.raises(StoreDown, match="no server of the cluster answers"):
+        await owner.find()
+    answer = Answer((Claim(0, 16383, "127.0.0.1:2", 1),))
+    topology._heard("127.0.0.1:1", answer)
+    topology._heard("127.0.0.1:1", answer)
+    topology.moved(3, "127.0.0.1:3")
+    topology._heard("127.0.0.1:2", Answer((Claim(0, 16383, "127.0.0.1:2", 1),), (), "CLUSTERDOWN it is down"))
+    assert heard == ["127.0.0.1:2"] * 2, "the last one had not heard of the redirection"
+    assert moved == ["redis://127.0.0.1:2"] * 2
+    assert await owner.find() == "redis://127.0.0.1:2"
+    assert topology.troubles["127.0.0.1:2"] == "CLUSTERDOWN it is down"
+    await owner.forget(moved.append)
+    for follower in list(topology._followers):
+        await topology.forget(follower)
+
+
+async def test_a_server_that_is_no_cluster_is_said_so(valkey) -> None:  # type: ignore[no-untyped-def]
+    link = Link(valkey.url, "t", SystemClock())
+    await link.start()
+    topology = Topology("redis+cluster://127.0.0.1:1", "t", SystemClock())
+    await topology._ask_one("127.0.0.1:1", link)
+    assert "cluster support disabled" in topology.why()
+    await link.stop()

@@ -1,0 +1,60 @@
+"""How a client proves itself without a server: what is said, and which of two secrets comes first."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from certificate import make
+
+from tidewarden.clock import ManualClock
+from tidewarden.config import Provider, Secret
+from tidewarden.tokens.credentials import ASSERTION_TYPE, Credentials
+
+ENDPOINT = "https://as.example/token"
+
+
+def claims_of(assertion: str) -> dict[str, Any]:
+    part = assertion.split(".")[1]
+    return dict(json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4))))
+
+
+@pytest.mark.parametrize(
+    ("settings", "audience"),
+    [
+        ({"token_url": ENDPOINT}, ENDPOINT),
+        ({"issuer": "https://as.example"}, "https://as.example"),
+        ({"issuer": "https://as.example", "jwt_audience": "urn:else"}, "urn:else"),
+    ],
+)
+def test_an_assertion_is_for_its_audience_short_lived_and_never_the_same(
+    tmp_path: Path, settings: dict[str, str], audience: str
+) -> None:
+    _, key = make(tmp_path)
+    clock = ManualClock()
+    provider = Provider(name="p", client_id="c0", auth="private_key_jwt", jwt_key_file=key, **settings)  # type: ignore[arg-type]
+    credentials = Credentials(clock)
+    made = [credentials.prove(provider, 0, ENDPOINT) for _ in range(2)]
+    assert made[0][0] == {}
+    assert (made[0][1]["client_id"], made[0][1]["client_assertion_type"]) == ("c0", ASSERTION_TYPE)
+    first, second = (claims_of(members["client_assertion"]) for _, members in made)
+    assert (first["iss"], first["sub"], first["aud"]) == ("c0", "c0", audience)
+    assert 0 < first["exp"] - clock.unix_ms() / 1000 <= 300
+    assert first["jti"] != second["jti"]
+
+
+def test_the_secret_that_was_taken_last_comes_first() -> None:
+    credentials = Credentials(ManualClock())
+    one = Provider(name="one", client_id="c", client_secret=Secret("a"))
+    two = Provider(name="two", client_id="c", client_secret=Secret("a"), next_secret=Secret("b"))
+    assert credentials.order(one) == (0,)
+    assert credentials.order(two) == (0, 1)
+    assert not credentials.prefer(two, 0)
+    assert credentials.prefer(two, 1)
+    assert not credentials.prefer(two, 1)
+    assert credentials.order(two) == (1, 0)
+    headers, _ = credentials.prove(two, 1, ENDPOINT)
+    assert base64.b64decode(headers["Authorization"].split()[1]) == b"c:b"

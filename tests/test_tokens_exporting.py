@@ -1,0 +1,64 @@
+"""Accounts leave a cluster sealed, and come into another whole."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis.asyncio
+import tokens_harness as harness
+
+from tidewarden.errors import BadArg, NotFound
+from tidewarden.sealed_file import open_line
+
+pytestmark = pytest.mark.live
+KEY, FILE = os.urandom(32), os.urandom(16)
+
+
+async def test_out_and_in_again(valkey: Any, tmp_path: Path) -> None:
+    chosen = harness.provider("http://127.0.0.1:9/token")
+    async with harness.node(valkey, tmp_path / "one", chosen, go=False) as side:
+        for i in range(9):
+            fields: dict[str, Any] = {"refresh_token": f"s3cret-{i}", "scope": "mail read"}
+            if i:
+                fields |= {"access_token": f"s3cret-at-{i}", "expires_at_ms": 4_000_000_000_000 + i}
+            await side.tokens.put(f"p/a{i}", fields)
+        lines: list[bytes] = []
+        after, pages = "", 0
+        while pages == 0 or after:
+            more, after, unreadable = await side.tokens.custody.export((KEY, FILE, len(lines) + 1), "", 4, after)
+            assert not unreadable
+            lines += more
+            pages += 1
+        assert pages > 1
+        assert b"s3cret" not in b"".join(lines)
+        assert b'"client":"c0"' in open_line(KEY, FILE, 1, lines[0])
+        for wrong in ((KEY[:-1], FILE, 1), (KEY, FILE[:-1], 1), (KEY, FILE, 0)):
+            with pytest.raises(BadArg, match="a sealed file has a key of 32 bytes"):
+                await side.tokens.custody.export(wrong)
+        with pytest.raises(NotFound, match="no provider 'q'"):
+            await side.tokens.custody.export((KEY, FILE, 1), "q")
+    assert await _flushed(valkey)
+    async with harness.node(valkey, tmp_path / "two", chosen, go=False) as side:
+        results = await side.tokens.custody.import_sealed((KEY, FILE, 1), lines)
+        assert results == [1] * len(lines)
+        assert await side.tokens.custody.import_sealed((KEY, FILE, 1), lines) == [0] * len(lines)
+        token = await side.tokens.get("p/a3")
+        assert (token.access_token, token.expires_at_ms, token.scope) == (
+            "s3cret-at-3",
+            4_000_000_000_003,
+            "mail read",
+        )
+        with pytest.raises(BadArg, match="line 2 does not open"):
+            await side.tokens.custody.import_sealed((KEY, FILE, 1), lines[1:])
+    other = harness.provider("http://127.0.0.1:9/token", client_id="c1")
+    async with harness.node(valkey, tmp_path / "two", other, go=False) as side:
+        (fault,) = await side.tokens.custody.import_sealed((KEY, FILE, 1), lines[:1])
+        assert "client is 'c0'; the provider's client is 'c1'" in str(fault)
+
+
+async def _flushed(valkey: Any) -> bool:
+    async with redis.asyncio.Redis(unix_socket_path=valkey.path) as client:
+        return bool(await client.flushall())

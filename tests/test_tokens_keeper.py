@@ -1,0 +1,85 @@
+"""A node keeps abreast of the cluster's keys, its journal too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tidewarden.clock import ManualClock
+from tidewarden.config import Vault as VaultSettings
+from tidewarden.errors import ConfigError
+from tidewarden.key_file import prepend_key
+from tidewarden.tokens.journal import Journal
+from tidewarden.tokens.keeper import Keeper, provider_of, reseal_journal
+from tidewarden.tokens.keyring import Keyring
+from tidewarden.tokens.rows import Row, parse_row
+from tidewarden.tokens.shelf import Shelf
+from tidewarden.tokens.vault import Place, Vault, key_id_of, open_vault
+
+QUEUE = "_tokens:p:c0"
+
+
+async def opened(shelf: Shelf, path: Path) -> Vault:
+    return await open_vault(Keyring(VaultSettings(), path, {}), shelf, ManualClock())
+
+
+async def test_the_journal_goes_along(node: Any, tmp_path: Path) -> None:
+    shelf = Shelf((await node()).link.call, "t")
+    vault = await opened(shelf, tmp_path / "vault.key")
+    journal = Journal(tmp_path / "tokens.journal")
+    journal.open()
+    place = Place("p", "a", "refresh", 1, 2)
+    row = Row(1, 2, 1, 2, 3, b"o" * 8, b"c" * 8, refresh=vault.seal(b"rt", place))
+    key = vault.wrapped_key(row.refresh)
+    await journal.add_answer(QUEUE, "a", 1, 1, row.pack(), (1, 2), key)
+    raw = vault.seal(b"<html>", Place("p", "b", "raw", 1, 1))
+    await journal.add_raw(QUEUE, "b", 1, 1, 5, raw, vault.wrapped_key(raw))
+    await vault.add_data_key(vault.next_id())
+    await reseal_journal(journal, vault)
+    await journal.close()
+    again = Journal(tmp_path / "tokens.journal")
+    again.open()
+    found = again.find(QUEUE, "a", 1, 1)
+    assert found is not None
+    sealed = parse_row(found.row).refresh
+    assert key_id_of(sealed) == key_id_of(again.raws()[0].body) == vault.newest_id
+    assert await vault.unseal(sealed, place) == b"rt"
+    assert list(again.keys()) == [vault.newest_id]
+    await again.close()
+    assert provider_of("_tokens:shop:a:b") == "shop"
+
+
+async def test_a_change_is_looked_at_once_and_told(node: Any, tmp_path: Path) -> None:
+    shelf = Shelf((await node()).link.call, "t")
+    one, two = await opened(shelf, tmp_path / "vault.key"), await opened(shelf, tmp_path / "vault.key")
+    journal = Journal(tmp_path / "tokens.journal")
+    journal.open()
+    keeper = Keeper("n0", one, shelf, journal, ManualClock())
+    await keeper.look()
+    await two.add_data_key(two.next_id())
+    await keeper.look()
+    assert one.newest_id < two.newest_id
+    change = await shelf.tell()
+    await keeper.look()
+    known = (await shelf.nodes())["n0"]
+    assert (known.newest, known.change, len(known.keks)) == (two.newest_id, change, 1)
+    # A key that this node lacks: it says so all the same, and goes on.
+    other = tmp_path / "other.key"
+    other.write_text((tmp_path / "vault.key").read_text())
+    prepend_key(other)
+    ahead = await opened(shelf, other)
+    await ahead.wrap_by(ahead.keyring.ids[0])
+    change = await shelf.tell()
+    with pytest.raises(ConfigError, match="give this node the vault key of the cluster"):
+        await keeper.look()
+    assert (await shelf.nodes())["n0"].change == change
+    assert await one.unseal(one.seal(b"x", Place("p", "a", "access", 1, 1)), Place("p", "a", "access", 1, 1)) == b"x"
+    # The newest data key, lost by a failover, comes back from whoever knows it.
+    await shelf.drop([two.newest_id])
+    await ahead.load()
+    assert await shelf.has(two.newest_id)
+    await keeper.leave()
+    assert await shelf.nodes() == {}
+    await journal.close()

@@ -1,0 +1,216 @@
+"""What one node asks another about a refresh whose outcome it does not know: who may ask, and what follows from each reply."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import socket
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import tokens_harness as harness
+from aiohttp import web
+
+from tidewarden.config import Cluster, Config, Node
+from tidewarden.tokens import PEERS_PATH
+from tidewarden.tokens import pool as pool_module
+from tidewarden.tokens import refresher as refresher_module
+from tidewarden.tokens.peers import Peers, Question, Reply, mac_of, open_question, reply_to
+
+pytestmark = pytest.mark.live
+
+SECRET = "the cluster's"
+
+
+def test_only_whoever_knows_the_secret_may_ask() -> None:
+    mac = mac_of(SECRET)
+    body = msgspec.msgpack.encode(Question(b"n" * 16, "q", "a", 1, 2))
+    assert open_question(mac.of(body) + body, mac) == Question(b"n" * 16, "q", "a", 1, 2)
+    for raw in (b"", body, mac_of("another").of(body) + body, mac.of(body) + body + b"x", mac.of(b"x") + b"x"):
+        assert open_question(raw, mac) is None
+
+
+def test_a_reply_is_to_its_own_question() -> None:
+    mac = mac_of(SECRET)
+    one, other = (mac.of(body) + body for body in (b"one", b"other"))
+    message = reply_to(one, Reply("none"), mac)
+    assert mac.open(message, b"reply", b"one") is not None
+    assert mac.open(message, b"reply", b"other") is None
+    assert mac.open(other) == b"other"
+
+
+@contextlib.asynccontextmanager
+async def door(answer: Callable[[bytes], bytes | None]) -> AsyncIterator[str]:
+    """A node's HTTP door with nothing but this; yields its address in ``cluster.members``."""
+
+    async def asked(request: web.Request) -> web.Response:
+        reply = answer(await request.read())
+        return web.Response(status=403) if reply is None else web.Response(body=reply)
+
+    app = web.Application()
+    app.router.add_post(PEERS_PATH, asked)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    port = site._server.sockets[0].getsockname()[1]  # type: ignore[union-attr]
+    try:
+        yield f"127.0.0.1:{port - 1}"
+    finally:
+        await runner.cleanup()
+
+
+def peers_of(address: str, secret: str = SECRET) -> Peers:
+    members = {"n0": address, "n1": "127.0.0.1:1"}
+    config = Config(cluster=Cluster(name="t", members=members), node=Node(name="n1"))
+    return Peers(config, mac_of(secret))
+
+
+async def test_a_node_that_cannot_be_asked_is_away() -> None:
+    mac = mac_of(SECRET)
+
+    def answer(raw: bytes) -> bytes | None:
+        question = open_question(raw, mac)
+        return reply_to(raw, Reply("busy"), mac) if question is not None else None
+
+    async with door(answer) as address, door(lambda _: b"rubbish") as odd:
+        for where, secret, holder, state in (
+            (address, SECRET, "n0.1", "busy"),
+            (address, "another", "n0.1", "away"),
+            (address, SECRET, "n7.1", "away"),
+            (odd, SECRET, "n0.1", "away"),
+            ("127.0.0.1:8", SECRET, "n0.1", "away"),
+        ):
+            peers = peers_of(where, secret)
+            assert (await peers.ask(holder, "q", "a", 1, 1)).state == state
+            await peers.close()
+
+
+class Scene:
+    """Node n0 whose answer does not reach the store, and n1 that finds its intent when its lease is over."""
+
+    def __init__(self, store: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.store, self.folder = store, folder
+        monkeypatch.setattr(refresher_module, "LEASE_SLACK_S", 1.2)
+        monkeypatch.setattr(refresher_module, "SEND_SLACK_S", 0.3)
+        monkeypatch.setattr(pool_module, "STOP_S", 0.0)
+        self.doors = contextlib.AsyncExitStack()
+        self.held = asyncio.Event()
+
+    @contextlib.asynccontextmanager
+    async def stuck(self, chosen: Any, **grant: Any) -> AsyncIterator[Any]:
+        """n0, with the answer of ``p/a`` in its journal and no way to the store any more."""
+        config = Config(cluster=Cluster(name="t", members={"n0": "127.0.0.1:1", "n1": "127.0.0.1:2"}))
+        async with harness.node(
+            self.store, self.folder / "a", chosen, "n0", config=config, cluster_secret=SECRET
+        ) as one:
+
+            async def away(*_args: Any) -> str:
+                self.held.set()
+                await asyncio.get_running_loop().create_future()
+                return ""
+
+            one.tokens._ledger.stored = away
+            await one.tokens.put("p/a", {"refresh_token": "a.0", **grant})
+            await one.tokens.refresh("p/a")
+            await asyncio.wait_for(self.held.wait(), 10)
+            yield one
+
+    def other(self, chosen: Any, address: str) -> Any:
+        (self.folder / "b").mkdir()
+        shutil.copytree(self.folder / "a" / "secrets", self.folder / "b" / "secrets")
+        config = Config(cluster=Cluster(name="t", members={"n0": address, "n1": "127.0.0.1:2"}))
+        return harness.node(self.store, self.folder / "b", chosen, "n1", config=config, cluster_secret=SECRET)
+
+
+@pytest.fixture
+def scene(valkey: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
+    return Scene(valkey, tmp_path, monkeypatch)
+
+
+async def entry(side: Any) -> dict[str, Any]:
+    entries, _ = await side.tokens.list()
+    return dict(entries[0])
+
+
+async def test_an_answer_in_another_nodes_journal_is_found_there(scene: Scene) -> None:
+    """Single use without grace: sent again, it would have ended the grant."""
+    async with harness.endpoint() as endpoint:
+        chosen = harness.provider(endpoint.url, timeout_s=0.5, refreshers=1)
+        async with (
+            scene.stuck(chosen) as one,
+            door(one.tokens.answer_peer) as address,
+            scene.other(chosen, address) as two,
+        ):
+            await two.tokens.get("p/a", wait_ms=10_000)
+            assert (await two.tokens.get("p/a")).access_token == "secret-access-a-1"
+            assert two.tokens.metrics()["adopted"] == 1
+    assert endpoint.requests == {"a.0": 1}
+
+
+async def test_a_request_under_way_elsewhere_is_waited_for(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+    async with harness.endpoint() as endpoint:
+        chosen = harness.provider(endpoint.url, timeout_s=0.5, refreshers=1)
+        async with scene.stuck(chosen) as one:
+            one.tokens._journal._answers.clear()  # Not written yet: the request hangs.
+
+            async with door(one.tokens.answer_peer) as address, scene.other(chosen, address) as two:
+
+                async def waits() -> bool:
+                    return "is asking the provider" in (await entry(two))["message"]
+
+                await harness.eventually(waits)
+                assert endpoint.requests == {"a.0": 1}
+
+
+async def test_while_a_token_lives_a_node_that_does_not_say_is_waited_for(scene: Scene) -> None:
+    async with harness.endpoint() as endpoint:
+        chosen = harness.provider(endpoint.url, timeout_s=0.5, refreshers=1)
+        with socket.create_server(("127.0.0.1", 0)) as closed:
+            port = closed.getsockname()[1]
+        async with (
+            scene.stuck(chosen, access_token="x", expires_in=3600),
+            scene.other(chosen, f"127.0.0.1:{port - 1}") as two,
+        ):
+
+            async def waits() -> bool:
+                return "n0.1 may hold the answer" in (await entry(two))["message"]
+
+            await harness.eventually(waits)
+            found = await entry(two)
+            assert found["next_ms"] - found["since_ms"] >= 29_000
+            assert (await two.tokens.get("p/a")).access_token == "x"  # It is served on.
+    assert endpoint.requests == {"a.0": 1}
+
+
+async def test_a_previous_token_saves_an_account_within_the_grace(valkey: Any, tmp_path: Path) -> None:
+    """A provider that rotates once more than we hear of: the stored token is refused, the one before still works."""
+    async with harness.endpoint(life_s=3600) as endpoint:
+        chosen = harness.provider(endpoint.url, grace_s=7200)
+        async with harness.node(valkey, tmp_path, chosen) as side:
+            await side.tokens.put("p/a", {"refresh_token": "a.0"})
+            await side.tokens.get("p/a", wait_ms=5000)
+            assert (await side.tokens.stats())["p"]["spares"] == 1
+            endpoint.current["a"] = 0  # It takes the old one within the grace, and knows nothing of the new one.
+            await side.tokens.refresh("p/a")
+
+            async def saved() -> bool:
+                return bool((await entry(side))["generation"] == 3)
+
+            await harness.eventually(saved)
+        endpoint.current["a"] = 5
+        async with harness.node(valkey, tmp_path, replace(chosen, grace_s=0.0), boot=2) as side:
+            await side.tokens.refresh("p/a")
+
+            async def refused() -> bool:
+                return (await entry(side))["error"] == "invalid_grant"
+
+            await harness.eventually(refused)
+            await asyncio.sleep(0.3)
+            assert (await side.tokens.stats())["p"]["spares"] == 0  # Its time is over; nothing is sent in a loop.
+    assert endpoint.requests == {"a.0": 2, "a.1": 2}

@@ -1,0 +1,55 @@
+"""What many answers say together."""
+
+from __future__ import annotations
+
+from tidewarden.tokens.trends import Breaker, Jump, Weather
+
+
+def test_a_breaker_bears_some_silence_then_probes_and_any_answer_closes_it() -> None:
+    breaker = Breaker(3)
+    assert [breaker.note(False, 0) for _ in range(3)] == [False, False, True]
+    assert not breaker.note(False, 0.5)  # One that was under way when it opened.
+    assert breaker.allowed(0.5, 16, 0) == 0
+    assert breaker.opens_in_s(0.5) == 0.5
+    assert breaker.allowed(1, 16, 0) == 1  # A probe.
+    assert breaker.allowed(1, 16, 1) == 0
+    for at in range(1, 30):
+        assert not breaker.note(False, 100 * at)
+    assert breaker.opens_in_s(2900) == Breaker.MAX_S
+    assert breaker.open
+    breaker.note(True, 2930)
+    assert breaker.allowed(2930, 16, 0) == 16
+    assert [breaker.note(False, 3000) for _ in range(2)] == [False, False]
+
+
+def test_a_jump_of_refusals_is_seen_and_what_goes_on_for_long_is_usual() -> None:
+    jump = Jump()
+    for at in range(19):
+        jump.note(True, at)
+    assert not jump.on  # A handful says nothing.
+    jump = Jump()
+    for at in range(1000):
+        jump.note(at % 50 == 0, at)
+    assert not jump.on
+    at = 1000
+    while not jump.on:
+        jump.note(True, at)
+        at += 1
+    assert at - 1000 < 250
+    for later in range(at, at + 400):
+        jump.note(False, later)
+    assert not jump.on
+    for later in range(2000, 4000):
+        jump.note(later % 2 == 0, later)  # Half of them, for good: imported dead, say.
+    assert not jump.on
+
+
+def test_when_no_provider_answers_the_fault_is_ours() -> None:
+    weather = Weather()
+    weather.note("a", False, 0)
+    assert not weather.ours(0)  # One alone may well be down.
+    weather.note("b", False, 1)
+    assert weather.ours(1)
+    weather.note("b", True, 2)
+    assert not weather.ours(2)
+    assert not weather.ours(100)  # What was long ago says nothing.

@@ -1,0 +1,57 @@
+"""A receiver of webhooks that checks what it gets as Standard Webhooks says, and answers what the test laid out."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import hmac
+import json
+from collections import deque
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiohttp import web
+
+KEYS = (b"s" * 32, b"t" * 24)
+SECRETS = tuple("whsec_" + base64.b64encode(key).decode() for key in KEYS)
+
+
+@dataclass
+class Receiver:
+    """``answers`` are used up one a request, then it is 204. ``got`` has (webhook-id, body) of what was signed rightly."""
+
+    url: str = ""
+    answers: deque[tuple[int, dict[str, str]]] = field(default_factory=deque)
+    got: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    tries: int = 0
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        self.tries += 1
+        body = await request.read()
+        message_id, timestamp = request.headers["webhook-id"], request.headers["webhook-timestamp"]
+        content = b".".join((message_id.encode(), timestamp.encode(), body))
+        expected = {"v1," + base64.b64encode(hmac.digest(key, content, hashlib.sha256)).decode() for key in KEYS}
+        assert set(request.headers["webhook-signature"].split(" ")) == expected
+        if self.answers:
+            status, headers = self.answers.popleft()
+            return web.Response(status=status, headers=headers)
+        self.got.append((message_id, json.loads(body)))
+        return web.Response(status=204)
+
+
+@contextlib.asynccontextmanager
+async def receiver() -> AsyncIterator[Receiver]:
+    """One that listens."""
+    made = Receiver()
+    app = web.Application()
+    app.router.add_post("/hook", made.handle)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    made.url = f"http://127.0.0.1:{runner.addresses[0][1]}/hook"
+    try:
+        yield made
+    finally:
+        await runner.cleanup()

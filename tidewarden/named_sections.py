@@ -1,0 +1,118 @@
+"""``[webhooks.NAME]`` and ``[companions.NAME]`` of the configuration."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import dataclasses
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from .provider_reading import NAME, NAME_ALLOWED
+from .secret import Secret
+from .settings import Companion, Webhook
+from .sources import Found, read
+
+SECRET_KEYS = ("secret", "secret_file", "secret_env")
+SECRET_PREFIX = "whsec_"
+SECRET_BYTES = (24, 64)  # as Standard Webhooks recommends
+SECRET_ALLOWED = f"{SECRET_PREFIX} and the base64 of {SECRET_BYTES[0]} to {SECRET_BYTES[1]} bytes"
+
+Tables = Mapping[str, dict[str, Found]]
+
+
+def _keys(cls: type) -> frozenset[str]:
+    return frozenset(item.name for item in dataclasses.fields(cls) if item.metadata)
+
+
+FAMILIES = {"webhooks": _keys(Webhook) | set(SECRET_KEYS), "companions": _keys(Companion)}
+
+
+def read_webhooks(tables: Tables, environ: Mapping[str, str], problems: list[str]) -> dict[str, Webhook]:
+    """Every ``[webhooks.NAME]``; what cannot be used becomes a problem."""
+    found: dict[str, Webhook] = {}
+    for section, name, table in _sections(tables, "webhooks", problems):
+        hook = dataclasses.replace(read(Webhook, section, table, problems), name=name)
+        if hook.url and not _is_address(hook.url):
+            allowed = "an address that begins http:// or https://, then a host"
+            problems.append(
+                f"{table['url'].origin}: {section}.url: found an address that is not shown; allowed: {allowed}"
+            )
+        written = [key for key in SECRET_KEYS if key in table]
+        if len(written) == 1:
+            hook = dataclasses.replace(hook, secrets=_secrets(section, written[0], table, environ, problems))
+        else:
+            words = " and ".join(written) or "none of them"
+            problems.append(f"{section}: found {words}; allowed: exactly one of {', '.join(SECRET_KEYS)}")
+        found[name] = hook
+    return found
+
+
+def read_companions(tables: Tables, problems: list[str]) -> dict[str, Companion]:
+    """Every ``[companions.NAME]``; what cannot be used becomes a problem."""
+    known = {section.removeprefix("providers.") for section in tables if section.startswith("providers.")}
+    found: dict[str, Companion] = {}
+    for section, name, table in _sections(tables, "companions", problems):
+        companion = dataclasses.replace(read(Companion, section, table, problems), name=name)
+        problems.extend(
+            f"{table['providers'].origin}: {section}.providers: found {one!r}; "
+            f"allowed: providers that are configured: {', '.join(sorted(known)) or 'none'}"
+            for one in companion.providers
+            if one not in known
+        )
+        found[name] = companion
+    return found
+
+
+def _sections(tables: Tables, family: str, problems: list[str]) -> list[tuple[str, str, dict[str, Found]]]:
+    found = []
+    for section, table in tables.items():
+        kind, dot, name = section.partition(".")
+        if kind == family and dot:
+            if not re.fullmatch(NAME, name):
+                problems.append(f"{section}: found the name {name!r}; allowed: {NAME_ALLOWED}")
+            found.append((section, name, table))
+    return found
+
+
+def _secrets(
+    section: str, key: str, table: Mapping[str, Found], environ: Mapping[str, str], problems: list[str]
+) -> tuple[Secret, ...]:
+    """The secrets that sign, wherever the file says they are. None is shown in a problem."""
+    found = table[key]
+    text = found.value if isinstance(found.value, str) else ""
+    fault = f"found no secret; allowed: {SECRET_ALLOWED}"
+    if key == "secret_env" and text not in environ:
+        text, fault = "", f"found {text!r}, which the environment does not have; allowed: a variable that is set"
+    elif key == "secret_env":
+        text = environ[text]
+    elif key == "secret_file":
+        try:
+            text = Path(text).expanduser().read_text("utf-8")
+        except (OSError, UnicodeDecodeError):
+            text, fault = "", f"found {text!r}, which cannot be read; allowed: a file with the secret"
+    words = text.split()
+    if words and all(_is_secret(word) for word in words):
+        return tuple(Secret(word) for word in words)
+    if words:
+        fault = f"found a value that is not shown; allowed: {SECRET_ALLOWED}"
+    problems.append(f"{found.origin}: {section}.{key}: {fault}")
+    return ()
+
+
+def _is_secret(word: str) -> bool:
+    try:
+        raw = base64.b64decode(word.removeprefix(SECRET_PREFIX), validate=True)
+    except (binascii.Error, ValueError):
+        return False
+    return word.startswith(SECRET_PREFIX) and SECRET_BYTES[0] <= len(raw) <= SECRET_BYTES[1]
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0 and " " not in url
+    except ValueError:
+        return False

@@ -1,0 +1,123 @@
+"""
+An authorization server and our client there, as data: what may be said of it in ``[providers.NAME]``.
+
+:mod:`tidewarden.provider_reading` reads it, with a preset of :mod:`tidewarden.presets` beneath where one is named.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from .secret import Secret
+from .sources import setting
+
+URL_ALLOWED = "an http:// or https:// address"
+ROTATIONS = ("none", "rolling", "single_use")
+AUTHS = ("basic", "basic_raw", "post", "none", "private_key_jwt", "tls")
+SECRET_AUTHS = ("basic", "basic_raw", "post")
+ALGORITHMS = ("auto", "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
+# Classes that the error map may give an answer; what each means is said in docs/providers.md.
+CLASSES = (
+    "invalid_grant", "invalid_scope", "rejected", "invalid_client", "unauthorized_client", "misdirected", "rate_limited",
+    "account_limited", "too_early", "unavailable", "unknown",
+)  # fmt: skip
+PATHS = ("access_token", "refresh_token", "token_type", "scope", "expires_in", "error", "error_description")
+# What the request says by itself; ``parameters`` may not say it, too.
+RESERVED = (
+    "grant_type", "refresh_token", "client_id", "client_secret", "client_assertion", "client_assertion_type",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Provider:
+    """An OAuth 2.0 authorization server and our client there. Times are seconds, rates requests a second."""
+
+    name: str = ""
+    """From ``[providers.NAME]``; the first half of each of its accounts' names."""
+    preset: str = setting("", allowed="the name of a preset")
+    """What is known of this provider, beneath what is written here; ``tidewarden token presets`` lists them. Empty: none."""
+    token_url: str = setting("", allowed=URL_ALLOWED)
+    """Its token endpoint (RFC 6749, 3.2); this or ``issuer``."""
+    issuer: str = setting("", allowed=URL_ALLOWED)
+    """Its issuer identifier, by which its token endpoint is looked up (RFC 8414), once an hour at most."""
+    client_id: str = setting("", required=True, allowed="the identifier it gave our client")
+    """Our client there."""
+    client_secret: Secret = field(default_factory=Secret)
+    """Its secret: ``client_secret``, ``client_secret_file`` or ``client_secret_env``, exactly one where ``auth`` sends one."""
+    next_secret: Secret = field(default_factory=Secret)
+    """Another secret of the same client, tried when the first is refused, so that one can be rolled: written alike."""
+    auth: str = setting("basic", choices=AUTHS)
+    """How the client proves itself: Basic form-encoded first as RFC 6749 says, Basic raw, in the body, not, by a signed
+    assertion (RFC 7523), or by its TLS certificate (RFC 8705)."""
+    jwt_key_file: str = setting("", path=True)
+    """File (PEM) with the private key that signs assertions."""
+    jwt_key_id: str = setting("", allowed="a key's identifier")
+    """Its ``kid``. Empty, the default: none is said."""
+    jwt_algorithm: str = setting("auto", choices=ALGORITHMS)
+    """``auto``, the default: RS256, ES256/384/512 or EdDSA, as the key is."""
+    jwt_audience: str = setting("", allowed="a text")
+    """Who the assertion is for. Empty, the default: the issuer where one is given, else the token endpoint."""
+    tls_cert: str = setting("", path=True)
+    """File (PEM) with the client's certificate, shown on every connection where it is given."""
+    tls_key: str = setting("", path=True)
+    """File (PEM) with its key."""
+    tls_ca: str = setting("", path=True)
+    """File (PEM) with the authorities by which the provider is trusted. Empty, the default: those of certifi."""
+    body: str = setting("form", choices=("form", "json"))
+    """How the request is written; RFC 6749 says ``form``."""
+    parameters: dict[str, str] = setting({}, allowed="names with a text each", show=False)  # noqa: RUF009  # becomes a factory
+    """Further members of the request's body."""
+    headers: dict[str, str] = setting({}, allowed="names with a text each", show=False)  # noqa: RUF009
+    """Further headers of the request."""
+    paths: dict[str, str] = setting({}, allowed=f"of {', '.join(PATHS)}, a dotted path each")  # noqa: RUF009
+    """Where a member of the answer lies, if not under its own name at the top: ``access_token = "authed_user.access_token"``."""
+    errors: dict[str, str] = setting({}, allowed="'STATUS', 'CODE' or 'STATUS CODE' with a class each")  # noqa: RUF009
+    """What this provider's errors mean, before what they mean elsewhere; the closest of the three forms counts."""
+    rotation: str = setting("single_use", choices=ROTATIONS)
+    """What a use does to a refresh token. ``single_use``, the default, is the careful one: a reuse kills the grant."""
+    grace_s: float = setting(0.0, low=0, high=31_536_000)
+    """How long a used refresh token still works there. 0, the default: assume not at all."""
+    kills_access_token: bool = setting(False)
+    """Whether a refresh ends the old access token at once: then nothing is refreshed sooner than it must be."""
+    margin_s: float = setting(300.0, low=0, high=31_536_000)
+    """How long before its expiry a token is refreshed. Five minutes outlast most outages."""
+    margin_share: float = setting(0.0, low=0, high=0.9)
+    """The margin as a share of the token's life, where that is more than ``margin_s``. 0, the default: not."""
+    not_before_s: float = setting(0.0, low=0, high=31_536_000)
+    """Never refreshed earlier than this before its expiry, whoever asks: some refuse it. 0, the default: no such bound."""
+    level_share: float = setting(0.25, low=0, high=0.5)
+    """Up to this share of its life ahead a token is refreshed, while there is room, if too many fall due together. 0: never."""
+    default_life_s: float = setting(3600.0, low=1, high=31_536_000)
+    """Life of an access token when the provider tells none. An hour is what most use."""
+    life_s_max: float = setting(31_536_000.0, low=1, high=31_622_400)
+    """Longest life that is believed: a token that never seems to end would never be refreshed."""
+    keep_alive_s: float = setting(0.0, low=0, high=31_536_000)
+    """A refresh token that dies when idle is used at least so often, however long access tokens live. 0, the default: need not."""
+    account_interval_s: float = setting(0.0, low=0, high=86_400)
+    """Least time between two refreshes of one account that went well. 0, the default: none."""
+    client_rate: float = setting(0.0, low=0, high=1_000_000)
+    """Most requests a second of this client, all nodes together. 0, the default: no limit until the provider says 429."""
+    host_rate: float = setting(0.0, low=0, high=1_000_000)
+    """Most requests a second of one node to the token endpoint's host, its other clients' there included. 0: no limit."""
+    timeout_s: float = setting(30.0, low=0.1, high=600)
+    """Longest one refresh may take, connect to last byte."""
+    connect_timeout_s: float = setting(0.0, low=0, high=600)
+    """Longest the connecting may take. 0, the default: two fifths of ``timeout_s``."""
+    refreshers: int = setting(16, low=1, high=1000)
+    """Most refreshes under way at a time on one node."""
+    unconfirmed: tuple[str, ...] = ()
+    """Settings of its preset that nobody has found in the provider's own words: named in the log at the start."""
+
+    @property
+    def secrets(self) -> tuple[Secret, ...]:
+        """The secrets to try, in order; an empty one where none is sent."""
+        return (self.client_secret, self.next_secret) if self.next_secret else (self.client_secret,)
+
+    @property
+    def connect_s(self) -> float:
+        """Longest the connecting may take, in truth: what takes longer was surely not sent."""
+        return min(self.connect_timeout_s or self.timeout_s * 0.4, self.timeout_s)
+
+    def margin_of(self, life_s: float) -> float:
+        """The margin of a token that lives ``life_s``, before any bound by its life."""
+        return max(self.margin_s, self.margin_share * life_s)

@@ -1,0 +1,199 @@
+"""
+``[providers.NAME]``, read and checked: its preset beneath, its secrets from where they lie, and what contradicts itself.
+
+Every problem names the file's line, or the variable or flag, like all others of :mod:`tidewarden.config`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from . import presets, signing, tls
+from .provider import CLASSES, PATHS, RESERVED, SECRET_AUTHS, Provider
+from .secret import Secret
+from .sources import Found, nearest, read
+
+SECRET_KEYS = ("client_secret", "client_secret_file", "client_secret_env")
+NEXT_KEYS = ("next_secret", "next_secret_file", "next_secret_env")
+NAME = r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}"
+NAME_ALLOWED = "1 to 63 of A-Z a-z 0-9 _ -, the first a letter or digit"
+ERROR_KEY = re.compile(r"\d{3}|(\d{3} )?\S(.{0,62}\S)?")
+HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,64}")
+
+
+def read_provider(name: str, table: dict[str, Found], environ: Mapping[str, str], problems: list[str]) -> Provider:
+    """The provider of that name; what cannot be used becomes a problem, and everything is looked at."""
+    section = f"providers.{name}"
+    if not re.fullmatch(NAME, name):
+        problems.append(f"{section}: found the name {name!r}; allowed: {NAME_ALLOWED}")
+    table, unconfirmed = _with_preset(section, table, problems)
+    provider = dataclasses.replace(read(Provider, section, table, problems), name=name, unconfirmed=unconfirmed)
+    problems.extend(
+        f"{_origin(table, key)}{section}{'.' * bool(key)}{key}: {fault}" for key, fault in _faults(provider, table)
+    )
+    first = _secret(section, SECRET_KEYS, table, environ, problems, provider, needed=True)
+    return dataclasses.replace(
+        provider,
+        client_secret=first,
+        next_secret=_secret(section, NEXT_KEYS, table, environ, problems, provider, needed=False),
+    )
+
+
+def _with_preset(
+    section: str, table: dict[str, Found], problems: list[str]
+) -> tuple[dict[str, Found], tuple[str, ...]]:
+    """What is written over what its preset says; a preset's map and the file's are joined, entry by entry."""
+    found = table.get("preset")
+    if found is None or found.value == "":
+        return table, ()
+    preset = presets.PRESETS.get(found.value) if isinstance(found.value, str) else None
+    if preset is None:
+        problems.append(
+            f"{found.origin}: {section}.preset: found {found.value!r}; {nearest(str(found.value), presets.PRESETS)}"
+        )
+        return table, ()
+    joined = {key: Found(value, f"preset {preset.name}") for key, value in preset.settings.items()}
+    for written in ("token_url", "issuer"):  # Either of them stands for both.
+        if written in table:
+            joined.pop("token_url", None)
+            joined.pop("issuer", None)
+    for key, own in table.items():
+        below = joined.get(key)
+        if below is not None and isinstance(own.value, dict) and isinstance(below.value, dict):
+            own = dataclasses.replace(own, value=below.value | own.value)
+        joined[key] = own
+    return joined, tuple(key for key in preset.unconfirmed if key not in table)
+
+
+def _origin(table: Mapping[str, Found], key: str) -> str:
+    """Where a setting stands; ``map entry`` finds the entry's own line."""
+    name, _, entry = key.partition(" ")
+    found = table.get(name)
+    if found is None:
+        return ""
+    return f"{found.entries.get(entry, found.origin)}: "
+
+
+def _faults(provider: Provider, table: Mapping[str, Found]) -> Iterator[tuple[str, str]]:
+    """What contradicts itself, as (setting, fault)."""
+    yield from _address_faults(provider)
+    yield from _proof_faults(provider)
+    for name in (name for name in provider.parameters if name in RESERVED):
+        yield f"parameters {name}", "the request says that by itself; allowed: any other name"
+    for name, value in provider.headers.items():
+        if not HEADER.fullmatch(name) or not value.isprintable() or not value.isascii():
+            yield f"headers {name}", "found characters that no header has; allowed: printable ASCII"
+    for name, path in provider.paths.items():
+        if name not in PATHS:
+            yield f"paths {name}", f"unknown member {name!r}; {nearest(name, PATHS)}"
+        if not all(path.split(".")):
+            yield f"paths {name}", f"found {path!r}; allowed: names with dots between them"
+    for key, word in provider.errors.items():
+        if not ERROR_KEY.fullmatch(key):
+            yield f"errors {key}", f"found {key[:80]!r}; allowed: 'STATUS', 'CODE' or 'STATUS CODE'"
+        if word not in CLASSES:
+            yield f"errors {key}", f"found the class {word[:80]!r}; allowed is one of {', '.join(CLASSES)}"
+    if 0 < provider.not_before_s < provider.margin_s and "margin_s" in table:
+        yield "margin_s", f"found {provider.margin_s:g}; allowed with not_before_s: at most {provider.not_before_s:g}"
+    if provider.life_s_max < provider.default_life_s and "life_s_max" in table:
+        yield "life_s_max", f"found {provider.life_s_max:g}; allowed: at least default_life_s"
+    if provider.connect_timeout_s > provider.timeout_s:
+        yield "connect_timeout_s", f"found {provider.connect_timeout_s:g}; allowed: at most timeout_s"
+
+
+def _address_faults(provider: Provider) -> Iterator[tuple[str, str]]:
+    if bool(provider.token_url) == bool(provider.issuer):
+        yield "", f"found {'both' if provider.issuer else 'neither'}; allowed: one of token_url and issuer"
+    for key, url in (("token_url", provider.token_url), ("issuer", provider.issuer)):
+        if url and (fault := url_fault(url)):
+            yield key, fault
+    if "?" in provider.issuer:
+        yield "issuer", f"found {provider.issuer!r}; allowed: an address without a query (RFC 8414, 2)"
+
+
+def _proof_faults(provider: Provider) -> Iterator[tuple[str, str]]:
+    cert, key = provider.tls_cert, provider.tls_key
+    if bool(cert) != bool(key):
+        yield "tls_cert" if cert else "tls_key", "found one of tls_cert and tls_key; allowed: both or neither"
+    elif cert and (fault := tls.fault_of(cert, key)):
+        yield "tls_cert", f"found {cert!r} with tls_key {key!r}: {fault}; allowed: two PEM files"
+    elif not cert and provider.auth == "tls":
+        yield "auth", "found 'tls'; allowed only with tls_cert and tls_key"
+    if provider.tls_ca and (fault := tls.fault_of_authorities(provider.tls_ca)):
+        yield "tls_ca", f"found {provider.tls_ca!r}: {fault}; allowed: a PEM file of certificates"
+    if provider.auth == "private_key_jwt" and not provider.jwt_key_file:
+        yield "auth", "found 'private_key_jwt'; allowed only with jwt_key_file"
+    if provider.jwt_key_file and (fault := signing.fault_of_key(provider.jwt_key_file, provider.jwt_algorithm)):
+        yield "jwt_key_file", f"found {provider.jwt_key_file!r}: {fault}; allowed: a private key in PEM, not encrypted"
+
+
+def url_fault(url: str) -> str:
+    """What is wrong with an address to which secrets are sent; empty: nothing."""
+    fault = f"found {url!r}; allowed: an address that begins http:// or https://"
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        return f"{fault}, with a port from 1 to 65535"
+    if parts.scheme not in ("http", "https") or any(character.isspace() for character in url):
+        return fault
+    if not parts.hostname or port == 0:
+        return f"{fault}, then a host"
+    if parts.fragment or parts.username is not None:
+        return "found a user, a password or a #fragment in it; allowed: an address without"
+    return ""
+
+
+def _secret(
+    section: str,
+    keys: tuple[str, ...],
+    table: Mapping[str, Found],
+    environ: Mapping[str, str],
+    problems: list[str],
+    provider: Provider,
+    *,
+    needed: bool,
+) -> Secret:
+    """The secret that one of ``keys`` names."""
+    written = [key for key in keys if key in table]
+    if any(table[key].text for key in written):  # the environment and flags override the file's choice of key, too
+        written = [key for key in written if table[key].text]
+    if provider.auth not in SECRET_AUTHS:
+        problems.extend(
+            f"{table[key].origin}: {section}.{key}: not allowed with auth = {provider.auth!r}, which sends no secret"
+            for key in written
+        )
+        return Secret()
+    if len(written) == 1:
+        return _secret_of(section, written[0], table[written[0]], environ, problems)
+    if written or needed:
+        where = _origin(table, written[0] if written else "")
+        found = " and ".join(written) or "none of them"
+        allowed = f"exactly one of {', '.join(keys)}" + (", or auth = 'none'" if needed else "")
+        problems.append(f"{where}{section}: found {found}; allowed: {allowed}")
+    return Secret()
+
+
+def _secret_of(section: str, key: str, found: Found, environ: Mapping[str, str], problems: list[str]) -> Secret:
+    """The client's secret itself, wherever the file says it is. One line end after it belongs to the file."""
+    fault = "found no text; allowed: a text"
+    if isinstance(found.value, str) and found.value:
+        if key.endswith("_secret"):
+            return Secret(found.value)
+        if key.endswith("_env"):
+            if text := environ.get(found.value, ""):
+                return Secret(text)
+            fault = f"found {found.value!r}, which the environment does not have; allowed: a variable that is set"
+        else:
+            try:
+                if text := Path(found.value).expanduser().read_text("utf-8").removesuffix("\n").removesuffix("\r"):
+                    return Secret(text)
+                fault = f"found {found.value!r}, which is empty; allowed: a file with the secret"
+            except (OSError, UnicodeDecodeError) as error:
+                fault = f"found {found.value!r}: {tls.reason(error)}; allowed: a readable file with the secret"
+    problems.append(f"{found.origin}: {section}.{key}: {fault}")
+    return Secret()

@@ -1,0 +1,80 @@
+"""``GET /v1/events``: what happens to accounts and providers, as server-sent events (WHATWG HTML, 9.2)."""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from tidewarden.clock import Clock
+from tidewarden.errors import BadArg, Full
+from tidewarden.tokens.events import CURSOR, START, Event, Events, wanted
+
+LOOK_S = 0.5  # Events of other nodes are looked for so often, while somebody listens.
+BEAT_S = 15.0  # A comment, so that nobody in between takes the line for dead.
+STREAMS_MAX = 200
+
+
+class EventRoutes:
+    """``/v1/events``. Each stream reads the store at its own pace; nothing is kept for it here."""
+
+    def __init__(self, events: Events, clock: Clock) -> None:
+        self._events = events
+        self._clock = clock
+        self._streams = 0
+
+    def add_to(self, router: web.UrlDispatcher) -> None:
+        """Add the route."""
+        router.add_get("/v1/events", self.stream)
+
+    async def stream(self, request: web.Request) -> web.StreamResponse:
+        """
+        Events from now on, or those after ``Last-Event-ID`` (or ``after``; ``0``: all that are kept), until the reader goes.
+
+        ``types`` names kinds, with ``,`` between them and ``*`` at the end for any rest; ``provider`` one provider.
+        """
+        query = dict(request.query)
+        if unknown := sorted(query.keys() - {"after", "types", "provider"}):
+            raise BadArg(f"There is no parameter {unknown[0][:40]!r} here; there are after, types, provider.")
+        after = request.headers.get("Last-Event-ID", query.get("after", ""))
+        if after not in ("", "0") and not CURSOR.fullmatch(after):
+            raise BadArg(f"Last-Event-ID is {after[:40]!r}; allowed are the ids of events, and 0.")
+        if self._streams >= STREAMS_MAX:
+            raise Full(f"{STREAMS_MAX} readers listen at this node already. Try another node.")
+        kinds = tuple(part for part in query.get("types", "*").split(",") if part)
+        provider = query.get("provider", "")
+        cursor = await self._events.last() if after == "" else START if after == "0" else after
+        lost = cursor == after != START and not await self._events.has(cursor)
+        response = web.StreamResponse(
+            headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        )
+        self._streams += 1
+        try:
+            await response.prepare(request)
+            await response.write(b": what happens to accounts and providers\n\n")
+            if lost:
+                await response.write(b'event: gap\ndata: {"message": "events before these are no longer kept"}\n\n')
+            await self._follow(response, cursor, kinds, provider)
+        except (ConnectionResetError, ConnectionError):
+            return response  # The reader has gone.
+        finally:
+            self._streams -= 1
+        return response
+
+    async def _follow(self, response: web.StreamResponse, cursor: str, kinds: tuple[str, ...], provider: str) -> None:
+        wrote = self._clock.monotonic()
+        while True:
+            found = await self._events.after(cursor)
+            for cursor, event in found:
+                if wanted(kinds, event.type) and provider in ("", event.data.get("provider")):
+                    await response.write(shown(cursor, event))
+                    wrote = self._clock.monotonic()
+            if found:
+                continue
+            if self._clock.monotonic() - wrote >= BEAT_S:
+                await response.write(b":\n\n")
+                wrote = self._clock.monotonic()
+            await self._events.wait(LOOK_S)
+
+
+def shown(cursor: str, event: Event) -> bytes:
+    """One event of the stream."""
+    return b"id: %b\nevent: %b\ndata: %b\n\n" % (cursor.encode(), event.type.encode(), event.body())

@@ -1,0 +1,90 @@
+"""Signed statements (JWS, RFC 7515) by a private key in a PEM file: which algorithm a key has, and what is wrong with it."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, padding, rsa
+from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+RSA_BITS_MIN = 2048  # RFC 7518, 3.3
+_HASHES: dict[str, type[hashes.HashAlgorithm]] = {"256": hashes.SHA256, "384": hashes.SHA384, "512": hashes.SHA512}
+_CURVES = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES512"}
+
+
+@dataclass(frozen=True, slots=True)
+class SigningKey:
+    """A private key and the algorithm it signs by."""
+
+    algorithm: str
+    key: Any = field(repr=False)
+
+    def sign(self, header: Mapping[str, str], claims: Mapping[str, Any]) -> str:
+        """The compact form of a signed statement; ``alg`` and ``typ`` are in the header anyway."""
+        head = {"alg": self.algorithm, "typ": "JWT", **header}
+        said = b".".join(_coded(json.dumps(part, separators=(",", ":")).encode()) for part in (head, claims))
+        return (said + b"." + _coded(self._signature(said))).decode()
+
+    def _signature(self, said: bytes) -> bytes:
+        key = self.key
+        if self.algorithm == "EdDSA":
+            return bytes(key.sign(said))
+        digest = _HASHES[self.algorithm[2:]]()
+        if self.algorithm.startswith("RS"):
+            return bytes(key.sign(said, padding.PKCS1v15(), digest))
+        if self.algorithm.startswith("PS"):
+            return bytes(key.sign(said, padding.PSS(padding.MGF1(digest), digest.digest_size), digest))
+        r, s = decode_dss_signature(key.sign(said, ec.ECDSA(digest)))
+        size = (key.curve.key_size + 7) // 8  # RFC 7518, 3.4: the two numbers side by side, not DER.
+        return r.to_bytes(size, "big") + s.to_bytes(size, "big")
+
+
+def load_signing_key(path: str, algorithm: str) -> SigningKey:
+    """
+    The key in the file; ``algorithm``: one of RFC 7518 and 8037, or ``auto``: the key's usual one.
+
+    Raises: ValueError: what is wrong, in words.
+    """
+    try:
+        key = load_pem_private_key(Path(path).read_bytes(), password=None)
+    except OSError as error:
+        raise ValueError(error.strerror or str(error)) from error
+    except TypeError as error:
+        raise ValueError("the key is encrypted") from error
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise ValueError("no private key in PEM") from error
+    able: tuple[str, ...] = ()
+    if isinstance(key, rsa.RSAPrivateKey):
+        if key.key_size < RSA_BITS_MIN:
+            raise ValueError(f"an RSA key of {key.key_size} bits; at least {RSA_BITS_MIN}")
+        able = tuple(f"{kind}{size}" for kind in ("RS", "PS") for size in _HASHES)
+    elif isinstance(key, ec.EllipticCurvePrivateKey) and key.curve.name in _CURVES:
+        able = (_CURVES[key.curve.name],)
+    elif isinstance(key, (ed25519.Ed25519PrivateKey, ed448.Ed448PrivateKey)):
+        able = ("EdDSA",)
+    if not able:
+        raise ValueError("a key of a kind that signs no assertion")
+    if algorithm != "auto" and algorithm not in able:
+        raise ValueError(f"a key for {' '.join(able)}, not for {algorithm}")
+    return SigningKey(able[0] if algorithm == "auto" else algorithm, key)
+
+
+def fault_of_key(path: str, algorithm: str) -> str:
+    """What is wrong with a key file; empty: nothing."""
+    try:
+        load_signing_key(path, algorithm)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def _coded(raw: bytes) -> bytes:
+    return base64.urlsafe_b64encode(raw).rstrip(b"=")

@@ -1,0 +1,60 @@
+"""What calls to the store go by: one link, or one to each primary of a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Protocol
+
+from tidewarden.store.receiver import Receiver
+
+if TYPE_CHECKING:
+    from tidewarden.store.link import Link
+
+Arg = str | bytes | int
+
+
+class Route(Protocol):
+    """
+    See :class:`tidewarden.store.link.Link` and :class:`tidewarden.store.primaries.Primaries`.
+
+    ``clustered``: scripts name a second key (docs/decisions/0016-redis-cluster.md). ``why``: why it is not ``up``.
+    ``calls`` were made, and ``reconnects`` connections, so far.
+    """
+
+    clustered: bool
+    url: str
+    calls: int
+
+    @property
+    def up(self) -> bool:
+        """Whether calls can be made now."""
+
+    @property
+    def at(self) -> str:
+        """Where it leads to, without passwords."""
+
+    @property
+    def why(self) -> str:
+        """What keeps it from being up, or ""."""
+
+    @property
+    def reconnects(self) -> int:
+        """How often it has connected."""
+
+    def call(self, *args: Arg) -> asyncio.Future[Any]:
+        """Send one command."""
+
+    def send(self, packed: bytes, receiver: Receiver, key: Arg = "", /) -> None:
+        """Send one packed command, of which ``key`` is the first key."""
+
+    def refused(self, message: str) -> None:
+        """An error reply among the many in a reply."""
+
+    def link_of(self, key: str) -> Link | None:
+        """The link to the server that has the key; None: there is none now."""
+
+    def each(self) -> list[Link]:
+        """The links to all servers that take writes."""
+
+    def warning(self) -> str:
+        """What somebody should look at although it is up, or ""."""

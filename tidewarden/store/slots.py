@@ -1,0 +1,154 @@
+"""Which slot of a Redis Cluster a key lies in, and which server has the slot: what is known of that, and who is believed."""
+
+from __future__ import annotations
+
+from binascii import crc_hqx
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+SLOTS = 16384
+
+
+@lru_cache(maxsize=65536)
+def slot_of(key: str | bytes | int) -> int:
+    """The slot of a key: CRC16 (XMODEM) of what stands in its first braces, else of all of it."""
+    raw = key if isinstance(key, bytes) else str(key).encode()
+    begin = raw.find(b"{")
+    if begin >= 0:
+        end = raw.find(b"}", begin + 1)
+        if end > begin + 1:
+            raw = raw[begin + 1 : end]
+    return crc_hqx(raw, 0) % SLOTS
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A server's: the slots ``first`` to ``last`` are those of the primary at ``place`` (host:port), since ``epoch``."""
+
+    first: int
+    last: int
+    place: str
+    epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What one server says of the cluster. ``trouble``: why it would serve nobody now, or ""."""
+
+    claims: tuple[Claim, ...]
+    replicas: tuple[str, ...] = ()
+    trouble: str = ""
+
+
+def place_of(host: str, port: int) -> str:
+    """How a server is called in this room: ``host:port``, an IPv6 address in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def host_of(place: str) -> str:
+    """The host of a place, without brackets."""
+    return place.rpartition(":")[0].strip("[]")
+
+
+def read_slots(slots: Any, nodes: bytes, asked: str, trouble: str = "") -> Answer:
+    """
+    What a server answered to CLUSTER SLOTS and to CLUSTER NODES (which alone tells the epochs). ``asked``: its own place.
+
+    https://valkey.io/commands/cluster-slots, https://valkey.io/commands/cluster-nodes
+    """
+    epochs = {}
+    for line in nodes.decode("utf-8", "replace").splitlines():
+        words = line.split()
+        if len(words) >= 8 and words[6].isdecimal():
+            epochs[words[0]] = int(words[6])
+    claims, replicas = [], dict[str, None]()
+    for first, last, primary, *others in slots:
+        claims.append(Claim(first, last, _place(primary, asked), epochs.get(primary[2].decode(), 0)))
+        for one in others:
+            replicas[_place(one, asked)] = None
+    return Answer(tuple(claims), tuple(replicas), trouble)
+
+
+def _place(server: Any, asked: str) -> str:
+    """One that does not know its own address, or may not tell it, is where it was asked."""
+    host = server[0].decode() if server[0] else ""
+    return place_of(host if host not in ("", "?") else host_of(asked), server[1])
+
+
+class SlotMap:
+    """
+    Who has which slot, by the newest word on each: the greater epoch wins, of equals the later.
+
+    That is the cluster's own rule, so a server that is behind takes nothing back.
+    """
+
+    def __init__(self) -> None:
+        self._owners = [""] * SLOTS
+        self._epochs = [0.0] * SLOTS
+        self._turns = [0] * SLOTS
+        self._redirected: set[int] = set()
+        self._latest: dict[str, Answer] = {}
+
+    def owner(self, slot: int) -> str:
+        """The place of the primary that has the slot; "": nobody is known to."""
+        return self._owners[slot]
+
+    def turn(self, slot: int) -> int:
+        """How often the slot has had another owner: two equal ones mean that nothing was sent on between them."""
+        return self._turns[slot]
+
+    def _own(self, slot: int, place: str) -> None:
+        self._owners[slot] = place
+        self._turns[slot] += 1
+
+    def primaries(self) -> tuple[str, ...]:
+        """The places of all that have slots, in their order."""
+        return tuple(dict.fromkeys(filter(None, self._owners)))
+
+    def uncovered(self) -> int:
+        """How many slots nobody is known to have."""
+        return self._owners.count("")
+
+    def merge(self, asked: str, answer: Answer) -> bool:
+        """The server at ``asked`` said so. Whether anything has changed."""
+        if self._latest.get(asked) == answer:
+            return False
+        self._latest[asked] = answer
+        changed = False
+        for claim in answer.claims:
+            for slot in range(claim.first, claim.last + 1):
+                if claim.epoch >= self._epochs[slot]:
+                    self._epochs[slot] = claim.epoch
+                    if self._owners[slot] != claim.place:
+                        self._own(slot, claim.place)
+                        changed = True
+        return changed
+
+    def moved(self, slot: int, place: str) -> bool:
+        """
+        A server answered MOVED. Whether that is new.
+
+        Until :meth:`settle`, only a greater epoch says otherwise: most servers do not know of it yet.
+        """
+        if self._owners[slot] == place:
+            return False
+        self._own(slot, place)
+        self._epochs[slot] = int(self._epochs[slot]) + 0.5
+        self._redirected.add(slot)
+        return True
+
+    def settle(self) -> None:
+        """The last redirection is a while ago: what servers answer counts again, for it may have been of one that was behind."""
+        for slot in self._redirected:
+            self._epochs[slot] = int(self._epochs[slot])
+        self._redirected.clear()
+        self._latest.clear()
+
+
+def whom_to_ask(places: Sequence[str], known: Sequence[str], most: int) -> list[str]:
+    """Whom to ask: all ``places``, and of the others that are ``known`` as many as fit into ``most``."""
+    asked = list(dict.fromkeys(places))
+    asked += [place for place in dict.fromkeys(known) if place not in asked][: max(0, most - len(asked))]
+    return asked

@@ -1,0 +1,76 @@
+"""What an operator does with the vault of a node: see it, rotate its keys, carry accounts to another cluster and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any
+
+from tidewarden.clock import Clock
+from tidewarden.config import Config
+from tidewarden.errors import NotFound
+from tidewarden.queue import Queues
+
+from .exporting import Exporting, Page, Put, Results, Sealing, put_lines
+from .journal import Journal
+from .keeper import Keeper
+from .ledger import Ledger
+from .rotation import Rotator
+from .shelf import Shelf
+from .vault import Vault
+
+
+class Custody:
+    """Of one node, which has ``vault`` open. :meth:`start`, then the coroutines of :meth:`jobs`; :meth:`stop` last."""
+
+    def __init__(
+        self,
+        config: Config,
+        queues: Queues,
+        ledger: Ledger,
+        vault: Vault,
+        shelf: Shelf,
+        journal: Journal,
+        clock: Clock,
+        put: Put,
+        queue_of: Mapping[str, str],
+    ) -> None:
+        """``put`` puts an account, ``queue_of`` names the queue of each provider."""
+        node = config.node.name
+        self.keeper = Keeper(node, vault, shelf, journal, clock)
+        self.rotator = Rotator(node, queues, ledger, vault, shelf, clock)
+        self._exporting = Exporting(ledger, vault, config.providers, queue_of)
+        self._put = put
+        self._journal = journal
+        self._names = sorted(queue_of)
+
+    async def start(self) -> None:
+        """Say what this node knows. Raises what the store raises."""
+        await self.keeper.look()
+
+    def jobs(self) -> Sequence[Callable[[], Coroutine[Any, Any, None]]]:
+        """What runs for ever."""
+        return self.keeper.run, self.rotator.run
+
+    async def stop(self) -> None:
+        """Hand on what is under way; nobody waits for this node, unless it has answers to store. After the jobs."""
+        await self.rotator.stop()
+        if not self._journal.pending():  # Else its answers are sealed under keys that must not be dropped.
+            await self.keeper.leave()
+
+    async def status(self) -> dict[str, Any]:
+        """The vault's keys by their ids, which nodes have them, and the rotation; no secrets."""
+        return await self.rotator.status()
+
+    async def rotate(self, *, force: bool = False) -> dict[str, Any]:
+        """Begin a rotation; see :meth:`Rotator.ask`."""
+        return await self.rotator.ask(force=force)
+
+    async def export(self, sealing: Sealing, provider: str = "", count: int = 100, after: str = "") -> Page:
+        """A page of accounts with their tokens, sealed for a file; see :meth:`Exporting.page`."""
+        if provider and provider not in self._names:
+            raise NotFound(f"there is no provider {provider[:60]!r}; configured: {', '.join(self._names) or 'none'}")
+        return await self._exporting.page(sealing, [provider] if provider else self._names, count, after)
+
+    async def import_sealed(self, sealing: Sealing, lines: Sequence[bytes]) -> Results:
+        """Put accounts from the lines of a sealed file; see :func:`tidewarden.tokens.exporting.put_lines`."""
+        return await put_lines(self._put, sealing, lines)

@@ -1,0 +1,118 @@
+"""Where an issuer's token endpoint is: its metadata (RFC 8414), asked for once an hour at most, and kept when it is away."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import aiohttp
+import httpx
+
+from tidewarden.clock import Clock
+from tidewarden.config import Provider
+from tidewarden.provider_reading import url_fault
+
+log = logging.getLogger("tidewarden.tokens")
+
+FRESH_S = 3600.0
+RETRY_S = 10.0  # After a failure; whoever asks in between hears of the same one, or gets the endpoint known before.
+BODY_BYTES_MAX = 262_144
+
+
+class NotFoundError(Exception):
+    """The token endpoint is not known: why, in words."""
+
+
+@dataclass(slots=True)
+class _Known:
+    url: str = ""
+    until: float = 0.0
+    fault: str = ""
+    asking: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class Discovery:
+    """Finds token endpoints."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._known: dict[str, _Known] = {}
+
+    async def endpoint(self, provider: Provider, client: httpx.AsyncClient) -> str:
+        """
+        The token endpoint of a provider, looked up through ``client`` if only its issuer is known.
+
+        Raises: NotFoundError: it cannot be found, and was not found before.
+        """
+        if provider.token_url:
+            return provider.token_url
+        known = self._known.setdefault(provider.name, _Known())
+        if self._clock.monotonic() >= known.until:
+            async with known.asking:
+                if self._clock.monotonic() >= known.until:
+                    await self._ask(provider, client, known)
+        if not known.url:
+            raise NotFoundError(known.fault)
+        return known.url
+
+    async def _ask(self, provider: Provider, client: httpx.AsyncClient, known: _Known) -> None:
+        faults = []
+        for address in addresses(provider.issuer):
+            try:
+                known.url = read_metadata(provider, await _get(client, address))
+                known.until, known.fault = self._clock.monotonic() + FRESH_S, ""
+                return
+            except NotFoundError as error:
+                faults.append(f"{urlsplit(address).path}: {error}")
+        known.until, known.fault = self._clock.monotonic() + RETRY_S, "; ".join(faults)
+        if known.url:
+            log.warning("%s: its metadata cannot be read, %s is used on: %s", provider.name, known.url, known.fault)
+
+
+def addresses(issuer: str) -> Iterator[str]:
+    """Where an issuer's metadata may lie: between host and path as RFC 8414 (3) says, or behind it as OpenID does."""
+    parts = urlsplit(issuer)
+    path = parts.path.rstrip("/")
+    yield urlunsplit((parts.scheme, parts.netloc, f"/.well-known/oauth-authorization-server{path}", "", ""))
+    yield urlunsplit((parts.scheme, parts.netloc, f"{path}/.well-known/openid-configuration", "", ""))
+
+
+def read_metadata(provider: Provider, raw: bytes) -> str:
+    """The token endpoint that metadata names. Raises: NotFoundError: what is wrong with them."""
+    try:
+        found: Any = json.loads(raw)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise NotFoundError("no JSON object")
+    if found.get("issuer") != provider.issuer:  # RFC 8414, 3.3: else anybody could take the place of anybody.
+        raise NotFoundError("the metadata are of another issuer")
+    url = found.get("token_endpoint")
+    aliases = found.get("mtls_endpoint_aliases")
+    if provider.tls_cert and isinstance(aliases, dict):  # RFC 8705, 5
+        url = aliases.get("token_endpoint", url)
+    if not isinstance(url, str) or url_fault(url):
+        raise NotFoundError("they name no token_endpoint")
+    if provider.issuer.startswith("https:") and not url.startswith("https:"):
+        raise NotFoundError("their token_endpoint is not encrypted, while the issuer is")
+    return url
+
+
+async def _get(client: httpx.AsyncClient, address: str) -> bytes:
+    try:
+        async with client.stream("GET", address, headers={"Accept": "application/json"}) as response:
+            if response.status_code != 200:
+                raise NotFoundError(f"HTTP {response.status_code}")
+            body = b""
+            async for chunk in response.aiter_bytes():
+                body += chunk
+                if len(body) > BODY_BYTES_MAX:
+                    raise NotFoundError(f"more than {BODY_BYTES_MAX} bytes")
+            return body
+    except (httpx.HTTPError, httpx.StreamError, aiohttp.ClientError, OSError, ValueError) as error:
+        raise NotFoundError(f"no answer ({type(error.__cause__ or error).__name__})") from error

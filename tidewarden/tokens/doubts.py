@@ -1,0 +1,77 @@
+"""
+Requests of which nobody here knows what became: an intent that was left open, or one that was found so before.
+
+Whoever wrote it may hold the answer in its journal, so it is asked; only then the provider's rotation and grace decide.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Literal
+
+from tidewarden.config import Provider
+
+from . import policy
+from .ledger import Opened
+from .peers import Reply
+from .policy import Step
+from .settler import Settler
+from .tools import Tools
+
+log = logging.getLogger("tidewarden.tokens")
+
+BUSY_S = 2.0
+
+
+class Doubts:
+    """Resolves the doubts about the accounts of one provider's client."""
+
+    def __init__(self, provider: Provider, queue: str, tools: Tools, settler: Settler) -> None:
+        self._provider = provider
+        self._queue = queue
+        self._tools = tools
+        self._settler = settler
+
+    async def resolve(self, account: str, opened: Opened) -> Step | Literal["go", "stored"]:
+        """
+        ``go``: a request may be sent, as far as this goes; ``stored``: it need not, the answer was found; a step: instead of one.
+
+        What is doubted is in the troubles of ``opened`` afterwards.
+        """
+        found, row, troubles = opened.found, opened.row, opened.troubles
+        fits = found is not None and (found.grant, found.generation) == (row.grant, row.generation)
+        holder = found.holder if found is not None and fits else troubles.holder
+        if not holder:
+            return "go"
+        reply = Reply("none")  # This node's own journal was looked into before.
+        if _node_of(holder) != _node_of(self._tools.queues.holder):
+            reply = await self._tools.peers.ask(holder, self._queue, account, row.grant, row.generation)
+        if reply.state == "answer" and reply.answer is not None:
+            log.info("%s/%s: its answer is in the journal of %s", self._provider.name, account, holder)
+            await self._settler.adopt(reply)
+            return "stored"
+        if found is not None and fits and reply.state != "unsent":
+            troubles.doubts += 1
+            troubles.doubt_ms = troubles.doubt_ms or found.started_ms
+            log.info("%s: an intent of %s was left open", self._provider.name, holder)
+        troubles.holder = holder if reply.state in ("busy", "away") else ""
+        if reply.state == "busy":
+            return self._wait(opened, BUSY_S, f"{holder} is asking the provider")
+        if reply.state == "away":
+            wait_s = policy.patience(
+                self._provider.rotation, self._provider.grace_s, opened.now_ms, troubles.doubt_ms, row.expires_at_ms
+            )
+            if wait_s:
+                return self._wait(opened, wait_s, f"{holder} may hold the answer and does not say; it is asked again")
+        return "go"
+
+    def _wait(self, opened: Opened, wait_s: float, message: str) -> Step:
+        troubles = opened.troubles
+        troubles.outcome, troubles.message = "unknown", message
+        troubles.first_ms = troubles.first_ms or opened.now_ms
+        troubles.last_ms, troubles.next_ms = opened.now_ms, opened.now_ms + int(wait_s * 1000)
+        return Step("retry", wait_s, troubles)
+
+
+def _node_of(holder: str) -> str:
+    return holder.rpartition(".")[0]

@@ -1,0 +1,115 @@
+"""
+Accounts from one cluster to another: pages of them, sealed for whoever asks (:mod:`tidewarden.sealed_file`), and back.
+
+What lies sealed in a row is opened and sealed anew in this process; nothing of it leaves in the clear.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from tidewarden import errors
+from tidewarden.config import Provider
+from tidewarden.sealed_file import ID_BYTES, KEY_BYTES, NotSealed, open_line, seal_line
+
+from .ledger import Ledger, Pairs
+from .listing import PAGE_MAX, SHARDS, parse_cursor
+from .rows import parse_row
+from .vault import Place, Unsealable, Vault
+
+Put = Callable[[str, Mapping[str, Any]], Awaitable[bool]]
+"""Puts the fields of ``provider/account``; False: nothing was new."""
+Page = tuple[list[bytes], str, list[str]]
+Results = list[int | str]
+Sealing = tuple[bytes, bytes, int]
+"""The key and the id of a file, and the number of its next line."""
+
+
+class Exporting:
+    """Reads and writes pages of accounts under a file's key."""
+
+    def __init__(
+        self, ledger: Ledger, vault: Vault, providers: Mapping[str, Provider], queues: Mapping[str, str]
+    ) -> None:
+        """``queues``: the queue of each provider."""
+        self._ledger = ledger
+        self._vault = vault
+        self._providers = providers
+        self._queue_of = queues
+
+    async def page(self, sealing: Sealing, names: list[str], count: int, after: str) -> Page:
+        """
+        The lines of about ``count`` accounts, the cursor to go on from (``""``: the end), and accounts that do not open.
+
+        An account that stays is met at least once. Raises: BadArg: a key, count or cursor that is none.
+        """
+        _check(sealing)
+        if not 1 <= count <= PAGE_MAX:
+            raise errors.BadArg(f"COUNT is {count}; allowed is 1 to {PAGE_MAX}")
+        key, file_id, number = sealing
+        lines: list[bytes] = []
+        unreadable: list[str] = []
+        provider, shard, scan, _ = parse_cursor(after, names)
+        for name in names[names.index(provider) :]:
+            while shard < SHARDS:
+                if len(lines) + len(unreadable) >= count:
+                    return lines, f"{name}:{shard}:{scan}:0", unreadable
+                scan, found = await self._ledger.pairs(self._queue_of[name], shard, scan, count)
+                for pair in found:
+                    try:
+                        plain = await self._opened(name, pair)
+                    except Unsealable:
+                        unreadable.append(f"{name}/{pair.account}")
+                        continue
+                    lines.append(seal_line(key, file_id, number + len(lines), plain))
+                shard += scan == 0
+            shard = 0
+        return lines, "", unreadable
+
+    async def _opened(self, name: str, pair: Pairs) -> bytes:
+        row = parse_row(pair.row)
+        fields: dict[str, Any] = {
+            "account": f"{name}/{pair.account}",
+            "client": self._providers[name].client_id,
+            "token_type": row.token_type,
+            "scope": row.scope,
+        }
+        at = (row.grant, row.generation)
+        refresh = await self._vault.unseal(row.refresh, Place(name, pair.account, "refresh", *at))
+        fields["refresh_token"] = refresh.decode()
+        if row.access:
+            access = await self._vault.unseal(row.access, Place(name, pair.account, "access", *at))
+            fields |= {"access_token": access.decode(), "expires_at_ms": row.expires_at_ms}
+        return msgspec.json.encode(fields)
+
+
+async def put_lines(put: Put, sealing: Sealing, lines: Sequence[bytes]) -> Results:
+    """
+    Put the accounts of these lines: 1 for one that was new, 0 for one that was there so, or why it is left out.
+
+    Raises: BadArg: a line does not open; then nothing was put. What the store raises, which concerns all.
+    """
+    _check(sealing)
+    key, file_id, number = sealing
+    try:
+        plain = [open_line(key, file_id, number + at, line) for at, line in enumerate(lines)]
+    except NotSealed as error:
+        raise errors.BadArg(f"The sealed file cannot be read: {error}.") from None
+    results: list[int | str] = []
+    for one in plain:
+        fields = msgspec.json.decode(one)
+        account = fields.pop("account")
+        try:
+            results.append(int(await put(account, fields)))
+        except (errors.BadArg, errors.NotFound, errors.TooBig) as error:
+            results.append(f"{account}: {error}")
+    return results
+
+
+def _check(sealing: Sealing) -> None:
+    key, file_id, number = sealing
+    if len(key) != KEY_BYTES or len(file_id) != ID_BYTES or number < 1:
+        raise errors.BadArg(f"a sealed file has a key of {KEY_BYTES} bytes, an id of {ID_BYTES}, and lines from 1")

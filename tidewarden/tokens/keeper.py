@@ -1,0 +1,125 @@
+"""
+Keeps a node's vault abreast of the cluster's: looks whether keys have changed, seals its journal anew, says what it knows.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+from msgspec.structs import replace as changed
+
+from tidewarden import errors
+from tidewarden.clock import Clock, sleep
+
+from .accounts import QUEUE_PREFIX
+from .journal import Journal
+from .records import Answer, Raw
+from .rows import parse_row
+from .shelf import Known, Shelf
+from .vault import Place, Unsealable, Vault
+
+log = logging.getLogger("tidewarden.tokens")
+
+LOOK_S = 2.0
+
+
+class Keeper:
+    """Of one node. :meth:`run` beside everything else."""
+
+    def __init__(self, node: str, vault: Vault, shelf: Shelf, journal: Journal, clock: Clock) -> None:
+        self._node = node
+        self._vault = vault
+        self._shelf = shelf
+        self._journal = journal
+        self._clock = clock
+        self._seen = -1
+
+    async def run(self) -> None:
+        """Look every two seconds, for ever. What goes wrong is logged once, and tried again."""
+        said = ""
+        while True:
+            await sleep(self._clock, LOOK_S)
+            try:
+                await self.look()
+                said = ""
+            except (errors.Error, OSError) as error:
+                if str(error) != said:
+                    log.error("the vault is not abreast of the cluster's: %s", error)
+                said = str(error)
+
+    async def look(self) -> None:
+        """
+        Read the keys anew if anything has changed, and say so.
+
+        Raises: ConfigError: a key-encryption key is missing here; OSError: the journal cannot be written; StoreDown.
+        """
+        change = await self._shelf.change()
+        if change == self._seen and await self._shelf.has(self._vault.newest_id):
+            return
+        await self._vault.keyring.read()
+        try:
+            await self._vault.load()
+            await reseal_journal(self._journal, self._vault)
+        finally:
+            keks = [key_id.hex() for key_id in self._vault.keyring.ids]
+            known = Known(change=change, keks=keks, newest=self._vault.newest_id, said_ms=self._clock.unix_ms())
+            await self._shelf.say(self._node, known)
+        self._seen = change
+
+    async def leave(self) -> None:
+        """This node goes down: nobody waits for it. When it comes back it reads the keys before anything else."""
+        try:
+            await self._shelf.forget([self._node])
+        except errors.Error as error:
+            log.debug("a rotation will wait for this node: %s", error)
+
+
+async def reseal_journal(journal: Journal, vault: Vault) -> None:
+    """
+    Seal what the journal holds under the newest data key, and keep the keys alone that it needs, as they are wrapped now.
+
+    Raises: OSError: the file is not written.
+    """
+    keys = journal.keys()
+    if not keys:
+        return
+    answers: list[Answer] = []
+    raws: list[Raw] = []
+    needed: dict[int, bytes] = {}
+    for answer in journal.pending():
+        try:
+            row = await reseal_row(vault, provider_of(answer.queue), answer.account, answer.row)
+        except Unsealable as error:
+            log.error("an answer in the journal stays as it is: %s", error)
+            needed.update(keys)
+        else:
+            answers.append(changed(answer, row=row))
+            needed.update([vault.wrapped_key(parse_row(row).refresh)])
+    for raw in journal.raws():
+        place = Place(provider_of(raw.queue), raw.account, "raw", raw.grant, raw.generation)
+        try:
+            body = await vault.reseal(raw.body, place)
+        except Unsealable as error:
+            log.error("an unreadable answer in the journal stays as it is: %s", error)
+            needed.update(keys)
+        else:
+            raws.append(changed(raw, body=body))
+            needed.update([vault.wrapped_key(body)])
+    await journal.replace(answers, raws, needed)
+
+
+async def reseal_row(vault: Vault, provider: str, account: str, raw: bytes) -> bytes:
+    """A row, its tokens under the newest data key: itself, when they are so already. Raises: Unsealable."""
+    row = parse_row(raw)
+    at = (row.grant, row.generation)
+    access = await vault.reseal(row.access, Place(provider, account, "access", *at))
+    refresh = await vault.reseal(row.refresh, Place(provider, account, "refresh", *at))
+    if access is row.access and refresh is row.refresh:
+        return raw
+    return replace(row, access=access, refresh=refresh).pack()
+
+
+def provider_of(queue: str) -> str:
+    """The provider whose accounts lie in that queue."""
+    return queue.removeprefix(QUEUE_PREFIX).partition(":")[0]

@@ -1,0 +1,58 @@
+-- level: have accounts that fall due together refreshed ahead of it, a few at a time, while there is room: else a million that were
+-- imported together would fall due together for ever. What falls due within the horizon, within half of
+-- it, a quarter … needs some number a second each; the greatest of these is the pace at which nothing heaps up. What does not fall due
+-- by itself at that pace until the next call is taken from the front of what is delayed. Accounts in trouble wait for their time.
+-- KEYS    1 the shard  2 the view
+-- ARGV    3 horizon ms  4 ms since the last call: what is done within nine tenths of that again does nothing  5 accounts moved at most
+-- RETURNS {accounts moved, about how many fall due within the horizon | -1: another node was here just now}
+open()
+redis.call('HDEL', INTENTS, '') -- a removal first: a full store lets the script go on
+local horizon, every, most = int(3, 'horizon ms', 1, NEVER), int(4, 'ms', 1, NEVER), int(5, 'accounts', 1, 1000)
+local TOLERANCE, FEW, EXACT = 1.25, 8, 16
+if now - (tonumber(redis.call('HGET', META, 'levelled')) or 0) < every * 0.9 then return finish({0, -1}) end
+redis.call('HSET', META, 'levelled', text(now))
+
+-- How many fall due after now and by `till`: exactly, but for the pieces in the middle where there are many.
+local function due_by(till)
+  local head, tail = piece_of(now), piece_of(till)
+  local n = redis.call('ZCOUNT', head, '(' .. text(now), text(till))
+  if head == tail then return n end
+  n = n + redis.call('ZCOUNT', tail, '-inf', text(till))
+  local between = redis.call('ZRANGEBYSCORE', key('pieces'), '(' .. text(now), text(till), 'LIMIT', 0, EXACT + 1)
+  if #between > EXACT then
+    return n + (redis.call('ZCOUNT', key('pieces'), '(' .. text(now), text(till)) - 1) * S.later / redis.call('ZCARD', key('pieces'))
+  end
+  for i = 1, #between do
+    local name = piece_key(between[i])
+    if name ~= tail then n = n + redis.call('ZCARD', name) end
+  end
+  return n
+end
+
+local first, pace, due, ahead_ms = 0, 0, 0, horizon
+while ahead_ms >= every do -- the last window is the nearest: what falls due by itself until the next call
+  local n = due_by(now + ahead_ms)
+  if ahead_ms == horizon then due = n end
+  first = n / ahead_ms
+  pace = math.max(pace, first)
+  ahead_ms = ahead_ms / 2
+end
+local busy = false
+for word in string.gmatch(S.pris, '%S+') do busy = busy or redis.call('ZCARD', key('ready:' .. word)) > FEW end
+local share = (pace - first) * every
+local wanted = math.min(most, math.floor(share) + (now * 7919 % 1000 < share % 1 * 1000 and 1 or 0))
+if busy or due < FEW or pace < first * TOLERANCE or wanted < 1 then return finish({0, math.floor(due)}) end
+
+local ahead, moved = delayed_first(wanted * 2), 0
+for i = 1, #ahead, 2 do
+  local account = ahead[i]
+  if moved == wanted or tonumber(ahead[i + 1]) > now + horizon then break end
+  local t = task_get(account)
+  if t and tonumber(ahead[i + 1]) > now + every and redis.call('HEXISTS', TROUBLES, account) == 0 then
+    moved = moved + 1
+    t.due = math.floor(now + every * moved / wanted)
+    place(account, t)
+  end
+end
+count('accounts levelled', moved)
+return finish({moved, math.floor(due)})

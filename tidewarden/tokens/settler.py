@@ -1,0 +1,123 @@
+"""
+What becomes of an answer: sealed, brought to disk in the journal, written back to the store. None of it is ever thrown away.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+from tidewarden.config import Provider
+
+from . import policy
+from .answers import Pair
+from .ledger import Opened
+from .peers import Reply
+from .records import Answer
+from .rows import Row, Troubles
+from .tools import Tools
+from .vault import Place
+
+log = logging.getLogger("tidewarden.tokens")
+
+
+class Settler:
+    """Settles the answers of one provider's client."""
+
+    def __init__(self, provider: Provider, queue: str, tools: Tools) -> None:
+        self.provider = provider
+        self.queue = queue
+        self._tools = tools
+        self.life_s = provider.default_life_s
+        """How long the access token lives that came last."""
+
+    async def settle(self, account: str, opened: Opened, pair: Pair, sent_token: str) -> None:
+        """Seal the pair, bring it to disk, write it back."""
+        tools, name = self._tools, self.provider.name
+        old = opened.row
+        refresh_token = pair.refresh_token or sent_token
+        generation = old.generation + 1
+        # The store's time when the intent was written, a moment before the request was sent: the safe side.
+        expires_at_ms, due_ms = policy.due_after(opened.now_ms, pair.life_s, self.provider, tools.dice.random())
+        self.life_s = (expires_at_ms - opened.now_ms) / 1000
+        row = Row(
+            grant=old.grant,
+            generation=generation,
+            stored_ms=opened.now_ms,
+            expires_at_ms=expires_at_ms,
+            due_ms=due_ms,
+            origin=old.origin,
+            current=tools.vault.fingerprint(name, account, refresh_token),
+            token_type=pair.token_type,
+            scope=old.scope if pair.scope is None else pair.scope,
+            access=tools.vault.seal(pair.access_token.encode(), Place(name, account, "access", old.grant, generation)),
+            refresh=tools.vault.seal(refresh_token.encode(), Place(name, account, "refresh", old.grant, generation)),
+            refreshed=True,
+        )
+        if 0 < old.expires_at_ms <= opened.now_ms:
+            tools.counts.late[name] += 1
+        base = (old.grant, old.generation)
+        key = tools.vault.wrapped_key(row.refresh)
+        try:
+            answer = await tools.journal.add_answer(
+                self.queue, account, *base, row.pack(), (due_ms, expires_at_ms), key
+            )
+        except OSError as error:
+            # In memory it is still whole, and the store may well take it.
+            log.error("the journal does not take an answer of %s/%s: %s", name, account, error)
+            found = tools.journal.find(self.queue, account, *base)
+            if found is None:
+                raise
+            answer = found
+        # The request may have taken so long, and life counts from before it: a kept token must not be thought to live longer.
+        now_ms = opened.now_ms + int(self.provider.timeout_s * 1000)
+        tools.cache.keep(f"{name}/{account}", row, now_ms, read=False)
+        # Where the grace lasts into the next refresh, the token that was used now may save the account then.
+        again = pair.refresh_token and self.provider.grace_s * 1000 > due_ms - opened.now_ms
+        previous = replace(old, access=b"", scope="").pack() if again else b""
+        await self.store(answer, previous, opened.troubles)
+
+    async def store(self, answer: Answer, previous: bytes = b"", before: Troubles | None = None) -> None:
+        """
+        Write a journalled answer back; ``previous``: the row it came from, packed, if its refresh token may be needed again;
+        ``before``: the account's troubles until now, as far as they are known.
+
+        Raises what the store raises; the answer stays in the journal then.
+        """
+        await self._write(answer, previous, before)
+        self._tools.journal.stored(answer)
+
+    async def adopt(self, reply: Reply) -> None:
+        """Write back what another node found in its journal. Raises what the store raises; that node has it still."""
+        assert reply.answer is not None
+        await self._tools.vault.restore(reply.key_id, reply.key)
+        await self._write(reply.answer, b"", None)
+        self._tools.counts.adopted += 1
+
+    async def _write(self, answer: Answer, previous: bytes, before: Troubles | None) -> None:
+        tools = self._tools
+        base = (answer.grant, answer.generation)
+        word = await tools.ledger.stored(
+            self.queue, answer.account, base, answer.row, answer.due_ms, answer.deadline_ms, previous
+        )
+        if word in ("SPARE", "GONE"):
+            tools.cache.drop(f"{self.provider.name}/{answer.account}")
+        if word == "STORED" and tools.tidings is not None:
+            tools.tidings.refreshed(self.provider.name, answer.account, before)
+        if word == "SPARE":
+            tools.counts.spares += 1
+            log.warning("%s/%s had moved on when its answer came: kept as a spare", self.provider.name, answer.account)
+        elif word == "GONE":
+            log.info("%s/%s was deleted while it was refreshed", self.provider.name, answer.account)
+        tools.on_settled(f"{self.provider.name}/{answer.account}", answer.generation + 1)
+
+    async def keep_raw(self, account: str, opened: Opened, body: bytes) -> None:
+        tools, row = self._tools, opened.row
+        place = Place(self.provider.name, account, "raw", row.grant, row.generation)
+        sealed = tools.vault.seal(body, place)
+        try:
+            await tools.journal.add_raw(
+                self.queue, account, row.grant, row.generation, tools.clock.unix_ms(), sealed, tools.vault.wrapped_key(sealed)
+            )  # fmt: skip
+        except OSError as error:
+            log.error("the journal does not take an unreadable answer of %s/%s: %s", self.provider.name, account, error)

@@ -1,0 +1,74 @@
+"""What the refreshers of a node work with, and what they count."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+
+from tidewarden.clock import Clock
+from tidewarden.config import Config
+from tidewarden.queue import Queues
+
+from . import policy
+from .cache import Cache
+from .exchange import Exchange
+from .hosts import Hosts
+from .journal import Journal
+from .ledger import Ledger
+from .peers import Peers
+from .seats import SEATS, Seats
+from .tidings import Tidings
+from .trends import Weather
+from .vault import Vault
+
+OnSettled = Callable[[str, int], None]
+"""Hears of each account (with its provider) whose refresh this node has ended, and its generation then."""
+
+
+@dataclass(slots=True)
+class Counts:
+    """What a node's refreshers have done since its start."""
+
+    refreshes: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """By provider and class of outcome."""
+    late: Counter[str] = field(default_factory=Counter)
+    """Refreshes that succeeded after the old access token had expired, by provider."""
+    spares: int = 0
+    """Answers that found their row moved on and were kept aside."""
+    lost_rotations: int = 0
+    """Accounts whose new refresh token was lost with its answer, for which consent is needed anew."""
+    quarantines: Counter[str] = field(default_factory=Counter)
+    """Times that a provider's refusals jumped and nobody was declared dead for it."""
+    adopted: int = 0
+    """Answers that were found in another node's journal."""
+    replayed: int = 0
+    """Answers that came from the journal into the store."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """What every pool of a node works with."""
+
+    queues: Queues
+    ledger: Ledger
+    vault: Vault
+    journal: Journal
+    exchange: Exchange
+    clock: Clock
+    dice: Random
+    counts: Counts
+    on_settled: OnSettled
+    cache: Cache
+    peers: Peers = field(default_factory=lambda: Peers(Config(), None))
+    confirm_s: float = policy.CONFIRM_S
+    tidings: Tidings | None = None
+    """Hears what becomes of accounts and providers."""
+    storing: set[tuple[str, str]] = field(default_factory=set)
+    """Accounts (queue and name) whose answers are on their way into the store."""
+    asking: set[tuple[str, str]] = field(default_factory=set)
+    """Accounts (queue and name) that a request of this node is, or may be, under way for."""
+    weather: Weather = field(default_factory=Weather)
+    seats: Seats = field(default_factory=lambda: Seats(SEATS))
+    hosts: Hosts = field(default_factory=Hosts)

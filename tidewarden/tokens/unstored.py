@@ -1,0 +1,75 @@
+"""What this node's journal holds and the store has not confirmed: offered to the store again and again, and to nodes that ask for it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+
+from tidewarden import errors
+from tidewarden.clock import sleep
+
+from .peers import Mac, Reply, open_question, reply_to
+from .pool import Pool
+from .rows import parse_row
+from .tools import Tools
+
+log = logging.getLogger("tidewarden.tokens")
+
+REPLAY_S = 2.0
+REPLAY_MAX = 500
+
+
+class Unstored:
+    """The answers of one node's journal on their way."""
+
+    def __init__(self, tools: Tools, pools: Mapping[str, Pool], mac: Mac | None) -> None:
+        """``pools``: by provider. ``mac``: by which nodes prove themselves; None: none is answered."""
+        self._tools = tools
+        self._pools = pools
+        self._mac = mac
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await sleep(self._tools.clock, REPLAY_S)
+            await self.replay()
+            await self._tools.journal.flush()
+
+    async def replay(self) -> None:
+        """Offer the store what it has not confirmed; it knows by itself what it has."""
+        tools = self._tools
+        pools = {pool.queue: pool for pool in self._pools.values()}
+        waiting = [  # Not those whose provider is not configured now (it may be again), nor those on their way.
+            answer
+            for answer in tools.journal.pending()
+            if answer.queue in pools and (answer.queue, answer.account) not in tools.storing
+        ]
+        for at in range(0, len(waiting), REPLAY_MAX):
+            some = waiting[at : at + REPLAY_MAX]
+            results = await asyncio.gather(
+                *(pools[answer.queue].store(answer) for answer in some), return_exceptions=True
+            )
+            tools.counts.replayed += results.count(None)
+            for answer, result in zip(some, results, strict=True):
+                if isinstance(result, errors.Error):
+                    log.warning("an answer of %s waits in the journal: %s", answer.account, result)
+                elif isinstance(result, BaseException):
+                    raise result
+
+    def answer_peer(self, raw: bytes) -> bytes | None:
+        """The reply to another node's question; None: it is of no node of this cluster."""
+        if self._mac is None:
+            return None
+        question = open_question(raw, self._mac)
+        if question is None:
+            return None
+        tools, place = self._tools, (question.queue, question.account)
+        reply = Reply("none")
+        if answer := tools.journal.find(*place, question.grant, question.generation):
+            reply = Reply("answer", answer, *tools.vault.wrapped_key(parse_row(answer.row).refresh))
+        elif place in tools.asking:
+            reply = Reply("busy")
+        elif any(pool.queue == question.queue and pool.unsent(question.account) for pool in self._pools.values()):
+            reply = Reply("unsent")
+        return reply_to(raw, reply, self._mac)

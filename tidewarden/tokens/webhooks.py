@@ -1,0 +1,151 @@
+"""
+Delivers events to webhooks, signed as Standard Webhooks says (standardwebhooks.com, 1.0).
+
+A delivery is a task of ``_webhooks``, in the lane of its webhook, so that one that hangs holds up no other; whichever node
+takes it sends it. Anything but 2xx is tried again with a growing pause; when the tries are used up the task is buried.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import hmac
+import logging
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+import aiohttp
+import msgspec
+
+from tidewarden import errors
+from tidewarden.clock import Clock, sleep
+from tidewarden.config import Secret, Webhook
+from tidewarden.queue import Queues, Taken
+
+from .answers import retry_after
+from .events import ATTEMPTS, QUEUE, Delivery
+
+log = logging.getLogger("tidewarden.tokens")
+
+AT_ONCE = 16
+TAKE_WAIT_MS = 600_000
+LEASE_SLACK_S = 15.0
+PAUSE_S = 1.0
+STOP_S = 2.0
+
+
+def sign(secrets: Iterable[Secret], message_id: str, timestamp_s: int, body: bytes) -> str:
+    """The ``webhook-signature``: ``v1,`` and the base64 of HMAC-SHA256 over id, time and body, once a secret."""
+    content = f"{message_id}.{timestamp_s}.".encode() + body
+    signatures = []
+    for secret in secrets:
+        key = base64.b64decode(secret.reveal().removeprefix("whsec_"))
+        signatures.append("v1," + base64.b64encode(hmac.digest(key, content, hashlib.sha256)).decode())
+    return " ".join(signatures)
+
+
+class Webhooks:
+    """The deliveries of one node. :meth:`run` until cancelled; ``sent`` counts by webhook and outcome."""
+
+    def __init__(self, queues: Queues, webhooks: Mapping[str, Webhook], clock: Clock) -> None:
+        self._queues = queues
+        self._webhooks = webhooks
+        self._clock = clock
+        self._session = queues.open_session(QUEUE)
+        self._work: set[asyncio.Task[None]] = set()
+        self._freed = asyncio.Event()
+        self.sent: Counter[tuple[str, str]] = Counter()
+
+    async def run(self) -> None:
+        """Deliver what is queued, for ever."""
+        if not self._webhooks:
+            return
+        connector = aiohttp.TCPConnector(limit=AT_ONCE, ttl_dns_cache=30)
+        async with aiohttp.ClientSession(
+            connector=connector, cookie_jar=aiohttp.DummyCookieJar(), trust_env=False
+        ) as client:
+            try:
+                while True:
+                    await self._turn(client)
+            finally:
+                await self._drain()
+
+    async def _turn(self, client: aiohttp.ClientSession) -> None:
+        self._freed.clear()
+        if len(self._work) >= AT_ONCE:
+            await self._freed.wait()
+            return
+        lease_ms = int((max(hook.timeout_s for hook in self._webhooks.values()) + LEASE_SLACK_S) * 1000)
+        try:
+            found = await self._queues.take(
+                self._session, [QUEUE], count=AT_ONCE - len(self._work), wait_ms=TAKE_WAIT_MS, lease_ms=lease_ms
+            )
+        except errors.Error as error:
+            log.warning("webhooks wait: %s %s", error.code, error)
+            await sleep(self._clock, PAUSE_S)
+            return
+        for task in found:
+            work = asyncio.create_task(self._deliver(client, task), name=f"webhook {task.id}")
+            self._work.add(work)
+            work.add_done_callback(self._ended)
+
+    def _ended(self, work: asyncio.Task[None]) -> None:
+        self._work.discard(work)
+        self._freed.set()
+
+    async def _drain(self) -> None:
+        if self._work:
+            _, late = await asyncio.wait(self._work, timeout=STOP_S)
+            for work in late:
+                work.cancel()
+        try:
+            async with asyncio.timeout(1):
+                await self._queues.close_session(self._session)
+        except (TimeoutError, errors.Error) as error:
+            log.warning("deliveries under way were not given back: %s", error)
+
+    async def _deliver(self, client: aiohttp.ClientSession, task: Taken) -> None:
+        delivery = msgspec.json.decode(task.payload, type=Delivery)
+        name = delivery.webhook
+        hook = self._webhooks.get(name)
+        try:
+            if hook is None:
+                self.sent[name, "unknown"] += 1
+                await self._queues.fail(self._session, QUEUE, task.id, task.lease, reason="no such webhook here")
+                return
+            fault, pause_s = await self._post(client, hook, delivery)
+            self.sent[name, "failed" if fault else "delivered"] += 1
+            if not fault:
+                await self._queues.ack(self._session, QUEUE, [(task.id, task.lease)])
+                return
+            level = logging.ERROR if task.attempt >= ATTEMPTS else logging.WARNING
+            log.log(level, "webhook %s, event %s, try %d: %s", name, delivery.event, task.attempt, fault)
+            delay_ms = int(pause_s * 1000) if pause_s else None
+            await self._queues.fail(self._session, QUEUE, task.id, task.lease, delay_ms, reason=fault)
+        except errors.Error as error:
+            log.warning("webhook %s: %s %s", name, error.code, error)  # The lease ends, and it is sent again.
+
+    async def _post(self, client: aiohttp.ClientSession, hook: Webhook, delivery: Delivery) -> tuple[str, float | None]:
+        """What went wrong, empty if nothing did; and how long the receiver wants to be left alone, seconds."""
+        body, now_s = delivery.body.encode(), self._clock.unix_ms() // 1000
+        headers = {
+            "Content-Type": "application/json",
+            "User-Agent": "tidewarden",
+            "webhook-id": delivery.event,
+            "webhook-timestamp": str(now_s),
+            "webhook-signature": sign(hook.secrets, delivery.event, now_s, body),
+        }
+        try:
+            async with (
+                asyncio.timeout(hook.timeout_s),
+                client.post(hook.url, data=body, headers=headers, allow_redirects=False) as response,
+            ):
+                if 200 <= response.status < 300:
+                    return "", None
+                told = {name.lower(): value for name, value in response.headers.items()}
+                return f"HTTP {response.status}", retry_after(told, self._clock.unix_ms())
+        except TimeoutError:
+            return f"no answer within {hook.timeout_s:g} s", None
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            return type(error).__name__, None  # Its text may quote the address, which may hold a secret.
