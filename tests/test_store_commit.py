@@ -287,3 +287,14 @@ def test_what_is_demanded_and_how_it_is_said() -> None:
 def test_who_a_server_is() -> None:
     assert identity_of(b"# Replication\r\nrole:master\r\nconnected_slaves:0\r\nmaster_replid:abc1\r\nx:1\r\n") == "abc1"
     assert identity_of(b"# Replication\r\nrole:slave\r\nmaster_replid:abc1\r\n") == ""
+
+
+async def test_an_answer_that_comes_while_it_is_being_stopped_is_not_left_without_one(one: Seat) -> None:
+    commit = quorum(one)
+    ground = commit.ground()
+    await one.data.call("SET", "k", "v")
+    await commit.stop()
+    late: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    commit.add(ground, late)
+    with pytest.raises(NoQuorum, match="goes down"):
+        await asyncio.wait_for(late, 5)
