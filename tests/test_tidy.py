@@ -81,7 +81,6 @@ TESTED_IN = {
     "raft_questions": "test_raft_member",  # needs a thread to ask
     "health": "test_failover",
     "front": "test_fronts",  # a process of its own
-    "participant": "test_fronts",
     "queue_upkeep": "test_queue_mend",
     "queue_shard": "test_queue_put",
     "queue_registry": "test_queue_mend",
