@@ -194,6 +194,18 @@ async def test_locks_have_the_systems_durability(one: Seat, pair: Replicas) -> N
     assert await locks.acquire(session, "k", 60_000, key=b"mine") == keyed  # not given back: it was held before
 
 
+async def test_a_lock_that_was_acquired_without_its_quorum_for_one_who_has_gone(one: Seat, pair: Replicas) -> None:
+    locks, session = Locks(one.queues, wait_max_ms=10_000, waiting_max=10), one.queues.open_session()
+    assert await locks.acquire(session, "warm", 60_000)
+    with pair.stopped(pair.ports[1]):
+        asking = asyncio.ensure_future(locks.acquire(session, "l", 60_000))
+        await asyncio.sleep(LIMIT_MS / 2000)
+        asking.cancel()
+        await asyncio.sleep(LIMIT_MS * 2 / 1000)
+    async with asyncio.timeout(5):
+        assert await locks.acquire(session, "l", 60_000, wait_ms=4000)
+
+
 async def test_schedules_too_whatever_their_queue_is(one: Seat, pair: Replicas) -> None:
     schedules = Schedules(one.queues)
     await one.queues.put("plain", NewTask(b"x"))
