@@ -231,7 +231,14 @@ async def test_a_previous_token_saves_an_account_within_the_grace(valkey: Any, t
                 return bool((await entry(side))["generation"] == 3)
 
             await harness.eventually(saved)
+        endpoint.current["a"] = 5
         async with harness.node(valkey, tmp_path, replace(chosen, grace_s=0.0), boot=2) as side:
             await side.tokens.refresh("p/a")
-            await harness.eventually(lambda: endpoint.requests["a.1"] == 2)
+
+            async def refused() -> bool:
+                return (await entry(side))["error"] == "invalid_grant"
+
+            await harness.eventually(refused)
+            await asyncio.sleep(0.3)
+            assert (await side.tokens.stats())["p"]["spares"] == 0  # Its time is over; nothing is sent in a loop.
     assert endpoint.requests == {"a.0": 2, "a.1": 2}

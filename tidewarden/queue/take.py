@@ -120,6 +120,8 @@ class Take:
                 self._end(error=error)
             return
         tasks = taken_from(shard, done.result())
+        if not (tasks or self._task_id):
+            shard.dry = True
         if self.future.done():
             give_back(tasks, [shard] * len(tasks))
             return
