@@ -143,8 +143,8 @@ class ClusterSet:
     def settled(self, port: int) -> bool:
         """Whether every replica is known to this one, and itself, if it is one, has all that its primary has."""
         try:
-            owners = self.owners(port)
-            if sum(len(rest) for _, _, _, rest in owners) != self.primaries * self.replicas:
+            known = {one for _, _, _, rest in self.owners(port) for one in rest}
+            if len(known) != self.primaries * self.replicas:
                 return False
             role = self.say(port, "ROLE")
             return role[0] == "master" or role[3] == "connected"

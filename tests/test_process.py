@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tidewarden.process import tell_supervisor
 
 
 def test_the_limit_of_open_files_is_raised_as_far_as_the_host_allows() -> None:
@@ -70,6 +74,18 @@ def test_the_collector_runs_rarely_and_passes_over_what_is_built() -> None:
         "calm_collector(); assert gc.isenabled() and gc.get_freeze_count() > 0 and gc.get_threshold()[0] >= 10_000\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
+def test_the_supervisor_is_told_where_it_listens(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for address in (str(tmp_path / "s"), f"@tidewarden-test-{os.getpid()}"):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as end:
+            end.bind(address.replace("@", "\0", 1))
+            tell_supervisor("READY=1", {"NOTIFY_SOCKET": address})
+            assert end.recv(100) == b"READY=1"
+    tell_supervisor("READY=1", {})
+    assert caplog.text == ""
+    tell_supervisor("READY=1", {"NOTIFY_SOCKET": str(tmp_path / "nobody")})
+    assert "could not be told READY=1" in caplog.text
 
 
 def test_no_core_is_dumped_and_no_neighbour_reads_the_memory() -> None:

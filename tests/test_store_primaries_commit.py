@@ -89,6 +89,28 @@ async def test_answers_that_were_sent_on_while_their_slot_moved_are_as_firm(six:
         assert one.commits.stats()["commit_missed_total"] == 0
 
 
+async def test_an_answer_that_was_sent_on_is_vouched_for_by_the_server_that_gave_it(
+    six: ClusterSet, eventually: Any
+) -> None:
+    async with process(six.url(), commit_ms="1000") as one:
+        await one.queues.configure("firm", {"shards": SHARDS, "durability": "quorum"})
+        await put(one, 0, "before")
+        source, slot = owner(six, 0), slot_of("{tidewarden:firm:0}")
+        target = next(port for port in six.ports[:3] if port != source)
+        stopped = replica_of(six, target)
+        six.open_slot(slot, source, target)
+        six.move_keys(slot, source, target)
+        six.say(target, "CLUSTER", "SETSLOT", slot, "NODE", six.id_of(target))
+        six.processes[stopped].send_signal(signal.SIGSTOP)
+        try:
+            with pytest.raises(NoQuorum, match="1 replica"):
+                await put(one, 0, "moved")  # to the source, whose replica is well, and from there to the target
+        finally:
+            six.processes[stopped].send_signal(signal.SIGCONT)
+            six.say(source, "CLUSTER", "SETSLOT", slot, "NODE", six.id_of(target))
+        await eventually(lambda: six.settled(stopped))
+
+
 async def test_what_was_begun_at_another_primary_is_not_vouched_for(six: ClusterSet) -> None:
     async with process(six.url(), commit_ms="1000") as one:
         commit = one.commits.of(one.data, SYSTEM)

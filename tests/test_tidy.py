@@ -45,6 +45,7 @@ ROOM_OF = {
     "health": "daemon",
     "process": "daemon",
     "participant": "daemon",
+    "foreground": "daemon",
     "front": "daemon",
     "fronts": "daemon",
     "cluster_secret": "config",
@@ -79,13 +80,19 @@ TESTED_IN = {
     "cli_schedule": "test_cli_queue",
     "raft_steady": "test_raft_sim_regressions",  # each rule is shown by what the library does without it
     "raft_questions": "test_raft_member",  # needs a thread to ask
+    "raft_steering": "test_raft_member",
+    "raft_report": "test_raft_member",
+    "raft_building": "test_raft_member",  # what a start can be refused for
+    "raft_pysync": "test_raft_wire",
     "health": "test_failover",
+    "foreground": "test_failover",  # what a whole node does when it is told to end
     "front": "test_fronts",  # a process of its own
     "queue_upkeep": "test_queue_mend",
     "queue_shard": "test_queue_put",
     "queue_registry": "test_queue_mend",
     "daemon": "test_failover",  # puts everything together: shown by whole nodes
     "cluster_nodes": "test_failover",
+    "cluster_onlooker": "test_workers",  # needs a member that leads
     "cluster_reaper": "test_failover",
     "cluster_term": "test_stale_leader",
     "scheduler_sweep": "test_stale_leader",
@@ -110,7 +117,6 @@ LONGER = {
     "tidewarden/store/link.py": 350,  # one connection, its calls and its reconnects, in one owner of state
     "tidewarden/queue/shard.py": 330,  # what arrives together for one shard, and who waits there
     "tidewarden/queue/lua/shared/shard.lua": 520,  # what becomes of a task: one script's worth of local functions
-    "tidewarden/raft/pysync.py": 490,  # all that touches PySyncObj's wire and files, in one place on purpose
 }
 LUA_FUNCTION = re.compile(r"^(?:local )?function ([\w.:]+).*?^end$", re.MULTILINE | re.DOTALL)
 

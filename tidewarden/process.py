@@ -5,13 +5,15 @@ from __future__ import annotations
 import ctypes
 import gc
 import logging
+import os
 import resource
 import signal
+import socket
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from tidewarden.config import Limits
 
@@ -53,6 +55,20 @@ def raise_file_limit(limits: Limits) -> int:
             wanted, room, limits.connections_max,
         )  # fmt: skip
     return min(room, limits.connections_max)
+
+
+def tell_supervisor(state: str, environ: Mapping[str, str] = os.environ) -> None:
+    """Tell systemd (``Type=notify``) how we are: ``READY=1``, ``STOPPING=1``. Nothing, when nobody has asked to be told."""
+    address = environ.get("NOTIFY_SOCKET", "")
+    if not address:
+        return
+    path = "\0" + address[1:] if address.startswith("@") else address
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as end:
+            end.setblocking(False)
+            end.sendto(state.encode(), path)
+    except OSError as error:
+        log.warning("the supervisor could not be told %s: %s", state, error)
 
 
 def hold_hangups() -> None:
