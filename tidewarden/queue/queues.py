@@ -114,14 +114,15 @@ class Queues(Plain):
         Raises: BadArg (at once); Full: too many takes wait; StoreDown, Stale (in the future).
         """
         check_range(count, "COUNT", 1, COUNT_MAX)
-        check_range(wait_ms, "WAIT", 0, self._config.limits.wait_ms)
+        if queues and not queues[0].startswith("_"):  # the system's own takes wait whatever users' may
+            check_range(wait_ms, "WAIT", 0, self._config.limits.wait_ms)
+            if wait_ms and len(self._takes) >= self._config.limits.waiting_max:
+                raise Full(f"{len(self._takes)} takes wait on this node; that is its limit (limits.waiting_max)")
         check_range(lease_ms, "LEASE", 0, LEASE_MAX_MS)
         if task_id:
             check_id(task_id)
         if not queues:
             raise BadArg("a take names at least one queue")
-        if wait_ms and len(self._takes) >= self._config.limits.waiting_max:
-            raise Full(f"{len(self._takes)} takes wait on this node; that is its limit (limits.waiting_max)")
         shards: list[Shard] = []
         for queue in queues:
             known = self._shards.get(queue)

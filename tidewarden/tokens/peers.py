@@ -128,7 +128,10 @@ class Peers:
         async with self._session.post(url, data=message, allow_redirects=False) as response:
             if response.status != 200:
                 raise ValueError(f"HTTP {response.status}")
-            return await response.content.read(BYTES_MAX)
+            try:
+                return await response.content.readexactly(BYTES_MAX + 1)  # `read` would be content with a piece
+            except asyncio.IncompleteReadError as error:
+                return error.partial
 
 
 def open_question(raw: bytes, mac: Mac) -> Question | None:
