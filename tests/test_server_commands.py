@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 from tidewarden.server.commands import COMMANDS
 
 SERVED_TEXT = """
@@ -34,3 +37,8 @@ def test_tokens_need_a_named_user_and_only_entering_needs_nothing() -> None:
         n for n in SERVED if n[:2] in ("T.", "V.")
     }
     assert {name for name in SERVED if COMMANDS[name.encode()].needs == "nothing"} == {"HELLO", "AUTH", "QUIT", "RESET"}
+
+
+def test_each_is_described_in_the_protocol() -> None:
+    text = (Path(__file__).parent.parent / "docs" / "protocol.md").read_text("utf-8")
+    assert {name for name in SERVED if not re.search(rf"\b{re.escape(name)}\b", text)} == set()

@@ -223,6 +223,30 @@ def test_each_module_has_its_test_file() -> None:
     assert not missing
 
 
+def test_the_codemap_has_every_file() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
+    parts = re.split(r"^### ", text[text.index("## Codemap") : text.index("## A request's way")], flags=re.MULTILINE)[
+        1:
+    ]
+    rooms = {part.partition(":")[0].strip("`/"): part for part in parts}
+    missing: list[str] = []
+    for path in PYTHON:
+        room = path.relative_to(PACKAGE).parts[0]
+        part = rooms.get(room, parts[-1] + text[: text.index("### ")])
+        if not path.stem.startswith("__") and f"`{path.name}`" not in part:
+            missing.append(name_of(path))
+    assert not missing
+
+
+def test_documents_name_tests_that_exist() -> None:
+    have = {path.stem for path in TEST_FILES}
+    for path in (ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")):
+        named = set(re.findall(r"`(?:tests/)?((?:live/)?test_\w+)(?:\.py)?`", path.read_text("utf-8")))
+        gone = {one for one in named if one.rpartition("/")[2] not in have}
+        wrong = {one for one in named if "/" in one and not (TESTS / f"{one}.py").exists()}
+        assert not gone | wrong, name_of(path)
+
+
 def test_the_exceptions_are_of_modules_that_exist() -> None:
     modules = {"_".join(path.relative_to(PACKAGE).with_suffix("").parts) for path in PYTHON}
     assert set(TESTED_IN) <= modules
