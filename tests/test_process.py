@@ -95,3 +95,18 @@ def test_no_core_is_dumped_and_no_neighbour_reads_the_memory() -> None:
         "assert ctypes.CDLL(None).prctl(3, 0, 0, 0, 0) == 0\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
+def test_a_process_that_does_not_end_is_ended_and_says_what_it_waited_for() -> None:
+    script = (
+        "import asyncio, logging; from tidewarden.process import end_within\n"
+        "logging.basicConfig(format='%(message)s')\n"
+        "async def main():\n"
+        "    end_within(0.2, asyncio.get_running_loop())\n"
+        "    await asyncio.create_task(asyncio.Event().wait(), name='waits')\n"
+        "asyncio.run(main())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], check=False, timeout=60, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "not ended within 0.2 s" in done.stderr
+    assert "Event.wait" in done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import gc
 import logging
@@ -9,6 +10,7 @@ import os
 import resource
 import signal
 import socket
+import threading
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("tidewarden.daemon")
 
+END_S = 25.0
+"""Longest end of a process that was told to stop; systemd and the like kill after 30."""
 FILES_WANTED = 65_536
 PR_SET_DUMPABLE = 4
 FILES_BESIDE = 512  # for everything but the doors' connections: the store's, the nodes', logs and journals
@@ -77,11 +81,37 @@ def hold_hangups() -> None:
 
 
 def heed_signals(loop: AbstractEventLoop, stop: Callable[[], None], reload: Callable[[], None]) -> None:
-    """From now on SIGTERM and SIGINT call ``stop`` in the loop, and SIGHUP ``reload``, one that came before too."""
+    """SIGTERM and SIGINT now call ``stop`` in the loop, and end the process in time; SIGHUP ``reload``, one that came before too."""
     loop.add_signal_handler(signal.SIGHUP, reload)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
+
+    def end() -> None:
+        end_within(END_S, loop)
+        stop()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop)
+        loop.add_signal_handler(number, end)
+
+
+def end_within(limit_s: float, loop: AbstractEventLoop) -> None:
+    """
+    The process ends by itself, or after ``limit_s`` seconds at once, and says what it was waiting for (a store that is silent, say).
+
+    Nothing is lost by it that a kill would not lose: what must last is on disk before it counts.
+    """
+
+    def give_up() -> None:
+        waiting = sorted(
+            {getattr(task.get_coro(), "__qualname__", task.get_name()) for task in asyncio.all_tasks(loop)}
+        )
+        log.error(
+            "not ended within %g s of being told to; ending at once. Still under way: %s", limit_s, ", ".join(waiting)
+        )
+        os._exit(1)
+
+    timer = threading.Timer(limit_s, give_up)
+    timer.daemon = True
+    timer.start()
 
 
 def keep_memory_private() -> None:
