@@ -16,6 +16,7 @@ import aiohttp
 import httpx
 from httpx_aiohttp import AiohttpTransport
 
+from tidewarden import __version__
 from tidewarden.clock import Clock, SystemClock
 from tidewarden.config import Provider
 
@@ -25,7 +26,10 @@ from .discovery import Discovery, NotFoundError
 
 BODY_BYTES_MAX = 65_536
 KEEPALIVE_S = 15.0  # Shorter than the idle time-outs of servers, so that they rarely close under a request.
-TOLD = ("content-type", "date", "retry-after")  # The headers that anything is decided by.
+TOLD = frozenset(
+    ("content-type", "date", "retry-after", "content-encoding")
+)  # The headers that anything is decided by.
+HEADERS = {"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": f"tidewarden/{__version__}"}
 UNREAD_S = 0.25  # What a request that has timed out gets to read the answer that may be there.
 
 # httpx logs the URL of every request at INFO; some providers want secrets there.
@@ -40,6 +44,7 @@ class Exchange:
         """``tls``: the context to trust servers by; None, the default: each provider's ``tls_ca``, else certifi's."""
         self._tls = tls
         self._clients: dict[str, httpx.AsyncClient] = {}
+        self._transports: dict[str, AiohttpTransport] = {}
         self._urls: dict[str, httpx.URL] = {}  # Parsing one costs httpx as much as all else that it does.
         clock = clock or SystemClock()
         self.credentials = Credentials(clock)
@@ -59,7 +64,7 @@ class Exchange:
                 try:
                     url = await self._discovery.endpoint(provider, client)
                     sent = True
-                    return await self._post(client, provider, url, refresh_token, secret)
+                    return await self._post(provider, url, refresh_token, secret)
                 finally:
                     timer.cancel()
         except TimeoutError:
@@ -79,21 +84,41 @@ class Exchange:
         for client in clients.values():
             await client.aclose()
 
-    async def _post(
-        self, client: httpx.AsyncClient, provider: Provider, url: str, refresh_token: str, secret: int
-    ) -> Outcome:
+    async def _post(self, provider: Provider, url: str, refresh_token: str, secret: int) -> Outcome:
+        """
+        The request, straight by the transport.
+
+        What httpx's client does beside, it does for redirects, cookies and logins that we do not want; it takes more of
+        a refresh's time than all else (docs/performance.md).
+        """
         proof, members = self.credentials.prove(provider, secret, url)
-        headers = {"Accept": "application/json", "Accept-Encoding": "identity", **provider.headers, **proof}
+        headers = {**HEADERS, **provider.headers, **proof}
         members = {"grant_type": "refresh_token", "refresh_token": refresh_token, **members, **provider.parameters}
-        body = {"json": members} if provider.body == "json" else {"data": members}
-        async with client.stream("POST", self._url(url), headers=headers, **body) as response:  # type: ignore[arg-type]
+        connect_s = provider.connect_s
+        request = httpx.Request(
+            "POST",
+            self._url(url),
+            headers=headers,
+            json=members if provider.body == "json" else None,
+            data=members if provider.body == "form" else None,
+            extensions={"timeout": {"connect": connect_s, "pool": connect_s}},  # the whole of it is timed by refresh()
+        )
+        response = await self._transports[provider.name].handle_async_request(request)
+        try:
+            told = {
+                name: value.decode("latin-1")
+                for raw_name, value in response.headers.raw
+                if (name := raw_name.decode("latin-1").lower()) in TOLD
+            }
+            assert isinstance(response.stream, httpx.AsyncByteStream)
             raw = b""
-            async for chunk in response.aiter_bytes():
+            async for chunk in response.aiter_bytes() if "content-encoding" in told else response.stream:
                 raw += chunk
                 if len(raw) > BODY_BYTES_MAX:
                     return Unheard(f"HTTP {response.status_code} with a body over {BODY_BYTES_MAX} bytes")
-            told = {name: value for name in TOLD if (value := response.headers.get(name)) is not None}
             return Answer(response.status_code, told, raw)
+        finally:
+            await response.aclose()
 
     def _url(self, address: str) -> httpx.URL:
         url = self._urls.get(address)
@@ -104,7 +129,8 @@ class Exchange:
     def _client(self, provider: Provider) -> httpx.AsyncClient:
         client = self._clients.get(provider.name)
         if client is None:
-            client = self._clients[provider.name] = _new_client(provider, self._tls)
+            self._transports[provider.name] = transport = _new_transport(provider, self._tls)
+            client = self._clients[provider.name] = _new_client(provider, transport)
         return client
 
 
@@ -119,7 +145,7 @@ def _two_steps(limit: asyncio.Timeout, timeout_s: float) -> asyncio.TimerHandle:
     return loop.call_later(timeout_s, lambda: limit.reschedule(loop.time() + UNREAD_S))
 
 
-def _new_client(provider: Provider, tls: ssl.SSLContext | None) -> httpx.AsyncClient:
+def _new_transport(provider: Provider, tls: ssl.SSLContext | None) -> AiohttpTransport:
     context = tls
     if context is None and provider.tls_ca:
         context = ssl.create_default_context(cafile=provider.tls_ca)
@@ -134,10 +160,15 @@ def _new_client(provider: Provider, tls: ssl.SSLContext | None) -> httpx.AsyncCl
         )
         return aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar(), trust_env=False)
 
+    return AiohttpTransport(verify=context, client=session)
+
+
+def _new_client(provider: Provider, transport: AiohttpTransport) -> httpx.AsyncClient:
+    """For what else there is to ask of a provider: its metadata."""
     connect_s = provider.connect_s
     return httpx.AsyncClient(
-        transport=AiohttpTransport(verify=context, client=session),
-        timeout=httpx.Timeout(None, connect=connect_s, pool=connect_s),  # the whole of it is timed by refresh()
+        transport=transport,
+        timeout=httpx.Timeout(None, connect=connect_s, pool=connect_s),
         # httpx keeps a jar of its own, and would carry one account's cookie to the next.
         cookies=CookieJar(policy=DefaultCookiePolicy(allowed_domains=[])),
         follow_redirects=False,
