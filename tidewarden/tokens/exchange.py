@@ -1,16 +1,24 @@
 """
-The refresh request: one POST to a token endpoint, by httpx over aiohttp's transport.
+The refresh request: one POST to a token endpoint, by the aiohttp session that lies under httpx.
 
-The transport reports a refused connection, a name that does not resolve, a bad certificate *and* a peer that closed
-after the whole request alike, as ``ConnectTimeout``: what was sent is told by ``exc.__cause__`` alone.
+httpx, over aiohttp's transport, asks for whatever else there is to ask a provider for (its metadata). The refresh itself goes
+to the session beneath, for httpx's share of a request was more than all else that a refresh costs (docs/performance.md).
+
+What was sent is told by the error alone: one of connecting means nothing, any other that the provider may have had all of it. httpx's
+transport reports a refused connection, a name that does not resolve, a bad certificate *and* a peer that closed after the
+whole request alike, as ``ConnectTimeout``; there ``exc.__cause__`` tells.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
 from http.cookiejar import CookieJar, DefaultCookiePolicy
+from urllib.parse import quote_plus, urlencode
 
 import aiohttp
 import httpx
@@ -26,9 +34,8 @@ from .discovery import Discovery, NotFoundError
 
 BODY_BYTES_MAX = 65_536
 KEEPALIVE_S = 15.0  # Shorter than the idle time-outs of servers, so that they rarely close under a request.
-TOLD = frozenset(
-    ("content-type", "date", "retry-after", "content-encoding")
-)  # The headers that anything is decided by.
+TOLD = ("content-type", "date", "retry-after")  # The headers that anything is decided by.
+KINDS = {"form": "application/x-www-form-urlencoded", "json": "application/json"}
 HEADERS = {"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": f"tidewarden/{__version__}"}
 UNREAD_S = 0.25  # What a request that has timed out gets to read the answer that may be there.
 
@@ -37,15 +44,23 @@ for _name in ("httpx", "httpcore"):
     logging.getLogger(_name).setLevel(logging.WARNING)
 
 
+@dataclass(frozen=True, slots=True)
+class Line:
+    """The connections to one provider, as the refresh uses them and as httpx does."""
+
+    session: aiohttp.ClientSession
+    client: httpx.AsyncClient
+    timeout: aiohttp.ClientTimeout
+    headers: Mapping[str, str]
+
+
 class Exchange:
     """The HTTP client of this node's refreshers: one pool of connections per provider, no cookies, no redirects."""
 
     def __init__(self, tls: ssl.SSLContext | None = None, clock: Clock | None = None) -> None:
         """``tls``: the context to trust servers by; None, the default: each provider's ``tls_ca``, else certifi's."""
         self._tls = tls
-        self._clients: dict[str, httpx.AsyncClient] = {}
-        self._transports: dict[str, AiohttpTransport] = {}
-        self._urls: dict[str, httpx.URL] = {}  # Parsing one costs httpx as much as all else that it does.
+        self._lines: dict[str, Line] = {}
         clock = clock or SystemClock()
         self.credentials = Credentials(clock)
         self._discovery = Discovery(clock)
@@ -56,82 +71,59 @@ class Exchange:
 
         Never raises for what the network or the provider does.
         """
-        client = self._client(provider)
+        line = self._line(provider)
         sent = False
         try:
             async with asyncio.timeout(None) as limit:
                 timer = _two_steps(limit, provider.timeout_s)
                 try:
-                    url = await self._discovery.endpoint(provider, client)
+                    url = await self._discovery.endpoint(provider, line.client)
                     sent = True
-                    return await self._post(provider, url, refresh_token, secret)
+                    return await self._post(line, provider, url, refresh_token, secret)
                 finally:
                     timer.cancel()
+        except aiohttp.ClientError as error:  # Before TimeoutError, which some of them are, too.
+            return _judge_error(error)
         except TimeoutError:
             if not sent:
                 return Unsent("discovery", f"its metadata did not come within {provider.timeout_s:g} s")
             return Unheard(f"no whole answer within {provider.timeout_s:g} s")
         except NotFoundError as error:
             return Unsent("discovery", f"its token endpoint was not found: {error}")
-        except (httpx.UnsupportedProtocol, httpx.InvalidURL) as error:
-            return Unsent("bad_url", f"{type(error).__name__}")
-        except (httpx.HTTPError, httpx.StreamError, aiohttp.ClientError, OSError, ValueError) as error:
+        except (OSError, ValueError) as error:
             return _judge_error(error)
 
     async def close(self) -> None:
         """Close every connection."""
-        clients, self._clients = self._clients, {}
-        for client in clients.values():
-            await client.aclose()
+        lines, self._lines = self._lines, {}
+        for line in lines.values():
+            await line.client.aclose()  # And the session under it.
 
-    async def _post(self, provider: Provider, url: str, refresh_token: str, secret: int) -> Outcome:
-        """
-        The request, straight by the transport.
-
-        What httpx's client does beside, it does for redirects, cookies and logins that we do not want; it takes more of
-        a refresh's time than all else (docs/performance.md).
-        """
+    async def _post(self, line: Line, provider: Provider, url: str, refresh_token: str, secret: int) -> Outcome:
         proof, members = self.credentials.prove(provider, secret, url)
-        headers = {**HEADERS, **provider.headers, **proof}
-        members = {"grant_type": "refresh_token", "refresh_token": refresh_token, **members, **provider.parameters}
-        connect_s = provider.connect_s
-        request = httpx.Request(
-            "POST",
-            self._url(url),
-            headers=headers,
-            json=members if provider.body == "json" else None,
-            data=members if provider.body == "form" else None,
-            extensions={"timeout": {"connect": connect_s, "pool": connect_s}},  # the whole of it is timed by refresh()
-        )
-        response = await self._transports[provider.name].handle_async_request(request)
-        try:
-            told = {
-                name: value.decode("latin-1")
-                for raw_name, value in response.headers.raw
-                if (name := raw_name.decode("latin-1").lower()) in TOLD
-            }
-            assert isinstance(response.stream, httpx.AsyncByteStream)
+        rest = {**members, **provider.parameters}
+        if provider.body == "json":
+            whole = {"grant_type": "refresh_token", "refresh_token": refresh_token, **rest}
+            body = json.dumps(whole, ensure_ascii=False, separators=(",", ":"))
+        else:
+            body = f"grant_type=refresh_token&refresh_token={quote_plus(refresh_token)}"
+            body = f"{body}&{urlencode(rest)}" if rest else body
+        async with line.session.post(
+            url, data=body.encode(), headers={**line.headers, **proof}, allow_redirects=False, timeout=line.timeout
+        ) as response:
             raw = b""
-            async for chunk in response.aiter_bytes() if "content-encoding" in told else response.stream:
+            while chunk := await response.content.readany():
                 raw += chunk
                 if len(raw) > BODY_BYTES_MAX:
-                    return Unheard(f"HTTP {response.status_code} with a body over {BODY_BYTES_MAX} bytes")
-            return Answer(response.status_code, told, raw)
-        finally:
-            await response.aclose()
+                    return Unheard(f"HTTP {response.status} with a body over {BODY_BYTES_MAX} bytes")
+            told = {name: value for name in TOLD if (value := response.headers.get(name)) is not None}
+            return Answer(response.status, told, raw)
 
-    def _url(self, address: str) -> httpx.URL:
-        url = self._urls.get(address)
-        if url is None:
-            url = self._urls[address] = httpx.URL(address)
-        return url
-
-    def _client(self, provider: Provider) -> httpx.AsyncClient:
-        client = self._clients.get(provider.name)
-        if client is None:
-            self._transports[provider.name] = transport = _new_transport(provider, self._tls)
-            client = self._clients[provider.name] = _new_client(provider, transport)
-        return client
+    def _line(self, provider: Provider) -> Line:
+        line = self._lines.get(provider.name)
+        if line is None:
+            line = self._lines[provider.name] = _new_line(provider, self._tls)
+        return line
 
 
 def _two_steps(limit: asyncio.Timeout, timeout_s: float) -> asyncio.TimerHandle:
@@ -145,7 +137,7 @@ def _two_steps(limit: asyncio.Timeout, timeout_s: float) -> asyncio.TimerHandle:
     return loop.call_later(timeout_s, lambda: limit.reschedule(loop.time() + UNREAD_S))
 
 
-def _new_transport(provider: Provider, tls: ssl.SSLContext | None) -> AiohttpTransport:
+def _new_line(provider: Provider, tls: ssl.SSLContext | None) -> Line:
     context = tls
     if context is None and provider.tls_ca:
         context = ssl.create_default_context(cafile=provider.tls_ca)
@@ -153,40 +145,35 @@ def _new_transport(provider: Provider, tls: ssl.SSLContext | None) -> AiohttpTra
         context = httpx.create_ssl_context(trust_env=False)
     if provider.tls_cert:
         context.load_cert_chain(provider.tls_cert, provider.tls_key)
-
-    def session() -> aiohttp.ClientSession:
-        connector = aiohttp.TCPConnector(
-            limit=provider.refreshers + 4, ssl=context, keepalive_timeout=KEEPALIVE_S, ttl_dns_cache=30
-        )
-        return aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar(), trust_env=False)
-
-    return AiohttpTransport(verify=context, client=session)
-
-
-def _new_client(provider: Provider, transport: AiohttpTransport) -> httpx.AsyncClient:
-    """For what else there is to ask of a provider: its metadata."""
+    connector = aiohttp.TCPConnector(
+        limit=provider.refreshers + 4, ssl=context, keepalive_timeout=KEEPALIVE_S, ttl_dns_cache=30
+    )
+    session = aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar(), trust_env=False)
     connect_s = provider.connect_s
-    return httpx.AsyncClient(
-        transport=transport,
+    client = httpx.AsyncClient(
+        transport=AiohttpTransport(verify=context, client=session),
         timeout=httpx.Timeout(None, connect=connect_s, pool=connect_s),
-        # httpx keeps a jar of its own, and would carry one account's cookie to the next.
+        # httpx keeps a jar of its own.
         cookies=CookieJar(policy=DefaultCookiePolicy(allowed_domains=[])),
         follow_redirects=False,
         trust_env=False,
     )
+    # The whole of a request is timed by refresh().
+    timeout = aiohttp.ClientTimeout(total=None, connect=connect_s, sock_connect=connect_s)
+    headers = {**HEADERS, "Content-Type": KINDS[provider.body], **provider.headers}
+    return Line(session, client, timeout, {name.title(): value for name, value in headers.items()})
 
 
 def _judge_error(error: Exception) -> Outcome:
-    cause = error.__cause__ if isinstance(error, httpx.HTTPError) else error
-    name = type(cause or error).__name__  # The text of such errors may quote the URL or bytes of the answer.
-    if isinstance(cause, aiohttp.ClientConnectorDNSError):
+    name = type(error).__name__  # The text of such errors may quote the URL or bytes of the answer.
+    if isinstance(error, aiohttp.ClientConnectorDNSError):
         return Unsent("dns", "the name of the token endpoint does not resolve")
-    if isinstance(cause, aiohttp.ClientSSLError):
+    if isinstance(error, aiohttp.ClientSSLError):
         return Unsent("tls", f"no trusted TLS connection ({name})")
-    if isinstance(cause, aiohttp.ClientConnectorError):
-        return Unsent("refused", f"no connection ({cause.os_error.strerror or name})")
-    if isinstance(cause, aiohttp.ConnectionTimeoutError):
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return Unsent("refused", f"no connection ({error.os_error.strerror or name})")
+    if isinstance(error, aiohttp.ConnectionTimeoutError):
         return Unsent("connect_timeout", "no connection in time")
-    if isinstance(cause, aiohttp.InvalidURL):
+    if isinstance(error, aiohttp.InvalidURL):
         return Unsent("bad_url", name)
     return Unheard(f"the connection ended without an answer ({name})")
