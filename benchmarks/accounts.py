@@ -66,6 +66,21 @@ class Fleet:
         """A connection to the store."""
         return redis.Redis.from_url(self.url, socket_timeout=None, retry=None)
 
+    def memory_bytes(self) -> int:
+        """What the store says it uses, once nothing is freed or rewritten behind its back any more."""
+        with self.store() as store:
+            before = -1
+            while True:
+                info = store.info("everything")
+                used = int(info["used_memory"])
+                if (
+                    not (info["lazyfree_pending_objects"] or info["aof_rewrite_in_progress"])
+                    and abs(used - before) < 10_000
+                ):
+                    return used
+                before = used
+                time.sleep(0.2)
+
     def version(self) -> str:
         """Ours and the store's."""
         with self.store() as store:
