@@ -4,9 +4,9 @@ An engine's primary is killed: its own failover, and our first answer after it, 
     python -m benchmarks.engine_failover [--kills 5] [--only sentinel|cluster]
 
 Each kill: SIGKILL to the primary that has the queue, while a client puts to a node, one put after the other, each until it
-is answered with OK. The engine's failover ends when the replica answers ROLE with `master` and, on a cluster, says that
-the slots are its own. The figure is our first OK after that, and its distance from it: what following costs on top of the
-engine's own. With ``down-after-milliseconds`` and ``cluster-node-timeout`` of a second.
+is answered with OK. The engine's failover ends when the replica answers ROLE with `master` and the engine says so: a
+sentinel names it, or itself as the owner of the slots. The figure is our first OK after that, and its distance from it: what
+following costs on top of the engine's own. With ``down-after-milliseconds`` and ``cluster-node-timeout`` of a second.
 """
 
 from __future__ import annotations
@@ -68,9 +68,16 @@ def owner_of(engine: Engine) -> int:
         if port in engine.sentinels or process.poll() is not None:
             continue
         with contextlib.suppress(redis.RedisError):
-            if engine.say(port, "ROLE")[0] == "master" and (engine.sentinels or has_slot(engine, port)):
+            told = named(engine, port) if engine.sentinels else has_slot(engine, port)
+            if told and engine.say(port, "ROLE")[0] == "master":
                 return port
     return 0
+
+
+def named(engine: Engine, port: int) -> bool:
+    """Whether a sentinel names this server as the primary."""
+    words = "SENTINEL", "GET-MASTER-ADDR-BY-NAME", engines.SERVICE
+    return any(int(engine.say(one, *words)[1]) == port for one in engine.sentinels)
 
 
 def has_slot(engine: Engine, port: int) -> bool:

@@ -27,11 +27,13 @@ from pathlib import Path
 from benchmarks import machine, outage_chart
 from benchmarks.desk import Desk
 from benchmarks.peers import tidewarden
+from tidewarden.config import Provider
 from tidewarden.queue import NewTask
 from tidewarden.queue.settings import QueueSettings, settings_of_new
 from tidewarden.tokens.policy import due_after, due_before
 
 LIFE_S, MARGIN_S = 3600, 300
+PROVIDER = Provider(name="bench", margin_s=MARGIN_S, default_life_s=LIFE_S)
 BEGIN_MS = 2_000_000_000_000
 LIMIT_EVER, LIMIT_MINUTES = 1.05, 1.10
 JUDGED_FROM = 1.25
@@ -79,7 +81,7 @@ class Fleet:
         if late_ms > 0:
             self.ever.add(number)
             self.minutes += late_ms / 60_000
-        self.expires_ms[number], due_ms = due_after(now_ms, LIFE_S, LIFE_S, MARGIN_S, self.dice.random())
+        self.expires_ms[number], due_ms = due_after(now_ms, LIFE_S, PROVIDER, self.dice.random())
         return self.task(number, due_ms)
 
 
@@ -105,7 +107,7 @@ def run(desk: Desk, case: Case, settings: QueueSettings, accounts: int) -> Fleet
     numbers = list(range(accounts))
     for begin in range(0, accounts, 1000):
         tasks = [
-            fleet.task(n, due_before(fleet.expires_ms[n], LIFE_S, MARGIN_S, fleet.dice.random()))
+            fleet.task(n, due_before(fleet.expires_ms[n], LIFE_S, PROVIDER, fleet.dice.random()))
             for n in numbers[begin : begin + 1000]
         ]
         desk.put(tasks, BEGIN_MS)

@@ -55,6 +55,8 @@ class ClusterSet:
     spare: int = 0
     password: str = ""
     options: tuple[str, ...] = ()
+    certificate: tuple[str, str] | None = None
+    """Files of a certificate and its key: all speak TLS and nothing else."""
     surroundings: dict[int, dict[str, str]] = field(default_factory=dict)
     """More environment variables, by the server's number."""
     ports: list[int] = field(default_factory=list)
@@ -64,7 +66,12 @@ class ClusterSet:
     def url(self) -> str:
         """As store.url has it: two of the servers."""
         user = f":{quote(self.password, safe='')}@" if self.password else ""
-        return f"redis+cluster://{user}127.0.0.1:{self.ports[0]},127.0.0.1:{self.ports[-1]}"
+        hosts = f"{user}127.0.0.1:{self.ports[0]},127.0.0.1:{self.ports[-1]}"
+        return (
+            f"rediss+cluster://{hosts}?ssl_ca_certs={self.certificate[0]}"
+            if self.certificate
+            else f"redis+cluster://{hosts}"
+        )
 
     def start(self) -> None:
         """Start all, and return when every server knows who has which slot."""
@@ -92,9 +99,23 @@ class ClusterSet:
         home = self.folder / str(port)
         home.mkdir(exist_ok=True)
         auth = ["--requirepass", self.password, "--masterauth", self.password] if self.password else []
+        listen = ["--port", str(port)]
+        if self.certificate:
+            cert, key = self.certificate
+            listen = ["--port", "0", "--tls-port", str(port), "--tls-cluster", "yes", "--tls-replication", "yes"]
+            listen += [
+                "--tls-cert-file",
+                cert,
+                "--tls-key-file",
+                key,
+                "--tls-ca-cert-file",
+                cert,
+                "--tls-auth-clients",
+                "no",
+            ]
         self.processes[port] = subprocess.Popen(  # it dies with us, also when we are killed
             [
-                sys.executable, "-ISc", BECOME, str(os.getpid()), self.binary, "--port", str(port), "--bind", "127.0.0.1",
+                sys.executable, "-ISc", BECOME, str(os.getpid()), self.binary, *listen, "--bind", "127.0.0.1",
                 "--dir", str(home), "--save", "", "--cluster-enabled", "yes", "--cluster-node-timeout", str(TIMEOUT_MS),
                 "--cluster-require-full-coverage", "no", "--repl-diskless-sync", "yes", "--repl-diskless-sync-delay", "0",
                 "--cluster-replica-validity-factor", "0", *auth, *self.options,
@@ -122,8 +143,8 @@ class ClusterSet:
     def settled(self, port: int) -> bool:
         """Whether every replica is known to this one, and itself, if it is one, has all that its primary has."""
         try:
-            owners = self.owners(port)
-            if sum(len(rest) for _, _, _, rest in owners) != self.primaries * self.replicas:
+            known = {one for _, _, _, rest in self.owners(port) for one in rest}
+            if len(known) != self.primaries * self.replicas:
                 return False
             role = self.say(port, "ROLE")
             return role[0] == "master" or role[3] == "connected"
@@ -133,7 +154,10 @@ class ClusterSet:
     def client(self, port: int) -> Any:
         """A client of one of the servers, which follows nobody."""
         if port not in self.clients:
-            self.clients[port] = redis.Redis(port=port, password=self.password or None, decode_responses=True)
+            secured = {"ssl": True, "ssl_ca_certs": self.certificate[0]} if self.certificate else {}
+            self.clients[port] = redis.Redis(
+                host="127.0.0.1", port=port, password=self.password or None, decode_responses=True, **secured
+            )
         return self.clients[port]
 
     def say(self, port: int, *words: Any) -> Any:

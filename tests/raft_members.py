@@ -6,6 +6,7 @@ import pickle
 from typing import Any
 
 from pysyncobj import SyncObj, replicated
+from pysyncobj.node import TCPNode
 from pysyncobj.transport import Transport
 
 from tidewarden.raft import pysync
@@ -23,14 +24,24 @@ class Wire(Transport):
         self.voter, self.own = voter, own.id
         self.others = sorted(others, key=lambda node: node.id)
         self.lives: dict[str, int] = {}  # whom we are connected to, in which of its lives
+        self.guests: dict[str, Any] = {}  # who speaks to us and is no member here
         voter.addOnTickCallback(self.look)
+
+    def addNode(self, node: Any) -> None:
+        self.others = sorted({*self.others, node}, key=lambda node: node.id)
+        self.guests.pop(node.id, None)
+
+    def dropNode(self, node: Any) -> None:
+        self.others.remove(node)
+        self.lives.pop(node.id, None)
 
     def look(self) -> None:
         """Notice links that came and went."""
-        for node in self.others:
+        for node in (*self.others, *self.guests.values()):
             life = self.world.life_seen(self.own, node.id)
             if node.id in self.lives and self.lives[node.id] != life:
                 del self.lives[node.id]
+                self.guests.pop(node.id, None)
                 self._onNodeDisconnected(node)
             if life is not None and node.id not in self.lives:
                 self.lives[node.id] = life
@@ -44,7 +55,11 @@ class Wire(Transport):
         return True
 
     def receive(self, sender: str, data: bytes) -> None:
-        node = next(node for node in self.others if node.id == sender)
+        node = next((node for node in self.others if node.id == sender), self.guests.get(sender))
+        if node is None:
+            node = self.guests[sender] = TCPNode(sender)
+            self.lives[sender] = self.world.members[sender].life
+            self._onNodeConnected(node)
         self._onMessageReceived(node, pickle.loads(data))
 
     def destroy(self) -> None:
@@ -60,7 +75,9 @@ class Ours(pysync.Voter):
 class Stock(SyncObj):  # type: ignore[misc]  # the library has no types
     """The library's own object with our settings."""
 
-    def __init__(self, own: str, addresses: dict[str, str], conf: Any, times: Times, clock: Any) -> None:
+    def __init__(
+        self, own: str, addresses: dict[str, str], conf: Any, times: Times, clock: Any, joining: bool = False
+    ) -> None:
         self.clock = clock
         others = [address for name, address in addresses.items() if name != own]
         super().__init__(addresses[own], others, conf, transportClass=Wire)

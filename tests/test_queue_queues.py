@@ -311,3 +311,17 @@ async def test_two_nodes_share_a_queue_and_no_task_goes_twice(node: Any) -> None
         batches = await asyncio.gather(*(queues.take(session, ["q"], count=7) for queues, session in sessions))
         seen += [task.id for batch in batches for task in batch]
     assert len(set(seen)) == 300
+
+
+async def test_the_systems_own_takes_are_under_no_limit_of_the_users(node: Any) -> None:
+    queues = (await node(flags={"limits.wait_ms": "1000", "limits.waiting_max": "1"})).queues
+    user, system = queues.open_session(), queues.open_session()
+    waiting = queues.take(user, ["q"], wait_ms=1000)
+    for options in ({"wait_ms": 1001}, {"wait_ms": 1000}):
+        with pytest.raises((BadArg, Full)):
+            await queues.take(user, ["q"], **options)
+    taking = queues.take(system, ["_webhooks"], wait_ms=600_000)
+    await queues.put("_webhooks", NewTask(b"x", id="a"))
+    async with asyncio.timeout(5):
+        assert [task.id for task in await taking] == ["a"]
+        assert await waiting == []

@@ -187,3 +187,25 @@ async def test_of_several_shards_those_that_hold_nothing_are_asked_once(node: An
     while len(found) < 16:
         found += [task.id for task in await n0.queues.take(session, ["q"], count=4, wait_ms=5000)]
     assert sorted(found) == sorted(f"b{n}" for n in range(16))
+
+
+async def test_shards_that_had_nothing_are_asked_last_and_not_for_ever(node: Any) -> None:
+    n0, n1 = await node("n0"), await node("n1")
+    await n0.queues.configure("q", {"shards": 4})
+    session = n0.queues.open_session()
+    assert await n0.queues.take(session, ["q"]) == []
+    known = n0.queues.shards_known()
+    assert all(shard.dry for shard in known)
+    for i in range(200):
+        await n0.queues.put("q", NewTask(b"x", id=f"a{i}~2"))
+    assert [shard.dry for shard in known] == [True, True, False, True]
+    for _ in range(8):
+        assert (await n0.queues.take(session, ["q"]))[0].id.endswith("~2")
+    calls = n0.link.calls
+    for _ in range(12):
+        await n0.queues.take(session, ["q"])
+    assert n0.link.calls - calls < 12 + 4 * 3, "but for a round in four, the first that is asked has one"
+    assert await n1.queues.shards("q") == 4
+    await n1.queues.put("q", NewTask(b"x", id="b~0"))  # nobody here is told
+    found = [(await n0.queues.take(session, ["q"]))[0].id for _ in range(20)]
+    assert "b~0" in found

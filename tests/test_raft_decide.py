@@ -72,7 +72,7 @@ def test_a_peer_is_silent_since_it_was_heard_or_the_leadership_began() -> None:
 
 def test_a_lone_node_has_its_own_address() -> None:
     assert decide.addresses("n0", "10.0.0.1", 7422, {}) == {"n0": "10.0.0.1:7422"}
-    assert decide.addresses("n0", "10.0.0.1", 7422, {"n0": "10.0.0.9:7420"}) == {"n0": "10.0.0.1:7422"}
+    assert decide.addresses("n0", "10.0.0.1", 7422, {"n0": "10.0.0.9:7420"}) == {"n0": "10.0.0.9:7422"}
 
 
 def test_members_are_reached_two_above_their_base_port() -> None:

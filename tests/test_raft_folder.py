@@ -12,7 +12,7 @@ import pysyncobj.journal
 import pytest
 
 from tidewarden.errors import ConfigError
-from tidewarden.raft import folder, pysync
+from tidewarden.raft import folder, wire
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def used(tmp_path: Path) -> Path:
 def test_whole_files_and_none_at_all_are_accepted(used: Path) -> None:
     folder.check(used)
     with gzip.open(used / folder.DUMP, "wb") as dump:
-        dump.write(pickle.dumps(({"epoch": 1}, (b"", 1, 1), (b"", 2, 1), {pysync.TCPNode("h:1")}), 2))
+        dump.write(pickle.dumps(({"epoch": 1}, (b"", 1, 1), (b"", 2, 1), {wire.TCPNode("h:1")}), 2))
     folder.check(used)
     for file in used.iterdir():
         file.unlink()

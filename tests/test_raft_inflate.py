@@ -8,7 +8,7 @@ import zlib
 import pysyncobj.tcp_connection
 import pytest
 
-from tidewarden.raft import inflate, pysync
+from tidewarden.raft import inflate, wire
 
 
 def test_what_is_within_the_bound_comes_out() -> None:
@@ -18,7 +18,7 @@ def test_what_is_within_the_bound_comes_out() -> None:
 
 def test_a_bomb_stays_packed() -> None:
     bomb = zlib.compress(b"\0" * (256 << 20))
-    assert len(bomb) < pysync.FRAME_BYTES_MAX
+    assert len(bomb) < wire.FRAME_BYTES_MAX
     tracemalloc.start()
     with pytest.raises(zlib.error, match="longer than"):
         inflate.decompress(bomb)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pysyncobj.journal
 import pytest
 
-from tidewarden.raft import journal, pysync
+from tidewarden.raft import files, journal
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_damage_is_named(written: bytes, offset: int, value: bytes, match: str) 
 
 
 def test_term_and_vote_of_the_library_are_accepted(tmp_path: Path) -> None:
-    storer = pysync.MetaStorer(str(tmp_path / "m"))
+    storer = files.MetaStorer(str(tmp_path / "m"))
     assert storer.getMeta() == {}
     storer.storeMeta({"currentTerm": 4, "votedForNodeId": "127.0.0.1:7422", "raftCommitIndex": 9})
     journal.check_meta(storer.getMeta(), 4)
@@ -87,7 +87,7 @@ def test_a_lost_vote_is_named(meta: object, term: int, match: str) -> None:
 def test_every_state_that_a_power_cut_can_leave_is_a_whole_journal(tmp_path: Path) -> None:
     path = tmp_path / "raft.journal"
     file = pysyncobj.journal.FileJournal(str(path))
-    assert type(file) is pysync.FileJournal
+    assert type(file) is files.FileJournal
     on_disk: list[bytes] = []
     flush = file.flush
     file.flush = lambda: (flush(), on_disk.append(path.read_bytes()))
@@ -116,6 +116,7 @@ def test_term_and_vote_are_on_the_disk_before_they_are_told(tmp_path: Path, monk
     monkeypatch.setattr(os, "fsync", synced)
     monkeypatch.setattr(Path, "replace", replaced)
     file = pysyncobj.journal.FileJournal(str(tmp_path / "raft.journal"))
+    steps.clear()
     file.setCurrentTerm(3, "n1:1")
     assert steps == ["file", "replace", "folder"]
     file.setRaftCommitIndex(7)

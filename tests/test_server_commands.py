@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 from tidewarden.server.commands import COMMANDS
 
 SERVED_TEXT = """
     Q.PUT Q.TAKE Q.ACK Q.RELEASE Q.FAIL Q.TOUCH Q.BURY Q.KICK Q.UPDATE Q.DELETE Q.PEEK Q.PAUSE Q.RESUME Q.STATS Q.LIST Q.CONFIG
     Q.WAIT Q.PURGE Q.RELEASEALL Q.MOVE Q.CHECK Q.LINK Q.UNLINK
-    T.PUT T.GET T.MGET T.LIST T.REFRESH T.DELETE T.STATS T.EXPORT T.IMPORT V.STATUS V.ROTATE S.PUT S.LIST S.DELETE R.STATUS
+    T.PUT T.GET T.MGET T.LIST T.REFRESH T.DELETE T.STATS T.EXPORT T.IMPORT V.STATUS V.ROTATE
+    S.PUT S.LIST S.DELETE R.STATUS R.TRANSFER R.JOIN R.LEAVE R.BACKUP
     L.ACQUIRE L.RENEW L.RELEASE L.PEEK L.LIST
     SESSION TIME PING ECHO HELLO AUTH QUIT CLIENT INFO COMMAND SELECT RESET MULTI EXEC DISCARD
 """
 LATER_TEXT = """
     S.PAUSE S.RESUME
-    R.TRANSFER R.SWITCHOVER R.JOIN R.LEAVE R.BACKUP
+    R.SWITCHOVER
 """
 SERVED, LATER = SERVED_TEXT.split(), LATER_TEXT.split()
 
@@ -33,3 +37,8 @@ def test_tokens_need_a_named_user_and_only_entering_needs_nothing() -> None:
         n for n in SERVED if n[:2] in ("T.", "V.")
     }
     assert {name for name in SERVED if COMMANDS[name.encode()].needs == "nothing"} == {"HELLO", "AUTH", "QUIT", "RESET"}
+
+
+def test_each_is_described_in_the_protocol() -> None:
+    text = (Path(__file__).parent.parent / "docs" / "protocol.md").read_text("utf-8")
+    assert {name for name in SERVED if not re.search(rf"\b{re.escape(name)}\b", text)} == set()

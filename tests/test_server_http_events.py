@@ -13,7 +13,7 @@ import pytest
 from aiohttp import web
 
 from tidewarden.clock import SystemClock
-from tidewarden.errors import Error
+from tidewarden.errors import Error, StoreDown
 from tidewarden.server.http_events import EventRoutes
 from tidewarden.server.replying import problem
 from tidewarden.tokens.events import Events
@@ -88,3 +88,24 @@ async def test_a_stream_goes_on_where_its_reader_stopped(node: Any, eventually: 
 async def test_wrong_input(query: str) -> None:
     async with door(None) as url, aiohttp.ClientSession() as client, client.get(f"{url}?{query}") as response:  # type: ignore[arg-type]
         assert (response.status, (await response.json())["error"]) == (400, "BADARG")
+
+
+async def test_a_stream_outlives_a_store_that_is_away(node: Any) -> None:
+    made = await node()
+    away = [StoreDown("the store is away")] * 2
+
+    async def call(*words: Any) -> Any:
+        if words[0] == "XRANGE" and away:
+            raise away.pop()
+        return await made.link.call(*words)
+
+    events = Events(call, "t", made.queues.put, {}, SystemClock(), 100)
+    events.emit("account.dead", "p", "a")
+    await events.stop()
+    async with (
+        door(events) as url,
+        aiohttp.ClientSession() as client,
+        client.get(url, params={"after": "0"}) as response,
+    ):
+        assert (await following(response))[2]["data"]["account"] == "p/a"
+    assert not away

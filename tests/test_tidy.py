@@ -45,6 +45,7 @@ ROOM_OF = {
     "health": "daemon",
     "process": "daemon",
     "participant": "daemon",
+    "foreground": "daemon",
     "front": "daemon",
     "fronts": "daemon",
     "cluster_secret": "config",
@@ -79,14 +80,19 @@ TESTED_IN = {
     "cli_schedule": "test_cli_queue",
     "raft_steady": "test_raft_sim_regressions",  # each rule is shown by what the library does without it
     "raft_questions": "test_raft_member",  # needs a thread to ask
+    "raft_steering": "test_raft_member",
+    "raft_report": "test_raft_member",
+    "raft_building": "test_raft_member",  # what a start can be refused for
+    "raft_pysync": "test_raft_wire",
     "health": "test_failover",
+    "foreground": "test_failover",  # what a whole node does when it is told to end
     "front": "test_fronts",  # a process of its own
-    "participant": "test_fronts",
     "queue_upkeep": "test_queue_mend",
     "queue_shard": "test_queue_put",
     "queue_registry": "test_queue_mend",
     "daemon": "test_failover",  # puts everything together: shown by whole nodes
     "cluster_nodes": "test_failover",
+    "cluster_onlooker": "test_workers",  # needs a member that leads
     "cluster_reaper": "test_failover",
     "cluster_term": "test_stale_leader",
     "scheduler_sweep": "test_stale_leader",
@@ -111,7 +117,6 @@ LONGER = {
     "tidewarden/store/link.py": 350,  # one connection, its calls and its reconnects, in one owner of state
     "tidewarden/queue/shard.py": 330,  # what arrives together for one shard, and who waits there
     "tidewarden/queue/lua/shared/shard.lua": 520,  # what becomes of a task: one script's worth of local functions
-    "tidewarden/raft/pysync.py": 490,  # all that touches PySyncObj's wire and files, in one place on purpose
 }
 LUA_FUNCTION = re.compile(r"^(?:local )?function ([\w.:]+).*?^end$", re.MULTILINE | re.DOTALL)
 
@@ -216,6 +221,30 @@ def test_each_module_has_its_test_file() -> None:
         if expected not in have:
             missing.append(f"{name_of(path)}: no {expected}.py")
     assert not missing
+
+
+def test_the_codemap_has_every_file() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
+    parts = re.split(r"^### ", text[text.index("## Codemap") : text.index("## A request's way")], flags=re.MULTILINE)[
+        1:
+    ]
+    rooms = {part.partition(":")[0].strip("`/"): part for part in parts}
+    missing: list[str] = []
+    for path in PYTHON:
+        room = path.relative_to(PACKAGE).parts[0]
+        part = rooms.get(room, parts[-1] + text[: text.index("### ")])
+        if not path.stem.startswith("__") and f"`{path.name}`" not in part:
+            missing.append(name_of(path))
+    assert not missing
+
+
+def test_documents_name_tests_that_exist() -> None:
+    have = {path.stem for path in TEST_FILES}
+    for path in (ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")):
+        named = set(re.findall(r"`(?:tests/)?((?:live/)?test_\w+)(?:\.py)?`", path.read_text("utf-8")))
+        gone = {one for one in named if one.rpartition("/")[2] not in have}
+        wrong = {one for one in named if "/" in one and not (TESTS / f"{one}.py").exists()}
+        assert not gone | wrong, name_of(path)
 
 
 def test_the_exceptions_are_of_modules_that_exist() -> None:

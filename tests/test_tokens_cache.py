@@ -151,7 +151,7 @@ async def test_served_while_the_store_is_away_and_never_while_it_answers(
                     with pytest.raises(StoreDown, match=f"no living token of p/{name} is known here"):
                         await tokens.get(f"p/{name}")
                 assert tokens.metrics()["stale_served_total"] == 3
-                assert "secret" not in caplog.text
+                assert "secret-" not in caplog.text  # the folder of the keys may be named
                 assert caplog.text.count("marked stale") == 1
                 process, store = serve_store(get_binary_path(), tmp_path / "store", *options)
                 await harness.eventually(fresh)

@@ -113,7 +113,7 @@ async def test_what_is_not_known_of_its_own_network_is_told_to_nobody() -> None:
     class Silent:
         async def gate(self, _queue: str, verb: str, *_args: Any) -> GateView:
             asked.append(verb)
-            return GateView(now_ms=5, granted=3, failures=1 if verb == "trip" else 0, until_ms=9)
+            return GateView(now_ms=5, granted=3, failures=int(verb in ("trip", "slow")), until_ms=9)
 
         async def pause(self, _queue: str, ms: int) -> None:
             asked.append(f"pause {ms // 1000}")
@@ -134,6 +134,9 @@ async def test_what_is_not_known_of_its_own_network_is_told_to_nobody() -> None:
     for _ in range(10):
         await gate.told(Verdict("unavailable", "provider", "HTTP 500"))
     assert asked == ["ask", "trip", "pause 60"]
+    await gate.told(Verdict("rate_limited", "provider", "HTTP 429", retry_after_s=1.0))
+    assert asked[3:] == ["slow", "pause 60"]  # It is closed for other reasons, and longer: that is not cut short.
+    del asked[3:]
     await gate.told(Verdict("invalid_grant", "account"))
     assert asked[3:] == ["recover", "resume"]
 

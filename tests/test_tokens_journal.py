@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -150,3 +151,30 @@ async def test_another_file_is_not_taken_for_a_journal(tmp_path: Path) -> None:
     with pytest.raises(Internal, match="is not a journal of tokens"):
         opened(tmp_path / "j")
     assert (tmp_path / "j").read_bytes() == b"something else entirely"
+
+
+async def test_an_answer_is_not_left_waiting_by_whoever_was_to_write_it_and_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = opened(tmp_path / "j")
+    disk, real = threading.Event(), os.fdatasync
+
+    def slow(descriptor: int) -> None:
+        disk.wait(10)
+        real(descriptor)
+
+    monkeypatch.setattr(journal_module.os, "fdatasync", slow)
+    adding = asyncio.create_task(add(journal, "a"))
+    flushing = asyncio.create_task(journal.flush())  # takes the answer along
+    while not journal._committing.locked():
+        await asyncio.sleep(0)
+    await asyncio.sleep(0.01)
+    flushing.cancel()
+    await asyncio.gather(flushing, return_exceptions=True)
+    closing = asyncio.create_task(journal.close())
+    await asyncio.sleep(0.01)
+    disk.set()
+    async with asyncio.timeout(5):
+        assert (await adding).account == "a"
+        await closing
+    assert [answer.account for answer in opened(tmp_path / "j").pending()] == ["a"]

@@ -49,6 +49,14 @@ async def test_a_file_that_is_missing_is_made_only_when_asked(tmp_path: Path) ->
     assert stat.S_IMODE((tmp_path / "secrets" / "vault.key").stat().st_mode) == 0o600
 
 
+async def test_a_command_may_print_its_keys_one_after_the_other(tmp_path: Path) -> None:
+    first, second = TEXT[ONE][:20], TEXT[ONE][20:]
+    command = f"sh -c 'printf {first}; sleep 0.1; echo {second}; sleep 0.1; echo {TEXT[TWO]}'"
+    ring = Keyring(Vault(key_command=command), tmp_path, {})
+    await ring.read()
+    assert ring.ids == (wrapping_key_id(ONE), wrapping_key_id(TWO))
+
+
 async def test_a_command_that_fails_is_told_by_its_name_alone(tmp_path: Path) -> None:
     for command, words in (("false s3cret", "ended with status 1"), (f"{tmp_path}/none s3cret", "cannot be run")):
         with pytest.raises(ConfigError, match=words) as caught:

@@ -66,6 +66,8 @@ async def test_wrong_options_are_told(still: Any) -> None:
             ({"after": "nonsense"}, "AFTER is 'nonsense', which is no cursor of this list"),
             ({"after": "p:16:0:0"}, "which is no cursor of this list"),
             ({"after": "p:0:x:0"}, "which is no cursor of this list"),
+            ({"after": f"p:0:{'9' * 5000}:0"}, "which is no cursor of this list"),
+            ({"after": f"p:0:{1 << 64}:0"}, "which is no cursor of this list"),
         ):
             with pytest.raises(BadArg, match=says):
                 await side.tokens.list(**options)

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import shutil
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from tidewarden.tokens import PEERS_PATH
 from tidewarden.tokens import pool as pool_module
 from tidewarden.tokens import refresher as refresher_module
 from tidewarden.tokens.peers import Peers, Question, Reply, mac_of, open_question, reply_to
+from tidewarden.tokens.records import Answer
 
 pytestmark = pytest.mark.live
 
@@ -52,6 +53,13 @@ async def door(answer: Callable[[bytes], bytes | None]) -> AsyncIterator[str]:
         reply = answer(await request.read())
         return web.Response(status=403) if reply is None else web.Response(body=reply)
 
+    async with served(asked) as address:
+        yield address
+
+
+@contextlib.asynccontextmanager
+async def served(asked: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> AsyncIterator[str]:
+    """Likewise, by a handler of one's own."""
     app = web.Application()
     app.router.add_post(PEERS_PATH, asked)
     runner = web.AppRunner(app, access_log=None)
@@ -89,6 +97,26 @@ async def test_a_node_that_cannot_be_asked_is_away() -> None:
             peers = peers_of(where, secret)
             assert (await peers.ask(holder, "q", "a", 1, 1)).state == state
             await peers.close()
+
+
+async def test_a_reply_that_comes_in_pieces_is_heard_whole() -> None:
+    mac = mac_of(SECRET)
+    long = Answer(1, "q", "a", 1, 1, b"r" * 9000, 0, 0)
+
+    async def asked(request: web.Request) -> web.StreamResponse:
+        body = reply_to(await request.read(), Reply("answer", long, 1, b"k"), mac)
+        response = web.StreamResponse(headers={"Content-Length": str(len(body))})
+        await response.prepare(request)
+        for at in range(0, len(body), 3000):
+            await response.write(body[at : at + 3000])
+            await asyncio.sleep(0.05)
+        return response
+
+    async with served(asked) as address:
+        peers = peers_of(address)
+        reply = await peers.ask("n0.1", "q", "a", 1, 1)
+        await peers.close()
+    assert (reply.state, reply.answer) == ("answer", long)
 
 
 class Scene:
@@ -203,7 +231,14 @@ async def test_a_previous_token_saves_an_account_within_the_grace(valkey: Any, t
                 return bool((await entry(side))["generation"] == 3)
 
             await harness.eventually(saved)
+        endpoint.current["a"] = 5
         async with harness.node(valkey, tmp_path, replace(chosen, grace_s=0.0), boot=2) as side:
             await side.tokens.refresh("p/a")
-            await harness.eventually(lambda: endpoint.requests["a.1"] == 2)
+
+            async def refused() -> bool:
+                return (await entry(side))["error"] == "invalid_grant"
+
+            await harness.eventually(refused)
+            await asyncio.sleep(0.3)
+            assert (await side.tokens.stats())["p"]["spares"] == 0  # Its time is over; nothing is sent in a loop.
     assert endpoint.requests == {"a.0": 2, "a.1": 2}

@@ -157,6 +157,7 @@ async def test_a_provider_that_suddenly_refuses_everybody_ends_nobody(
             stats = (await side.tokens.stats())["p"]
             assert (stats["dead"], stats["failing"], stats["failures"]) == (0, 40, 0)
             assert side.tokens.metrics()["quarantines"] == {"p": 1}
+            assert side.tokens.events.told["p", "provider.quarantine_begun"] == 1
             wrong = False
 
             async def all_fresh() -> bool:

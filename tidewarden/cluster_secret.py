@@ -1,10 +1,12 @@
-"""The secret that nodes know each other by."""
+"""The secret that nodes know each other by, and by what a copy of a key is known."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import secrets
+from collections.abc import Mapping
 from pathlib import Path
 
 from tidewarden.config import Config
@@ -32,3 +34,36 @@ def cluster_secret(config: Config) -> str:
     if not text:
         raise ConfigError([f"cluster.secret_file: {path} is empty; a long random text is needed"])
     return text
+
+
+def key_names(config: Config, environ: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """Where this node has the keys without which its cluster's data cannot be used, each with its :func:`key_check`."""
+    folder = Path(config.node.data_dir) / "secrets"
+    secret = Path(config.cluster.secret_file or folder / "cluster.key")
+    vault = Path(config.vault.key_file or folder / "vault.key")
+    found = {"cluster": {"where": str(secret), "check": _check_of(secret)}}
+    if command := config.vault.key_command:
+        return {**found, "vault": {"where": f"what {command} prints", "check": ""}}
+    if name := config.vault.key_env:
+        return {
+            **found,
+            "vault": {"where": f"the environment variable {name}", "check": key_check(environ.get(name, ""))},
+        }
+    return {**found, "vault": {"where": str(vault), "check": _check_of(vault)}}
+
+
+def _check_of(path: Path) -> str:
+    try:
+        return key_check(path.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def key_check(text: str) -> str:
+    """
+    By what two copies of a key are known to be one, without the key: the first 16 digits of a hash of it.
+
+    A key a line: one check each, joined by blanks. Empty when there is none.
+    """
+    lines = (line.strip() for line in text.splitlines())
+    return " ".join(hashlib.sha256(b"tidewarden key check " + line.encode()).hexdigest()[:16] for line in lines if line)

@@ -41,8 +41,8 @@ from .settings import (
 from .sources import Found, Sources, nearest, read
 
 __all__ = [
-    "Cluster", "Companion", "Config", "Events", "Limits", "Log", "Node", "Provider", "Queues", "Raft", "Secret", "Store", "Tokens",
-    "User", "Vault", "Webhook", "check_secret", "hash_generated", "hash_secret", "is_loopback", "load",
+    "NAME", "NAME_ALLOWED", "Cluster", "Companion", "Config", "Events", "Limits", "Log", "Node", "Provider", "Queues", "Raft", "Secret",
+    "Store", "Tokens", "User", "Vault", "Webhook", "check_secret", "hash_generated", "hash_secret", "is_loopback", "load",
 ]  # fmt: skip
 
 # Variables of the command line, which no node reads.
@@ -168,7 +168,7 @@ def _check(config: Config, tables: Mapping[str, Mapping[str, Found]], problems: 
     secret_file = config.cluster.secret_file
     if secret_file and (fault := _secret_file_fault(secret_file)):
         problem("cluster.secret_file", f"found {secret_file!r}: {fault}; allowed: a readable file with the secret")
-    if peers and not secret_file:
+    if peers and not secret_file and config.node.role != "worker":
         problem("cluster.secret_file", "found none; allowed with peers: a file with the secret that all nodes share")
     if not is_loopback(config.node.host):
         needs = "which others can reach; allowed only with"
@@ -208,7 +208,14 @@ def _check_members(config: Config, problem: Callable[[str, str], None]) -> None:
         elif name == config.node.name and int(port) != config.node.base_port:
             allowed = f"node.base_port, which is {config.node.base_port}"
             problem("cluster.members", f"found {name} = {address!r}, this node; allowed as its port: {allowed}")
-    if members and config.node.name not in members:
+    if config.node.role == "worker":
+        if config.node.name in members:
+            problem("node.name", f"found {config.node.name!r} with role 'worker'; allowed: none of cluster.members")
+        if config.store.url == "embedded":
+            problem("store.url", "found 'embedded' with role 'worker'; allowed: the members' store")
+    elif config.node.role == "joining" and not set(members) - {config.node.name}:
+        problem("node.role", "found 'joining' without others in cluster.members; allowed: with those it is to join")
+    if members and config.node.name not in members and config.node.role != "worker":
         problem(
             "node.name", f"found {config.node.name!r}; allowed: one of cluster.members: {', '.join(sorted(members))}"
         )

@@ -16,19 +16,15 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import uvloop
-
-from tidewarden import __version__
-from tidewarden import log as logs
-from tidewarden.clock import Clock, SystemClock
-from tidewarden.cluster import Nodes, Reaper, Term
+from tidewarden.clock import Clock
+from tidewarden.cluster import Backups, Nodes, Onlooker, Reaper, Term
 from tidewarden.cluster_secret import cluster_secret
 from tidewarden.config import Config, is_loopback
-from tidewarden.errors import ConfigError, Error, StoreDown
+from tidewarden.errors import ConfigError, Error
 from tidewarden.fronts import Fronts
 from tidewarden.health import Health
 from tidewarden.participant import Participant, heard_error
-from tidewarden.process import calm_collector, heed_signals, keep_memory_private, raise_file_limit
+from tidewarden.process import calm_collector, tell_supervisor
 from tidewarden.queue.locks import Locks
 from tidewarden.queue.placing import prefix_of
 from tidewarden.raft import Raft
@@ -40,6 +36,7 @@ from tidewarden.server.users import Users
 from tidewarden.store.check import Server, check_store, warn_of_settings
 from tidewarden.store.commits import at_once
 from tidewarden.store.embedded import EmbeddedStore, store_password
+from tidewarden.store.snapshot import snapshot
 from tidewarden.tokens import PEERS_PATH, Tokens
 
 log = logging.getLogger("tidewarden.daemon")
@@ -112,7 +109,7 @@ class Daemon(Participant):
         sweep_shard = functools.partial(self.queues.script_on, self.sweeping, "queue.sweep")
         self.sweep = Sweep(self.queues, clock, self.schedules.fire_due, sweep_shard)
         self.queues.on_next = self.sweep.expect
-        self.raft = Raft(config, self._secret, clock, lambda: self.term.raft_changed())
+        self.raft = self._voter_or_onlooker()
         self.reaper = Reaper(config.node.name, self.nodes, self.queues, clock, self.raft.peer_heard_s)
         self.term = Term(
             self._name, self.raft, self.control, self._scripts, clock, lambda: self.nodes.holder, self._duties,
@@ -120,8 +117,16 @@ class Daemon(Participant):
         )  # fmt: skip
         self.tokens = Tokens(
             config, self.queues, clock, self.control.call, script=self._token_script,
-            connected=lambda: self.accounts.up, cluster_secret=self._secret,
+            connected=lambda: self.accounts.up, cluster_secret=self._secret, members=self.raft.base_addresses,
         )  # fmt: skip
+
+    def _voter_or_onlooker(self) -> Raft:
+        args = (self.config, self._secret, self.clock, lambda: self.term.raft_changed())
+        return Onlooker(*args, self.nodes, self.control) if self._works_only else Raft(*args)
+
+    @property
+    def _works_only(self) -> bool:
+        return self.config.node.role == "worker"
 
     # --- what the rooms call
 
@@ -221,8 +226,12 @@ class Daemon(Participant):
             self.store_clock,
         )  # fmt: skip
         locks = Locks(self.queues, wait_max_ms=config.limits.wait_ms, waiting_max=config.limits.waiting_max)
-        self.resp = resp = RespServer(config, self.queues, self.tokens, self.schedules, health, clock, users, locks)
+        steering = None if self._works_only else self.raft
+        self.resp = resp = RespServer(
+            config, self.queues, self.tokens, self.schedules, health, clock, users, locks, steering
+        )
         resp.connections_max = self._connections_max
+        resp.backups = self._backups()
         self.fronts = fronts = Fronts(config, clock, resp, self._register)
         resp.others = lambda: fronts.stats("resp")
         health.processes = fronts
@@ -242,9 +251,16 @@ class Daemon(Participant):
         await fronts.start(self._url, self._server)
         health.ready = True
         calm_collector()
+        tell_supervisor("READY=1")
         log.info("READY %s: RESP %d, HTTP %d", config.node.name, resp.port, http.port)
         await self._until_stopped()
         log.info("going down")
+
+    def _backups(self) -> Backups:
+        copy = functools.partial(snapshot, self._url) if self._server.views else None
+        backups = Backups(Path(self.config.node.data_dir) / "backups", self.clock, copy, self.health.backed_up)
+        backups.clear()  # what a former run left
+        return backups
 
     async def _close_doors(self, resp: RespServer) -> None:
         await asyncio.gather(self.fronts.stop(DRAIN_S + 1), resp.stop(DRAIN_S))
@@ -260,6 +276,7 @@ class Daemon(Participant):
             asyncio.create_task(self.store_clock.run(), name="store clock"),
             asyncio.create_task(self.queues.store_memory.run(self.control, self.clock), name="store memory"),
             asyncio.create_task(self.term.run(), name="term"),
+            asyncio.create_task(self.raft.watch(), name="membership"),
             asyncio.create_task(self.tokens.run(), name="tokens"),
         ]
         everything: set[asyncio.Future[Any]] = {*jobs, asyncio.ensure_future(self.stopping.wait())}
@@ -268,6 +285,7 @@ class Daemon(Participant):
             for job in jobs:
                 if job.done():
                     job.result()
+            tell_supervisor("STOPPING=1")
             await self._hand_over()
         finally:
             self.queues.draining = self.health.stopping = True
@@ -277,35 +295,10 @@ class Daemon(Participant):
 
     async def _hand_over(self) -> None:
         """Let another lead before anything here is drained: nobody would sweep for as long as that takes."""
+        if not self.raft.is_leader():
+            return
         try:
             async with asyncio.timeout(HAND_OVER_S):
                 await self.raft.transfer(None)
         except (Error, TimeoutError) as error:
             log.debug("nobody was there to hand leadership to: %s", error)
-
-
-async def _main(config: Config, read: Callable[[], Config]) -> None:
-    keep_memory_private()
-    daemon = Daemon(config, SystemClock(), raise_file_limit(config.limits))
-    heed_signals(asyncio.get_running_loop(), daemon.stopping.set, functools.partial(daemon.reload, read))
-    await daemon.run()
-
-
-def main(config: Config, read: Callable[[], Config]) -> None:
-    """
-    Run one node in the foreground until SIGINT or SIGTERM; SIGHUP has it ``read`` the configuration again for its users.
-
-    Raises: ConfigError: what stops the start, every reason that was found.
-    """
-    try:
-        logs.setup(config)
-    except OSError as error:
-        found = f"found {config.node.data_dir!r}: {error.strerror or error}"
-        raise ConfigError([f"node.data_dir: {found}; allowed: a folder this process may write"]) from None
-    log.info("tidewarden %s, node %s, data in %s", __version__, config.node.name, config.node.data_dir)
-    try:
-        uvloop.run(_main(config, read))
-    except StoreDown as error:
-        raise ConfigError([f"store.url: {error}"]) from None
-    finally:
-        log.info("ended")

@@ -9,10 +9,12 @@ from typing import Any
 from tidewarden import __version__
 from tidewarden.clock import Clock
 from tidewarden.cluster import Nodes, Reaper, ShardClocks, StoreClock, Term
+from tidewarden.cluster_secret import key_names
 from tidewarden.config import Config
 from tidewarden.fronts import Fronts
 from tidewarden.queue import Queues
 from tidewarden.raft import Raft
+from tidewarden.raft.decide import base_address
 from tidewarden.scheduler.sweep import Sweep
 from tidewarden.server.sums import add_up
 from tidewarden.store.check import Server
@@ -70,6 +72,18 @@ class Health:
             "raft": self.raft.status(),
         }
 
+    def backed_up(self) -> dict[str, Any]:
+        """What a backup says of its cluster. Names keys, and holds none."""
+        return {
+            "cluster": self.config.cluster.name,
+            "node": self.config.node.name,
+            "version": __version__,
+            "view": self.view,
+            "epoch": int(self.raft.committed()["epoch"]),
+            "members": {name: seat.address for name, seat in self.raft.seats().items()},
+            "keys": key_names(self.config, os.environ),
+        }
+
     def _sessions(self) -> dict[str, Any]:
         numbers = self.stats()
         return {name: numbers[f"sessions_{name}"] for name in self.queues.session_counts()}
@@ -77,15 +91,23 @@ class Health:
     def _members(self) -> dict[str, dict[str, Any]]:
         node = self.config.node
         seen = {registration.node: registration for registration in self.nodes.seen}
-        members = self.config.cluster.members or {node.name: f"{node.host}:{node.base_port}"}
-        return {
+        seats = self.raft.seats()
+        others = {one.owner for one in self.nodes.seen} - seats.keys()
+        workers = {
+            name: {"address": "", "votes": False, "met": True, "boot": seen[name].boot, "store_age_ms": seen[name].age_ms,
+                   "raft_heard_s": None}
+            for name in sorted(others & seen.keys())
+        }  # fmt: skip
+        return workers | {
             name: {
-                "address": address,
+                "address": base_address(seat.address),
+                "votes": seat.votes,
+                "met": seat.met,
                 "boot": seen[name].boot if name in seen else 0,
                 "store_age_ms": seen[name].age_ms if name in seen else -1,
                 "raft_heard_s": None if name == node.name else _seconds(self.raft.peer_heard_s(name)),
             }
-            for name, address in sorted(members.items())
+            for name, seat in sorted(seats.items())
         }
 
     def dead(self) -> str:
@@ -104,6 +126,8 @@ class Health:
             return "the node is going down"
         if not self.ready:
             return "the node is starting"
+        if stranger := self.raft.estranged():
+            return f"the node is {stranger}" if stranger.startswith("no ") else f"the node {stranger}"
         if not self.data.up:
             return f"the store is away: {self.data.why}" if self.data.why else "the store is away"
         return self.nodes.refusal or self.fault or self.queues.store_memory.fault

@@ -22,6 +22,7 @@ from .config import Config
 
 FILES_KEPT = 5
 REPEAT_S = 10.0
+REPEATS_MAX = 3
 REPEATS_KEPT = 256
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 _COLOURS = {logging.WARNING: "33", logging.ERROR: "31", logging.CRITICAL: "31;1", logging.DEBUG: "2"}
@@ -91,13 +92,13 @@ class Human(logging.Formatter):
 
 class Repeats:
     """
-    Lets a warning or an error that was said in the same words a moment ago pass only every :data:`REPEAT_S` seconds, with how
-    often it was kept back: a store that is away for an hour must not fill the log. All handlers share one.
+    Lets a warning or an error in the same words pass :data:`REPEATS_MAX` times within :data:`REPEAT_S` seconds; the next one after
+    them says how many were kept back: a store that is away for an hour must not fill the log. All handlers share one.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._said: OrderedDict[tuple[object, ...], list[float]] = OrderedDict()  # when last, and how often since
+        self._said: OrderedDict[tuple[object, ...], list[float]] = OrderedDict()  # since when, how often, kept back
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether it is said."""
@@ -112,16 +113,16 @@ class Repeats:
         key = (record.name, record.levelno, record.getMessage(), error, extra)
         now = self._clock.monotonic()
         found = self._said.pop(key, None)
-        if found is not None and now - found[0] < REPEAT_S:
-            found[1] += 1
-            self._said[key] = found
-            return False
-        if found is not None and found[1]:
-            record.repeated = int(found[1])
-        self._said[key] = [now, 0]
+        if found is None or now - found[0] >= REPEAT_S:
+            if found is not None and found[2]:
+                record.repeated = int(found[2])
+            found = [now, 0, 0]
+        passes = found[1] < REPEATS_MAX
+        found[1 if passes else 2] += 1
+        self._said[key] = found
         while len(self._said) > REPEATS_KEPT:
             self._said.popitem(last=False)
-        return True
+        return passes
 
 
 def setup(config: Config, stream: IO[str] | None = None, file: bool = True, clock: Clock | None = None) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 from tidewarden.clock import Clock, sleep
 from tidewarden.cluster import Nodes, ShardClocks, StoreClock
 from tidewarden.config import Config
-from tidewarden.errors import StoreDown
+from tidewarden.errors import Error, StoreDown
 from tidewarden.queue import Queues
 from tidewarden.queue.registry import SCRIPT_ROOMS, SHARED
 from tidewarden.store import Link, Scripts
@@ -59,6 +59,7 @@ class Participant:
         self._primaries: set[str] = set()  # of a cluster, when what is known was compared with them last
         self._comparing: asyncio.Task[None] | None = None
         self._to_compare = False
+        self._not_compared = ""  # why not, as it was logged last
         self._scripts = Scripts(SHARED, SCRIPT_ROOMS, plain=("tidewarden.cluster",))
 
     @contextlib.asynccontextmanager
@@ -197,20 +198,28 @@ class Participant:
             while self._to_compare and self.ears.up:
                 self._to_compare = False
                 try:
-                    self._to_compare |= not await self._taken_over()
-                except StoreDown as error:
-                    log.debug("what is known was not compared with the store: %s", error)
+                    if not await self._taken_over():
+                        self._to_compare = True  # which it may be by now in any case
+                    self._not_compared = ""
+                except Error as error:
+                    self._say_not_compared(error)
                     self._to_compare = True
                 if self._to_compare:
                     await sleep(self.clock, COMPARE_S)
         finally:
             self._comparing = None
 
+    def _say_not_compared(self, error: Error) -> None:
+        away = isinstance(error, StoreDown)  # the link says it
+        level = logging.DEBUG if away or self._not_compared == str(error) else logging.WARNING
+        log.log(level, "what is known was not compared with the store: %s", error)
+        self._not_compared = str(error)
+
     async def _taken_over(self) -> bool:
         """
         The ears are connected again: to another server, or to one that may have been started anew.
 
-        Returns: whether nothing is wrong with it that would have to be looked at again. Raises: StoreDown.
+        Returns: whether nothing is wrong with it that would have to be looked at again. Raises: what the store raises.
         """
         await self.queues.recall()
         return True

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import gc
 import logging
+import os
 import resource
 import signal
+import socket
+import threading
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from tidewarden.config import Limits
 
 log = logging.getLogger("tidewarden.daemon")
 
+END_S = 25.0
+"""Longest end of a process that was told to stop; systemd and the like kill after 30."""
 FILES_WANTED = 65_536
 PR_SET_DUMPABLE = 4
 FILES_BESIDE = 512  # for everything but the doors' connections: the store's, the nodes', logs and journals
@@ -55,17 +61,57 @@ def raise_file_limit(limits: Limits) -> int:
     return min(room, limits.connections_max)
 
 
+def tell_supervisor(state: str, environ: Mapping[str, str] = os.environ) -> None:
+    """Tell systemd (``Type=notify``) how we are: ``READY=1``, ``STOPPING=1``. Nothing, when nobody has asked to be told."""
+    address = environ.get("NOTIFY_SOCKET", "")
+    if not address:
+        return
+    path = "\0" + address[1:] if address.startswith("@") else address
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as end:
+            end.setblocking(False)
+            end.sendto(state.encode(), path)
+    except OSError as error:
+        log.warning("the supervisor could not be told %s: %s", state, error)
+
+
 def hold_hangups() -> None:
     """Let a SIGHUP wait until :func:`heed_signals`, instead of ending the process."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
 
 
 def heed_signals(loop: AbstractEventLoop, stop: Callable[[], None], reload: Callable[[], None]) -> None:
-    """From now on SIGTERM and SIGINT call ``stop`` in the loop, and SIGHUP ``reload``, one that came before too."""
+    """SIGTERM and SIGINT now call ``stop`` in the loop, and end the process in time; SIGHUP ``reload``, one that came before too."""
     loop.add_signal_handler(signal.SIGHUP, reload)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
+
+    def end() -> None:
+        end_within(END_S, loop)
+        stop()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop)
+        loop.add_signal_handler(number, end)
+
+
+def end_within(limit_s: float, loop: AbstractEventLoop) -> None:
+    """
+    The process ends by itself, or after ``limit_s`` seconds at once, and says what it was waiting for (a store that is silent, say).
+
+    Nothing is lost by it that a kill would not lose: what must last is on disk before it counts.
+    """
+
+    def give_up() -> None:
+        waiting = sorted(
+            {getattr(task.get_coro(), "__qualname__", task.get_name()) for task in asyncio.all_tasks(loop)}
+        )
+        log.error(
+            "not ended within %g s of being told to; ending at once. Still under way: %s", limit_s, ", ".join(waiting)
+        )
+        os._exit(1)
+
+    timer = threading.Timer(limit_s, give_up)
+    timer.daemon = True
+    timer.start()
 
 
 def keep_memory_private() -> None:

@@ -171,7 +171,7 @@ def _secret(
     if len(written) == 1:
         return _secret_of(section, written[0], table[written[0]], environ, problems)
     if written or needed:
-        where = f"{table[written[0]].origin}: " if written else ""
+        where = _origin(table, written[0] if written else "")
         found = " and ".join(written) or "none of them"
         allowed = f"exactly one of {', '.join(keys)}" + (", or auth = 'none'" if needed else "")
         problems.append(f"{where}{section}: found {found}; allowed: {allowed}")

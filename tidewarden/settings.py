@@ -44,6 +44,11 @@ class Node:
 
     processes: int = setting(1, low=1, high=64)
     """Processes that serve its RESP port together (SO_REUSEPORT). More than one pays when that one is busy and cores are free."""
+    role: str = setting("member", choices=("member", "joining", "worker"))
+    """
+    ``member``: elects the leader with the others. ``joining``: the same, but waits until a running cluster lets it in
+    (``tidewarden cluster join``) and founds none. ``worker``: serves every verb, but elects nobody and never leads.
+    """
     tls_cert: str = setting("", path=True)
     """File (PEM) with its certificate, then those that vouch for it: RESP and HTTP are TLS then. Empty, the default: they are not."""
     tls_key: str = setting("", path=True)

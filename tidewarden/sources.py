@@ -193,7 +193,7 @@ class Sources:
             return
         for provider, table in value.items():
             name = f"{family}.{provider}"
-            self.tables[name] = {}
+            self.tables[name] = {"": Found(None, line_at(path, lines, name))}  # where the section itself stands
             self._file_table(path, name, table, lines)
 
     def _file_users(self, path: str, value: Any, lines: dict[str, int]) -> None:
@@ -223,7 +223,8 @@ def read(cls: type[T], section: str, table: dict[str, Found], problems: list[str
         found = table.get(item.name)
         if found is None:
             if limits["required"] and not item.default:
-                problems.append(f"{name}: missing; allowed: {limits['allowed'] or 'a text'}")
+                where = f"{table[''].origin}: " if "" in table else ""
+                problems.append(f"{where}{name}: missing; allowed: {limits['allowed'] or 'a text'}")
             continue
         try:
             values[item.name] = _convert(found, hints[item.name], limits)

@@ -138,7 +138,7 @@ async def pause_the_store(storm: Storm) -> None:
 
 @fault("stop the leader (SIGTERM)", weight=1, process=True)
 async def stop_the_leader(storm: Storm) -> None:
-    await asyncio.to_thread((await storm.leader()).terminate)
+    await asyncio.to_thread((await storm.leader()).terminate, 40.0)  # whatever else goes on: END_S, and then some
 
 
 # Links between nodes.

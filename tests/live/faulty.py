@@ -17,6 +17,18 @@ MARGIN_S, LIFE_S = 16.5, 20
 DISK_BYTES, LOG_BYTES = 32 * 2**20, 2**20
 
 
+def absent(folder: Path) -> dict[str, str]:
+    """What cannot be done here, and why: network, slow disk, small disk, clock."""
+    clock = "" if FAKETIME else "libfaketime is not installed (Debian: faketime)"
+    found = {
+        "network": missing_network(),
+        "slow disk": missing_compiler(),
+        "small disk": missing_mounts(folder),
+        "clock": clock,
+    }
+    return {part: problem for part, problem in found.items() if problem}
+
+
 class FaultyNode(Node):
     """Its log is what it printed, which lies on a disk that is not filled."""
 
@@ -40,12 +52,8 @@ class FaultyCluster(Cluster):
         self, folder: Path, provider: CountingProvider | None = None, *, extra: str = "", **options: Any
     ) -> None:
         names = [f"n{number}" for number in range(options.pop("nodes", 3))]
-        self.absent: dict[str, str] = {}
-        self.network: Network | None = None
-        if problem := missing_network():
-            self.absent["network"] = problem
-        else:
-            self.network = Network(names)
+        self.absent = absent(folder)
+        self.network: Network | None = None if "network" in self.absent else Network(names)
         try:
             self._prepare(folder, names)
             self._provider = provider
@@ -58,19 +66,13 @@ class FaultyCluster(Cluster):
     def _prepare(self, folder: Path, names: list[str]) -> None:
         self.slow: dict[str, SlowDisk] = {}
         self.disks: dict[str, SmallDisk] = {}
-        if problem := missing_compiler():
-            self.absent["slow disk"] = problem
-        else:
+        if "slow disk" not in self.absent:
             library = build(folder)
             self.slow = {name: SlowDisk(library, folder / f"{name}.delay") for name in (*names, "store")}
-        if problem := missing_mounts(folder):
-            self.absent["small disk"] = problem
-        else:
+        if "small disk" not in self.absent:
             self.disks = {name: SmallDisk(folder / name, DISK_BYTES) for name in names}
         self._clock = folder / "store.clock"
         self.step_clock(0)
-        if FAKETIME is None:
-            self.absent["clock"] = "libfaketime is not installed (Debian: faketime)"
 
     def step_clock(self, seconds: int) -> None:
         """The store's clock is so far from the machine's, from now on."""

@@ -252,15 +252,15 @@ def cluster(request: pytest.FixtureRequest, folder: Path, **options: Any) -> Ite
 def serving(request: pytest.FixtureRequest, made: Made) -> Iterator[Made]:
     """As :func:`cluster`, of one that is made but not started."""
     failed = request.session.testsfailed
-    served = False
+    well = False
     try:
         made.heal()
-        served = True
-        yield made
+        yield made  # raises what a test raised that has a cluster of its own
         defects = made.defects()
         assert not defects, "\n".join(defects)
+        well = True
     finally:
-        made.close(show=not served or request.session.testsfailed > failed)
+        made.close(show=not well or request.session.testsfailed > failed)
 
 
 @contextlib.asynccontextmanager

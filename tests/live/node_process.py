@@ -88,11 +88,11 @@ class Node:
             self._process.wait(10)
             self.stopped = False
 
-    def terminate(self) -> int:
+    def terminate(self, limit_s: float = 20.0) -> int:
         """SIGTERM; its exit code."""
         assert self._process is not None
         self._process.terminate()
-        return self._process.wait(20)
+        return self._process.wait(limit_s)
 
     def close(self) -> None:
         """End the process, for good."""

@@ -99,7 +99,7 @@ def test_each_is_said_and_survived(scene: Cluster, tmp_path: Path) -> None:
             target=lambda: taken.append(taker.execute_command("Q.TAKE", "WAIT", 100_000, "FROM", "q"))
         )
         waiting.start()
-        until(lambda: node.metric("tidewarden_node_waiting_takes") == 1)
+        until(lambda: node.metric("tidewarden_resp_waiting") == 1)
         for said, (come, go) in conditions(scene, tmp_path / "else").items():
             since = len(node.log())
             come(store)
@@ -141,7 +141,7 @@ def test_a_store_that_loads_for_long_and_has_lost_a_queue(scene: Cluster) -> Non
             target=lambda: taken.append(taker.execute_command("Q.TAKE", "WAIT", 100_000, "FROM", "q"))
         )
         waiting.start()
-        until(lambda: node.metric("tidewarden_node_waiting_takes") == 1)
+        until(lambda: node.metric("tidewarden_resp_waiting") == 1)
         store.hdel("{tidewarden}:queues", "q")
         with store.pipeline(transaction=False) as pipe:
             for number in range(20_000):

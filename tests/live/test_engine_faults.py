@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cluster_servers import cluster_set
 from live.counting_provider import CountingProvider, provided
-from live.engines import Engine, UnderSentinel
+from live.engines import SHARDS, Engine, UnderCluster, UnderSentinel
 from live.faulty import LIFE_S, LOG_BYTES, MARGIN_S
 from live.harness import CLUSTER, START_S, Cluster, background, serving, until, until_async
 from live.history import History, epochs, generations, lease_numbers, lost_puts, old_numbers
@@ -93,6 +94,13 @@ async def test_a_siege_under_sentinel(request: pytest.FixtureRequest, tmp_path: 
     """Replication is asynchronous: with durability ``one`` what a failover lost is counted, with ``quorum`` there is none."""
     with sentinel_set(str(get_binary_path()), tmp_path) as servers:
         await besiege(request, tmp_path / "nodes", UnderSentinel(servers), durability, 1)
+
+
+async def test_a_siege_on_a_cluster(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    """Three primaries, a replica each: slots move besides, under the load; what a failover lost is counted."""
+    with cluster_set(str(get_binary_path()), tmp_path, replicas=1) as servers:
+        engine = UnderCluster(servers, random.Random(SEED))
+        await besiege(request, tmp_path / "nodes", engine, "one", SHARDS)
 
 
 async def end(cluster: EngineCluster, workload: Workload, injected: Counter[str], begun: float) -> None:

@@ -55,7 +55,7 @@ async def test_a_consumers_socket_is_cut(healed: Cluster, how: str) -> None:
 
     waiter = there.aclient()
     waiting = asyncio.ensure_future(waiter.execute_command("Q.TAKE", "COUNT", 5, "WAIT", 20_000, "FROM", queue))
-    await until_async(lambda: there.metric("tidewarden_node_waiting_takes") == 1, what="the other consumer waits")
+    await until_async(lambda: there.metric("tidewarden_resp_waiting") == 1, what="the other consumer waits")
     sock = socket_of(holder)
     begun = time.monotonic()
     if how == "reset":
@@ -113,7 +113,7 @@ async def test_the_leader_is_stopped_and_goes_on(healed: Cluster) -> None:
     async with background(*(traffic.produce(node) for node in others), *(traffic.consume(node) for node in others)):
         holder, held = await hold(traffic, old, 5)
         waiting = asyncio.ensure_future(parked.execute_command("Q.TAKE", "WAIT", 60_000, "FROM", "elsewhere"))
-        await until_async(lambda: old.metric("tidewarden_node_waiting_takes") >= 1, what="a take waits on the leader")
+        await until_async(lambda: old.metric("tidewarden_resp_waiting") >= 1, what="a take waits on the leader")
         old.freeze()
         stopped = time.monotonic()
         new, epoch = await asyncio.to_thread(

@@ -83,7 +83,7 @@ async def test_what_a_killed_nodes_consumer_held_is_anothers_after_the_mark_and_
     _, uuid, held = hold(victim, queue, round(grace_s * 1000))
     waiter = there.aclient()
     waiting = asyncio.ensure_future(waiter.execute_command("Q.TAKE", "COUNT", TASKS, "WAIT", 60_000, "FROM", queue))
-    await until_async(lambda: there.metric("tidewarden_node_waiting_takes") == 1, what="the other consumer waits")
+    await until_async(lambda: there.metric("tidewarden_resp_waiting") == 1, what="the other consumer waits")
     before = burials(healed, victim)
     killed = time.monotonic()
     victim.kill()

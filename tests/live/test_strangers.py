@@ -19,8 +19,8 @@ from cryptography.fernet import Fernet
 from live.harness import CALM, Cluster, Node, cluster, until
 from pysyncobj.encryptor import getEncryptor
 
-from tidewarden.raft.member import link_password
-from tidewarden.raft.pysync import FRAME_BYTES_MAX
+from tidewarden.raft.building import link_password
+from tidewarden.raft.wire import FRAME_BYTES_MAX
 
 pytestmark = pytest.mark.live
 

@@ -230,3 +230,31 @@ def test_a_terminal_shows_the_live_view(data: Path, base_port: int) -> None:
     assert "n0 leads, epoch 1" in text
     assert "stopped" in text
     assert processes_in(data) == {}
+
+
+def resized(up: Callable[..., Running], data: Path, until: Callable[..., Any], count: int) -> Running:
+    """One run with so many nodes; their number of members is right, and it has ended."""
+    running = up("--nodes", str(count))
+    until(lambda: running.said("READY"), 60)
+    until(lambda: leader(data), 20)
+    assert sorted(leader(data)["members"]) == [f"n{number}" for number in range(count)]
+    assert running.stop(signal.SIGTERM) == 0
+    return running
+
+
+def test_more_nodes_than_before_join(up: Callable[..., Running], data: Path, until: Callable[..., Any]) -> None:
+    resized(up, data, until, 1)
+    assert resized(up, data, until, 2).said("n1", "joins the cluster")
+    refused = up("--nodes", "1")
+    assert refused.process.wait(30) == 4
+    refused.stop(signal.SIGTERM)
+    assert refused.said("has 2 nodes, so a majority must stay", "tidewarden cluster leave n1")
+
+
+@pytest.mark.soak
+def test_fewer_nodes_than_before_leave_and_may_come_back(
+    up: Callable[..., Running], data: Path, until: Callable[..., Any]
+) -> None:
+    resized(up, data, until, 3)
+    assert resized(up, data, until, 2).said("n2", "left the cluster")
+    assert resized(up, data, until, 3).said("n2", "joins the cluster")

@@ -13,7 +13,7 @@ if sys.argv[1:2] == ["node"]:
 
 import typer
 
-from . import doctor, lock, node, queue, sandbox, schedule, status, token, vault, version, worker
+from . import cluster, doctor, lock, node, queue, sandbox, schedule, status, token, vault, version, worker
 from .connection import EXIT_CODES
 
 app = typer.Typer(
@@ -42,6 +42,7 @@ _up()
 app.command("node")(node.node)
 app.command("status")(status.status)
 app.command("doctor")(doctor.doctor)
+app.add_typer(cluster.app, name="cluster")
 app.add_typer(queue.app, name="queue")
 app.add_typer(token.app, name="token")
 app.add_typer(vault.app, name="vault")

@@ -67,6 +67,10 @@ class NodeLine:
         """One verb. Raises: redis.ResponseError: the node refused."""
         return plain(self._client.execute_command(*command))  # type: ignore[no-untyped-call]  # redis-py
 
+    def raw(self, *command: str | bytes | int) -> Any:
+        """One verb whose answer is bytes, and stays so. Raises: as :meth:`call`."""
+        return self._client.execute_command(*command)  # type: ignore[no-untyped-call]  # redis-py
+
     def batch(self, commands: Sequence[Sequence[str | bytes | int]]) -> list[Any]:
         """Many verbs in one go; an answer each, a ``redis.ResponseError`` for one that was refused."""
         pipeline = self._client.pipeline(transaction=False)

@@ -158,6 +158,7 @@ def node_settings(plan: Plan, name: str, store_url: str) -> dict[str, Any]:
         "host": host,
         "base_port": plan.base_port(name),
         "data_dir": str(folder / name),
+        "role": "member" if joined(plan, name) else "joining",
     }
     settings.setdefault("store", {})["url"] = store_url
     if not (plan.config.vault.key_file or plan.config.vault.key_env):
@@ -173,6 +174,11 @@ def node_settings(plan: Plan, name: str, store_url: str) -> dict[str, Any]:
             "margin_s": SANDBOX_MARGIN_S,
         }
     return settings
+
+
+def joined(plan: Plan, name: str) -> bool:
+    """Whether a node is to be a member by itself; where others have been (see ``resize``), it waits until they let it in."""
+    return (plan.folder(name) / "member").exists() or not any(plan.data_dir.glob("n*/member"))
 
 
 def node_environ(environ: Mapping[str, str]) -> dict[str, str]:

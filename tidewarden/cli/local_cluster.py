@@ -24,6 +24,7 @@ from tidewarden.errors import Error
 from tidewarden.store.child import FolderLock, how_ended, kill_group, start_child
 from tidewarden.store.embedded import EmbeddedStore, store_password
 
+from . import resize
 from .data_folder import SANDBOX_LIFE_S, Plan, check_ports, make_secrets, write_node_files, write_private
 from .live_view import Event
 from .supervise import Child, either
@@ -121,12 +122,27 @@ class LocalCluster:
             store_url = await self.store.start()
             self.tell("store", f"serves, pid {self.store.pid}, view {self.store.view}")
             self._watchers.append(group.create_task(self.store.run()))
+        gone = resize.surplus(plan)
         write_node_files(plan, store_url)
         if plan.sandbox_accounts:
             self.sandbox = self._sandbox_child()
             self._watchers.append(group.create_task(self.sandbox.run()))
             await self._ready(self.sandbox)
-        for name in plan.names:
+        settled = resize.settled(plan)
+        self._run_nodes(group, settled or plan.names)
+        if settled:
+            await self._admit(group)
+        for child in self.nodes.values():
+            await self._ready(child)
+        resize.settle(plan)
+        for name in gone:
+            await self._dismiss(name)
+        if self.sandbox is not None:
+            self._watchers.append(group.create_task(self._import_sandbox()))
+
+    def _run_nodes(self, group: asyncio.TaskGroup, names: Sequence[str]) -> None:
+        plan = self.plan
+        for name in names:
             self.nodes[name] = Child(
                 name,
                 self._node_argv(name),
@@ -137,10 +153,35 @@ class LocalCluster:
                 keep_fds=[self._lock.fd],
             )
             self._watchers.append(group.create_task(self.nodes[name].run()))
-        for child in self.nodes.values():
-            await self._ready(child)
-        if self.sandbox is not None:
-            self._watchers.append(group.create_task(self._import_sandbox()))
+
+    async def _admit(self, group: asyncio.TaskGroup) -> None:
+        """Let those join that the folder has not had before, or that have left, and start whoever does not run yet."""
+
+        async def known() -> set[str]:
+            return await asyncio.to_thread(resize.members, self.plan)
+
+        members: set[str] = await resize.keep_trying(self._clock, known)
+        for name in self.plan.names:
+            if name not in members:
+
+                async def joined(name: str = name) -> bool:
+                    await asyncio.to_thread(resize.join, self.plan, name)
+                    return True
+
+                await resize.keep_trying(self._clock, joined)
+                self.tell(name, "joins the cluster")
+        self._run_nodes(group, [name for name in self.plan.names if name not in self.nodes])
+
+    async def _dismiss(self, name: str) -> None:
+        async def left() -> bool:
+            members = await asyncio.to_thread(resize.members, self.plan)
+            if name in members:
+                await asyncio.to_thread(resize.leave, self.plan, name)
+            return bool(members)
+
+        await resize.keep_trying(self._clock, left)
+        resize.forget(self.plan, name)
+        self.tell(name, "left the cluster")
 
     async def _stop(self) -> None:
         """Nodes first, so that what they have under way can still be stored; then the sandbox, then the store."""

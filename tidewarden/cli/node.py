@@ -28,6 +28,9 @@ def node(
             "--set", metavar="SECTION.KEY=VALUE", help="Override one setting; may be repeated.", show_default=False
         ),
     ] = None,
+    join: Annotated[
+        bool, typer.Option("--join", help="Wait until a running cluster lets this node in: `tidewarden cluster join`.")
+    ] = False,
     hash_a_secret: Annotated[
         bool,
         typer.Option(
@@ -45,6 +48,8 @@ def node(
 
     tidewarden node --config /etc/tidewarden/config.toml
 
+    tidewarden node --config config.toml --join
+
     tidewarden node --config config.toml --check
 
     tidewarden node --config config.toml --set node.base_port=7430 --set log.level=debug
@@ -52,15 +57,15 @@ def node(
     if hash_a_secret:
         typer.echo(hash_secret(typer.prompt("Secret", hide_input=True, err=True)))
         return
-    flags = _flags(settings or [])
+    flags = _flags(settings or []) | ({"node.role": "joining"} if join else {})
     loaded = _load(config, flags, as_json)
     if check:
         _report(loaded, as_json)
         return
-    from tidewarden import daemon  # its rooms take a second to import, which --check and --help need not wait for
+    from tidewarden import foreground  # its rooms take a second to import, which --check and --help need not wait for
 
     try:
-        daemon.main(loaded, functools.partial(load, str(config) if config else None, os.environ, flags))
+        foreground.main(loaded, functools.partial(load, str(config) if config else None, os.environ, flags))
     except ConfigError as error:
         raise _problems(error, as_json) from None
 

@@ -256,6 +256,10 @@ async def _nudged(turn: asyncio.Event, at: float, until: float) -> None:
 
 
 def _give_back(shard: Shard, name: str, done: asyncio.Future[Any]) -> None:
-    """Nobody is there any more for what was acquired."""
-    if not done.cancelled() and done.exception() is None and done.result()[0]:
-        hand_back(shard, name, done.result()[1])
+    """Nobody is there any more for what was acquired, with its quorum or without."""
+    if done.cancelled():
+        return
+    error = done.exception()
+    found = done.result() if error is None else getattr(error, "item", None)
+    if found and found[0]:
+        hand_back(shard, name, found[1])

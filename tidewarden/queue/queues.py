@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import operator
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -31,6 +32,9 @@ from tidewarden.queue.task import (
 from tidewarden.store import Scripts
 from tidewarden.store.commits import Commits
 from tidewarden.store.route import Route
+
+FAIR_ROUND = 4
+_is_dry = operator.attrgetter("dry")
 
 
 class Queues(Plain):
@@ -110,14 +114,15 @@ class Queues(Plain):
         Raises: BadArg (at once); Full: too many takes wait; StoreDown, Stale (in the future).
         """
         check_range(count, "COUNT", 1, COUNT_MAX)
-        check_range(wait_ms, "WAIT", 0, self._config.limits.wait_ms)
+        if queues and not queues[0].startswith("_"):  # the system's own takes wait whatever users' may
+            check_range(wait_ms, "WAIT", 0, self._config.limits.wait_ms)
+            if wait_ms and len(self._takes) >= self._config.limits.waiting_max:
+                raise Full(f"{len(self._takes)} takes wait on this node; that is its limit (limits.waiting_max)")
         check_range(lease_ms, "LEASE", 0, LEASE_MAX_MS)
         if task_id:
             check_id(task_id)
         if not queues:
             raise BadArg("a take names at least one queue")
-        if wait_ms and len(self._takes) >= self._config.limits.waiting_max:
-            raise Full(f"{len(self._takes)} takes wait on this node; that is its limit (limits.waiting_max)")
         shards: list[Shard] = []
         for queue in queues:
             known = self._shards.get(queue)
@@ -128,14 +133,26 @@ class Queues(Plain):
             elif len(known) == 1:
                 shards.append(known[0])
             else:
-                turn = self._turn[queue] = (self._turn.get(queue, -1) + 1) % len(known)
-                shards += known[turn:] + known[:turn]
+                shards += self._in_turn(queue, known)
         if session.shared is not None and not self._entered(session.shared, shards):
             return self._loop.create_task(self._take_later(session, queues, count, wait_ms, lease_ms, task_id, shards))
         until = self._loop.time() + wait_ms / 1000 if wait_ms else 0.0
         take = self.begin_take(session, shards, until, count=count, lease_ms=lease_ms, task_id=task_id)
         take.start()
         return take.future
+
+    def _in_turn(self, queue: str, known: list[Shard]) -> list[Shard]:
+        """
+        The shards in the order in which a take asks them: each is first in turn, but those that had nothing lately come last.
+
+        In every fourth round that does not count: other nodes may have put something there, of which nobody here was told.
+        """
+        turn = self._turn[queue] = self._turn.get(queue, -1) + 1
+        first = turn % len(known)
+        around = known[first:] + known[:first]
+        if turn // len(known) % FAIR_ROUND:
+            around.sort(key=_is_dry)
+        return around
 
     async def _take_later(
         self,

@@ -71,6 +71,7 @@ class Shard:
         self.parked: dict[Parked, None] = {}
         self.wakes = 0
         self.bare = Bare()
+        self.dry = False  # the latest take here had nothing, and nothing has become ready since that we would know of
         self.now_ms = 0  # the store's clock at the latest answer
         self._serving = False
         self._retired = False
@@ -294,6 +295,7 @@ class Shard:
     def wake(self) -> None:
         """Tasks may be ready here: try the waiting takes, oldest first."""
         self.wakes += 1
+        self.dry = False
         if self.parked and not self._serving:
             self._serve()
 

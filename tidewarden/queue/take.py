@@ -127,6 +127,8 @@ class Take:
         tasks = taken_from(shard, done.result())
         if wakes >= 0 and not tasks:
             shard.bare.found(shard, wakes)
+        if not (tasks or self._task_id):
+            shard.dry = True
         if self.future.done():
             give_back(tasks, [shard] * len(tasks))
             return

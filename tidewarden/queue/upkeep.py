@@ -79,7 +79,11 @@ class Upkeep(Topics):
         return described(queue, rows[0])
 
     async def page(self, queue: str, state: str, count: int = 100, after: str = "") -> tuple[list[dict[str, Any]], str]:
-        """At most ``count`` tasks in one state, in its order, shard by shard; and the cursor to go on from, "" at the end."""
+        """
+        At most ``count`` tasks in one state, in its order, shard by shard; and the cursor to go on from, "" at the end.
+
+        A page of long payloads may be short before the end.
+        """
         if state not in STATES:
             raise BadArg(f"STATE is {state[:60]!r}; allowed are {', '.join(STATES)}")
         check_range(count, "COUNT", 1, COUNT_MAX)
@@ -93,8 +97,10 @@ class Upkeep(Topics):
             rows, last = await shards[at].run("queue.peek", (state, count - len(tasks), cursor))
             tasks += [described(queue, row) for row in rows]
             cursor = last.decode("utf-8", "surrogateescape")
-            if len(tasks) >= count and (cursor or at + 1 < len(shards)):
-                return tasks, f"{at}:{cursor}" if cursor else f"{at + 1}:"
+            if cursor:
+                return tasks, f"{at}:{cursor}"
+            if len(tasks) >= count and at + 1 < len(shards):
+                return tasks, f"{at + 1}:"
             at += 1
             cursor = ""
         return tasks, ""

@@ -8,13 +8,17 @@ judged in one script at the store, by the epoch that :meth:`Facts.claimed` grant
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from tidewarden.errors import ConfigError
+from tidewarden.config import NAME, NAME_ALLOWED
+from tidewarden.errors import BadArg, ConfigError
 
-Role = Literal["leader", "follower", "candidate", "orphan"]
+from .membership import Members
+
+Role = Literal["leader", "follower", "candidate", "orphan", "worker"]
 State = Literal["leader", "follower", "candidate"]
 
 RAFT_OFFSET = 2
@@ -101,6 +105,26 @@ class Sighting:
     """Since when it leads, if it does."""
     heard: Mapping[str, float] = field(default_factory=dict)
     """When anything last came from each member."""
+    members: Members | None = None
+    """The newest version of the members in its log; None: it has none yet."""
+    members_committed: bool = True
+    """Whether that version is committed."""
+    outcast: str = ""
+    """Why this node is no member any more, or not yet; "": it is one, or was not told."""
+    refusal: str = ""
+    """Why this leader made no new version of the members when it was last asked to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A member as another knows it."""
+
+    address: str
+    """``host:port`` for Raft."""
+    votes: bool
+    """Whether it counts for a majority; one that joins does so once it has everything."""
+    met: bool
+    """Whether it was ever heard with the folder that it has."""
 
 
 def role(sight: Sighting, now: float, times: Times) -> Role:
@@ -139,6 +163,27 @@ def peer_heard_s(sight: Sighting, now: float, name: str) -> float:
     return now - (max(last, sight.led_since) if sight.state == "leader" else last)
 
 
+def raft_address(name: str, address: str) -> str:
+    """
+    The Raft address of a node that is reached at ``host:base_port``.
+
+    Raises: BadArg: the name or the address is none.
+    """
+    host, _, port = address.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not re.fullmatch(NAME, name):
+        raise BadArg(f"A node's name: found {name[:80]!r}; allowed: {NAME_ALLOWED}.")
+    if not host or len(address) > 300 or not port.isascii() or not port.isdecimal() or not 0 < int(port) < 65_532:
+        raise BadArg(f"A node's address: found {address[:80]!r}; allowed: 'host:base_port', the port from 1 to 65,531.")
+    return f"{host}:{int(port) + RAFT_OFFSET}"
+
+
+def base_address(address: str) -> str:
+    """``host:base_port`` of whom Raft reaches at ``address``."""
+    host, _, port = address.rpartition(":")
+    return f"[{host}]:{int(port) - RAFT_OFFSET}" if ":" in host else f"{host}:{int(port) - RAFT_OFFSET}"
+
+
 def addresses(own: str, host: str, raft_port: int, members: Mapping[str, str]) -> dict[str, str]:
     """
     The Raft address ``host:port`` of every member by name, this node's among them.
@@ -147,7 +192,7 @@ def addresses(own: str, host: str, raft_port: int, members: Mapping[str, str]) -
     ``members``: ``cluster.members``, name → ``host:base_port``.
     Raises: ConfigError: a member without host or port, two of one address, or this node missing among its members.
     """
-    if not members or set(members) == {own}:
+    if not members:
         return {own: f"{host}:{raft_port}"}
     problems = []
     found: dict[str, str] = {}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tidewarden.errors import ConfigError
 
-from . import journal, pysync
+from . import files, journal
 
 JOURNAL = "raft.journal"
 META = "raft.journal.meta"
@@ -57,11 +57,11 @@ def check(folder: Path) -> None:
             raise ValueError(f"it is missing, though {META} is there")
         term = 0 if data is None else journal.last_term(data)
         file = folder / META
-        journal.check_meta(None if meta is None else pysync.loads(meta), term)
+        journal.check_meta(None if meta is None else files.loads(meta), term)
         file = folder / DUMP
         if file.exists():
             with gzip.open(file) as dump:
-                pysync.load(dump)
+                files.load(dump)
     except Exception as error:  # garbage can make a pickle raise anything
         if isinstance(error, OSError) and error.errno is not None:
             problem = f"{file}: {error.strerror}; allowed: a file this process may read"

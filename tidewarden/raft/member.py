@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import hashlib
 import logging
 import math
 import os
-import socket
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from tidewarden.clock import Clock, sleep
 from tidewarden.config import Config
-from tidewarden.errors import BadArg, ConfigError, Draining, Internal, NoLeader, NotFound, Timeout
+from tidewarden.errors import BadArg, ConfigError, Draining, Internal, NoLeader
 
-from . import decide, folder, pysync
+from . import decide, pysync, refusals, report
+from .building import build
 from .questions import Questions
+from .steering import Steering
 from .ticker import Ticker
 
 logger = logging.getLogger("tidewarden.raft")
@@ -48,16 +47,18 @@ class Raft:
         self.name = config.node.name
         self._config, self._secret, self._clock, self._on_change = config, secret, clock, on_change
         self._times = decide.Times.at(config.raft.pace)
-        self._addresses = decide.addresses(
-            self.name, config.node.host, config.node.raft_port, dict(config.cluster.members)
-        )
+        self._seeds = decide.addresses(self.name, config.node.host, config.node.raft_port, dict(config.cluster.members))
         self._ticker: Ticker | None = None
         self._voter: pysync.Voter | None = None
         self._lock: int | None = None
         self._beating: asyncio.Task[None] | None = None
         self._waiters: set[asyncio.Future[None]] = set()
         self._questions = Questions(self._times.claim_s)
+        self._steering = Steering(
+            self.name, self._questions, self._times, clock, self.leader, lambda: list(self._addresses), self._sight
+        )
         self._told: tuple[object, ...] = ()
+        self._compared = False
 
     async def start(self) -> None:
         """
@@ -161,29 +162,47 @@ class Raft:
         """``epoch`` (0: none yet), ``holder`` (``<node>.<boot>``) and ``members`` (name → Raft address)."""
         sight = self._sight()
         facts = decide.Facts() if sight is None else sight.facts
-        return {"epoch": facts.epoch, "holder": facts.holder, "members": dict(self._addresses)}
+        return {"epoch": facts.epoch, "holder": facts.holder, "members": self._addresses}
+
+    @property
+    def _addresses(self) -> dict[str, str]:
+        """The members' Raft addresses by name: as committed, or on their way; before the first version as configured."""
+        sight = self._sight()
+        return dict(self._seeds) if sight is None or sight.members is None else sight.members.addresses()
+
+    def seats(self) -> dict[str, decide.Seen]:
+        """Every member as this one knows it, by name."""
+        sight = self._sight()
+        found = None if sight is None else sight.members
+        if found is None:
+            return {name: decide.Seen(address, votes=True, met=False) for name, address in self._seeds.items()}
+        return {name: decide.Seen(seat.address, seat.votes, bool(seat.mark)) for name, seat in found.seats.items()}
+
+    def base_addresses(self) -> dict[str, str]:
+        """Every member's ``host:base_port`` by name."""
+        return {name: decide.base_address(seat.address) for name, seat in self.seats().items()}
+
+    def estranged(self) -> str:
+        """Why this node is no member of its cluster any more, or not yet, for people; "" when it is one."""
+        sight = self._sight()
+        return "" if sight is None else refusals.estranged(sight, self._config)
+
+    async def watch(self) -> None:
+        """
+        Run until cancelled.
+
+        Raises: ConfigError: the cluster does not know this node, or knows its name by another folder, and it was not
+        told to wait until it is let in.
+        """
+        while True:
+            sight = self._sight()
+            if sight is not None and (problem := refusals.fatal(sight, self._config)):
+                raise ConfigError([problem])
+            await sleep(self._clock, self._times.orphan_s / 4)
 
     def status(self) -> dict[str, Any]:
         """Everything an operator may ask of Raft, in plain values; times that never were are ``None``."""
-        sight = self._sight()
-        heard_s = {name: self.peer_heard_s(name) for name in self._addresses}
-        return {
-            "node": self.name,
-            "role": self.role(),
-            "leader": self.leader(),
-            "term": self.term,
-            "commit": 0 if sight is None else sight.commit,
-            "quorum": self.has_quorum(),
-            "heard_s": _finite(self.heard_s()),
-            "lease_s": _finite(self.lease_s()),
-            "tick_age_s": None if sight is None else round(self._clock.monotonic() - sight.ticked, 3),
-            "strangers_refused": 0 if self._voter is None else self._voter.strangers_refused(),
-            **self.committed(),
-            "members": {
-                name: {"address": address, "heard_s": _finite(heard_s[name])}
-                for name, address in self._addresses.items()
-            },
-        }
+        return report.status(self, self._sight(), self._clock.monotonic(), self._voter)
 
     # What can be asked for.
 
@@ -226,33 +245,30 @@ class Raft:
             raise NoLeader("This node ceased to lead while its claim was committed.")
         return epoch
 
-    async def transfer(self, node: str | None) -> None:
+    async def transfer(self, node: str | None) -> str:
         """
-        Hand leadership to the member ``node`` (``None``: to the one most caught up) and wait until it is given up.
+        Have the member ``node`` lead (``None``: another), whoever leads now. Returns: the new leader's name.
 
-        Raises: NoLeader: this node does not lead. NotFound: no such member. Timeout: it did not take over.
+        Raises: NoLeader, NotFound, Timeout: see :class:`Steering`. Draining.
         """
-        if not self.is_leader():
-            raise NoLeader("This node does not lead.")
-        if node == self.name:
-            return
-        if node is not None and node not in self._addresses:
-            raise NotFound(f"There is no member {node!r}; there are {', '.join(sorted(self._addresses))}.")
-        if len(self._addresses) == 1:
-            raise NotFound("There is no other member.")
-        limit_s = 2 * self._times.election_max_s
-        until = self._clock.monotonic() + limit_s
-        reason = pysync.SUCCESS
-        while self.is_leader() and self._clock.monotonic() < until:
-            reason = await self._questions.ask(self._ticker, lambda voter: voter.hand_over(node))
-            if reason == pysync.SUCCESS:
-                break
-            await sleep(self._clock, self._times.heartbeat_s)
-        while self.is_leader():
-            if self._clock.monotonic() >= until:
-                why = pysync.REASONS.get(reason, "it did not stand for election")
-                raise Timeout(f"{node or 'Another member'} did not take over within {limit_s:g} s: {why}.")
-            await sleep(self._clock, self._times.tick_s)
+        return await self._steering.transfer(self._ticker, node)
+
+    async def join(self, name: str, address: str) -> int:
+        """
+        Let the node ``name`` join, whose ``host:base_port`` is ``address``. Returns: the members' version that has it.
+
+        Raises: BadArg: no such address. Exists, NoLeader, NoQuorum: see :class:`Steering`.
+        """
+        raft_address = decide.raft_address(name, address)
+        return await self._steering.join(self._ticker, self._voter, name, raft_address)
+
+    async def leave(self, name: str) -> int:
+        """
+        Have the member ``name`` leave. Returns: the members' version without it.
+
+        Raises: NotFound, NoLeader, NoQuorum: see :class:`Steering`.
+        """
+        return await self._steering.leave(self._ticker, self._voter, name)
 
     # Between the loop and the thread.
 
@@ -271,48 +287,34 @@ class Raft:
         sight = self._sight()
         if sight is None:
             return
-        told = (self.role(), self.leader(), sight.term, sight.settled, sight.facts, self.has_quorum())
+        told = (
+            self.role(), self.leader(), sight.term, sight.settled, sight.facts, self.has_quorum(), sight.members,
+            sight.members_committed, sight.outcast,
+        )  # fmt: skip
         if told == self._told:
             return
         if self._told[:3] != told[:3]:
             logger.info("raft: %s in term %d, leader %s", told[0], sight.term, told[1] or "unknown")
         self._told = told
+        self._compare(sight)
         self._wake()
         self._on_change()
+
+    def _compare(self, sight: decide.Sighting) -> None:
+        """Say once that the configuration's members are not the cluster's."""
+        if self._compared or sight.members is None:
+            return
+        self._compared = True
+        if text := refusals.difference(sight.members, self._seeds):
+            logger.warning("%s", text)
+
+    def _build(self) -> pysync.Voter:
+        def taken(lock: int) -> None:
+            self._lock = lock
+
+        return build(self._config, self._secret, self._seeds, self._clock, taken)
 
     def _wake(self) -> None:
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_result(None)
-
-    # Once, in the thread.
-
-    def _build(self) -> pysync.Voter:
-        if not __debug__:
-            raise ConfigError(["python -O: found; allowed: without, for PySyncObj's replay protection is assertions"])
-        node = self._config.node
-        path = Path(node.data_dir)
-        self._lock = folder.take(path)
-        folder.check(path)
-        try:
-            socket.getaddrinfo(node.host, node.raft_port)
-        except OSError as error:
-            raise ConfigError([f"node.host: found {node.host!r}, {error.strerror}; allowed: a local address"]) from None
-        password = link_password(self._secret, self._config.cluster.name)
-        conf = pysync.configure(path, f"{node.host}:{node.raft_port}", password, self._times)
-        try:
-            return pysync.Voter(self.name, self._addresses, conf, self._times, self._clock)
-        except OSError as error:
-            found = f"{node.base_port}, and {node.host}:{node.raft_port} (Raft, + 2) cannot be listened on"
-            why = error.strerror or str(error)
-            raise ConfigError([f"node.base_port: found {found}: {why}; allowed: a base of free ports"]) from error
-
-
-def link_password(secret: str, cluster: str) -> str:
-    """The link's password: stretched, for the library's own salt is in its source, the same for everybody."""
-    salt = f"tidewarden raft {cluster}".encode()
-    return hashlib.scrypt(secret.encode(), salt=salt, n=2**14, r=8, p=1, dklen=32).hex()
-
-
-def _finite(seconds: float) -> float | None:
-    return round(seconds, 3) if math.isfinite(seconds) else None

@@ -184,9 +184,10 @@ class Steady(SyncObj):  # type: ignore[misc]  # the library has no types
             # Stock counts from when the answer came: one that waited while this process was stopped would count anew.
             responded[node] = max(before, library_now() - (self.clock.monotonic() - sent))
             self._acked[node.id] = max(sent, self._acked.get(node.id, sent))
-            needed = (len(self._SyncObj__otherNodes) + 1) // 2
-            newest = sorted(self._acked.values(), reverse=True)
-            if len(newest) >= needed:
+            voters = {voter.id for voter in self._SyncObj__otherNodes}
+            needed = (len(voters) + 1) // 2
+            newest = sorted((at for address, at in self._acked.items() if address in voters), reverse=True)
+            if 0 < needed <= len(newest):
                 self.lease_until = newest[needed - 1] + DRIFT * self.times.election_min_s
 
     def _on_request_vote(self, node: Node, message: Message) -> Message | None:
@@ -203,8 +204,13 @@ class Steady(SyncObj):  # type: ignore[misc]  # the library has no types
             granted = {"type": "pre_vote_ok", "term": message["term"], "round": message["round"]}
             self._SyncObj__transport.send(node, granted)
 
+    def _on_response_vote(self, node: Node, message: Message) -> Message | None:
+        return message if node in self._SyncObj__otherNodes else None
+
     def _on_pre_vote_ok(self, node: Node, message: Message) -> None:
-        if not self._polling or (message["round"], message["term"]) != (self._round, self.raftCurrentTerm + 1):
+        if node not in self._SyncObj__otherNodes or not self._polling:
+            return
+        if (message["round"], message["term"]) != (self._round, self.raftCurrentTerm + 1):
             return
         self._granted.add(node.id)
         if len(self._granted) >= (len(self._SyncObj__otherNodes) + 1) // 2:
@@ -214,6 +220,11 @@ class Steady(SyncObj):  # type: ignore[misc]  # the library has no types
         """Stand at once, in the one term in which others may vote though they hear a leader: it gave its lease up."""
         if message["term"] == self.raftCurrentTerm and node == self._getLeader():
             self._stand, self._forced_term = True, self.raftCurrentTerm + 1
+
+    def _on_wish(self, node: Node, message: Message) -> None:
+        """Another member was asked to have leadership handed over."""
+        if self._SyncObj__raftState == LEADER:
+            self.hand_over(message["to"])
 
     def _on_stale_term(self, node: Node, message: Message) -> None:
         if message["term"] > self.raftCurrentTerm:
@@ -227,8 +238,10 @@ RULES: dict[str, Callable[[Steady, Node, Message], Message | None]] = {
     "append_entries": Steady._on_append,
     "next_node_idx": Steady._on_ack,
     "request_vote": Steady._on_request_vote,
+    "response_vote": Steady._on_response_vote,
     "pre_vote": Steady._on_pre_vote,
     "pre_vote_ok": Steady._on_pre_vote_ok,
     "timeout_now": Steady._on_timeout_now,
+    "wish": Steady._on_wish,
     "stale_term": Steady._on_stale_term,
 }

@@ -127,7 +127,10 @@ class Ticker:
     def _publish(self, voter: Voter) -> None:
         sight = self.latest = voter.sight(self._ticked)
         here = role(sight, self._clock.monotonic(), self._times)
-        news = (here, sight.state, sight.term, sight.leader, sight.settled, sight.commit, sight.facts)
+        news = (
+            here, sight.state, sight.term, sight.leader, sight.settled, sight.commit, sight.facts, sight.members,
+            sight.members_committed, sight.outcast, sight.refusal,
+        )  # fmt: skip
         if news != self._posted:
             self._posted = news
             self.post(self._sighted, sight)

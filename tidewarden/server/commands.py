@@ -5,7 +5,16 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 
-from . import connection_verbs, lock_verbs, queue_verbs, schedule_verbs, session_verbs, token_verbs, upkeep_verbs
+from . import (
+    cluster_verbs,
+    connection_verbs,
+    lock_verbs,
+    queue_verbs,
+    schedule_verbs,
+    session_verbs,
+    token_verbs,
+    upkeep_verbs,
+)
 from .demands import demands_of
 from .verbs import Command
 
@@ -30,6 +39,7 @@ COMMANDS: dict[bytes, Command] = table(
         *token_verbs.COMMANDS,
         *schedule_verbs.COMMANDS,
         *lock_verbs.COMMANDS,
+        *cluster_verbs.COMMANDS,
         *connection_verbs.LATER,
     )
 )

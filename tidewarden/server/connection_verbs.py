@@ -263,5 +263,5 @@ COMMANDS = (
 
 LATER = (
     *(unsupported(name, "a schedule verb") for name in ("S.PAUSE", "S.RESUME")),
-    *(unsupported(name, "a cluster verb") for name in ("R.TRANSFER", "R.SWITCHOVER", "R.JOIN", "R.LEAVE", "R.BACKUP")),
+    unsupported("R.SWITCHOVER", "a cluster verb"),
 )  # fmt: skip

@@ -119,6 +119,7 @@ DEMANDS: dict[str, Demands] = {
     **dict.fromkeys(("S.DELETE", "S.PAUSE", "S.RESUME"), on(("schedule",), 1)),
     "S.LIST": nothing,
     "R.STATUS": nothing,
+    **dict.fromkeys(("R.TRANSFER", "R.JOIN", "R.LEAVE", "R.BACKUP"), every(*STEER)),
     "CLIENT": _client,
 }
 ROUTES: dict[tuple[str, str], str] = {

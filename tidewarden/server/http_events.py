@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+
 from aiohttp import web
 
 from tidewarden.clock import Clock
-from tidewarden.errors import BadArg, Full
+from tidewarden.errors import BadArg, Error, Full
 from tidewarden.tokens.events import CURSOR, START, Event, Events, wanted
+
+log = logging.getLogger("tidewarden.server")
 
 LOOK_S = 0.5  # Events of other nodes are looked for so often, while somebody listens.
 BEAT_S = 15.0  # A comment, so that nobody in between takes the line for dead.
@@ -62,7 +66,11 @@ class EventRoutes:
     async def _follow(self, response: web.StreamResponse, cursor: str, kinds: tuple[str, ...], provider: str) -> None:
         wrote = self._clock.monotonic()
         while True:
-            found = await self._events.after(cursor)
+            try:
+                found = await self._events.after(cursor)
+            except Error as error:
+                log.debug("a reader of events waits for the store: %s", error)
+                found = []
             for cursor, event in found:
                 if wanted(kinds, event.type) and provider in ("", event.data.get("provider")):
                     await response.write(shown(cursor, event))

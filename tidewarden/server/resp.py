@@ -19,7 +19,7 @@ from tidewarden.tls import HANDSHAKE_S, renew, server_context
 
 from .commands import COMMANDS
 from .connection import Connection
-from .parts import Cluster, Locks, Queues, Schedules, Session, Tokens
+from .parts import Backups, Cluster, Locks, Queues, Schedules, Session, Steering, Tokens
 from .peer import GUEST
 from .sums import add_up
 from .users import DEFAULT_USER, Users
@@ -46,7 +46,7 @@ class RespServer:
 
     Args:
         config: listens on ``node.host`` at ``node.resp_port``; ``limits`` and ``users`` count here.
-        queues, tokens, schedules, cluster, locks: the rooms that answer; without tokens, schedules or locks their verbs are refused.
+        queues, tokens, schedules, cluster, locks, steering: the rooms that answer; those that are absent have their verbs refused.
         clock: for ages in CLIENT LIST, the delay after a wrong secret, the grace of :meth:`stop`.
         users: shared with the HTTP door; made from the configuration when absent.
         commands: its verbs.
@@ -67,6 +67,7 @@ class RespServer:
         clock: Clock,
         users: Users | None = None,
         locks: Locks | None = None,
+        steering: Steering | None = None,
         *,
         commands: dict[bytes, Command] = COMMANDS,
         port: int = 0,
@@ -77,6 +78,8 @@ class RespServer:
         self.tokens = tokens
         self.schedules = schedules
         self.locks = locks
+        self.steering = steering
+        self.backups: Backups | None = None
         self.cluster = cluster
         self.clock = clock
         self.users = users or Users(config.users, clock, loopback=is_loopback(config.node.host))

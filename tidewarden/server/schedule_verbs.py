@@ -1,4 +1,4 @@
-"""``S.*`` and ``R.STATUS``: schedules, and what this node knows of its cluster."""
+"""``S.*``: schedules."""
 
 from __future__ import annotations
 
@@ -50,11 +50,6 @@ def delete(connection: Connection, request: Request) -> Pending:
     return Pending(_schedules(connection).delete(text("A schedule's name", request[1])), _integer)
 
 
-def status(connection: Connection, request: Request) -> bytes:
-    """R.STATUS"""
-    return replies.encode(dict(connection.server.cluster.status()), connection.resp)
-
-
 def _schedules(connection: Connection) -> Schedules:
     schedules = connection.server.schedules
     if schedules is None:
@@ -71,5 +66,4 @@ COMMANDS = (
             "queue payload [task options]", group="schedule"),
     Command("S.LIST", listing, 1, 1, group="schedule"),
     Command("S.DELETE", delete, 2, 2, "name", group="schedule"),
-    Command("R.STATUS", status, 1, 1, group="cluster"),
 )  # fmt: skip

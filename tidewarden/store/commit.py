@@ -29,6 +29,7 @@ log = logging.getLogger("tidewarden.store")
 KEEP_MS = 30 * 86_400_000  # how long the key of our own write outlives the last group
 RETRY_S = 0.05  # after a group was refused, or its connection lost
 MOVED = "another server has taken over meanwhile, or it was started anew"
+DOWN = "this node goes down, or the server is no primary any more"
 INFO = pack(("INFO", "replication"))
 _IDENTITY = re.compile(rb"role:master\r\n(?:.*\r\n)*?master_replid:(\w+)")
 
@@ -130,6 +131,7 @@ class Commit:
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._why = ""
+        self._stopped = False
         self._write_to(key)
         self._waits = tuple((pack(command), least) for command, least in demand.commands(limit_ms))
         self.groups = 0
@@ -155,8 +157,8 @@ class Commit:
 
         ``ground``: of before it was sent.
         """
-        if not ground.stands:
-            self._miss(receiver, ground.why)
+        if self._stopped or not ground.stands:
+            self._miss(receiver, DOWN if self._stopped else ground.why)
             return
         self._gathered.append(Held(receiver, ground.identity, self._loop.time() + self._limit_ms / 1000))
         if self._timer is None:
@@ -180,14 +182,15 @@ class Commit:
         return firm
 
     async def stop(self) -> None:
-        """Whoever waits still is told that nobody knows."""
+        """Whoever waits still, or asks from now on, is told that nobody knows."""
+        self._stopped = True
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         if self._timer is not None:
             self._timer.cancel()
         for held in (*self._under_way, *self._gathered):
-            self._miss(held.receiver, "this node goes down")
+            self._miss(held.receiver, DOWN)
         self._under_way.clear()
         self._gathered.clear()
 

@@ -211,6 +211,7 @@ class EmbeddedStore:
             "logfile": '""',
             "save": '""',
             "appendonly": "yes",
+            "repl-diskless-sync-delay": "0",  # nobody else comes for a copy (see snapshot) meanwhile
             "appendfsync": self._config.fsync,
             "maxmemory": str(self._config.maxmemory_bytes),
             "maxmemory-policy": "noeviction",

@@ -5,12 +5,17 @@ store itself refuses.
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from typing import TYPE_CHECKING
 
 from tidewarden.clock import Clock, sleep
 from tidewarden.errors import Error, Full, StoreDown
 from tidewarden.store.check import parse_info, policy_fault
 from tidewarden.store.route import Route
+
+if TYPE_CHECKING:
+    from tidewarden.store.link import Link
 
 log = logging.getLogger("tidewarden.store")
 
@@ -145,16 +150,17 @@ class PrimariesMemory(StoreMemory):
         """Ask each that is there. Raises: StoreDown; Error: one does not tell."""
         self._route = link
         links = [one for one in link.each() if one.up]
-        for one in links:
-            what = f"the memory of the store's server at {one.at}"
-            await self._parts.setdefault(one.at, StoreMemory(what)).look(one)
-        self._parts = {one.at: self._parts[one.at] for one in links if one.at in self._parts}
+        self._parts = {one.at: self._parts.get(one.at) or _part_of(one) for one in links}
+        looks = await asyncio.gather(*(self._parts[one.at].look(one) for one in links), return_exceptions=True)
         parts = list(self._parts.values())
         if parts:
             fullest = max(parts, key=lambda part: part.used_bytes / part.max_bytes if part.max_bytes else 0)
             self.used_bytes, self.max_bytes = fullest.used_bytes, fullest.max_bytes
         self.full = any(part.full for part in parts)
         self.fault = "; ".join(f"{place}: {part.fault}" for place, part in self._parts.items() if part.fault)
+        for failed in looks:
+            if failed is not None:  # the others are known all the same
+                raise failed
 
     def stats(self) -> dict[str, int]:
         """Numbers for /metrics."""
@@ -163,3 +169,7 @@ class PrimariesMemory(StoreMemory):
             "store_fills_total": sum(part.fills for part in parts),
             "store_full_refused_total": sum(part.refused for part in parts),
         }
+
+
+def _part_of(link: Link) -> StoreMemory:
+    return StoreMemory(f"the memory of the store's server at {link.at}")

@@ -36,6 +36,8 @@ class PrimaryCommit(Commit):
 
     def _key_there(self) -> str:
         """Raises: StoreDown: this server has no slot any more."""
+        if self._data not in self._route.each():  # else all the names would be tried, each time
+            raise StoreDown(MOVED)
         for number in range(TRIES):
             key = f"{{{self._cluster}~{number}}}:commits"
             if self._route.link_of(key) is self._data:

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from typing import Any
 
 from tidewarden.clock import Clock
-from tidewarden.errors import Error, StoreDown
+from tidewarden.errors import StoreDown
 from tidewarden.store.link import Link
 from tidewarden.store.primaries import Primaries
-from tidewarden.store.refusals import NotRun
+from tidewarden.store.refusals import NotRun, Refused
 from tidewarden.store.topology import Topology
 
 log = logging.getLogger("tidewarden.store")
@@ -105,7 +105,9 @@ class ShardEars:
             if error.word == "MOVED":
                 self._topology.moved(error.slot, error.place)
             self._lost(prefix, link)
-        elif isinstance(error, Error) and not isinstance(error, StoreDown) and "unknown command" not in str(error):
+        elif isinstance(error, StoreDown) and not isinstance(error, Refused):
+            return  # the connection was lost; there is another try at the next one
+        elif "unknown command" not in str(error):
             log.warning("the store's server at %s refuses a subscription, so wake-ups come late: %s", link.at, error)
 
     def _lost(self, prefix: str, link: Link | None) -> None:

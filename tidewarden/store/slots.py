@@ -88,6 +88,7 @@ class SlotMap:
         self._owners = [""] * SLOTS
         self._epochs = [0.0] * SLOTS
         self._turns = [0] * SLOTS
+        self._primaries: tuple[str, ...] | None = ()  # None: to be counted anew
         self._redirected: set[int] = set()
         self._latest: dict[str, Answer] = {}
 
@@ -102,10 +103,13 @@ class SlotMap:
     def _own(self, slot: int, place: str) -> None:
         self._owners[slot] = place
         self._turns[slot] += 1
+        self._primaries = None
 
     def primaries(self) -> tuple[str, ...]:
         """The places of all that have slots, in their order."""
-        return tuple(dict.fromkeys(filter(None, self._owners)))
+        if self._primaries is None:
+            self._primaries = tuple(dict.fromkeys(filter(None, self._owners)))
+        return self._primaries
 
     def uncovered(self) -> int:
         """How many slots nobody is known to have."""

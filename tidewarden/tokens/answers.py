@@ -5,7 +5,6 @@ What a token endpoint's answer means: its class, and whose matter it is. Plain f
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ import msgspec
 Scope = Literal["ok", "account", "client", "provider", "unknown", "ours"]
 
 RETRY_AFTER_S_MAX = 600.0  # One that asks for an hour of silence is asked again sooner: tokens live about that long.
+LIFE_S_MAX = 1e12  # What is told beyond that, and may be no float, is nonsense.
 MESSAGE_CHARS_MAX = 240
 
 # RFC 6749 5.2, and words that are seen at token endpoints in its place.
@@ -223,7 +223,7 @@ def _pair(members: Mapping[str, Any], access_token: str, paths: Mapping[str, str
 def _life(value: object) -> float | None:
     if isinstance(value, str) and re.fullmatch(r"\d{1,12}(\.\d+)?", value.strip()):
         value = float(value)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value <= 0:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < LIFE_S_MAX:
         return None  # A token that is born expired would be refreshed without pause.
     return float(value)
 

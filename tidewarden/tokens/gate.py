@@ -127,8 +127,9 @@ class Gate:
     async def _slow(self, verdict: Verdict) -> None:
         wait_ms = int((verdict.retry_after_s or 0) * 1000)
         self.view = view = await self._ledger.gate(self._queue, "slow", wait_ms, int(self.per_second() * 1000))
-        if wait_ms:
-            await self._pause(wait_ms + self._dice.randrange(1000))
+        hold_ms = max(0, view.until_ms - view.now_ms)  # A longer hold that was there already is not cut short.
+        if hold_ms:
+            await self._pause(hold_ms + (PAUSE_SLACK_MS if view.failures else self._dice.randrange(1000)))
         if view.news:
             log.warning(
                 "%s wants less: %.1f requests a second now. %s", self._provider.name, view.rate, verdict.message

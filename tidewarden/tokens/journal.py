@@ -41,6 +41,7 @@ class Journal:
         self._waiting: list[tuple[bytes, asyncio.Future[None] | None]] = []
         self._flushing: asyncio.Task[None] | None = None
         self._committing = asyncio.Lock()  # One group at a time: after a failed one the next must know of it.
+        self._commits: set[asyncio.Task[None]] = set()
         self._broken = False
         self._anew = False  # The next commit begins the file anew.
         self._thread = ThreadPoolExecutor(1, "tokens-journal")
@@ -158,6 +159,7 @@ class Journal:
     async def close(self) -> None:
         """Flush and close the file."""
         await self.flush()
+        await asyncio.gather(*self._commits, return_exceptions=True)
         self._thread.shutdown(wait=True)
         if self._file >= 0:
             os.close(self._file)
@@ -187,6 +189,18 @@ class Journal:
             self._flushing = None
 
     async def _commit(self) -> None:
+        """Once begun it goes on, whatever becomes of its caller: others' answers are in the group. Raises: OSError."""
+        work = asyncio.create_task(self._commit_next(), name="a group of the journal")
+        self._commits.add(work)
+        work.add_done_callback(self._committed)
+        await asyncio.shield(work)
+
+    def _committed(self, work: asyncio.Task[None]) -> None:
+        self._commits.discard(work)
+        if not work.cancelled() and work.exception() is not None:
+            log.debug("%s: a commit failed: %s", self._path, work.exception())  # its callers are told
+
+    async def _commit_next(self) -> None:
         async with self._committing:
             await self._commit_group()
 

@@ -99,15 +99,25 @@ class Keyring:
         assert process.stdout is not None
         try:
             async with asyncio.timeout(COMMAND_S):
-                output = await process.stdout.read(OUTPUT_BYTES_MAX)
+                output = await _all_of(process.stdout)
                 status = await process.wait()
         except TimeoutError:
-            process.kill()
-            await process.wait()
             raise ConfigError([f"vault.key_command: no keys from {self._command[0]!r} in {COMMAND_S:g} s"]) from None
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
         if status:
             raise ConfigError([f"vault.key_command: {self._command[0]!r} ended with status {status}"])
         return output.decode("ascii", "replace")
+
+
+async def _all_of(stream: asyncio.StreamReader) -> bytes:
+    """What is written until the end, or the first :data:`OUTPUT_BYTES_MAX` of it."""
+    try:
+        return await stream.readexactly(OUTPUT_BYTES_MAX)
+    except asyncio.IncompleteReadError as error:
+        return error.partial
 
 
 def _made(path: Path) -> None:

@@ -21,7 +21,7 @@ log = logging.getLogger("tidewarden.tokens")
 
 PERIOD_S = (1.0, 5.0, 30.0)  # Between two rounds: while there is something to level, while there might be, else.
 FEW = 64  # Accounts of a shard that fall due within the horizon and are not worth a look every few seconds.
-MOVED_MAX = 1000
+MOVED_MAX = 200  # A script blocks the store while it runs; what is left comes a second later.
 HORIZON_S_MAX = 6 * 3600.0
 
 

@@ -12,6 +12,7 @@ from .rows import Troubles
 
 SHARDS = 16
 PAGE_MAX = 1000
+DIGITS_MAX = 20  # of the store's own cursor, which has 64 bits
 Page = tuple[list[dict[str, Any]], str]
 
 
@@ -77,9 +78,8 @@ def parse_cursor(after: str, names: list[str]) -> tuple[str, int, int, int]:
         return names[0], 0, 0, 0
     provider, _, rest = after.partition(":")
     numbers = rest.split(":")
-    if provider not in names or len(numbers) != 3 or not all(part.isdecimal() for part in numbers):
+    read = [int(part) if part.isdecimal() and len(part) <= DIGITS_MAX else -1 for part in numbers]
+    if provider not in names or len(read) != 3 or min(read) < 0 or max(read) >= 1 << 64 or read[0] >= SHARDS:
         raise errors.BadArg(f"AFTER is {after[:60]!r}, which is no cursor of this list")
-    shard, scan, skip = (int(part) for part in numbers)
-    if shard >= SHARDS:
-        raise errors.BadArg(f"AFTER is {after[:60]!r}, which is no cursor of this list")
+    shard, scan, skip = read
     return provider, shard, scan, skip

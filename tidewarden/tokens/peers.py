@@ -11,6 +11,7 @@ import asyncio
 import hmac
 import logging
 import secrets
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Literal
@@ -80,16 +81,18 @@ def mac_of(cluster_secret: str) -> Mac:
 class Peers:
     """Asks the other members; answers nothing itself: see :func:`reply_to`."""
 
-    def __init__(self, config: Config, mac: Mac | None) -> None:
-        """``mac``: None: nobody is asked."""
-        self._addresses = config.peers() if mac is not None else {}
+    def __init__(
+        self, config: Config, mac: Mac | None, addresses: Callable[[], Mapping[str, str]] | None = None
+    ) -> None:
+        """``mac``: None: nobody is asked. ``addresses``: the members' ``host:base_port``, which change; None: the configured ones."""
+        self._addresses = addresses or config.peers
         self._scheme = "https" if config.node.tls_cert else "http"
         self._mac = mac
         self._session: aiohttp.ClientSession | None = None
 
     async def ask(self, holder: str, queue: str, account: str, grant: int, generation: int) -> Reply:
         """What the node of ``holder`` (``node.boot``, as an intent has it) knows. Never raises."""
-        host, _, port = self._addresses.get(holder.rpartition(".")[0], "").rpartition(":")
+        host, _, port = self._addresses().get(holder.rpartition(".")[0], "").rpartition(":")
         if not host or self._mac is None:
             return Reply("away")
         question = Question(secrets.token_bytes(16), queue, account, grant, generation)
@@ -125,7 +128,10 @@ class Peers:
         async with self._session.post(url, data=message, allow_redirects=False) as response:
             if response.status != 200:
                 raise ValueError(f"HTTP {response.status}")
-            return await response.content.read(BYTES_MAX)
+            try:
+                return await response.content.readexactly(BYTES_MAX + 1)  # `read` would be content with a piece
+            except asyncio.IncompleteReadError as error:
+                return error.partial
 
 
 def open_question(raw: bytes, mac: Mac) -> Question | None:

@@ -55,6 +55,14 @@ class Tidings:
         """It is closed again."""
         self._events.emit("provider.breaker_closed", provider)
 
+    def doubted(self, provider: str, share: float) -> None:
+        """This node sees so many refresh tokens refused (``share`` of the latest, 0 to 1) that it declares no account dead."""
+        self._events.emit("provider.quarantine_begun", provider, refused_share=round(share, 3))
+
+    def trusted(self, provider: str) -> None:
+        """It sees no more refused than usual."""
+        self._events.emit("provider.quarantine_over", provider)
+
     def _long(self, troubles: Troubles, now_ms: int) -> bool:
         return troubles.tries > 0 and now_ms - troubles.first_ms >= self._failing_ms
 

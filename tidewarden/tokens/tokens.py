@@ -62,6 +62,7 @@ class Tokens:
         script: RunScript | None = None,
         connected: Callable[[], bool] = lambda: True,
         cluster_secret: str = "",
+        members: Callable[[], Mapping[str, str]] | None = None,
     ) -> None:
         """
         Args:
@@ -69,6 +70,7 @@ class Tokens:
             script: runs a token script and returns when its write is as durable as the store can make it;
                 ``queues.script`` when absent.
             cluster_secret: by which nodes ask each other for answers; empty: nobody is asked, and nobody answered.
+            members: their ``host:base_port`` by name, as they are now; None: as configured.
             connected: whether the store is, as far as is known: while it is not, nobody need wait for it to say so.
         """
         self._config = config
@@ -95,7 +97,7 @@ class Tokens:
         self._cache = Cache(config.tokens.cache_max, clock)
         self._connected = connected
         self._mac = peers.mac_of(cluster_secret) if cluster_secret else None
-        self._peers = peers.Peers(config, self._mac)
+        self._peers = peers.Peers(config, self._mac, members)
         self._unstored: Unstored | None = None
         self.counts = Counts()
 

@@ -74,12 +74,16 @@ class Watch:
     def _say_quarantine(self) -> None:
         if self.jump.on == self._quarantined:
             return
-        self._quarantined = self.jump.on
+        self._quarantined, tidings = self.jump.on, self._tools.tidings
         if self._quarantined:
             self._tools.counts.quarantines[self._name] += 1
+            if tidings is not None:
+                tidings.doubted(self._name, self.jump.share)
             log.error(
                 "%s refuses %.0f %% of the refresh tokens of late, far more than usual: no account is declared dead for it",
                 self._name, self.jump.share * 100,
             )  # fmt: skip
         else:
+            if tidings is not None:
+                tidings.trusted(self._name)
             log.warning("%s refuses no more refresh tokens than usual again", self._name)

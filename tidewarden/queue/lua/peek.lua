@@ -4,7 +4,7 @@
 -- RETURNS {tasks, cursor ("": no more)}; a task is {id, state, payload, priority, due, deadline, attempts, losses, lease, lease_end | at, holder, reason, lease_ms, attempts_max, backoff_ms, expires (0: never), lane ("": none), history}
 --         where history is a list of {ms, how, attempt, reason}, the oldest first
 open()
-local tasks = {}
+local tasks, room = {}, 16777216 -- bytes of payloads in one page, and the task with which it goes past them
 local function show(id, state, score)
   local t, r = task_get(id), tries_get(id) or fresh_tries()
   if not t then return end
@@ -14,6 +14,7 @@ local function show(id, state, score)
     if state == 'delayed' then score = delayed_at(t, r)
     else score = state ~= 'waiting' and redis.call('ZSCORE', key(index), id) end
   end
+  room = room - #t.payload
   local history = history_of(r)
   for i = 1, #history do history[i][5] = nil end
   tasks[#tasks + 1] = {id, state, t.payload, t.priority, t.due, t.deadline, r.attempts, r.losses, r.holder ~= '' and r.lease or 0,
@@ -57,8 +58,12 @@ if state == 'waiting' then -- lane by lane, each in its order; here a cursor is 
   if string.match(cursor, '[^%x]') then refuse('BADARG the cursor is not one of the state waiting: ' .. cursor) end
   local last = string.gsub(cursor, '%x%x', function(pair) return string.char(tonumber(pair, 16)) end)
   local page = redis.call('ZRANGEBYLEX', key(state), cursor == '' and '-' or '(' .. last, '+', 'LIMIT', 0, most)
-  for i = 1, #page do show(select(2, laned().parse(page[i], 13)), state, 0) end
-  local full = #page == most and string.gsub(page[#page], '.', function(c) return string.format('%02x', string.byte(c)) end)
+  local shown = 0
+  while shown < #page and room > 0 do
+    shown = shown + 1
+    show(select(2, laned().parse(page[shown], 13)), state, 0)
+  end
+  local full = (shown == most or shown < #page) and string.gsub(page[shown], '.', function(c) return string.format('%02x', string.byte(c)) end)
   return finish({tasks, full or ''})
 end
 local indexes = indexes_of(state)
@@ -80,7 +85,7 @@ for i = 1, #indexes do
     local page = redis.call('ZRANGE', key(index), from, from + most - #tasks - 1, 'WITHSCORES')
     for j = 1, #page, 2 do
       show(page[j], state, page[j + 1])
-      if #tasks == most then return finish({tasks, index .. ' ' .. string.format('%.17g', tonumber(page[j + 1])) .. ' ' .. page[j]}) end
+      if #tasks == most or room <= 0 then return finish({tasks, index .. ' ' .. string.format('%.17g', tonumber(page[j + 1])) .. ' ' .. page[j]}) end
     end
   end
 end

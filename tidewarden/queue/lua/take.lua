@@ -89,19 +89,34 @@ local function choose(priority, needed)
   return ids
 end
 
+-- A reply has so many bytes of records, and the task with which it goes past them: the store, the node and the consumer all hold it.
+-- Each take gets one task all the same.
+local REPLY_BYTES = 16777216
 local picked, raws, tried = {}, {}, {} -- ids, and their records
-local function fetch()
-  for from = #raws + 1, #picked, 1000 do
-    local to = math.min(from + 999, #picked)
-    local a = records_get({unpack(picked, from, to)})
-    local b = redis.call('HMGET', key('tries'), unpack(picked, from, to))
-    for i = 1, #a do raws[from + i - 1], tried[from + i - 1] = a[i], b[i] end
+local room, least, cut = REPLY_BYTES, 0, false
+for i = 1, #wants do if wants[i][4] == '' then least = least + 1 end end
+-- Read the records of `ids`, which are the next, until the reply is long enough; how many it then has room for.
+local function fetch(ids)
+  local known, from, some = #picked, 1, 16
+  while from <= #ids do
+    local to = math.min(from + some - 1, #ids)
+    local part = {unpack(ids, from, to)}
+    local a, b = records_get(part), redis.call('HMGET', key('tries'), unpack(part))
+    for i = 1, #part do
+      raws[known + from + i - 1], tried[known + from + i - 1] = a[i], b[i]
+      room = room - #(a[i] or '')
+      if room <= 0 and known + from + i - 1 >= least then
+        cut = true
+        return from + i - 1
+      end
+    end
+    from, some = to + 1, math.min(2 * some, 1000)
   end
+  return #ids
 end
 
 -- Of what was picked behind `from`, each task of a lane runs in it now. Whether another of a lane came up to ready for it.
 local settled = S.lanes == 1 and function(from)
-  fetch()
   for i = from + 1, #picked do
     local t = raws[i] and decode(raws[i])
     if t and t.lane then
@@ -120,12 +135,14 @@ while searching do
     local needed, known = total - #picked, #picked
     if needed == 0 then break end
     local ids = choose(word, needed)
-    if #ids > 0 then
-      redis.call('ZREM', key('ready:' .. word), unpack(ids))
-      set('taken', S.taken + #ids)
+    local fit = fetch(ids)
+    if #ids < needed and fit == #ids then set('pris', without(S.pris, word)) end
+    if fit > 0 then
+      redis.call('ZREM', key('ready:' .. word), unpack(ids, 1, fit))
+      set('taken', S.taken + fit)
     end
-    if #ids < needed then set('pris', without(S.pris, word)) end
-    for i = 1, #ids do picked[#picked + 1] = ids[i] end
+    for i = 1, fit do picked[#picked + 1] = ids[i] end
+    if cut then total = #picked end
     if settled and #ids > 0 and settled(known) then -- a lane's next task may have the highest priority of all
       searching = true
       break
@@ -173,14 +190,14 @@ local function lease_named(id, lease_ms, holder)
   return lease(id, raw, tried, lease_ms, holder)
 end
 
-fetch()
 local reply, at, hungry = {}, 0, false
 for i = 1, #wants do
   local want, got = wants[i], {}
   if want[4] ~= '' then
     got[1] = lease_named(want[4], want[2], want[5])
   else
-    while #got < want[1] and at < #picked do
+    least = least - 1 -- where the reply was cut, as many are left for those behind
+    while #got < want[1] and at < #picked - (cut and least or 0) do
       at = at + 1
       if raws[at] then got[#got + 1] = lease(picked[at], raws[at], tried[at], want[2], want[5]) else count('strays') end
     end

@@ -21,7 +21,12 @@ for i = 1, #items do
   if not t then reply[i] = 0
   else
     if spare == 'drop' then redis.call('HDEL', SPARES, account)
-    elseif spare == 'try' and redis.call('HEXISTS', SPARES, account) == 1 then what, delay_ms = 'retry', 0 end
+    elseif spare == 'try' then
+      local kept = redis.call('HGET', SPARES, account)
+      local s, h = kept and row_head(kept), kept and row_head(redis.call('HGET', ACCOUNTS, account))
+      if s and s.grant == h.grant and s.generation + 1 == h.generation then redis.call('HDEL', SPARES, account) -- the one before: its time is over
+      elseif s then what, delay_ms = 'retry', 0 end
+    end
     if what ~= 'hold' then redis.call('HSET', TROUBLES, account, troubles) end
     if what == 'dead' or what == 'lost' then
       if what == 'lost' then redis.call('SADD', LOST, account) end

@@ -23,8 +23,8 @@ from pysyncobj.encryptor import getEncryptor
 from tidewarden.clock import SystemClock
 from tidewarden.config import Cluster, Config, Node
 from tidewarden.config import Raft as RaftSection
-from tidewarden.raft import Raft, pysync
-from tidewarden.raft.member import link_password
+from tidewarden.raft import Raft, files, wire
+from tidewarden.raft.building import link_password
 
 pytestmark = pytest.mark.live
 
@@ -166,33 +166,12 @@ async def test_a_hostile_pickle_runs_no_code(member: Callable[..., Any], tmp_pat
 async def test_without_the_whitelist_the_same_pickle_would_run(tmp_path: Path) -> None:
     flag = tmp_path / "harmed"
     data = pickle.dumps(Harm(flag), 2)
-    for read in (pysyncobj.pickle.loads, pysyncobj.journal.loads, pysync.loads):
+    for read in (pysyncobj.pickle.loads, pysyncobj.journal.loads, files.loads):
         with pytest.raises(pickle.UnpicklingError, match=r"posix\.mkdir is not allowed"):
             read(data)
     assert not flag.exists()
     pickle.loads(data)
     assert flag.exists()
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"c__builtin__\neval\n(V1+1\ntR.",
-        b"c_codecs\nencode\n(V1\nVzlib\ntR.",
-        b"c__builtin__\nbytes\n(I1000000000\ntR.",
-        b"cpysyncobj.syncobj\nSyncObj\n.",
-        b"",
-    ],
-)
-def test_what_the_whitelist_does_not_know_is_refused(data: bytes) -> None:
-    with pytest.raises((pickle.UnpicklingError, TypeError, EOFError)):
-        pysync.loads(data)
-
-
-def test_what_the_library_sends_and_stores_is_read() -> None:
-    nodes = {pysync.TCPNode("127.0.0.1:1")}
-    for value in (b"", b"\xff\x00", "ü", None, True, 2**60, 1.5, {"type": "x", "entries": [(b"a", 1, 2)]}, nodes):
-        assert pysync.loads(pysyncobj.pickle.dumps(value)) == value
 
 
 @pytest.mark.parametrize(
@@ -202,7 +181,7 @@ def test_what_the_library_sends_and_stores_is_read() -> None:
         b"\0" * 64,
         b"\xff" * 64,
         struct.pack("i", 2**31 - 1) + b"x" * 1000,
-        struct.pack("i", pysync.FRAME_BYTES_MAX + 1),
+        struct.pack("i", wire.FRAME_BYTES_MAX + 1),
         struct.pack("i", 100) + b"x" * 100,
         random.Random(1).randbytes(200_000),
     ],
@@ -226,7 +205,7 @@ async def test_garbage_closes_its_own_connection_and_nothing_else(
 async def test_a_frame_of_the_longest_length_is_gathered_and_no_more(member: Callable[..., Any]) -> None:
     raft = await member()
     peer = Peer(port_of(raft), encrypt=False)
-    peer.socket.sendall(struct.pack("i", pysync.FRAME_BYTES_MAX) + b"x" * (pysync.FRAME_BYTES_MAX - 1))
+    peer.socket.sendall(struct.pack("i", wire.FRAME_BYTES_MAX) + b"x" * (wire.FRAME_BYTES_MAX - 1))
     assert await raft.claim(1, 0) == 1
     assert raft.status()["strangers_refused"] == 0
     peer.socket.sendall(b"x")
@@ -317,7 +296,7 @@ async def test_a_link_that_falls_silent_is_closed_and_one_that_speaks_is_not(mem
 
 async def test_the_silent_and_the_many_are_sent_away(member: Callable[..., Any]) -> None:
     raft = await member(pace=0.2)
-    silent = [Peer(port_of(raft), encrypt=False) for _ in range(pysync.STRANGERS_MAX + 5)]
+    silent = [Peer(port_of(raft), encrypt=False) for _ in range(wire.STRANGERS_MAX + 5)]
     await refused(raft, len(silent))
     for peer in silent:
         assert await closed(peer)

@@ -1,0 +1,189 @@
+"""``tidewarden cluster backup|restore``: a copy of an embedded store in one file, and a new data folder made of it."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import secrets
+import shutil
+from pathlib import Path
+from typing import Annotated, Any, BinaryIO
+
+import typer
+from redis.asyncio import Redis
+
+from tidewarden.clock import SystemClock
+from tidewarden.cluster_secret import key_check
+from tidewarden.config import Store
+from tidewarden.errors import ConfigError, StoreDown
+from tidewarden.store.embedded import EmbeddedStore
+
+from .connection import DATA_DIR, REFUSED, AsJson, DataDir, Url, connected, stop
+from .output import print_json
+
+FORMAT = 1
+MAGIC = "tidewarden backup"
+HEADER_BYTES_MAX = 1 << 20
+CHUNK = 1 << 20
+VIEWS_AHEAD = 1000
+"""The store's restarts since the backup, at most: lease numbers begin with the view. There are 131,071 views in all."""
+EPOCHS_AHEAD = 1 << 20
+BASE = "appendonly.aof.1.base.rdb"
+KEYS = {"cluster": "cluster.key", "vault": "vault.key"}
+
+
+def backup(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to write it; must not exist.")],
+    url: Url = "",
+    data_dir: DataDir = Path(DATA_DIR),
+    as_json: AsJson = False,
+) -> None:
+    """
+    Write everything that the cluster's embedded store holds, as of one moment, into one file. Nothing stops meanwhile.
+
+    Tokens in it are sealed; the keys are not in it, only where they are: keep secrets/ (vault.key above all) elsewhere. What tasks carry is
+    there as it is. With a Redis of your own, take its tools.
+
+    Examples:
+
+    tidewarden cluster backup /backups/tidewarden-monday
+
+    tidewarden cluster backup monday.backup --json
+    """
+    if file.exists():
+        raise stop(f"{file} is there already", REFUSED)
+    part = file.with_name(file.name + ".part")
+    with connected(url, data_dir) as line:
+        header: dict[str, Any] = line.call("R.BACKUP")
+        name = header.pop("backup")
+        try:
+            with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as out:
+                out.write(json.dumps({"what": MAGIC, **header}).encode() + b"\n")
+                _fetch(line, name, header, out)
+                out.flush()
+                os.fsync(out.fileno())
+            part.replace(file)
+        except OSError as error:
+            raise stop(f"{part} cannot be written: {error.strerror or error}", REFUSED) from None
+        finally:
+            part.unlink(missing_ok=True)
+            line.call("R.BACKUP", "DROP", name)
+    if as_json:
+        print_json({"file": str(file), **header})
+        return
+    typer.echo(f"{file}: {header['bytes']:,} bytes of the store, epoch {header['epoch']}, view {header['view']}")
+    for key in header["keys"].values():
+        typer.echo(f"not in it, and needed with it: {key['where']} on {header['node']}")
+
+
+def _fetch(line: Any, name: str, header: dict[str, Any], out: BinaryIO) -> None:
+    digest, size = hashlib.sha256(), 0
+    while piece := line.raw("R.BACKUP", "READ", name, size):
+        size += len(piece)
+        digest.update(piece)
+        out.write(piece)
+    if size != header["bytes"] or digest.hexdigest() != header["sha256"]:
+        raise stop("the copy came damaged; nothing was kept", REFUSED)
+
+
+def restore(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A file of `tidewarden cluster backup`.")],
+    data_dir: Annotated[Path, typer.Option("--data-dir", help="The new data folder: empty, but for secrets/.")],
+    as_json: AsJson = False,
+) -> None:
+    """
+    Make a data folder from a backup, while nothing runs on it. Then put secrets/ there and start `tidewarden up` (or the node) on it.
+
+    Lease numbers and epochs go on far above the backup's, so that nothing that was handed out after it can be taken for something new.
+
+    Examples:
+
+    tidewarden cluster restore monday.backup --data-dir ./restored
+
+    tidewarden cluster restore monday.backup --data-dir ./restored --json
+    """
+    if data_dir.exists() and (not data_dir.is_dir() or {path.name for path in data_dir.iterdir()} - {"secrets"}):
+        raise stop(f"{data_dir} is not empty: name a new folder, or one that has nothing but secrets/", REFUSED)
+    try:
+        with file.open("rb") as source:
+            header = _header(source)
+            _check_keys(header, data_dir)
+            _unpack(source, header, data_dir / "store")
+    except OSError as error:
+        raise stop(f"{error.filename or file}: {error.strerror or error}", REFUSED) from None
+    try:
+        keys, view, epoch = asyncio.run(_raise(data_dir / "store", header["cluster"]))
+    except (StoreDown, ConfigError) as error:
+        shutil.rmtree(data_dir / "store")
+        raise stop(f"the store cannot be started on it: {error}", REFUSED) from None
+    if as_json:
+        print_json({"data_dir": str(data_dir), "keys": keys, "view": view, "epoch": epoch, "backup": header})
+        return
+    typer.echo(f"{data_dir}: {keys:,} keys, view {view}, epoch {epoch}")
+    missing = [name for name in KEYS.values() if not (data_dir / "secrets" / name).exists()]
+    if missing:
+        typer.echo(f"before you start it, put back: {', '.join(str(data_dir / 'secrets' / name) for name in missing)}")
+    if header["cluster"] != "tidewarden":
+        typer.echo(f'start it with cluster.name = "{header["cluster"]}"')
+
+
+def _header(source: BinaryIO) -> dict[str, Any]:
+    try:
+        header: dict[str, Any] = json.loads(source.readline(HEADER_BYTES_MAX))
+        if header["what"] != MAGIC:
+            raise ValueError
+    except (ValueError, KeyError, TypeError):
+        raise stop(f"{source.name} is no backup of tidewarden", REFUSED) from None
+    if header["format"] != FORMAT:
+        raise stop(f"{source.name} has format {header['format']}; this version reads {FORMAT}", REFUSED)
+    return header
+
+
+def _check_keys(header: dict[str, Any], data_dir: Path) -> None:
+    """Keys that are there already must be the backup's: with another vault.key no token could be read."""
+    for name, file in KEYS.items():
+        path, wanted = data_dir / "secrets" / file, header["keys"][name]
+        there = set(key_check(path.read_text("utf-8")).split()) if path.exists() else set()
+        if there and wanted["check"] and not there & set(wanted["check"].split()):
+            if name == "vault":
+                raise stop(f"{path} is another key than the backup's, which was {wanted['where']}", REFUSED)
+            typer.echo(f"{path} is another secret than before: every node needs this one now", err=True)
+
+
+def _unpack(source: BinaryIO, header: dict[str, Any], folder: Path) -> None:
+    """The store's folder with the copy as its whole log. Whatever fails, no folder stays."""
+    digest, size = hashlib.sha256(), 0
+    files = folder / "appendonlydir"
+    files.mkdir(mode=0o700, parents=True)
+    folder.chmod(0o700)
+    try:
+        with open(os.open(files / BASE, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
+            while piece := source.read(CHUNK):
+                size += len(piece)
+                digest.update(piece)
+                out.write(piece)
+            out.flush()
+            os.fsync(out.fileno())
+        (files / "appendonly.aof.manifest").write_text(f"file {BASE} seq 1 type b\n")
+        if size != header["bytes"] or digest.hexdigest() != header["sha256"]:
+            raise stop(f"{source.name} is damaged or cut short", REFUSED)
+    except BaseException:
+        shutil.rmtree(folder)
+        raise
+
+
+async def _raise(folder: Path, cluster: str) -> tuple[int, int, int]:
+    """Start the store once, raise its view and epoch, and stop it. Returns: keys, view, epoch."""
+    store = EmbeddedStore(folder, Store(fsync="always"), cluster, secrets.token_urlsafe(32), SystemClock())
+    client = Redis.from_url(await store.start())
+    try:
+        tag = f"{{{cluster}}}"
+        view = int(await client.incrby(f"{tag}:view", VIEWS_AHEAD))
+        epoch = int(await client.hincrby(f"{tag}:fence", "epoch", EPOCHS_AHEAD))
+        await client.hset(f"{tag}:fence", "holder", "")
+        return int(await client.dbsize()), view, epoch
+    finally:
+        await client.aclose()
+        await store.stop()

@@ -1,0 +1,179 @@
+"""``tidewarden cluster``: who is in it, who leads, and what changes that."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import urlsplit, urlunsplit
+
+import redis
+import typer
+
+from .backup import backup, restore
+from .connection import DATA_DIR, AsJson, DataDir, Url, addresses, connected, dial, shown
+from .output import print_json, print_table
+
+app = typer.Typer(help="Members and leadership of a cluster.", no_args_is_help=True)
+app.command("backup")(backup)
+app.command("restore")(restore)
+SILENCE_S = 5.0
+COLUMNS = ("node", "role", "votes", "epoch", "address", "store", "beat", "heard", "processes")
+
+
+@app.command("status")
+def status(url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = False) -> None:
+    """
+    Show every member: what it is, under which epoch, and how lately the store and the leader heard of it.
+
+    Asks one node for the members, then each of them. `beat` is how long ago the store had its sign of life, `heard` how long ago the
+    leader heard it by Raft. A member that does not answer is shown as silent.
+
+    Examples:
+
+    tidewarden cluster status
+
+    tidewarden cluster status --url redis://admin:SECRET@10.0.0.5:7420 --json
+    """
+    with connected(url, data_dir) as node:
+        first: dict[str, Any] = node.call("R.STATUS")
+    seen: dict[str, dict[str, Any]] = {first["node"]: first}
+    basis = url or addresses(url, data_dir)[0]
+    for name, member in first["members"].items():
+        if name not in seen and member["address"] and (answer := _asked(at(basis, member["address"]))):
+            seen[name] = answer
+    leader = seen.get(first["leader"], first)
+    rows = [_row(name, member, seen.get(name), leader) for name, member in leader["members"].items()]
+    if as_json:
+        facts = {name: leader.get(name) for name in ("leader", "epoch", "view", "primary", "quorum", "store")}
+        print_json({**facts, "seen_by": leader["node"], "nodes": rows})
+        return
+    print_table(COLUMNS, [[row[name] for name in COLUMNS] for row in rows])
+    store = leader.get("store", {})
+    engine = f"{store.get('name', '?')} {store.get('version', '')}".strip()
+    where = f"{store.get('at') or leader['primary']}, {'up' if store.get('up', True) else 'AWAY'}"
+    quorum = "a quorum" if leader["quorum"] else "NO QUORUM"
+    typer.echo(f"leader {leader['leader'] or 'unknown'}, epoch {leader['epoch']}, {quorum}; store {engine} at {where}")
+
+
+@app.command("transfer")
+def transfer(
+    node: Annotated[
+        str, typer.Argument(metavar="[NODE]", help="Who is to lead. Without: whoever is most caught up.")
+    ] = "",
+    url: Url = "",
+    data_dir: DataDir = Path(DATA_DIR),
+    as_json: AsJson = False,
+) -> None:
+    """
+    Have another node lead. Only the sweep moves; puts, takes and acks go on meanwhile.
+
+    Examples:
+
+    tidewarden cluster transfer
+
+    tidewarden cluster transfer n2 --json
+    """
+    with connected(url, data_dir) as line:
+        leader = line.call("R.TRANSFER", *([node] if node else []))
+    if as_json:
+        print_json({"leader": leader})
+    else:
+        typer.echo(f"{leader} leads")
+
+
+@app.command("join")
+def join(
+    node: Annotated[str, typer.Argument(metavar="NODE", help="Its name.")],
+    address: Annotated[str, typer.Argument(metavar="HOST:BASE_PORT", help="Where the other nodes reach it.")],
+    url: Url = "",
+    data_dir: DataDir = Path(DATA_DIR),
+    as_json: AsJson = False,
+) -> None:
+    """
+    Let a node join a running cluster. Then start it, on an empty folder, with --join and a configuration that names the members.
+
+    It has no vote until it was heard and has everything, so one that is never started stops nobody.
+
+    Examples:
+
+    tidewarden cluster join n3 10.0.0.4:7420
+
+    tidewarden node --join --config /etc/tidewarden/config.toml   (on the new host)
+
+    tidewarden cluster join n3 10.0.0.4:7420 --json
+    """
+    with connected(url, data_dir) as line:
+        version = line.call("R.JOIN", node, address)
+    if as_json:
+        print_json({"node": node, "version": version})
+    else:
+        typer.echo(f"{node} may join (version {version} of the members): start it with --join")
+
+
+@app.command("leave")
+def leave(
+    node: Annotated[str, typer.Argument(metavar="NODE", help="Its name.")],
+    url: Url = "",
+    data_dir: DataDir = Path(DATA_DIR),
+    as_json: AsJson = False,
+) -> None:
+    """
+    Have a node be a member no more, whether it runs or is lost. One that leads hands leadership over first.
+
+    Refused when those that stay could not elect a leader. Stop the node afterwards: it serves on until then, but says that it is no member.
+
+    Examples:
+
+    tidewarden cluster leave n2
+
+    tidewarden cluster leave n2 --json
+    """
+    with connected(url, data_dir) as line:
+        version = line.call("R.LEAVE", node)
+    if as_json:
+        print_json({"node": node, "version": version})
+    else:
+        typer.echo(f"{node} is no member any more (version {version} of the members): stop it if it runs")
+
+
+def at(url: str, address: str) -> str:
+    """``url`` with another node's ``host:base_port``: the same scheme, user and secret."""
+    parts = urlsplit(url)
+    who = parts.netloc.rpartition("@")[0]
+    return urlunsplit(parts._replace(netloc=f"{who}@{address}" if who else address))
+
+
+def _asked(address: str) -> dict[str, Any] | None:
+    """What a node says of itself; None: it does not answer."""
+    try:
+        line = dial(address, SILENCE_S)
+        try:
+            answer: dict[str, Any] = line.call("R.STATUS")
+            return answer
+        finally:
+            line.close()
+    except (redis.RedisError, ValueError) as error:
+        typer.echo(f"{shown(address)} does not answer: {error}", err=True)
+        return None
+
+
+def _row(name: str, member: dict[str, Any], own: dict[str, Any] | None, leader: dict[str, Any]) -> dict[str, Any]:
+    """One member: what it says of itself, and what the leader knows of it."""
+    age_ms, heard_s = member["store_age_ms"], member["raft_heard_s"]
+    if own:
+        role = own["role"]
+    elif not member["address"]:
+        role = "worker" if age_ms < 5000 else "silent"
+    else:
+        role = "silent" if member.get("met", True) else "awaited"
+    return {
+        "node": name,
+        "role": role,
+        "votes": member.get("votes", True),
+        "epoch": own["epoch"] if own else None,
+        "address": member["address"] or "-",
+        "store": "-" if own is None else "up" if own["store"]["up"] else "away",
+        "beat": f"{age_ms / 1000:.1f} s" if age_ms >= 0 else "never",
+        "heard": "-" if heard_s is None or name == leader["node"] else f"{heard_s:.1f} s",
+        "processes": 1 + len(own["processes"]) if own else None,
+    }

@@ -1,0 +1,139 @@
+"""What can be asked of the cluster as a whole, of whichever member: that another leads, that one joins or leaves."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tidewarden.clock import Clock, sleep
+from tidewarden.errors import Error, NoLeader, NoQuorum, NotFound, Timeout
+
+from . import pysync
+from .decide import Sighting, Times
+from .membership import Members
+
+if TYPE_CHECKING:
+    from .questions import Questions
+    from .ticker import Ticker
+
+
+CHANGE_TRIES_S = 5.0
+"""How long a change of the members is tried, at pace 1: a leader that leaves hands over first."""
+
+
+class Steering:
+    """
+    Asks this member's thread, which asks the leader's.
+
+    ``leader`` names who leads as far as this member knows, ``names`` are the members', ``sight`` is what the thread saw last.
+    """
+
+    def __init__(
+        self,
+        own: str,
+        questions: Questions,
+        times: Times,
+        clock: Clock,
+        leader: Callable[[], str | None],
+        names: Callable[[], list[str]],
+        sight: Callable[[], Sighting | None],
+    ) -> None:
+        self._own, self._questions, self._times, self._clock = own, questions, times, clock
+        self._leader, self._names, self._sight = leader, names, sight
+
+    async def transfer(self, ticker: Ticker | None, node: str | None) -> str:
+        """
+        Have the member ``node`` lead (``None``: another, the one most caught up), and wait until somebody new does.
+
+        Returns: the name of the new leader; nothing is done when ``node`` leads already.
+        Raises: NoLeader: this member knows of none. NotFound: no such member. Timeout: it did not take over.
+        """
+        names, before = self._names(), self._leader()
+        if node is not None and node not in names:
+            raise NotFound(f"There is no member {node!r}; there are {', '.join(sorted(names))}.")
+        if before is None:
+            raise NoLeader("This node knows of no leader.")
+        if node == before:
+            return before
+        if len(names) == 1:
+            raise NotFound("There is no other member.")
+        limit_s = 2 * self._times.election_max_s
+        until = self._clock.monotonic() + limit_s
+        asked_again = self._clock.monotonic()
+        reason = pysync.SUCCESS
+        while True:
+            now, leader = self._clock.monotonic(), self._leader()
+            if leader not in (None, before):
+                return str(leader)
+            if now >= until:
+                why = pysync.REASONS.get(reason, "it did not stand for election")
+                raise Timeout(f"{node or 'Another member'} did not take over within {limit_s:g} s: {why}.")
+            if leader == before and now >= asked_again:
+                asked_again = now + 3 * self._times.heartbeat_s
+                reason = await self._questions.ask(ticker, lambda voter: voter.wish(node))
+            await sleep(self._clock, self._times.tick_s)
+
+    async def join(self, ticker: Ticker | None, voter: pysync.Voter | None, name: str, address: str) -> int:
+        """
+        Let a node join that listens for Raft at ``address``; it gets its vote when it was heard and has everything.
+
+        Returns: the version of the members that has it; the present one if it joins already at that address.
+        Raises: Exists, NoLeader, NoQuorum.
+        """
+
+        def there(members: Members, asked: bool) -> bool:
+            # Once asked for, it may have its vote before this is looked at; before, one that votes is another.
+            seat = members.seats.get(name)
+            return seat is not None and seat.address == address and (asked or not (seat.mark and seat.votes))
+
+        return await self._change(ticker, voter, there, lambda members: members.joined(name, address))
+
+    async def leave(self, ticker: Ticker | None, voter: pysync.Voter | None, name: str) -> int:
+        """
+        Have the member ``name`` be none any more. One that leads hands leadership over first.
+
+        Returns: the version of the members without it. Raises: NotFound: it is none, or the last. NoLeader, NoQuorum.
+        """
+        present = self._members()
+        present.left(name)  # raises what is wrong with it
+        return await self._change(
+            ticker, voter, lambda members, _: name not in members.seats, lambda old: old.left(name)
+        )
+
+    async def _change(
+        self,
+        ticker: Ticker | None,
+        voter: pysync.Voter | None,
+        done: Callable[[Members, bool], bool],
+        make: Callable[[Members], Members],
+    ) -> int:
+        """Propose a version of the members until one that is ``done(members, whether it was proposed)`` is committed."""
+        asked = False
+        until = self._clock.monotonic() + CHANGE_TRIES_S * self._times.claim_s
+        why: Error = NoLeader("This node knows of no leader.")
+        while self._clock.monotonic() < until:
+            members = self._members()
+            if done(members, asked):
+                if self._committed():
+                    return members.version
+            elif self._committed() and voter is not None:
+                new, asked = make(members), True
+                try:
+                    await self._questions.propose(ticker, functools.partial(voter.propose, new))
+                except (NoLeader, Timeout) as error:
+                    why = error
+            await sleep(self._clock, self._times.heartbeat_s)
+        sight = self._sight()
+        refusal = sight.refusal if sight is not None else ""
+        raise NoQuorum(f"The members were not changed: {refusal or why}. The leader's log may say more.")
+
+    def _members(self) -> Members:
+        sight = self._sight()
+        if sight is None or sight.members is None:
+            raise NoLeader("This node does not know the cluster's members yet: it has heard no leader.")
+        return sight.members
+
+    def _committed(self) -> bool:
+        sight = self._sight()
+        return sight is not None and sight.members_committed

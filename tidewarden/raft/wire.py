@@ -1,0 +1,292 @@
+"""
+PySyncObj's links as we use them: frames have a longest length, dead links are noticed, and nobody is let in but who has the
+cluster's secret. Whoever has it and is no member here may be one of a later version, so it is let in as a guest; what a
+guest may say is for ``roll`` to judge.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import socket
+import struct
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from pysyncobj.node import Node, TCPNode
+from pysyncobj.tcp_connection import CONNECTION_STATE, TcpConnection
+from pysyncobj.tcp_server import SERVER_STATE
+from pysyncobj.transport import TCPTransport
+
+if TYPE_CHECKING:
+    from .roll import Roll
+
+logger = logging.getLogger("tidewarden.raft")
+
+FRAME_BYTES_MAX = 1_048_576
+"""Longest frame of a peer. The library sends its log in batches of 64 KiB, and ours is a few entries a day."""
+KEEPALIVE = (1, 1, 3)
+"""Idle seconds before a probe, seconds between probes, probes: the kernel's, so no pace applies."""
+UNANSWERED_MS = 4000
+"""A link whose bytes (or whose SYN) the other host's kernel left unanswered for so long is dead, milliseconds."""
+STRANGERS_MAX = 64
+"""Most connections at a time that have not proved to be a member's."""
+GUESTS_MAX = 16
+"""Most connections at a time of those who have the secret and are no members here."""
+COMPLAINT_S = 10.0
+"""Seconds between two log lines about strangers at the port."""
+
+
+class Connection(TcpConnection):  # type: ignore[misc]  # the library has no types
+    """A connection with a longest frame, that notices a dead link, and says why it was refused."""
+
+    def __init__(self, *args: Any, keepalive: tuple[int, int, int] | None = None, **kwargs: Any) -> None:
+        self.refused: Callable[[str, str], None] | None = None
+        self.address = _peer_of(kwargs.get("socket"))
+        super().__init__(*args, keepalive=keepalive or KEEPALIVE, **kwargs)
+
+    def setSockoptKeepalive(self) -> None:
+        super().setSockoptKeepalive()
+        sock = self._TcpConnection__socket
+        if sock is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNANSWERED_MS)
+
+    def connect(self, host: str, port: int) -> bool:
+        connecting: bool = super().connect(host, port)
+        if not connecting:
+            self.disconnect()  # closes the socket that stock leaves to the garbage collector
+        return connecting
+
+    def refuse(self, reason: str) -> None:
+        """Close it and report why."""
+        address = self.address
+        self.disconnect()
+        if self.refused is not None:
+            self.refused(address, reason)
+
+    def _TcpConnection__processRead(self) -> bool:
+        # Stock reads until the socket is empty: a fast sender could hold the thread, and fill the memory, for ever.
+        more: bool = super()._TcpConnection__processRead()
+        buffer = self._TcpConnection__readBuffer
+        if len(buffer) >= 4 and not 0 < struct.unpack_from("i", buffer)[0] <= FRAME_BYTES_MAX:
+            self.refuse(f"it announced a frame that is empty or longer than {FRAME_BYTES_MAX} bytes")
+            return False
+        return more and len(buffer) < FRAME_BYTES_MAX
+
+    def _TcpConnection__processParseMessage(self) -> Any:
+        message = super()._TcpConnection__processParseMessage()
+        if message is None and self.state == CONNECTION_STATE.DISCONNECTED and self.refused is not None:
+            self.refused(self.address, "it sent what the cluster's secret does not open")
+        return message
+
+
+def _is_address(message: Any) -> bool:
+    """Whether that is how a member names itself: ``host:port``."""
+    if not isinstance(message, str) or len(message) > 300:
+        return False
+    host, _, port = message.rpartition(":")
+    return bool(host) and port.isascii() and port.isdecimal() and 0 < int(port) < 65_536
+
+
+def _peer_of(sock: socket.socket | None) -> str:
+    if sock is None:
+        return "a member"
+    try:
+        return "{}:{}".format(*sock.getpeername()[:2])
+    except OSError:
+        return "somebody who is already gone"
+
+
+class Transport(TCPTransport):  # type: ignore[misc]  # the library has no types
+    """Lets nobody but members in: no utility messages, no read-only nodes."""
+
+    def __init__(self, voter: Roll, own: TCPNode, others: set[TCPNode]) -> None:
+        self._clock, self._times = voter.clock, voter.times
+        self.strangers_refused = 0
+        self._strangers: dict[Connection, float] = {}
+        self._complained = self._rebound = float("-inf")
+        self._looked = float("-inf")
+        self._said: dict[Node, float] = {}
+        self._fresh: dict[Node, float] = {}  # from when on silence counts
+        self._apart: dict[Node, float] = {}  # since when there is no link to a member that should have made one
+        self._guests: set[Node] = set()
+        super().__init__(voter, own, others)
+        self._ready = False
+
+    def _maybeBind(self) -> None:
+        """Bind once; the stock method swallows the OSError and tries again for ever."""
+        if not self._ready:
+            self._listen()
+            self._ready = True
+
+    def _listen(self) -> None:
+        try:
+            self._server.bind()
+            self._server._TcpServer__socket.listen(STRANGERS_MAX)  # stock: 5, so that a few strangers keep members out
+        except OSError:
+            self._server.unbind()
+            raise
+
+    def addNode(self, node: TCPNode) -> None:
+        if node in self._guests:
+            self._guests.discard(node)
+            if self._shouldConnect(node):
+                self._hang_up(self._connections.pop(node))
+        super().addNode(node)
+        if node in self._connections:
+            self._connections[node].refused = self._refused
+            self._connections[node].address = node.address
+
+    def dropNode(self, node: Node) -> None:
+        super().dropNode(node)
+        for known in (self._said, self._fresh, self._apart):
+            known.pop(node, None)
+
+    def destroy(self) -> None:
+        super().destroy()
+        for guest in list(self._guests):
+            self._hang_up(self._connections.pop(guest))
+        self._guests.clear()
+
+    def _hang_up(self, conn: Connection) -> None:
+        """Close a connection that another has taken the place of."""
+        conn.setOnMessageReceivedCallback(None)
+        conn.setOnDisconnectedCallback(None)
+        conn.disconnect()
+
+    def _onNewIncomingConnection(self, conn: Connection) -> None:
+        conn.refused = self._refused
+        if len(self._unknownConnections) >= STRANGERS_MAX:  # the latest may be a member, who will say so at once
+            next(one for one in self._strangers if one in self._unknownConnections).refuse("others came after it")
+        super()._onNewIncomingConnection(conn)
+        self._strangers[conn] = self._clock.monotonic()
+
+    def _onIncomingMessageReceived(self, conn: Connection, message: Any) -> None:
+        if not conn.sendRandKey:
+            if not (isinstance(message, bytes) and len(message) == 32):
+                conn.refuse("it began with something else than a key")
+                return
+            super()._onIncomingMessageReceived(conn, message)
+            return
+        node = self._nodeAddrToNode.get(message) if isinstance(message, str) else None
+        if node is not None and self._shouldConnect(node):
+            conn.disconnect()  # it tried because nobody came; this one tries all the time
+            return
+        old = self._connections.get(TCPNode(message) if node is None and _is_address(message) else node)
+        if node is None:
+            if not self._receive(conn, message):
+                return
+        else:
+            super()._onIncomingMessageReceived(conn, message)
+        if old is not None and old is not conn:
+            self._hang_up(old)  # stock leaves it in the poller, where it goes on delivering what is long past
+
+    def _receive(self, conn: Connection, address: Any) -> bool:
+        """Let somebody in who has the secret, says where it is, and is no member here."""
+        if not _is_address(address) or len(self._guests) >= GUESTS_MAX:
+            conn.refuse("it does not say which member it is" if len(self._guests) < GUESTS_MAX else "there are others")
+            return False
+        guest = TCPNode(address)
+        self._unknownConnections.discard(conn)
+        self._guests.add(guest)
+        self._connections[guest] = conn
+        conn.setOnMessageReceivedCallback(functools.partial(self._onMessageReceived, guest))
+        self._onNodeConnected(guest)
+        return True
+
+    def _onDisconnected(self, conn: Connection) -> None:
+        guest = self._connToNode(conn)
+        if guest not in self._guests:
+            super()._onDisconnected(conn)
+            return
+        self._guests.discard(guest)
+        del self._connections[guest]
+        self._onNodeDisconnected(guest)
+
+    def _onMessageReceived(self, node: Node, message: Any) -> None:
+        if not isinstance(message, dict) or not isinstance(message.get("type"), str):
+            self._connections[node].refuse("it sent no Raft message")
+            return
+        super()._onMessageReceived(node, message)
+
+    def _onNodeConnected(self, node: Node) -> None:
+        self._fresh[node] = self._clock.monotonic()
+        super()._onNodeConnected(node)
+
+    def _reach_out(self, now: float) -> None:
+        """Connect where the other should: it may not know yet that this one is a member, or not know it any more."""
+        for node in self._nodes:
+            conn = self._connections.get(node)
+            if self._shouldConnect(node) or (conn is not None and conn.state != CONNECTION_STATE.DISCONNECTED):
+                self._apart.pop(node, None)
+            elif now - self._apart.setdefault(node, now) > self._times.orphan_s:
+                self._apart[node] = now
+                conn = Connection(self._syncObj._poller, timeout=self._syncObj.conf.connectionTimeout)
+                conn.encryptor = self._syncObj.encryptor
+                conn.refused, conn.address = self._refused, node.address
+                conn.setOnConnectedCallback(functools.partial(self._onOutgoingConnected, conn))
+                conn.setOnMessageReceivedCallback(functools.partial(self._onMessageReceived, node))
+                conn.setOnDisconnectedCallback(functools.partial(self._onDisconnected, conn))
+                self._connections[node] = conn
+                conn.connect(node.ip, node.port)
+
+    def _connectIfNecessarySingle(self, node: Node) -> bool:
+        if node in self._connections and self._connections[node].state == CONNECTION_STATE.DISCONNECTED:
+            self._fresh[node] = self._clock.monotonic()
+        connecting: bool = super()._connectIfNecessarySingle(node)
+        return connecting
+
+    def _watch_links(self, now: float) -> None:
+        """
+        Speak where silence would mean death, and close the links of the silent.
+
+        The kernel would notice a black hole too, but answers bytes for a process that is stopped, and after a black
+        hole goes on in its own ever longer intervals.
+        """
+        link_s = self._times.link_s
+        if now - self._looked > link_s / 2:  # this process was stopped itself: what came meanwhile is yet to be read
+            self._fresh = dict.fromkeys(self._connections, now)
+        self._looked = now
+        for node, conn in list(self._connections.items()):
+            heard = max(self._fresh.setdefault(node, now), self._syncObj.heard.get(node.id, now - link_s))
+            if conn.state != CONNECTION_STATE.DISCONNECTED and now - heard > link_s:
+                conn.disconnect()
+            elif now - self._said.get(node, now - link_s) > link_s / 4:
+                self.send(node, {"type": "ping"})
+
+    def send(self, node: Node, message: Any) -> bool:
+        if not self._syncObj.isNodeConnected(node):
+            return False  # stock would send it in the middle of a greeting
+        self._said[node] = self._clock.monotonic()
+        sent: bool = super().send(node, self._syncObj.outgoing(message))
+        return sent
+
+    def _onTick(self) -> None:
+        super()._onTick()
+        now = self._clock.monotonic()
+        for conn, since in list(self._strangers.items()):
+            if conn not in self._unknownConnections:
+                del self._strangers[conn]
+            elif now - since > self._times.stranger_s:
+                del self._strangers[conn]
+                conn.refuse(f"it did not say who it is within {self._times.stranger_s:g} s")
+        self._watch_links(now)
+        self._reach_out(now)
+        self._listen_again(now)
+
+    def _listen_again(self, now: float) -> None:
+        # Stock closes its listener for ever when one accept fails, as it does when the process is out of files.
+        if self._server._TcpServer__state == SERVER_STATE.BINDED or now - self._rebound < self._times.retry_s:
+            return
+        self._rebound = now
+        try:
+            self._listen()
+        except OSError as error:
+            logger.error("cannot listen on the Raft port again: %s", error)
+
+    def _refused(self, address: str, reason: str) -> None:
+        now = self._clock.monotonic()
+        if now - self._complained >= COMPLAINT_S:
+            self._complained = now
+            logger.warning("closed a connection of %s at the Raft port: %s", address, reason)
+        self.strangers_refused += 1
