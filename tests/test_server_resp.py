@@ -192,6 +192,24 @@ async def test_stop_does_not_wait_for_ever() -> None:
         assert door.queues.closed
 
 
+async def test_a_silent_store_keeps_no_server_from_stopping(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("tidewarden.server.resp.GIVE_BACK_S", 0.05)
+
+    async def never(_: Any) -> None:
+        await asyncio.Event().wait()
+
+    async with doubles.Door() as door:
+        monkeypatch.setattr(door.queues, "close_session", never)
+        holder = await door.dial()
+        holder.send("Q.PUT mail x ID a", "Q.TAKE FROM mail")
+        for _ in range(8):
+            await holder.line()
+        await asyncio.wait_for(door.server.stop(0.05), 30)
+        assert "the leases of 1 sessions end when this node is found dead" in caplog.text
+
+
 async def test_stats_count() -> None:
     async with doubles.Door() as door:
         line = await door.dial()

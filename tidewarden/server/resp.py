@@ -37,6 +37,7 @@ BACKLOG = (
 KEEPALIVE_IDLE_S = 30
 KEEPALIVE_EVERY_S = 10
 KEEPALIVE_TRIES = 3
+GIVE_BACK_S = 3.0  # at a stop, for the leases of those who were there; a store that is silent must not keep the process
 STATUS = ("node", "role", "leader", "epoch", "view", "primary", "quorum")
 
 
@@ -149,21 +150,29 @@ class RespServer:
             self._server.close()
         for connection in list(self.connections):
             connection.end_waits()
-        limit = asyncio.ensure_future(sleep(self.clock, grace_s))
-        while not limit.done() and any(not connection.idle() for connection in self.connections):
-            self._settled.clear()
-            change = asyncio.ensure_future(self._settled.wait())
-            await asyncio.wait((limit, change), return_when=asyncio.FIRST_COMPLETED)
-            change.cancel()
-        limit.cancel()
+        await self._until(lambda: all(connection.idle() for connection in self.connections), grace_s)
         for connection in list(self.connections):
             connection.close()
         await sleep(self.clock, 0.0)  # one turn of the loop, for the transports to hang up
         for connection in list(self.connections):
             connection.abort()
-        while self._closing or self.connections:
+        await self._until(lambda: not (self._closing or self.connections), GIVE_BACK_S)
+        if self._closing:
+            log.warning(
+                "the store is silent: the leases of %d sessions end when this node is found dead", len(self._closing)
+            )
+            for task in self._closing:
+                task.cancel()
+
+    async def _until(self, settled: Callable[[], bool], limit_s: float) -> None:
+        """Wait until that is so, ``limit_s`` seconds at most."""
+        limit = asyncio.ensure_future(sleep(self.clock, limit_s))
+        while not limit.done() and not settled():
             self._settled.clear()
-            await self._settled.wait()
+            change = asyncio.ensure_future(self._settled.wait())
+            await asyncio.wait((limit, change), return_when=asyncio.FIRST_COMPLETED)
+            change.cancel()
+        limit.cancel()
 
     def stats(self) -> dict[str, Any]:
         """Connections, waiting requests, requests by verb, errors by word, refused logins; of all the node's processes."""
