@@ -15,7 +15,7 @@ sealed tokens of 64 characters and are refreshed once an hour, spread evenly ove
 - *engine*: the scripts of a refresh driven straight, with a clock that runs as fast as needed: moving due tasks (what the sweep
   does), taking, intent and write-back; µs of the store an account, by its own count, in one store and in the other.
 
-Ten million accounts take about 6 GB of memory for the store, twice as much of disk while it runs, and half an hour.
+Ten million accounts take about 4 GB of memory for the store, two to three times as much of disk while it runs, and half an hour.
 """
 
 from __future__ import annotations
