@@ -15,15 +15,23 @@ import subprocess
 from multiprocessing import forkserver
 from pathlib import Path
 
+from live.network import CLONE_NEWNET
+
 PDEATHSIG = 1
 TESTS = Path(__file__).parent.parent
 NURSERY = multiprocessing.get_context("forkserver")
 NURSERY.set_forkserver_preload(["live.nursery", "live.grown"])
 
 
-def become(config: Path, output: Path, environ: dict[str, str]) -> None:
+def become(config: Path, output: Path, environ: dict[str, str], namespace: str) -> None:
     """``tidewarden node --config`` in this process, which cannot outlive the nursery, as that cannot outlive us."""
-    ctypes.CDLL(None).prctl(PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if namespace:
+        place = os.open(namespace, os.O_RDONLY)
+        if libc.setns(place, CLONE_NEWNET):
+            raise OSError(ctypes.get_errno(), f"setns {namespace}")
+        os.close(place)
     os.setsid()
     os.environ.clear()
     os.environ.update(environ)
@@ -38,8 +46,8 @@ def become(config: Path, output: Path, environ: dict[str, str]) -> None:
 class Child:
     """As much of subprocess.Popen as a node's test needs."""
 
-    def __init__(self, config: Path, output: Path) -> None:
-        """A node by its configuration file; what it prints is appended to ``output``."""
+    def __init__(self, config: Path, output: Path, namespace: str = "") -> None:
+        """A node by its configuration file; what it prints is appended to ``output``. ``namespace``: see :func:`spawn`."""
         environ = dict(os.environ)
         os.environ["PYTHONPATH"] = (
             f"{TESTS}{os.pathsep}{environ.get('PYTHONPATH', '')}"  # by this alone it finds what to import
@@ -49,7 +57,7 @@ class Child:
         finally:
             os.environ.clear()
             os.environ.update(environ)
-        self._process = NURSERY.Process(target=become, args=(config, output, environ))
+        self._process = NURSERY.Process(target=become, args=(config, output, environ, namespace))
         self._process.start()
         self.pid = self._process.pid or 0
 
