@@ -51,7 +51,11 @@ class Child:
     """As much of subprocess.Popen as a node's test needs."""
 
     def __init__(self, config: Path, output: Path, namespace: str = "", store_wait_s: float = 0) -> None:
-        """A node by its configuration file; what it prints is appended to ``output``. ``namespace``: see :func:`spawn`. ``store_wait_s``: 0 is the usual."""
+        """
+        A node by its configuration file; what it prints is appended to ``output``.
+
+        ``namespace``: as of :func:`live.processes.spawn`. ``store_wait_s``: how long it waits for its store; 0: as usual.
+        """
         environ = dict(os.environ)
         os.environ["PYTHONPATH"] = (
             f"{TESTS}{os.pathsep}{environ.get('PYTHONPATH', '')}"  # by this alone it finds what to import
