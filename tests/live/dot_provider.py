@@ -30,6 +30,7 @@ from django.conf import settings
 CLIENT_ID = "c0"
 CLIENT_SECRET = "s3cr%t+:/"  # on purpose: HTTP Basic has to carry its form-encoded form (RFC 6749, 2.3.1)
 SCOPE = "mail files"
+APPS = ["django.contrib.auth", "django.contrib.contenttypes", "oauth2_provider"]
 # kind: delay (before processing) | drop (processed, then the connection is cut) | status | html (200); "" for none.
 # every: each n-th token request is hit; times: so many in all, 0 without end.
 FAULT: dict[str, Any] = {"kind": "", "every": 1, "times": 0, "delay_ms": 0, "status": 503, "retry_after": None}
@@ -201,7 +202,10 @@ def configure(options: argparse.Namespace) -> None:
                 },
             }
         },
-        INSTALLED_APPS=["django.contrib.auth", "django.contrib.contenttypes", "oauth2_provider"],
+        INSTALLED_APPS=APPS,
+        MIGRATION_MODULES=dict.fromkeys(
+            app.rpartition(".")[2] for app in APPS
+        ),  # the tables at once, without their history
         # Only to mint the seeds' owners; nobody signs in.
         PASSWORD_HASHERS=["django.contrib.auth.hashers.MD5PasswordHasher"],
         OAUTH2_PROVIDER={
@@ -268,7 +272,7 @@ def main() -> None:
     from django.urls import include, path
 
     urlpatterns.append(path("o/", include("oauth2_provider.urls", namespace="oauth2_provider")))
-    call_command("migrate", verbosity=0)
+    call_command("migrate", run_syncdb=True, verbosity=0)
     seeds = mint(options.accounts, options.life)
     with Server(("127.0.0.1", options.port), Handler) as server:
         server.set_app(get_wsgi_application())

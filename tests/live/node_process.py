@@ -75,11 +75,11 @@ class Node:
 
     def start(self) -> None:
         """Start the process; :meth:`ready` tells when it serves."""
-        if self._namespace or self._environ:  # a copy of this process could have neither
+        if self._environ:  # such as LD_PRELOAD, which concerns only what is executed
             argv = [sys.executable, "-m", "tidewarden", "node", "--config", str(self.config)]
             self._process = spawn(argv, self.output, namespace=self._namespace, environ=self._environ)
         else:
-            self._process = Child(self.config, self.output)
+            self._process = Child(self.config, self.output, self._namespace)
 
     def kill(self) -> None:
         """SIGKILL."""

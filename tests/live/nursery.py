@@ -12,8 +12,11 @@ import multiprocessing
 import os
 import signal
 import subprocess
+import sys
 from multiprocessing import forkserver
 from pathlib import Path
+
+from live.network import CLONE_NEWNET
 
 PDEATHSIG = 1
 TESTS = Path(__file__).parent.parent
@@ -21,25 +24,38 @@ NURSERY = multiprocessing.get_context("forkserver")
 NURSERY.set_forkserver_preload(["live.nursery", "live.grown"])
 
 
-def become(config: Path, output: Path, environ: dict[str, str]) -> None:
+def become(config: Path, output: Path, environ: dict[str, str], namespace: str, store_wait_s: float) -> None:
     """``tidewarden node --config`` in this process, which cannot outlive the nursery, as that cannot outlive us."""
-    ctypes.CDLL(None).prctl(PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if namespace:
+        place = os.open(namespace, os.O_RDONLY)
+        if libc.setns(place, CLONE_NEWNET):
+            raise OSError(ctypes.get_errno(), f"setns {namespace}")
+        os.close(place)
     os.setsid()
     os.environ.clear()
     os.environ.update(environ)
     file = os.open(output, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     for number in (1, 2):
         os.dup2(file, number)
-    from tidewarden.cli.node import node
+    from tidewarden import participant
+    from tidewarden.cli import main
 
-    node(config)
+    participant.STORE_WAIT_S = store_wait_s or participant.STORE_WAIT_S
+    sys.argv = ["tidewarden", "node", "--config", str(config)]
+    main()
 
 
 class Child:
     """As much of subprocess.Popen as a node's test needs."""
 
-    def __init__(self, config: Path, output: Path) -> None:
-        """A node by its configuration file; what it prints is appended to ``output``."""
+    def __init__(self, config: Path, output: Path, namespace: str = "", store_wait_s: float = 0) -> None:
+        """
+        A node by its configuration file; what it prints is appended to ``output``.
+
+        ``namespace``: as of :func:`live.processes.spawn`. ``store_wait_s``: how long it waits for its store; 0: as usual.
+        """
         environ = dict(os.environ)
         os.environ["PYTHONPATH"] = (
             f"{TESTS}{os.pathsep}{environ.get('PYTHONPATH', '')}"  # by this alone it finds what to import
@@ -49,7 +65,7 @@ class Child:
         finally:
             os.environ.clear()
             os.environ.update(environ)
-        self._process = NURSERY.Process(target=become, args=(config, output, environ))
+        self._process = NURSERY.Process(target=become, args=(config, output, environ, namespace, store_wait_s))
         self._process.start()
         self.pid = self._process.pid or 0
 

@@ -30,6 +30,8 @@ ADMIN = "admin"
 START_S = 40.0
 CALM = "[raft]\npace = 3.0\n"
 """For clusters whose leader is to stay, on a starved machine too."""
+SELDOM_S = 0.12
+"""How seldom a condition is asked for that is long in coming."""
 TROUBLE = (redis.RedisError, OSError, asyncio.TimeoutError)
 """What a client meets when its node or the store goes."""
 
@@ -66,8 +68,13 @@ def spawn(
 
 
 def until(condition: Callable[[], Any], limit_s: float = 30.0, every_s: float = 0.02, what: str = "") -> Any:
-    """What ``condition()`` returns once that is true; clients' errors count as false."""
+    """
+    What ``condition()`` returns once that is true; clients' errors count as false.
+
+    It is asked every ``every_s`` seconds, of a long wait more and more seldom: to ask costs nodes and us more than they do.
+    """
     end = time.monotonic() + limit_s
+    pause_s = every_s
     last: object = None
     while True:
         try:
@@ -77,7 +84,8 @@ def until(condition: Callable[[], Any], limit_s: float = 30.0, every_s: float = 
         except (*TROUBLE, httpx.HTTPError) as error:
             last = error
         assert time.monotonic() < end, f"not within {limit_s:g} s: {what or condition}; last: {last!r}"
-        time.sleep(every_s)
+        time.sleep(pause_s)
+        pause_s = max(every_s, min(pause_s * 1.2, SELDOM_S))
 
 
 async def until_async(

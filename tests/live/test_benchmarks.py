@@ -16,8 +16,8 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.parametrize(
     "command",
     [
-        "cycle --seconds 2 --connections 2",
-        "batches --seconds 1 --batch 10",
+        "cycle --seconds 1 --connections 2",
+        pytest.param("batches --seconds 1 --batch 10", marks=pytest.mark.soak),
         pytest.param("cycle --durability quorum --seconds 2 --connections 2", marks=pytest.mark.soak),
         pytest.param("burst --connections 10000", marks=pytest.mark.soak),
         pytest.param("memory --tasks 2000", marks=pytest.mark.soak),

@@ -48,13 +48,13 @@ def jwk_of(key_file: str) -> dict[str, Any]:
     return {"kty": "EC", "crv": "P-256", "x": coded(point.x), "y": coded(point.y), "kid": "k1"}
 
 
-@pytest.mark.parametrize("auth", ["basic", "post"])
-async def test_a_secret_in_either_place(dot: Any, auth: str) -> None:
-    server = dot(accounts=1)
-    good = provider(server, auth=auth, client_secret=Secret(server.client_secret))
-    assert (await ask(good, server.seeds[0][1])).outcome == "ok"
-    wrong = provider(server, auth=auth, client_secret=Secret("wrong"))
-    assert (await ask(wrong, server.seeds[0][1])).outcome == "invalid_client"
+async def test_a_secret_in_either_place(dot: Any) -> None:
+    server = dot(accounts=2)
+    for auth, (_, token) in zip(("basic", "post"), server.seeds, strict=True):
+        good = provider(server, auth=auth, client_secret=Secret(server.client_secret))
+        assert (await ask(good, token)).outcome == "ok", auth
+        wrong = provider(server, auth=auth, client_secret=Secret("wrong"))
+        assert (await ask(wrong, token)).outcome == "invalid_client", auth
 
 
 async def test_an_assertion_to_an_issuer_that_is_looked_up(oidc: Callable[..., Any], tmp_path: Path) -> None:

@@ -31,7 +31,9 @@ def provider() -> Iterator[CountingProvider]:
 def nodes(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, provider: CountingProvider
 ) -> Iterator[FaultyCluster]:
-    with serving(request, FaultyCluster(tmp_path_factory.mktemp("cut"), provider, extra=STEADY)) as made:
+    with serving(
+        request, FaultyCluster(tmp_path_factory.mktemp("cut"), provider, extra=STEADY, slow_disks=False)
+    ) as made:
         yield made
 
 

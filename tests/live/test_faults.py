@@ -33,15 +33,19 @@ CALM_S = 60.0
 
 
 @contextlib.asynccontextmanager
-async def siege(request: pytest.FixtureRequest, folder: Path, seed: int) -> AsyncIterator[tuple[Storm, Workload]]:
-    """A cluster under traffic, and a storm that has not begun."""
+async def siege(
+    request: pytest.FixtureRequest, folder: Path, seed: int, *, short: bool = False
+) -> AsyncIterator[tuple[Storm, Workload]]:
+    """A cluster under traffic, and a storm that has not begun. ``short``: a lighter one, for none but ``SHORT``."""
     with (
         provided(CountingProvider(ACCOUNTS, LIFE_S)) as provider,
-        serving(request, FaultyCluster(folder, provider)) as cluster,
+        serving(request, FaultyCluster(folder, provider, slow_disks=not short)) as cluster,
     ):
         for part, reason in cluster.absent.items():
             print(f"without {part}: {reason}")
         workload = Workload(cluster, provider, seed, durability="fsync")
+        if short:
+            workload.pause_s *= 3
         await asyncio.to_thread(workload.begin, cluster.leader())
         yield Storm(cluster, random.Random(seed), provider), workload
 
@@ -162,7 +166,7 @@ def test_what_cannot_be_done_here_is_said(part: str, tmp_path: Path) -> None:
 @pytest.mark.timeout(180)
 async def test_a_short_round(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     """A fixed seed and seven faults, one of each family."""
-    async with siege(request, tmp_path, 4) as (storm, workload):
+    async with siege(request, tmp_path, 4, short=True) as (storm, workload):
         begun, slowest_s = time.monotonic(), 0.0
         storm.longest_s = 2.5
         async with background(*workload.jobs()):

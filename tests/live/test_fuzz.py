@@ -226,11 +226,11 @@ def assert_unharmed(node: Node, before: tuple[int, int]) -> None:
 
 
 def test_a_node_is_unharmed(node: Node) -> None:
-    play(node, 60)
+    play(node, 30)
     flood(node, 2)
     before = settled(node)
-    play(node, 100)
-    flood(node, 4)
+    play(node, 60)
+    flood(node, 2)
     assert_unharmed(node, before)
 
 

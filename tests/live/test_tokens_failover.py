@@ -112,14 +112,14 @@ class Sandbox:
 @pytest.fixture
 def authorities(request: pytest.FixtureRequest, dot: Any, tmp_path: Path) -> Iterator[dict[str, Authority]]:
     """django-oauth-toolkit with grace and our sandbox without; oidc-provider, without, where node is present."""
-    sandbox = Sandbox(tmp_path / "sandbox", 60)
+    sandbox = Sandbox(tmp_path / "sandbox", 40)
     found = {
-        "dot": Authority("dot", dot(accounts=100, grace=GRACE_S, life=LIFE_S), 100, GRACE_S),
-        "sandbox": Authority("sandbox", sandbox, 60),
+        "dot": Authority("dot", dot(accounts=60, grace=GRACE_S, life=LIFE_S), 60, GRACE_S),
+        "sandbox": Authority("sandbox", sandbox, 40),
     }
     if shutil.which("node") and shutil.which("npm"):
         try:
-            found["oidc"] = Authority("oidc", request.getfixturevalue("oidc")(accounts=40, life=LIFE_S), 40)
+            found["oidc"] = Authority("oidc", request.getfixturevalue("oidc")(accounts=30, life=LIFE_S), 30)
         except pytest.skip.Exception as missing:
             print(f"without oidc-provider: {missing}")
     yield found

@@ -66,7 +66,7 @@ class Running:
         return code
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def base_port() -> int:
     """The first of a hundred ports that nobody uses just now."""
     for base in range(21_000 + os.getpid() % 70 * 100, 32_000, 100):
@@ -132,61 +132,46 @@ def test_a_cluster_loses_its_leader_stops_and_goes_on(
     assert processes_in(data) == {}
     assert first.lines[-1].endswith("stopped")
 
-    again = up("--sandbox", "20")
+
+def test_killed_itself_it_takes_everything_along_and_goes_on(
+    up: Callable[..., Running], data: Path, until: Callable[..., Any]
+) -> None:
+    """Its next run has what the first had; then its store is killed, too, and a second one on the folder is refused."""
+    first = up("--nodes", "1", "--sandbox", "5")
+    until(lambda: first.said("5 accounts imported"), 60)
+    assert len(processes_in(data)) >= 4  # up, store, sandbox, node
+    first.stop(signal.SIGKILL)
+
+    again = up("--nodes", "1", "--sandbox", "5")
     until(lambda: again.said("READY"), 60)
     assert again.said("store", "view 2")
     assert not again.said("importing")
     listed = CliRunner().invoke(app, ["token", "list", "--data-dir", str(data), "--json"])
-    assert listed.stdout.count("sandbox/user-") == 20
+    assert listed.stdout.count("sandbox/user-") == 5
+    said = refused(data, 20_900, "--nodes", "1")
+    assert f"data folder {data}: in use by process {again.process.pid}; stop that one or name another" in said
+    (pid,) = (pid for pid, line in processes_in(data).items() if "valkey-server" in line)
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: again.said("store", "was killed by SIGKILL"))
+    until(lambda: again.said("store", "serves again", "view 3"))
     assert again.stop(signal.SIGTERM) == 0
     assert processes_in(data) == {}
 
 
-def test_killed_itself_it_takes_everything_along(
-    up: Callable[..., Running], data: Path, until: Callable[..., Any]
-) -> None:
-    first = up("--nodes", "1", "--sandbox", "1")
-    until(lambda: first.said("READY"), 60)
-    assert len(processes_in(data)) >= 4  # up, store, sandbox, node, and the import while it lasts
-    first.stop(signal.SIGKILL)
-    again = up("--nodes", "1")
-    until(lambda: again.said("READY"), 60)
-    assert again.said("store", "view 2")
-    again.stop(signal.SIGTERM)
-    assert processes_in(data) == {}
+def refused(data: Path, base_port: int, *words: str) -> str:
+    """What ``up`` says that is refused before it starts anything."""
+    done = CliRunner().invoke(app, ["up", "--data-dir", str(data), "--base-port", str(base_port), *words])
+    assert done.exit_code == 4
+    return done.output
 
 
-def test_a_killed_store_comes_back(up: Callable[..., Running], data: Path, until: Callable[..., Any]) -> None:
-    running = up("--nodes", "1")
-    until(lambda: running.said("READY"), 60)
-    (pid,) = (pid for pid, line in processes_in(data).items() if "valkey-server" in line)
-    os.kill(pid, signal.SIGKILL)
-    until(lambda: running.said("store", "was killed by SIGKILL"))
-    until(lambda: running.said("store", "serves again", "view 2"))
-    assert running.stop(signal.SIGTERM) == 0
-
-
-def test_every_busy_port_is_named_with_its_holder(up: Callable[..., Running], base_port: int, data: Path) -> None:
+def test_every_busy_port_is_named_with_its_holder(base_port: int, data: Path) -> None:
     with socket.create_server(("127.0.0.1", base_port + 1)), socket.create_server(("127.0.0.1", base_port + 12)):
-        running = up("--nodes", "2")
-        assert running.process.wait(30) == 4
-        running.stop(signal.SIGTERM)
-        assert running.said(f"port {base_port + 1} (n0, HTTP): in use by process {os.getpid()} (")
-        assert running.said(f"port {base_port + 12} (n1, Raft): in use by process {os.getpid()} (")
-        assert running.said("--base-port N")
+        said = refused(data, base_port, "--nodes", "2")
+        assert f"port {base_port + 1} (n0, HTTP): in use by process {os.getpid()} (" in said
+        assert f"port {base_port + 12} (n1, Raft): in use by process {os.getpid()} (" in said
+        assert "--base-port N" in said
         assert not (data / "secrets").exists()
-
-
-def test_a_second_up_on_the_folder_is_refused(
-    up: Callable[..., Running], data: Path, until: Callable[..., Any]
-) -> None:
-    first = up("--nodes", "1")
-    until(lambda: first.said("READY"), 60)
-    second = Running("--data-dir", str(data), "--nodes", "1", "--base-port", "20900")
-    assert second.process.wait(30) == 4
-    second.stop(signal.SIGTERM)
-    assert second.said(f"data folder {data}: in use by process {first.process.pid}; stop that one or name another")
-    assert first.stop(signal.SIGTERM) == 0
 
 
 @pytest.mark.parametrize("folder", ["a-file/data", "/proc/nowhere"])
@@ -207,7 +192,10 @@ def test_a_wrong_binary_stops_the_start(data: Path, base_port: int, tmp_path: Pa
     assert processes_in(data) == {}
 
 
-def test_a_terminal_shows_the_live_view(data: Path, base_port: int) -> None:
+@pytest.fixture(scope="module")
+def shown(base_port: int, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A lone node's run in a terminal, which has ended: its data folder, and what could be read."""
+    data = tmp_path_factory.mktemp("lone") / "data"
     ours, theirs = pty.openpty()
     arguments = ["--nodes", "1", "--data-dir", str(data), "--base-port", str(base_port)]
     environ = {**os.environ, "TERM": "xterm", "COLUMNS": "120", "LINES": "40"}
@@ -226,15 +214,19 @@ def test_a_terminal_shows_the_live_view(data: Path, base_port: int) -> None:
                 break
         assert process.wait(20) == 0
     os.close(ours)
-    text = re.sub(rb"\x1b\[[0-9;?]*[A-Za-z]", b"", shown).decode()
+    assert processes_in(data) == {}
+    return data, re.sub(rb"\x1b\[[0-9;?]*[A-Za-z]", b"", shown).decode()
+
+
+def test_a_terminal_shows_the_live_view(shown: tuple[Path, str]) -> None:
+    _, text = shown
     assert "n0 leads, epoch 1" in text
     assert "stopped" in text
-    assert processes_in(data) == {}
 
 
 def resized(up: Callable[..., Running], data: Path, until: Callable[..., Any], count: int) -> Running:
-    """One run with so many nodes; their number of members is right, and it has ended."""
-    running = up("--nodes", str(count))
+    """One run on the folder with so many nodes; their number of members is right, and it has ended."""
+    running = up("--data-dir", str(data), "--nodes", str(count))
     until(lambda: running.said("READY"), 60)
     until(lambda: leader(data), 20)
     assert sorted(leader(data)["members"]) == [f"n{number}" for number in range(count)]
@@ -242,13 +234,14 @@ def resized(up: Callable[..., Running], data: Path, until: Callable[..., Any], c
     return running
 
 
-def test_more_nodes_than_before_join(up: Callable[..., Running], data: Path, until: Callable[..., Any]) -> None:
-    resized(up, data, until, 1)
+def test_more_nodes_than_before_join(
+    up: Callable[..., Running], shown: tuple[Path, str], base_port: int, until: Callable[..., Any]
+) -> None:
+    data, _ = shown  # where one ran
     assert resized(up, data, until, 2).said("n1", "joins the cluster")
-    refused = up("--nodes", "1")
-    assert refused.process.wait(30) == 4
-    refused.stop(signal.SIGTERM)
-    assert refused.said("has 2 nodes, so a majority must stay", "tidewarden cluster leave n1")
+    said = refused(data, base_port, "--nodes", "1")
+    assert "has 2 nodes, so a majority must stay" in said
+    assert "tidewarden cluster leave n1" in said
 
 
 @pytest.mark.soak

@@ -19,7 +19,8 @@ from pathlib import Path
 import httpx
 import pytest
 import redis
-from live.harness import CALM, Cluster, cluster, free_base_port, spawn
+from live.harness import CALM, Cluster, cluster, free_base_port
+from live.nursery import Child
 from typer.testing import CliRunner
 
 from tidewarden.cli import app
@@ -251,12 +252,6 @@ def test_bad_files_are_refused_by_check(nodes: Cluster, tmp_path: Path) -> None:
     assert "good. Node n0" in done.stdout
 
 
-# As `tidewarden node`, but a store that does not let it in is waited for two seconds, not thirty.
-IMPATIENT = (
-    "from tidewarden import participant; participant.STORE_WAIT_S = 2.0; from tidewarden.cli import main; main()"
-)
-
-
 def test_starts_that_cannot_succeed(nodes: Cluster, tmp_path: Path) -> None:
     """A busy port, a second node on a folder, no folder, data of the future, a wrong store password: said, and no harm."""
     taken = next(iter(nodes.nodes.values()))
@@ -285,8 +280,8 @@ def test_starts_that_cannot_succeed(nodes: Cluster, tmp_path: Path) -> None:
         processes = []
         for number, (text, _) in enumerate(starts.values()):
             (tmp_path / f"{number}.toml").write_text(text)
-            argv = [sys.executable, "-c", IMPATIENT, "node", "--config", str(tmp_path / f"{number}.toml")]
-            processes.append(stack.enter_context(spawn(argv, tmp_path / f"{number}.log")))
+            # A store that does not let it in is waited for two seconds, not thirty.
+            processes.append(Child(tmp_path / f"{number}.toml", tmp_path / f"{number}.log", store_wait_s=2.0))
             stack.callback(processes[-1].kill)
         for number, (kind, (_, words)) in enumerate(starts.items()):
             code = processes[number].wait(60)

@@ -22,7 +22,6 @@ from tidewarden.client import AsyncClient
 from tidewarden.errors import Error, NotHeld, Unreachable
 
 ANSWER_S = 8.0
-PAUSE_S = 0.03  # of a producer after each put
 BACKLOG_MAX = 200  # producers wait for consumers, so that a long run can be drained at its end
 LEASE_MS, BACKOFF_MS = 3000, 100
 TICK_MS = 500
@@ -60,6 +59,7 @@ class Workload:
         self.dice = random.Random(seed)
         self.troubles: Counter[str] = Counter()
         self.producing = True
+        self.pause_s = 0.03  # of a producer after each put
         self.put_ok = 0
         self.delivered = 0
         self._seen: set[str] = set()
@@ -177,9 +177,9 @@ class Workload:
                 raise
             again.clear()
             self.put_ok += 1
-            await asyncio.sleep(PAUSE_S)
+            await asyncio.sleep(self.pause_s)
             while self.producing and self.put_ok - len(self._seen) > BACKLOG_MAX:
-                await asyncio.sleep(PAUSE_S)
+                await asyncio.sleep(self.pause_s)
             return self.producing
 
         await self.forever(node, turn)
