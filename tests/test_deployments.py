@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tidewarden.config import check_secret, load
 from tidewarden.daemon import DRAIN_S, HAND_OVER_S
@@ -40,7 +41,6 @@ def test_a_unit_gives_a_node_the_time_that_its_end_takes() -> None:
 
 @pytest.mark.parametrize("name", ["n0", "n1", "n2"])
 def test_the_compose_files_nodes_have_a_good_configuration(name: str, tmp_path: Path) -> None:
-    yaml = pytest.importorskip("yaml")
     compose = yaml.safe_load((EXAMPLES / "compose.yaml").read_text())
     node = compose["services"][name]
     mounted = node["volumes"][0].split(":")[0]
