@@ -168,6 +168,27 @@ async def test_what_one_shard_gave_is_not_kept_back_for_anothers_trouble(node: A
     await n0.link.call("DEL", "{tw:bad:0}:shard")
 
 
+async def test_of_several_shards_those_that_hold_nothing_are_asked_once(node: Any, eventually: Any) -> None:
+    n0, n1 = await node("n0"), await node("n1")
+    await n0.queues.configure("q", {"shards": 8})
+    first = n0.queues.take(n0.queues.open_session(), ["q"], wait_ms=LONG_MS)
+    await parked(eventually, n0.queues, 1)
+    for number in range(3):
+        await n1.queues.put("q", NewTask(id=f"a{number}"))
+        assert [task.id for task in await first] == [f"a{number}"]
+        calls = n0.link.calls
+        first = n0.queues.take(n0.queues.open_session(), ["q"], wait_ms=LONG_MS)
+        await parked(eventually, n0.queues, 1)
+        assert n0.link.calls - calls <= 2, "the shard that gave one may have more; the others are known to be empty"
+    first.cancel()
+    # What came while nobody waited is found, in whichever shard, and so is what falls due.
+    await asyncio.gather(*(n1.queues.put("q", NewTask(id=f"b{n}", delay_ms=50 * (n % 2))) for n in range(16)))
+    session, found = n0.queues.open_session(), []
+    while len(found) < 16:
+        found += [task.id for task in await n0.queues.take(session, ["q"], count=4, wait_ms=5000)]
+    assert sorted(found) == sorted(f"b{n}" for n in range(16))
+
+
 async def test_shards_that_had_nothing_are_asked_last_and_not_for_ever(node: Any) -> None:
     n0, n1 = await node("n0"), await node("n1")
     await n0.queues.configure("q", {"shards": 4})

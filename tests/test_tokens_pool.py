@@ -56,6 +56,30 @@ async def test_every_account_is_refreshed_once_a_generation(valkey: Any, tmp_pat
     assert endpoint.most_open <= 16
 
 
+async def test_what_falls_due_together_is_taken_in_parts(
+    valkey: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool_module, "TAKE_MAX", 4)
+    async with harness.endpoint() as endpoint, contextlib.AsyncExitStack() as stack:
+        chosen = harness.provider(endpoint.url, refreshers=50)
+        side = await stack.enter_async_context(harness.node(valkey, tmp_path, chosen, go=False))
+        await asyncio.gather(*(side.tokens.put(f"p/a{n}", {"refresh_token": f"a{n}.0"}) for n in range(30)))
+        asked, take = [], side.queues.take
+
+        def noted(session: Any, queues: list[str], **options: Any) -> Any:
+            asked.append(options["count"] if queues[0].startswith("_tokens:p") else 0)
+            return take(session, queues, **options)
+
+        monkeypatch.setattr(side.queues, "take", noted)
+        endpoint.delay_s = 0.3  # so that one take's requests are under way while the next are taken
+        running = asyncio.create_task(side.tokens.run())
+        await eventually(lambda: sum(endpoint.requests.values()) == 30)
+        await side.tokens.stop()
+        await asyncio.wait([running])
+    assert max(asked) == 4
+    assert endpoint.most_open > 4
+
+
 async def test_a_wrong_client_secret_touches_no_account_and_is_asked_about_rarely(
     valkey: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -127,8 +127,7 @@ class Endings(Check):
         shards = self._shards.get(queue, [])
         if index >= len(shards):
             return
-        if shards[index].parked:
-            shards[index].wake()
+        shards[index].wake()
         for place in self._awaited:
             if place[0] == queue:
                 self._nudge(place)
@@ -139,7 +138,6 @@ class Endings(Check):
         """Messages may have been missed: every waiting take is tried again, every other wait asks again."""
         for shards in self._shards.values():
             for shard in shards:
-                if shard.parked:
-                    shard.wake()
+                shard.wake()
         for place in self._awaited:
             self._nudge(place)

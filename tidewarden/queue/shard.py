@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tidewarden.errors import BadArg, Error, StoreDown
+from tidewarden.queue.bare import Bare
 from tidewarden.queue.batch import Batch, Flight, Lone, Parked
 from tidewarden.queue.durable import Holding
 from tidewarden.queue.lease_clock import LeaseClock
@@ -59,15 +60,17 @@ class Shard:
         self._link = link
         self.part_refused = link.refused  # a part of a call was, which the connection cannot see
         self._scripts = scripts
-        self._holder = holder
+        self.holder = holder
         self.holding = Holding()
         self._on_next = on_next
         self._loop = asyncio.get_running_loop()
+        self.time = self._loop.time
         self._batches: dict[str, Batch] = {}
         self._scheduled = False
         self._flying = 0  # calls of batches under way
         self.parked: dict[Parked, None] = {}
         self.wakes = 0
+        self.bare = Bare()
         self.dry = False  # the latest take here had nothing, and nothing has become ready since that we would know of
         self.now_ms = 0  # the store's clock at the latest answer
         self._serving = False
@@ -186,7 +189,7 @@ class Shard:
         try:
             self._store_memory.check(name, self.keys[0])
             receiver = self.holding.through(name, landing)
-            self._scripts.send(self._link, name, self.keys, (self.stamped(now_ms), self._holder(), *args), receiver)
+            self._scripts.send(self._link, name, self.keys, (self.stamped(now_ms), self.holder(), *args), receiver)
         except UnicodeEncodeError as error:
             receiver.set_exception(BadArg(f"not every id or reason is UTF-8 text: {error.reason}"))
         except Error as error:
@@ -263,6 +266,10 @@ class Shard:
             else:
                 self._arm(self._told_at)
         self.wake()
+
+    def due_by(self, at: float) -> bool:
+        """Whether, as far as is known, something happens in the shard until then (the loop's time)."""
+        return any(event is not None and event <= at for event in (self._next_at, self._told_at))
 
     def park(self, waiter: Parked) -> None:
         """``waiter`` found nothing here and waits; the script that told it so has registered this node."""

@@ -90,17 +90,22 @@ class Take:
             self._ask_later()
 
     def _ask(self, position: int) -> None:
-        """Ask the shards from ``position`` on, one after the other."""
+        """Ask the shards from ``position`` on, one after the other; of several, those that are known to hold nothing are passed by."""
+        if self._waits and not self._task_id and len(self._shards) > 1:
+            while position < len(self._shards) and self._shards[position].bare.holds(self._shards[position]):
+                position += 1
         if self.future.done() or position == len(self._shards) or len(self._got) >= self._count:
             self._asked_all()
             return
         self._busy = True
         shard = self._shards[position]
         wait = self._waits and not self._got
+        wakes = shard.wakes if wait and not self._task_id else -1
         reply = shard.take(self._count - len(self._got), self._lease_ms, wait, self._task_id, self._session.uuid)
-        reply.add_done_callback(lambda done: self._answered(shard, done, lambda: self._ask(position + 1)))
+        reply.add_done_callback(lambda done: self._answered(shard, done, wakes, lambda: self._ask(position + 1)))
 
-    def _answered(self, shard: Shard, done: asyncio.Future[Any], then: Callable[[], None]) -> None:
+    def _answered(self, shard: Shard, done: asyncio.Future[Any], wakes: int, then: Callable[[], None]) -> None:
+        """``wakes``: the shard's wake-up number when it was asked by a take that waits for any task, else -1."""
         self._busy = False
         error = self._trouble = done.exception()
         if error is not None:
@@ -120,6 +125,8 @@ class Take:
                 self._end(error=error)
             return
         tasks = taken_from(shard, done.result())
+        if wakes >= 0 and not tasks:
+            shard.bare.found(shard, wakes)
         if not (tasks or self._task_id):
             shard.dry = True
         if self.future.done():
@@ -168,6 +175,7 @@ class Take:
             return None
         outcome: asyncio.Future[bool] = self._loop.create_future()
         self._busy = True
+        wakes = -1 if self._task_id else shard.wakes
         reply = shard.take(self._count, self._lease_ms, True, self._task_id, self._session.uuid)
 
         def then() -> None:
@@ -177,7 +185,7 @@ class Take:
                 self.try_shard(self._again.pop(0))
 
         def answered(done: asyncio.Future[Any]) -> None:
-            self._answered(shard, done, then)
+            self._answered(shard, done, wakes, then)
             if not outcome.done():
                 outcome.set_result(done.exception() is None and bool(done.result()))
 

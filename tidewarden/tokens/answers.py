@@ -13,6 +13,8 @@ from email.utils import parsedate_to_datetime
 from typing import Any, Literal
 from urllib.parse import parse_qsl
 
+import msgspec
+
 Scope = Literal["ok", "account", "client", "provider", "unknown", "ours"]
 
 RETRY_AFTER_S_MAX = 600.0  # One that asks for an hour of silence is asked again sooner: tokens live about that long.
@@ -231,9 +233,12 @@ def _members(answer: Answer) -> dict[str, Any]:
     if answer.headers.get("content-type", "").partition(";")[0].strip().lower() == "application/x-www-form-urlencoded":
         return dict(parse_qsl(answer.body.decode("utf-8", "replace")))
     try:
-        members = json.loads(answer.body)
-    except (ValueError, RecursionError):
-        return {}
+        members = msgspec.json.decode(answer.body)
+    except (msgspec.DecodeError, RecursionError, ValueError):
+        try:
+            members = json.loads(answer.body)  # Slower, and takes what is not quite JSON.
+        except (ValueError, RecursionError):
+            return {}
     return members if isinstance(members, dict) else {}
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import base64
 import uuid
+from collections.abc import Mapping
 from urllib.parse import quote_plus
 
 from tidewarden.clock import Clock
@@ -16,6 +17,9 @@ from tidewarden.signing import SigningKey, load_signing_key
 ASSERTION_TYPE = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"  # RFC 7523, 2.2
 ASSERTION_LIFE_S = 120  # Long enough for a clock that goes wrong a little, too short for whoever finds it in a log.
 
+Proof = tuple[Mapping[str, str], Mapping[str, str]]
+"""Headers, and members of the body."""
+
 
 class Credentials:
     """The proofs of this node's clients, and which of two secrets the provider takes just now."""
@@ -24,6 +28,7 @@ class Credentials:
         self._clock = clock
         self._keys: dict[str, SigningKey] = {}
         self._preferred: dict[str, int] = {}
+        self._proofs: dict[tuple[str, int], tuple[Provider, Proof]] = {}
 
     def order(self, provider: Provider) -> tuple[int, ...]:
         """Numbers of the secrets to try, the one that was last taken first."""
@@ -37,11 +42,14 @@ class Credentials:
         self._preferred[provider.name] = number
         return changed
 
-    def prove(self, provider: Provider, number: int, endpoint: str) -> tuple[dict[str, str], dict[str, str]]:
+    def prove(self, provider: Provider, number: int, endpoint: str) -> Proof:
         """The headers and the members of the body by which our client proves itself to ``endpoint``."""
         if provider.auth == "private_key_jwt":
             return {}, {"client_id": provider.client_id, **self._assertion(provider, endpoint)}
-        return by_secret(provider, number)
+        known = self._proofs.get((provider.name, number))
+        if known is None or known[0] is not provider:
+            known = self._proofs[provider.name, number] = (provider, by_secret(provider, number))
+        return known[1]
 
     def _assertion(self, provider: Provider, endpoint: str) -> dict[str, str]:
         """A new one each time: some servers remember ``jti`` and refuse a second use."""
@@ -61,7 +69,7 @@ class Credentials:
         return {"client_assertion_type": ASSERTION_TYPE, "client_assertion": key.sign(header, claims)}
 
 
-def by_secret(provider: Provider, number: int = 0) -> tuple[dict[str, str], dict[str, str]]:
+def by_secret(provider: Provider, number: int = 0) -> Proof:
     """Headers and members that carry the client's ``number``-th secret; an empty one is never sent."""
     name, secret = provider.client_id, provider.secrets[number].reveal()
     if provider.auth not in SECRET_AUTHS or not secret:

@@ -1,21 +1,30 @@
 """
-The refresh request: one POST to a token endpoint, by httpx over aiohttp's transport.
+The refresh request: one POST to a token endpoint, by the aiohttp session that lies under httpx.
 
-The transport reports a refused connection, a name that does not resolve, a bad certificate *and* a peer that closed
-after the whole request alike, as ``ConnectTimeout``: what was sent is told by ``exc.__cause__`` alone.
+httpx, over aiohttp's transport, asks for whatever else there is to ask a provider for (its metadata). The refresh itself goes
+to the session beneath, for httpx's share of a request was more than all else that a refresh costs (docs/performance.md).
+
+What was sent is told by the error alone: one of connecting means nothing, any other that the provider may have had all of it. httpx's
+transport reports a refused connection, a name that does not resolve, a bad certificate *and* a peer that closed after the
+whole request alike, as ``ConnectTimeout``; there ``exc.__cause__`` tells.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
 from http.cookiejar import CookieJar, DefaultCookiePolicy
+from urllib.parse import quote_plus, urlencode
 
 import aiohttp
 import httpx
 from httpx_aiohttp import AiohttpTransport
 
+from tidewarden import __version__
 from tidewarden.clock import Clock, SystemClock
 from tidewarden.config import Provider
 
@@ -26,11 +35,23 @@ from .discovery import Discovery, NotFoundError
 BODY_BYTES_MAX = 65_536
 KEEPALIVE_S = 15.0  # Shorter than the idle time-outs of servers, so that they rarely close under a request.
 TOLD = ("content-type", "date", "retry-after")  # The headers that anything is decided by.
+KINDS = {"form": "application/x-www-form-urlencoded", "json": "application/json"}
+HEADERS = {"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": f"tidewarden/{__version__}"}
 UNREAD_S = 0.25  # What a request that has timed out gets to read the answer that may be there.
 
 # httpx logs the URL of every request at INFO; some providers want secrets there.
 for _name in ("httpx", "httpcore"):
     logging.getLogger(_name).setLevel(logging.WARNING)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """The connections to one provider, as the refresh uses them and as httpx does."""
+
+    session: aiohttp.ClientSession
+    client: httpx.AsyncClient
+    timeout: aiohttp.ClientTimeout
+    headers: Mapping[str, str]
 
 
 class Exchange:
@@ -39,8 +60,7 @@ class Exchange:
     def __init__(self, tls: ssl.SSLContext | None = None, clock: Clock | None = None) -> None:
         """``tls``: the context to trust servers by; None, the default: each provider's ``tls_ca``, else certifi's."""
         self._tls = tls
-        self._clients: dict[str, httpx.AsyncClient] = {}
-        self._urls: dict[str, httpx.URL] = {}  # Parsing one costs httpx as much as all else that it does.
+        self._lines: dict[str, Line] = {}
         clock = clock or SystemClock()
         self.credentials = Credentials(clock)
         self._discovery = Discovery(clock)
@@ -51,61 +71,59 @@ class Exchange:
 
         Never raises for what the network or the provider does.
         """
-        client = self._client(provider)
+        line = self._line(provider)
         sent = False
         try:
             async with asyncio.timeout(None) as limit:
                 timer = _two_steps(limit, provider.timeout_s)
                 try:
-                    url = await self._discovery.endpoint(provider, client)
+                    url = await self._discovery.endpoint(provider, line.client)
                     sent = True
-                    return await self._post(client, provider, url, refresh_token, secret)
+                    return await self._post(line, provider, url, refresh_token, secret)
                 finally:
                     timer.cancel()
+        except aiohttp.ClientError as error:  # Before TimeoutError, which some of them are, too.
+            return _judge_error(error)
         except TimeoutError:
             if not sent:
                 return Unsent("discovery", f"its metadata did not come within {provider.timeout_s:g} s")
             return Unheard(f"no whole answer within {provider.timeout_s:g} s")
         except NotFoundError as error:
             return Unsent("discovery", f"its token endpoint was not found: {error}")
-        except (httpx.UnsupportedProtocol, httpx.InvalidURL) as error:
-            return Unsent("bad_url", f"{type(error).__name__}")
-        except (httpx.HTTPError, httpx.StreamError, aiohttp.ClientError, OSError, ValueError) as error:
+        except (OSError, ValueError) as error:
             return _judge_error(error)
 
     async def close(self) -> None:
         """Close every connection."""
-        clients, self._clients = self._clients, {}
-        for client in clients.values():
-            await client.aclose()
+        lines, self._lines = self._lines, {}
+        for line in lines.values():
+            await line.client.aclose()  # And the session under it.
 
-    async def _post(
-        self, client: httpx.AsyncClient, provider: Provider, url: str, refresh_token: str, secret: int
-    ) -> Outcome:
+    async def _post(self, line: Line, provider: Provider, url: str, refresh_token: str, secret: int) -> Outcome:
         proof, members = self.credentials.prove(provider, secret, url)
-        headers = {"Accept": "application/json", "Accept-Encoding": "identity", **provider.headers, **proof}
-        members = {"grant_type": "refresh_token", "refresh_token": refresh_token, **members, **provider.parameters}
-        body = {"json": members} if provider.body == "json" else {"data": members}
-        async with client.stream("POST", self._url(url), headers=headers, **body) as response:  # type: ignore[arg-type]
+        rest = {**members, **provider.parameters}
+        if provider.body == "json":
+            whole = {"grant_type": "refresh_token", "refresh_token": refresh_token, **rest}
+            body = json.dumps(whole, ensure_ascii=False, separators=(",", ":"))
+        else:
+            body = f"grant_type=refresh_token&refresh_token={quote_plus(refresh_token)}"
+            body = f"{body}&{urlencode(rest)}" if rest else body
+        async with line.session.post(
+            url, data=body.encode(), headers={**line.headers, **proof}, allow_redirects=False, timeout=line.timeout
+        ) as response:
             raw = b""
-            async for chunk in response.aiter_bytes():
+            while chunk := await response.content.readany():
                 raw += chunk
                 if len(raw) > BODY_BYTES_MAX:
-                    return Unheard(f"HTTP {response.status_code} with a body over {BODY_BYTES_MAX} bytes")
+                    return Unheard(f"HTTP {response.status} with a body over {BODY_BYTES_MAX} bytes")
             told = {name: value for name in TOLD if (value := response.headers.get(name)) is not None}
-            return Answer(response.status_code, told, raw)
+            return Answer(response.status, told, raw)
 
-    def _url(self, address: str) -> httpx.URL:
-        url = self._urls.get(address)
-        if url is None:
-            url = self._urls[address] = httpx.URL(address)
-        return url
-
-    def _client(self, provider: Provider) -> httpx.AsyncClient:
-        client = self._clients.get(provider.name)
-        if client is None:
-            client = self._clients[provider.name] = _new_client(provider, self._tls)
-        return client
+    def _line(self, provider: Provider) -> Line:
+        line = self._lines.get(provider.name)
+        if line is None:
+            line = self._lines[provider.name] = _new_line(provider, self._tls)
+        return line
 
 
 def _two_steps(limit: asyncio.Timeout, timeout_s: float) -> asyncio.TimerHandle:
@@ -119,7 +137,7 @@ def _two_steps(limit: asyncio.Timeout, timeout_s: float) -> asyncio.TimerHandle:
     return loop.call_later(timeout_s, lambda: limit.reschedule(loop.time() + UNREAD_S))
 
 
-def _new_client(provider: Provider, tls: ssl.SSLContext | None) -> httpx.AsyncClient:
+def _new_line(provider: Provider, tls: ssl.SSLContext | None) -> Line:
     context = tls
     if context is None and provider.tls_ca:
         context = ssl.create_default_context(cafile=provider.tls_ca)
@@ -127,35 +145,35 @@ def _new_client(provider: Provider, tls: ssl.SSLContext | None) -> httpx.AsyncCl
         context = httpx.create_ssl_context(trust_env=False)
     if provider.tls_cert:
         context.load_cert_chain(provider.tls_cert, provider.tls_key)
-
-    def session() -> aiohttp.ClientSession:
-        connector = aiohttp.TCPConnector(
-            limit=provider.refreshers + 4, ssl=context, keepalive_timeout=KEEPALIVE_S, ttl_dns_cache=30
-        )
-        return aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar(), trust_env=False)
-
+    connector = aiohttp.TCPConnector(
+        limit=provider.refreshers + 4, ssl=context, keepalive_timeout=KEEPALIVE_S, ttl_dns_cache=30
+    )
+    session = aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar(), trust_env=False)
     connect_s = provider.connect_s
-    return httpx.AsyncClient(
+    client = httpx.AsyncClient(
         transport=AiohttpTransport(verify=context, client=session),
-        timeout=httpx.Timeout(None, connect=connect_s, pool=connect_s),  # the whole of it is timed by refresh()
-        # httpx keeps a jar of its own, and would carry one account's cookie to the next.
+        timeout=httpx.Timeout(None, connect=connect_s, pool=connect_s),
+        # httpx keeps a jar of its own.
         cookies=CookieJar(policy=DefaultCookiePolicy(allowed_domains=[])),
         follow_redirects=False,
         trust_env=False,
     )
+    # The whole of a request is timed by refresh().
+    timeout = aiohttp.ClientTimeout(total=None, connect=connect_s, sock_connect=connect_s)
+    headers = {**HEADERS, "Content-Type": KINDS[provider.body], **provider.headers}
+    return Line(session, client, timeout, {name.title(): value for name, value in headers.items()})
 
 
 def _judge_error(error: Exception) -> Outcome:
-    cause = error.__cause__ if isinstance(error, httpx.HTTPError) else error
-    name = type(cause or error).__name__  # The text of such errors may quote the URL or bytes of the answer.
-    if isinstance(cause, aiohttp.ClientConnectorDNSError):
+    name = type(error).__name__  # The text of such errors may quote the URL or bytes of the answer.
+    if isinstance(error, aiohttp.ClientConnectorDNSError):
         return Unsent("dns", "the name of the token endpoint does not resolve")
-    if isinstance(cause, aiohttp.ClientSSLError):
+    if isinstance(error, aiohttp.ClientSSLError):
         return Unsent("tls", f"no trusted TLS connection ({name})")
-    if isinstance(cause, aiohttp.ClientConnectorError):
-        return Unsent("refused", f"no connection ({cause.os_error.strerror or name})")
-    if isinstance(cause, aiohttp.ConnectionTimeoutError):
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return Unsent("refused", f"no connection ({error.os_error.strerror or name})")
+    if isinstance(error, aiohttp.ConnectionTimeoutError):
         return Unsent("connect_timeout", "no connection in time")
-    if isinstance(cause, aiohttp.InvalidURL):
+    if isinstance(error, aiohttp.InvalidURL):
         return Unsent("bad_url", name)
     return Unheard(f"the connection ended without an answer ({name})")

@@ -24,6 +24,8 @@ from .watch import Watch
 log = logging.getLogger("tidewarden.tokens")
 
 TAKE_WAIT_MS = 30_000
+# Tasks of one take at most. What is taken together goes through each step together, and whoever has no part in that step idles.
+TAKE_MAX = 64
 PAUSE_S = 1.0  # After the store refused.
 STOP_S = 5.0
 GATE_S = 2.0  # Longest sleep before a gate is asked again: another node may have opened it.
@@ -104,7 +106,7 @@ class Pool:
         if free == 0:
             await self._wait_for_room()
             return
-        free = min(free, tools.seats.free(name))
+        free = min(free, tools.seats.free(name), TAKE_MAX)
         if free == 0:
             await tools.seats.wait(name)
             return

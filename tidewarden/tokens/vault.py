@@ -39,6 +39,8 @@ FINGERPRINT_BYTES = 8
 FINGERPRINT_KEY_ID = 0  # The key of the fingerprints lies wrapped beside the data keys; it is never one of them.
 DAY_MS = 86_400_000
 _HEAD = struct.Struct(">BI")
+_LENGTH = struct.Struct(">I")
+_NUMBERS = struct.Struct(">IQIQ")  # Two numbers of 8 bytes, each behind its length.
 
 
 class Keys(Protocol):
@@ -65,14 +67,8 @@ class Place:
 
     def associated(self) -> bytes:
         """The associated data of the cipher."""
-        parts = (
-            self.provider.encode(),
-            self.account.encode(),
-            self.field.encode(),
-            struct.pack(">Q", self.grant),
-            struct.pack(">Q", self.generation),
-        )
-        return b"".join(struct.pack(">I", len(part)) + part for part in parts)
+        where = _behind_lengths(self.provider, self.account, self.field)
+        return where + _NUMBERS.pack(8, self.grant, 8, self.generation)
 
 
 class Vault:
@@ -162,7 +158,7 @@ class Vault:
 
     def fingerprint(self, provider: str, account: str, token: str) -> bytes:
         """A keyed mark of a token (8 bytes): equal for the same token of the same account, tells nothing else."""
-        message = b"".join(struct.pack(">I", len(part)) + part for part in (provider.encode(), account.encode()))
+        message = _behind_lengths(provider, account)
         return hmac.digest(self._fingerprint_key, message + token.encode(), "sha256")[:FINGERPRINT_BYTES]
 
     def wrapped_key(self, record: bytes) -> tuple[int, bytes]:
@@ -271,6 +267,14 @@ async def open_vault(keyring: Keyring, shelf: Shelf | Keys, clock: Clock) -> Vau
 def key_id_of(record: bytes) -> int:
     """The data key that a record is sealed under."""
     return int(_HEAD.unpack_from(record)[1])
+
+
+def _behind_lengths(*words: str) -> bytes:
+    parts: list[bytes] = []
+    for word in words:
+        raw = word.encode()
+        parts += (_LENGTH.pack(len(raw)), raw)
+    return b"".join(parts)
 
 
 def _wrap_data(key_id: int) -> bytes:

@@ -1,0 +1,184 @@
+"""Nodes that refresh tokens, as ``tidewarden up`` runs them, and many accounts in their store."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import redis
+
+from benchmarks.connections import Broken
+from benchmarks.targets import child_of, cpu_s, engine_url, free_ports, process_of
+from tidewarden import __version__
+from tidewarden.clock import SystemClock
+from tidewarden.config import Vault as VaultSettings
+from tidewarden.queue.placing import prefix_of, shard_of
+from tidewarden.queue.registry import SCRIPT_ROOMS, SHARED
+from tidewarden.store import Link, Scripts
+from tidewarden.tokens.accounts import queue_of
+from tidewarden.tokens.keyring import Keyring
+from tidewarden.tokens.listing import SHARDS
+from tidewarden.tokens.rows import Row
+from tidewarden.tokens.shelf import Shelf
+from tidewarden.tokens.vault import Place, Vault, open_vault
+
+CLUSTER, PROVIDER, CLIENT = "tidewarden", "bench", "c0"
+QUEUE = queue_of(PROVIDER, CLIENT)
+READY_S = 900.0  # ten million accounts take their time to load
+BATCH = 200
+
+CONFIG = """
+[log]
+level = "warning"
+
+[providers.bench]
+token_url = "{url}"
+client_id = "c0"
+client_secret = "not a secret"
+rotation = "single_use"
+refreshers = {refreshers}
+"""
+
+
+@dataclass
+class Fleet:
+    """Running nodes, their store, and the folder of both."""
+
+    folder: Path
+    ports: list[int]
+    pids: dict[str, int]
+    """By part: ``node``, or ``node 0`` …, and ``store``."""
+    ready_s: float
+    """From the start of the processes until every node served."""
+    url: str = ""
+
+    def used_s(self) -> dict[str, float]:
+        """Processor time of each part."""
+        return {part: cpu_s(pid) for part, pid in self.pids.items()}
+
+    def store(self) -> redis.Redis:
+        """A connection to the store."""
+        return redis.Redis.from_url(self.url, socket_timeout=None, retry=None)
+
+    def memory_bytes(self) -> int:
+        """What the store says it uses, once nothing is freed or rewritten behind its back any more."""
+        with self.store() as store:
+            before = -1
+            while True:
+                info = store.info("everything")
+                used = int(info["used_memory"])
+                if (
+                    not (info["lazyfree_pending_objects"] or info["aof_rewrite_in_progress"])
+                    and abs(used - before) < 10_000
+                ):
+                    return used
+                before = used
+                time.sleep(0.2)
+
+    def version(self) -> str:
+        """Ours and the store's."""
+        with self.store() as store:
+            info = store.info("server")
+        return f"tidewarden {__version__} on {info.get('server_name', 'redis')} {info.get('valkey_version') or info['redis_version']}"
+
+
+@contextlib.contextmanager
+def fleet_up(folder: Path, *, nodes: int = 1, refreshers: int = 256, token_url: str = "") -> Iterator[Fleet]:
+    """``tidewarden up`` with its data in ``folder``; without ``token_url`` there is no provider, and nothing is refreshed."""
+    base, data, config = free_ports(10 * nodes), folder / "up", folder / "config.toml"
+    config.write_text(
+        CONFIG.format(url=token_url, refreshers=refreshers) if token_url else '[log]\nlevel = "warning"\n'
+    )
+    command = [sys.executable, "-m", "tidewarden", "up", "--nodes", str(nodes), "--config", str(config)]
+    command += ["--base-port", str(base), "--data-dir", str(data)]
+    log = folder / "up.out"
+    said = log.stat().st_size if log.exists() else 0
+    began = time.monotonic()
+    with process_of(command, folder, "up", grace_s=READY_S) as process:
+        while b"READY" not in log.read_bytes()[said:]:
+            if process.poll() is not None or time.monotonic() > began + READY_S:
+                raise Broken(f"tidewarden up did not become ready:\n{log.read_text()[-2000:]}")
+            time.sleep(0.05)
+        ready_s = time.monotonic() - began
+        secret = (data / "secrets" / "admin.secret").read_text().strip()
+        ports = [base + 10 * number for number in range(nodes)]
+        pids = {("node" if nodes == 1 else f"node {n}"): _pid(port, secret) for n, port in enumerate(ports)}
+        store = child_of(process.pid, "valkey")
+        assert store is not None
+        yield Fleet(folder, ports, pids | {"store": store}, ready_s, engine_url(data))
+
+
+def _pid(port: int, secret: str) -> int:
+    with redis.Redis(port=port, username="admin", password=secret, retry=None, protocol=3) as client:
+        return int(client.execute_command("R.STATUS")[b"pid"])
+
+
+class Loader:
+    """Puts accounts into the store by the product's own script, sealed as the nodes seal them. In one event loop; close it."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._clock = SystemClock()
+        self._keyring = Keyring(VaultSettings(), fleet.folder / "up" / "secrets" / "vault.key", {})
+        self._link = Link(fleet.url, "loader", self._clock)
+        self._scripts = Scripts(SHARED, SCRIPT_ROOMS)
+        self._vault: Vault
+
+    async def start(self) -> None:
+        """Connect and open the vault, which a node has made."""
+        await self._link.start()
+        await self._scripts.use_library(self._link, True)
+        self._vault = await open_vault(self._keyring, Shelf(self._link.call, CLUSTER), self._clock)
+
+    async def load(self, names: list[str], due_ms: Callable[[int], int], *, life_ms: int = 300_000) -> None:
+        """
+        Put accounts of these names. ``due_ms`` tells when the n-th is refreshed, unix milliseconds; its access token lives
+        ``life_ms`` longer.
+        """
+        now_ms = self._clock.unix_ms()
+        batches: dict[int, list[Any]] = defaultdict(list)
+        under_way: list[Any] = []
+        for number, name in enumerate(names):
+            shard, due = shard_of(name, SHARDS), due_ms(number)
+            batch = batches[shard]
+            batch += (name, 0, 0, self._row(name, now_ms, due, due + life_ms).pack(), due, due + life_ms)
+            if len(batch) >= 6 * BATCH:
+                under_way.append(self._put(shard, batches.pop(shard)))
+            if len(under_way) >= 2 * SHARDS:
+                await under_way.pop(0)
+        for call in (*under_way, *(self._put(shard, batch) for shard, batch in batches.items())):
+            await call
+
+    def _put(self, shard: int, args: list[Any]) -> Any:
+        keys = (prefix_of(CLUSTER, QUEUE, shard), f"{{{CLUSTER}}}:view")
+        return self._scripts.run(self._link, "tokens.put", keys, (0, "bench.1", *args))
+
+    def _row(self, name: str, now_ms: int, due_ms: int, expires_at_ms: int) -> Row:
+        token = f"{name:r>64}"
+        mark = self._vault.fingerprint(PROVIDER, name, token)
+        seal = self._vault.seal
+        return Row(
+            grant=1,
+            generation=1,
+            stored_ms=now_ms,
+            expires_at_ms=expires_at_ms,
+            due_ms=due_ms,
+            origin=mark,
+            current=mark,
+            access=seal(f"{name:a>64}".encode(), Place(PROVIDER, name, "access", 1, 1)),
+            refresh=seal(token.encode(), Place(PROVIDER, name, "refresh", 1, 1)),
+        )
+
+    async def stop(self) -> None:
+        """Disconnect."""
+        await self._link.stop()
+
+
+def name_of(number: int) -> str:
+    """The name of the n-th account: 16 characters, in no order."""
+    return f"{number * 0x9E3779B97F4A7C15 % 2**64:016x}"
