@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -47,9 +47,10 @@ async def answer(stream: Stream) -> tuple[int, Any]:
 
 
 async def ended(stream: Stream, limit_s: float = 10.0) -> None:
-    async with asyncio.timeout(limit_s):
-        while await stream[0].read(65_536):
-            pass
+    with suppress(ConnectionResetError):  # so it ends for who was still sending
+        async with asyncio.timeout(limit_s):
+            while await stream[0].read(65_536):
+                pass
 
 
 async def hung_up(*streams: Stream) -> None:

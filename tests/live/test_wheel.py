@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 
@@ -34,16 +34,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder of the programs of an environment that has the wheel and what it asks for, nothing else."""
     folder = tmp_path_factory.mktemp("empty")
-    venv.create(folder, with_pip=True)
-    argv = [
-        str(folder / "bin" / "python"),
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--disable-pip-version-check",
-        str(wheel),
-    ]
+    venv.create(folder)  # our pip installs into it; nothing is compiled that is not imported
+    pip = [sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python"), "--disable-pip-version-check"]
+    argv = [*pip, "install", "--quiet", "--no-compile", str(wheel)]
     done = subprocess.run(argv, capture_output=True, text=True, cwd=folder)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder / "bin"
