@@ -215,3 +215,12 @@ def test_after_a_rest_the_pace_is_unknown_and_the_living_go_first(desk: Any) -> 
     desk.now += 3_600_000
     shard.living(10, 100_000)
     assert set(shard.taken(10)) == {"living"}
+
+
+def test_a_window_widens_from_nothing_too(desk: Any) -> None:
+    desk.configure(urgent_ms=0, urgent_max_ms=3_600_000, late_share=0, early_share=0)
+    desk.put("late", deadline_ms=desk.now - 1)
+    desk.put("living", deadline_ms=desk.now + 10_000)
+    desk.now += 1
+    assert desk.ids(1) == ["living"], "the pace is not known yet"
+    assert desk.ids(1) == ["late"]

@@ -33,8 +33,9 @@ local function reach(name)
     set('pace_taken', S.taken)
   end
   local last = tonumber(redis.call('ZRANGE', name, -1, -1, 'WITHSCORES')[2])
+  if last <= now then return S.urgent_ms end -- all are late
   local span = math.min(last - now, S.urgent_max_ms)
-  local ahead, after = S.urgent_ms, '(' .. text(now)
+  local ahead, after = math.max(S.urgent_ms, 1), '(' .. text(now) -- nothing would never grow
   while ahead < span do
     ahead = math.min(span, ahead * 1.1)
     if redis.call('ZCOUNT', name, after, text(math.floor(now + ahead))) > S.pace * ahead then return math.floor(ahead) end
