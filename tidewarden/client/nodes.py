@@ -48,7 +48,7 @@ class Nodes:
             self._turn += 1
 
     def store_ms(self) -> float:
-        """The store's clock now, unix ms; known once a connection was made."""
+        """The store's clock now at the latest, unix ms, so that no lease is believed to be longer than it is; known once connected."""
         assert self._ahead_ms is not None
         return self._clock.monotonic() * 1000 + self._ahead_ms
 
@@ -81,8 +81,8 @@ class Nodes:
         for reply in (*greetings, time):
             if isinstance(reply, hiredis.ReplyError):
                 raise from_wire(str(reply))
-        store_ms = int(time[0]) * 1000 + int(time[1]) // 1000
-        self._ahead_ms = store_ms - (asked_at + self._clock.monotonic()) * 500
+        # Read at some time since we asked; where within that time nobody tells us.
+        self._ahead_ms = int(time[0]) * 1000 + int(time[1]) / 1000 - asked_at * 1000
         await self._join(connection, address)
 
     async def _join(self, connection: Connection, address: Address) -> None:
