@@ -28,6 +28,7 @@ from .watch import Watch
 log = logging.getLogger("tidewarden.tokens")
 
 LEASE_SLACK_S = 10.0  # Of the lease, beyond the longest request: for the journal, the store, and a slow loop.
+UNSENT_S = 5.0  # Until the next try, when something of ours stood in the way before anything was sent.
 SEND_SLACK_S = 3.0  # Of the lease that must be left beyond the longest request when the first byte is sent.
 
 
@@ -66,11 +67,6 @@ class Refresher:
             await self._refresh(task)
         except (errors.StoreDown, errors.NoQuorum) as error:
             log.warning("refresh of %s: %s", account, error)
-        except Unsealable as error:
-            log.error("refresh of %s: %s", account, error)
-            # Nothing was sent, and a retry would end alike: much later.
-            troubles = Troubles(tries=1, outcome="unsealable", message=answers.scrub(str(error)))
-            await self._note(task, Step("retry", policy.REJECTED_BACKOFF_S_MAX, troubles))
         except errors.Error as error:
             log.warning("refresh of %s: %s %s", account, error.code, error)
         except Exception:
@@ -115,29 +111,48 @@ class Refresher:
             log.info("%s/%s: its answer is in the journal", provider.name, task.id)
             await self._settler.store(answer)
             return
-        resolved = await self._doubts.resolve(task.id, opened)
-        if resolved == "stored":
-            return
-        if isinstance(resolved, Step):
-            await self._note(task, resolved)
-            return
-        if soon_s := policy.too_soon(provider, opened.row, opened.now_ms):
-            await self._hold(task, soon_s, opened.troubles)
-            return
-        spare = policy.use_spare(opened.troubles, self._spare_may_do(opened))
-        row = opened.spare if spare and opened.spare is not None else opened.row
-        token = await self._unsealed(task.id, row)
         # From the moment before the intent was asked for, which the store saw later: the lease lasts at least so long.
         until = asked + self.lease_ms / 1000
-        if not self._may_send(until) or self.stopping or not self.writable:
-            await self._hold(task, 0, opened.troubles)
+        try:
+            chosen = await self._choose(task, opened, until)
+        except errors.Error:
+            await self._hold(
+                task, UNSENT_S, opened.troubles
+            )  # Nothing was sent: an open intent would say that it may have been.
+            raise
+        if chosen is None:
             return
+        token, spare = chosen
         outcome, verdict = await self._ask(token, until)
         verdict = self._watch.note(task.id, verdict)
         try:
             await self._conclude(task, opened, outcome, verdict, token, spare, begun)
         finally:
             await self._watch.tell(verdict)
+
+    async def _choose(self, task: Taken, opened: Opened, until: float) -> tuple[str, bool] | None:
+        """The refresh token to send, and whether it is the spare's; None: nothing is sent now, and the store knows."""
+        resolved = await self._doubts.resolve(task.id, opened)
+        if resolved == "stored":
+            return None
+        if isinstance(resolved, Step):
+            await self._note(task, resolved)
+            return None
+        if soon_s := policy.too_soon(self.provider, opened.row, opened.now_ms):
+            await self._hold(task, soon_s, opened.troubles)
+            return None
+        spare = policy.use_spare(opened.troubles, self._spare_may_do(opened))
+        try:
+            token = await self._unsealed(task.id, opened.spare if spare and opened.spare is not None else opened.row)
+        except Unsealable as error:
+            log.error("refresh of %s/%s: %s", self.provider.name, task.id, error)
+            verdict = Verdict("unsealable", "account", answers.scrub(str(error)), answered=False)
+            await self._failed(task, opened, verdict, spare, opened.now_ms)
+            return None
+        if not self._may_send(until) or self.stopping or not self.writable:
+            await self._hold(task, 0, opened.troubles)
+            return None
+        return token, spare
 
     async def _conclude(
         self,
