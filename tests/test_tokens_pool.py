@@ -13,6 +13,7 @@ import tokens_harness as harness
 from tidewarden.errors import StoreDown
 from tidewarden.tokens import journal as journal_module
 from tidewarden.tokens import pool as pool_module
+from tidewarden.tokens.answers import Verdict
 
 pytestmark = pytest.mark.live
 
@@ -215,3 +216,15 @@ async def test_one_odd_account_does_not_hold_up_the_others_for_ever(valkey: Any,
             assert found["error"] == "unauthorized_client"
             stats = (await side.tokens.stats())["p"]
             assert (stats["failures"], stats["held_until_ms"]) == (0, 0)
+
+
+async def test_what_a_client_was_told_once_is_not_held_against_an_account_for_ever(valkey: Any, tmp_path: Path) -> None:
+    """The next time a secret is refused its accounts are asked first of all: they must not open the breaker."""
+    refused, ok = Verdict("invalid_client", "client"), Verdict("ok", "ok")
+    async with harness.node(valkey, tmp_path, harness.provider("http://127.0.0.1:9/"), go=False) as side:
+        watch = side.tokens._pools["p"].watch
+        assert watch.note("a", refused).scope == "client"
+        watch.note("b", ok)
+        assert watch.note("a", refused).scope == "account"  # It alone, while another is served.
+        watch.note("a", ok)
+        assert watch.note("a", refused).scope == "client"

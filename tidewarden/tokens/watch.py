@@ -47,6 +47,7 @@ class Watch:
             self._say_quarantine()
         if verdict.scope == "ok":
             self._well += 1
+            self._odd.pop(account, None)  # Whatever it was told, it is over.
         elif verdict.scope == "client":
             before = self._odd.setdefault(account, self._well)
             if self._well > before:
