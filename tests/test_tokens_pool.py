@@ -108,6 +108,20 @@ async def test_a_stop_finishes_what_is_under_way_and_begins_nothing(valkey: Any,
             assert (await again.queues.stats("_tokens:p:c0"))["leased"] == 0
 
 
+@pytest.mark.parametrize("settings", [{"rotation": "single_use"}, {"rotation": "none"}], ids=["single use", "none"])
+async def test_a_stop_waits_longer_for_an_answer_that_could_not_be_had_again(
+    valkey: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(pool_module, "STOP_S", 0.3)
+    async with harness.endpoint(delay_s=0.5) as endpoint:
+        chosen = harness.provider(endpoint.url, **settings)
+        async with harness.node(valkey, tmp_path, chosen) as side:
+            await side.tokens.put("p/a", {"refresh_token": "a.0"})
+            await eventually(lambda: endpoint.open)
+        async with harness.node(valkey, tmp_path, chosen, boot=2, go=False) as again:
+            assert (await described(again))["generation"] == (2 if settings["rotation"] == "single_use" else 1)
+
+
 async def test_a_journal_that_cannot_write_stops_the_risky_requests(
     valkey: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -136,7 +136,7 @@ class Tokens:
         await self._unstored.replay()
 
     async def run(self) -> None:
-        """Refresh what falls due on this node until cancelled or stopped; what is under way is finished, 5 s at most."""
+        """Refresh what falls due on this node until cancelled or stopped; what is under way is finished, 13 s at most."""
         self._running = asyncio.current_task()
         try:
             async with asyncio.TaskGroup() as group:
@@ -149,7 +149,7 @@ class Tokens:
             self._running = None
 
     async def stop(self) -> None:
-        """End :meth:`run`, finishing what is under way (5 s at most); close the journal and every connection."""
+        """End :meth:`run`, finishing what is under way (13 s at most); close the journal and every connection."""
         running = self._running
         if running is not None and running is not asyncio.current_task():
             running.cancel()
