@@ -12,7 +12,7 @@ from tidewarden import errors
 from tidewarden.config import Provider
 
 from . import accounts, policy
-from .ledger import Ledger
+from .ledger import Ledger, Reading
 from .rows import Row
 from .tidings import Tidings
 from .tools import OnSettled
@@ -40,10 +40,13 @@ class Grants:
         for _ in range(PUT_TRIES_MAX):
             reading = await self._ledger.get(queue, name)
             old = reading.row
-            if old is not None and mark in (old.origin, old.current):
+            known = old is not None and mark in (old.origin, old.current)
+            if old is not None and known and not (mark == old.current and _dead(reading)):
                 return old.generation, False
             base = (old.grant, old.generation) if old else (reading.floor, 0)
             row = self._new_row(provider, name, grant, base, reading.now_ms, mark)
+            if old is not None and known and row.expires_at_ms <= max(old.expires_at_ms, reading.now_ms):
+                return old.generation, False  # Nothing says that it comes from a new consent.
             if await self._ledger.put(queue, name, base, row, row.expires_at_ms or reading.now_ms + NEW_MS):
                 self._on_settled(f"{provider.name}/{name}", row.generation)
                 self._tidings.granted(provider.name, name, reading.troubles, living=row.expires_at_ms > reading.now_ms)
@@ -78,3 +81,7 @@ class Grants:
             access=access,
             refresh=vault.seal(grant.refresh_token.encode(), Place(provider.name, name, "refresh", number, generation)),
         )
+
+
+def _dead(reading: Reading) -> bool:
+    return reading.troubles is not None and reading.troubles.dead
