@@ -16,6 +16,7 @@ from .policy import Step
 from .rows import Intent, Row, Troubles, parse_intent, parse_row, parse_troubles
 
 ITEMS_MAX = 200
+ORPHAN = b"drop"  # In the place of a previous row: what has no place any more is no spare.
 
 RunScript = Callable[[str, str, int, Sequence[str | bytes | int]], Awaitable[Any]]
 """``Queues.script``: name, queue, shard, arguments; returns the script's items."""
@@ -138,7 +139,10 @@ class Ledger:
         deadline_ms: int,
         previous: bytes = b"",
     ) -> str:
-        """Write a refreshed pair back, ``previous`` kept beside it: ``STORED``, ``ALREADY``, ``SPARE`` or ``GONE``."""
+        """
+        Write a refreshed pair back, ``previous`` kept beside it: ``STORED``, ``ALREADY``, ``SPARE``, ``GONE``; or ``MOVED`` where
+        it would be a spare and ``previous`` is :data:`ORPHAN`.
+        """
         word = await self._item("stored", queue, account, (*base, row, due_ms, deadline_ms, previous))
         return bytes(word).decode()
 

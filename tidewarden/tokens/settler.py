@@ -11,7 +11,7 @@ from tidewarden.config import Provider
 
 from . import policy
 from .answers import Pair
-from .ledger import Opened
+from .ledger import ORPHAN, Opened
 from .peers import Reply
 from .records import Answer
 from .rows import Row, Troubles
@@ -98,15 +98,21 @@ class Settler:
         tools = self._tools
         base = (answer.grant, answer.generation)
         word = await tools.ledger.stored(
-            self.queue, answer.account, base, answer.row, answer.due_ms, answer.deadline_ms, previous
-        )
-        if word in ("SPARE", "GONE"):
+            self.queue, answer.account, base, answer.row, answer.due_ms, answer.deadline_ms,
+            ORPHAN if answer.orphan else previous,
+        )  # fmt: skip
+        if word in ("SPARE", "GONE", "MOVED"):
             tools.cache.drop(f"{self.provider.name}/{answer.account}")
         if word == "STORED" and tools.tidings is not None:
             tools.tidings.refreshed(self.provider.name, answer.account, before)
         if word == "SPARE":
             tools.counts.spares += 1
             log.warning("%s/%s had moved on when its answer came: kept as a spare", self.provider.name, answer.account)
+        elif word == "MOVED":
+            tools.counts.orphans_dropped += 1
+            log.info(
+                "%s/%s had moved on: what came for it without the store is dropped", self.provider.name, answer.account
+            )
         elif word == "GONE":
             log.info("%s/%s was deleted while it was refreshed", self.provider.name, answer.account)
         tools.on_settled(f"{self.provider.name}/{answer.account}", answer.generation + 1)
