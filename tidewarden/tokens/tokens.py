@@ -26,7 +26,7 @@ from .grants import Grants
 from .journal import Journal
 from .keyring import Keyring
 from .ledger import Ledger, RunScript
-from .listing import PAGE_MAX, SHARDS, Listing
+from .listing import PAGE_MAX, Listing
 from .orphans import Orphans
 from .outlets import Outlets
 from .pool import Pool, figures
@@ -257,13 +257,7 @@ class Tokens:
         Accounts by state, per provider; the cost does not grow with their number. ``held_until_ms``: nothing is sent before
         that, 0 when nothing holds it back; ``failures``: probes in a row that failed.
         """
-        found = {}
-        for name, queue in sorted(self._queue_of.items()):
-            view = await self._ledger.gate(queue, "ask", 0, 0, 1)
-            held_ms = view.until_ms if view.failures or view.until_ms > view.now_ms else 0
-            found[name] = await self._ledger.stats(queue, SHARDS)
-            found[name] |= {"failures": view.failures, "held_until_ms": held_ms}
-        return found
+        return await self._listing.stats()
 
     @property
     def custody(self) -> Custody:
