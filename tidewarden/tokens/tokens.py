@@ -80,14 +80,14 @@ class Tokens:
         self._queues = queues
         self._clock = clock
         self._shelf = Shelf(call, config.cluster.name)
-        self._outlets = Outlets(config, queues, call, clock)
-        self.events = self._outlets.events
         key_file = Path(config.node.data_dir) / "secrets" / "vault.key"
         self._keyring = Keyring(config.vault, key_file, os.environ if environ is None else environ)
         self._dice = dice or Random()
         self._confirm_s = confirm_s
         self._queue_of = {name: accounts.queue_of(name, p.client_id) for name, p in config.providers.items()}
         self._ledger = Ledger(script or queues.script, queues.shard_of)
+        self._outlets = Outlets(config, queues, self._ledger, self._queue_of, call, clock)
+        self.events = self._outlets.events
         self._listing = Listing(self._ledger, self._queue_of)
         self._journal = Journal(Path(config.node.data_dir) / "tokens.journal")
         self._exchange = exchange or Exchange(clock=clock)
