@@ -91,6 +91,8 @@ class Step:
     troubles: Troubles
     spare: Literal["keep", "drop", "try"] = "keep"
     """What becomes of a spare. ``try``: one that came meanwhile is tried at once, before the account is given up."""
+    event: str = ""
+    """What is to be told of it; empty: nothing."""
 
 
 @dataclass(frozen=True, slots=True)
