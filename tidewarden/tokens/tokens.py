@@ -22,7 +22,7 @@ from .cache import Cache
 from .custody import Custody
 from .events import Call
 from .exchange import Exchange
-from .grants import Grants
+from .grants import Grants, Put
 from .hosts import Hosts
 from .journal import Journal
 from .keyring import Keyring
@@ -189,7 +189,14 @@ class Tokens:
 
         Raises: BadArg: which field, what was found, what is allowed. Full: the store has no room.
         """
-        return (await self._put(account, fields))[0]
+        return (await self.put_told(account, fields)).generation
+
+    async def put_told(self, account: str, fields: Mapping[str, Any], *, keep: bool = False) -> Put:
+        """
+        As :meth:`put`, and what came of it. ``keep``: an account that is there and not dead stays as it is, whatever is put.
+        """
+        provider, name = self._known(account)
+        return await self._opened(self._grants).put(provider, self._queue_of[provider.name], name, fields, keep=keep)
 
     async def get(self, account: str, min_ttl_ms: int = 0, wait_ms: int = 0) -> Token:
         """
@@ -287,12 +294,8 @@ class Tokens:
 
     # --- within
 
-    async def _put(self, account: str, fields: Mapping[str, Any]) -> tuple[int, bool]:
-        provider, name = self._known(account)
-        return await self._opened(self._grants).put(provider, self._queue_of[provider.name], name, fields)
-
     async def _put_new(self, account: str, fields: Mapping[str, Any]) -> bool:
-        return (await self._put(account, fields))[1]
+        return (await self.put_told(account, fields)).change != "same"
 
     def _provider(self, name: str) -> Provider:
         found = self._config.providers.get(name)
