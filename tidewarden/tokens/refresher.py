@@ -231,6 +231,8 @@ class Refresher:
 
     async def _failed(self, task: Taken, opened: Opened, verdict: Verdict, used_spare: bool, now_ms: int) -> None:
         tools, name = self._tools, self.provider.name
+        if verdict.outcome == "invalid_grant":
+            await self._watch.weigh()  # Before anybody is given up.
         step = policy.after_failure(
             Case(
                 verdict=verdict,
