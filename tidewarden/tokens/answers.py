@@ -78,7 +78,7 @@ class Unsent:
     """The request never left: nothing can have happened at the provider."""
 
     reason: str
-    """``refused``, ``dns``, ``tls``, ``connect_timeout``, ``discovery`` or ``bad_url``."""
+    """``refused``, ``dns``, ``tls``, ``connect_timeout``, ``discovery``, ``bad_url`` or ``late``."""
     message: str
 
 
@@ -149,7 +149,7 @@ def judge(outcome: Outcome, unix_ms: int, rules: Rules = PLAIN) -> Verdict:
     if isinstance(outcome, Unheard):
         return Verdict("unknown", "unknown", scrub(outcome.message), answered=False)
     if isinstance(outcome, Unsent):
-        scope: Scope = {"dns": "ours", "bad_url": "client"}.get(outcome.reason, "provider")  # type: ignore[assignment]
+        scope: Scope = {"dns": "ours", "late": "ours", "bad_url": "client"}.get(outcome.reason, "provider")  # type: ignore[assignment]
         return Verdict(outcome.reason, scope, scrub(outcome.message), answered=False)
     status = outcome.status
     members = _members(outcome)

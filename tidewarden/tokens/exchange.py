@@ -14,10 +14,13 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 import ssl
 from collections.abc import Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
 from http.cookiejar import CookieJar, DefaultCookiePolicy
+from typing import Any
 from urllib.parse import quote_plus, urlencode
 
 import aiohttp
@@ -39,6 +42,9 @@ KINDS = {"form": "application/x-www-form-urlencoded", "json": "application/json"
 HEADERS = {"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": f"tidewarden/{__version__}"}
 UNREAD_S = 0.25  # What a request that has timed out gets to read the answer that may be there.
 
+_send_by: ContextVar[float] = ContextVar("send_by", default=math.inf)
+"""Until when this task's request may begin to leave, monotonic seconds."""
+
 # httpx logs the URL of every request at INFO; some providers want secrets there.
 for _name in ("httpx", "httpcore"):
     logging.getLogger(_name).setLevel(logging.WARNING)
@@ -54,6 +60,30 @@ class Line:
     headers: Mapping[str, str]
 
 
+class LateError(aiohttp.ClientError):
+    """There is a connection, but the time to send anything is over."""
+
+
+class _Connector(aiohttp.TCPConnector):
+    """
+    Connections that come too late are not used.
+
+    A process that was paused while it connected (SIGSTOP, a host that slept) would send at once when it wakes: perhaps after
+    another node has used the refresh token.
+    """
+
+    def __init__(self, clock: Clock, **options: Any) -> None:
+        super().__init__(**options)
+        self._clock = clock
+
+    async def connect(self, *args: Any, **options: Any) -> Any:
+        connection = await super().connect(*args, **options)
+        if self._clock.monotonic() > _send_by.get():
+            connection.release()
+            raise LateError
+        return connection
+
+
 class Exchange:
     """The HTTP client of this node's refreshers: one pool of connections per provider, no cookies, no redirects."""
 
@@ -61,14 +91,17 @@ class Exchange:
         """``tls``: the context to trust servers by; None, the default: each provider's ``tls_ca``, else certifi's."""
         self._tls = tls
         self._lines: dict[str, Line] = {}
-        clock = clock or SystemClock()
+        self._clock = clock = clock or SystemClock()
         self.credentials = Credentials(clock)
         self._discovery = Discovery(clock)
 
-    async def refresh(self, provider: Provider, refresh_token: str, secret: int = 0) -> Outcome:
+    async def refresh(
+        self, provider: Provider, refresh_token: str, secret: int = 0, send_by: float = math.inf
+    ) -> Outcome:
         """
         Trade a refresh token for a new pair; ``secret``: which of the client's to show.
 
+        ``send_by``: after that (monotonic seconds of the clock) nothing leaves any more; the outcome is ``late`` then.
         Never raises for what the network or the provider does.
         """
         line = self._line(provider)
@@ -79,8 +112,10 @@ class Exchange:
                 try:
                     url = await self._discovery.endpoint(provider, line.client)
                     sent = True
+                    _send_by.set(send_by)
                     return await self._post(line, provider, url, refresh_token, secret)
                 finally:
+                    _send_by.set(math.inf)
                     timer.cancel()
         except aiohttp.ClientError as error:  # Before TimeoutError, which some of them are, too.
             return _judge_error(error)
@@ -122,7 +157,7 @@ class Exchange:
     def _line(self, provider: Provider) -> Line:
         line = self._lines.get(provider.name)
         if line is None:
-            line = self._lines[provider.name] = _new_line(provider, self._tls)
+            line = self._lines[provider.name] = _new_line(provider, self._tls, self._clock)
         return line
 
 
@@ -137,7 +172,7 @@ def _two_steps(limit: asyncio.Timeout, timeout_s: float) -> asyncio.TimerHandle:
     return loop.call_later(timeout_s, lambda: limit.reschedule(loop.time() + UNREAD_S))
 
 
-def _new_line(provider: Provider, tls: ssl.SSLContext | None) -> Line:
+def _new_line(provider: Provider, tls: ssl.SSLContext | None, clock: Clock) -> Line:
     context = tls
     if context is None and provider.tls_ca:
         context = ssl.create_default_context(cafile=provider.tls_ca)
@@ -145,8 +180,8 @@ def _new_line(provider: Provider, tls: ssl.SSLContext | None) -> Line:
         context = httpx.create_ssl_context(trust_env=False)
     if provider.tls_cert:
         context.load_cert_chain(provider.tls_cert, provider.tls_key)
-    connector = aiohttp.TCPConnector(
-        limit=provider.refreshers + 4, ssl=context, keepalive_timeout=KEEPALIVE_S, ttl_dns_cache=30
+    connector = _Connector(
+        clock, limit=provider.refreshers + 4, ssl=context, keepalive_timeout=KEEPALIVE_S, ttl_dns_cache=30
     )
     session = aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar(), trust_env=False)
     connect_s = provider.connect_s
@@ -165,6 +200,8 @@ def _new_line(provider: Provider, tls: ssl.SSLContext | None) -> Line:
 
 
 def _judge_error(error: Exception) -> Outcome:
+    if isinstance(error, LateError):
+        return Unsent("late", "the lease was almost over when there was a connection")
     name = type(error).__name__  # The text of such errors may quote the URL or bytes of the answer.
     if isinstance(error, aiohttp.ClientConnectorDNSError):
         return Unsent("dns", "the name of the token endpoint does not resolve")

@@ -138,7 +138,7 @@ class Ledger:
         deadline_ms: int,
         previous: bytes = b"",
     ) -> str:
-        """Write a refreshed pair back, ``previous`` kept beside it: ``STORED``, ``ALREADY``, ``SPARE`` or ``GONE``."""
+        """Write a refreshed pair back, ``previous`` kept beside it: ``STORED``, ``ALREADY``, ``SPARE``, ``PAST`` or ``GONE``."""
         word = await self._item("stored", queue, account, (*base, row, due_ms, deadline_ms, previous))
         return bytes(word).decode()
 

@@ -100,13 +100,15 @@ class Settler:
         word = await tools.ledger.stored(
             self.queue, answer.account, base, answer.row, answer.due_ms, answer.deadline_ms, previous
         )
-        if word in ("SPARE", "GONE"):
+        if word in ("SPARE", "PAST", "GONE"):
             tools.cache.drop(f"{self.provider.name}/{answer.account}")
         if word == "STORED" and tools.tidings is not None:
             tools.tidings.refreshed(self.provider.name, answer.account, before)
         if word == "SPARE":
             tools.counts.spares += 1
             log.warning("%s/%s had moved on when its answer came: kept as a spare", self.provider.name, answer.account)
+        elif word == "PAST":
+            log.info("%s/%s was refreshed again since its answer came", self.provider.name, answer.account)
         elif word == "GONE":
             log.info("%s/%s was deleted while it was refreshed", self.provider.name, answer.account)
         tools.on_settled(f"{self.provider.name}/{answer.account}", answer.generation + 1)

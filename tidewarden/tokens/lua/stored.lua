@@ -2,7 +2,8 @@
 -- KEYS    1 the shard  2 the view
 -- ARGV    3… per account: account, grant and generation of the request, new row, due ms, deadline ms, the row it came from if its token may be
 --         needed again (without its access token, see SPARES), else empty
--- RETURNS per account: STORED, ALREADY (this very pair is there, perhaps sealed anew since), SPARE (kept aside: the row had moved on), GONE (no such account)
+-- RETURNS per account: STORED, ALREADY (this very pair is there, perhaps sealed anew since, or this refresh token), SPARE (kept aside: the row had
+--         moved on), PAST (dropped: another pair has succeeded it or its like; where tokens are used once, its use would end the grant), GONE (no such account)
 open()
 redis.call('HDEL', INTENTS, '') -- a removal first: a full store lets the script go on
 local items = {}
@@ -26,7 +27,11 @@ for i = 1, #items do
   local head = old and row_head(old)
   if not old then reply[i] = 'GONE'
   elseif string.sub(old, 1, HEAD) == string.sub(row, 1, HEAD) then reply[i] = 'ALREADY'
+  elseif head.grant == grant and head.generation > generation + 1 then reply[i] = 'PAST'
+  elseif head.generation ~= generation and head.current == row_head(row).current then reply[i] = 'ALREADY'
   elseif head.grant == grant and head.generation == generation then
+    -- What was refused while this answer was away may have ended the grant: that is found out now, not when the new token ends.
+    if redis.call('ZSCORE', DEAD, account) then due = now end
     redis.call('HDEL', INTENTS, account)
     redis.call('HDEL', SPARES, account)
     clear_troubles(account)
