@@ -68,14 +68,18 @@ async def test_an_answer_with_the_same_refresh_token_is_no_spare(bench: Bench) -
 
 
 async def test_an_answer_that_comes_after_its_account_was_lost_is_tried_at_once(bench: Bench) -> None:
-    """The refusal may have ended the grant, its pair with it: nobody is told for an hour that all is well."""
+    """The refusal may have ended the grant, its pair with it: nobody is told that all is well before it is known."""
     await bench.put("a", due_ms=0)
     task = await bench.take("a")
-    await bench.ledger.failed(QUEUE, "a", task.lease, Step("lost", 0, Troubles(dead=True, outcome="lost_rotation")))
-    late = bench.row(1, 2, mark="late")
-    assert await bench.stored(late) == "STORED"
-    assert await bench.stats() == {"total": 1, "expiring": 1}
-    assert await bench.locate("a") == "ready"
+    lost = Troubles(dead=True, outcome="lost_rotation")
+    await bench.ledger.failed(QUEUE, "a", task.lease, Step("lost", 0, lost))
+    assert await bench.stored(bench.row(1, 2, mark="late")) == "STORED"
+    reading = await bench.ledger.get(QUEUE, "a")
+    assert reading.row is not None
+    assert (reading.row.generation, reading.troubles) == (2, lost)
+    await bench.take("a")  # It is due.
+    assert await bench.stored(bench.row(1, 3, mark="later")) == "RECOVERED"
+    assert await bench.stats() == {"total": 1, "fresh": 1}
 
 
 async def test_an_answer_for_a_deleted_account_is_dropped(bench: Bench) -> None:

@@ -59,7 +59,9 @@ class Doubts:
             return self._wait(opened, BUSY_S, f"{holder} is asking the provider")
         if reply.state in ("none", "unsent") and await self._moved_on(account, opened):
             return "stored"  # Whoever was asked had stored its answer just before it knew of nothing.
-        if reply.state == "away":
+        if (
+            reply.state == "away" and not troubles.dead
+        ):  # Of one that was given up its token was refused: nothing is spoiled.
             wait_s = policy.patience(
                 self._provider.rotation, self._provider.grace_s, opened.now_ms, troubles.doubt_ms, row.expires_at_ms
             )

@@ -1,9 +1,10 @@
 -- stored: write refreshed pairs back. Only grant and generation are compared, never the lease: an answer in hand is the truth.
 -- KEYS    1 the shard  2 the view
 -- ARGV    3… per account: account, grant and generation of the request, new row, due ms, deadline ms, the row it came from if its token may be
---         needed again (without its access token, see SPARES), else empty
--- RETURNS per account: STORED, ALREADY (this very pair is there, perhaps sealed anew since, or this refresh token), SPARE (kept aside: the row had
---         moved on), PAST (dropped: another pair has succeeded it or its like; where tokens are used once, its use would end the grant), GONE (no such account)
+--         needed again (without its access token, see SPARES), else empty; `drop`: what does not fit is no spare
+-- RETURNS per account: STORED, RECOVERED (that, and it is to be told, see tell.lua), ALREADY (this very pair is there, perhaps sealed anew since, or its
+--         refresh token), SPARE (kept aside: the row had moved on), MOVED (it had, and the pair was to be dropped then), PAST (dropped: refreshes have
+--         followed this one or its like, and where tokens are used once its use now would end the grant), GONE (no such account)
 open()
 redis.call('HDEL', INTENTS, '') -- a removal first: a full store lets the script go on
 local items = {}
@@ -14,7 +15,7 @@ end
 
 -- An account that fails or is dead has a pair to try from now on: it does not wait for its next try.
 local function hope(account, head)
-  local died, r = revive(account), tries_get(account)
+  local died, r = hope_for(account), tries_get(account)
   if not died and not redis.call('ZSCORE', FAILING, account) or r and r.holder ~= '' then return end
   redis.call('ZADD', FAILING, text(now), account)
   place(account, token_task(now, head.expires > 0 and head.expires or now + S.urgent_ms))
@@ -27,19 +28,22 @@ for i = 1, #items do
   local head = old and row_head(old)
   if not old then reply[i] = 'GONE'
   elseif string.sub(old, 1, HEAD) == string.sub(row, 1, HEAD) then reply[i] = 'ALREADY'
-  elseif head.grant == grant and head.generation > generation + 1 then reply[i] = 'PAST'
-  elseif head.generation ~= generation and head.current == row_head(row).current then reply[i] = 'ALREADY'
   elseif head.grant == grant and head.generation == generation then
-    -- What was refused while this answer was away may have ended the grant: that is found out now, not when the new token ends.
-    if redis.call('ZSCORE', DEAD, account) then due = now end
     redis.call('HDEL', INTENTS, account)
     redis.call('HDEL', SPARES, account)
-    clear_troubles(account)
     redis.call('HSET', ACCOUNTS, account, row)
-    if #previous > 0 then redis.call('HSET', SPARES, account, previous) end
-    place(account, token_task(due, deadline)) -- voids whatever lease lies on the task
+    if #previous > HEAD then redis.call('HSET', SPARES, account, previous) end
     count('accounts refreshed')
     reply[i] = 'STORED'
+    if redis.call('ZSCORE', DEAD, account) then
+      hope(account, row_head(row)) -- what was refused meanwhile may have ended the grant: that is found out before it is told to be well
+    else
+      if recover(account) then reply[i] = 'RECOVERED' end
+      place(account, token_task(due, deadline)) -- voids whatever lease lies on the task
+    end
+  elseif previous == 'drop' then reply[i] = 'MOVED'
+  elseif head.grant == grant and head.generation > generation + 1 then reply[i] = 'PAST'
+  elseif head.current == row_head(row).current then reply[i] = 'ALREADY'
   else
     redis.call('HSET', SPARES, account, row)
     hope(account, head)
