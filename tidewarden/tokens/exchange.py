@@ -171,7 +171,7 @@ def _new_line(provider: Provider, tls: ssl.SSLContext | None) -> Line:
     if provider.tls_cert:
         context.load_cert_chain(provider.tls_cert, provider.tls_key)
     connector = aiohttp.TCPConnector(
-        limit=provider.refreshers + 4, ssl=context, keepalive_timeout=KEEPALIVE_S, ttl_dns_cache=30
+        limit=provider.crew[1] + 4, ssl=context, keepalive_timeout=KEEPALIVE_S, ttl_dns_cache=30
     )
     session = aiohttp.ClientSession(
         connector=connector,

@@ -133,6 +133,7 @@ class Refresher:
         if not self._may_send(until) or self.stopping or not self.writable:
             await self._hold(task, 0, opened.troubles)
             return
+        self._watch.began(opened)
         outcome, verdict = await self._ask(token, until)
         verdict = self._watch.note(task.id, verdict)
         try:
