@@ -208,7 +208,7 @@ def _new_line(provider: Provider, tls: ssl.SSLContext | None, clock: Clock) -> L
     if provider.tls_cert:
         context.load_cert_chain(provider.tls_cert, provider.tls_key)
     connector = _Connector(
-        clock, limit=provider.refreshers + 4, ssl=context, keepalive_timeout=KEEPALIVE_S, ttl_dns_cache=30
+        clock, limit=provider.crew[1] + 4, ssl=context, keepalive_timeout=KEEPALIVE_S, ttl_dns_cache=30
     )
     session = aiohttp.ClientSession(
         connector=connector,

@@ -108,7 +108,7 @@ class Gate:
             await self._slow(verdict)
         else:
             self._streak += 1
-            if self._streak >= max(10, self._provider.refreshers) or self.view.failures:
+            if self._streak >= max(10, self._provider.crew[0]) or self.view.failures:
                 await self._trip(verdict)
 
     async def _trip(self, verdict: Verdict) -> None:

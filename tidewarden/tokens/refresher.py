@@ -122,13 +122,13 @@ class Refresher:
         try:
             chosen = await self._choose(task, opened, until)
         except errors.Error:
-            await self._hold(
-                task, UNSENT_S, opened.troubles
-            )  # Nothing was sent: an open intent would say that it may have been.
+            # Nothing was sent: an open intent would say that it may have been.
+            await self._hold(task, UNSENT_S, opened.troubles)
             raise
         if chosen is None:
             return
         token, spare = chosen
+        self._watch.began(opened)
         outcome, verdict = await self._ask(token, until)
         if verdict.outcome == "late":  # As if it had been found out before.
             await self._hold(task, 0, opened.troubles)

@@ -8,8 +8,10 @@ from dataclasses import replace
 from tidewarden.config import Provider
 
 from .answers import Verdict
+from .crew import Crew, late
 from .evidence import Evidence
 from .gate import Gate
+from .ledger import Opened
 from .tools import Tools
 from .trends import Breaker
 
@@ -19,18 +21,25 @@ ODD_MAX = 10_000
 
 
 class Watch:
-    """Breaker, gate and the share of refusals of one provider's client, as this node knows them."""
+    """Breaker, gate, crew and the share of refusals of one provider's client, as this node knows them."""
 
     def __init__(self, provider: Provider, queue: str, tools: Tools, lease_ms: int) -> None:
         self._name = provider.name
         self._tools = tools
-        self.breaker = Breaker(max(10, provider.refreshers))
+        self.crew = Crew(*provider.crew)
+        self.breaker = Breaker(max(10, self.crew.size))
         self.evidence = Evidence(queue, tools.ledger, tools.clock)
         self.gate = Gate(provider, queue, tools.queues, tools.ledger, tools.clock, tools.dice, lease_ms, tools.tidings)
         self._well = 0
         """Refreshes that went well."""
         self._odd: dict[str, int] = {}
         """How many had gone well when an account was first told something of the whole client."""
+
+    def began(self, opened: Opened) -> None:
+        """A refresh begins. One that was tried before is late by its backoff, which says nothing."""
+        row = opened.row
+        if not opened.troubles.tries:
+            self.crew.began(late=late(row.due_ms, row.expires_at_ms, opened.now_ms))
 
     def note(self, account: str, verdict: Verdict) -> Verdict:
         """
@@ -42,6 +51,7 @@ class Watch:
         if self.breaker.note(verdict.answered, now):
             log.error("%s does not answer this node (%s); it is asked rarely now", self._name, verdict.message)
         tools.weather.note(self._name, verdict.answered, now)
+        self.crew.ended(well=verdict.scope in ("ok", "account"), now=now)
         if verdict.scope == "ok" or verdict.outcome == "invalid_grant":
             self.evidence.note(refused=verdict.scope != "ok")
         if verdict.scope == "ok":
