@@ -11,6 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
+from tokens_harness import tell
 
 from tidewarden.clock import SystemClock
 from tidewarden.errors import Error, StoreDown
@@ -55,21 +56,19 @@ async def following(response: aiohttp.ClientResponse) -> tuple[str, str, dict[st
                 fields[name] = value
 
 
-async def test_a_stream_goes_on_where_its_reader_stopped(node: Any, eventually: Any) -> None:
+async def test_a_stream_goes_on_where_its_reader_stopped(node: Any) -> None:
     made = await node()
-    here, elsewhere = (Events(made.link.call, "t", made.queues.put, {}, SystemClock(), 100) for _ in range(2))
-    running = [asyncio.create_task(events.run()) for events in (here, elsewhere)]
-    here.emit("account.dead", "p", "before")
-    await eventually(lambda: not here._waiting)
+    here, elsewhere = (Events(made.link.call, "t", made.queues.put, {}, 100) for _ in range(2))
+    await tell(here, "account.dead", "p", "before")
     async with door(here) as url, aiohttp.ClientSession() as client:
         async with client.get(url) as response:
             assert response.content_type == "text/event-stream"
             assert response.headers["Cache-Control"] == "no-store"
             await response.content.readline()
-            here.emit("account.failing", "p", "a")
+            await tell(here, "account.failing", "p", "a")
             first = await following(response)
             assert (first[1], first[2]["data"]["account"]) == ("account.failing", "p/a")
-            elsewhere.emit("account.dead", "p", "b")
+            await tell(elsewhere, "account.dead", "p", "b")
             assert (await following(response))[2]["data"]["account"] == "p/b"
         async with client.get(url, headers={"Last-Event-ID": first[0]}) as response:
             assert (await following(response))[2]["data"]["account"] == "p/b"
@@ -78,11 +77,9 @@ async def test_a_stream_goes_on_where_its_reader_stopped(node: Any, eventually: 
         async with client.get(url, params={"after": "1-1", "types": "account.fail*,x"}) as response:
             assert (await following(response))[1] == "gap"
             assert (await following(response))[2]["data"]["account"] == "p/a"
-        here.emit("account.dead", "q", "c")
+        await tell(here, "account.dead", "q", "c")
         async with client.get(url, params={"after": "0", "provider": "q"}) as response:
             assert (await following(response))[2]["data"]["account"] == "q/c"
-    for task in running:
-        task.cancel()
 
 
 async def told(response: aiohttp.ClientResponse) -> str:
@@ -132,9 +129,8 @@ async def test_a_stream_outlives_a_store_that_is_away(node: Any) -> None:
             raise away.pop()
         return await made.link.call(*words)
 
-    events = Events(call, "t", made.queues.put, {}, SystemClock(), 100)
-    events.emit("account.dead", "p", "a")
-    await events.stop()
+    events = Events(call, "t", made.queues.put, {}, 100)
+    await tell(events, "account.dead", "p", "a")
     async with (
         door(events) as url,
         aiohttp.ClientSession() as client,

@@ -220,6 +220,26 @@ async def test_a_request_under_way_elsewhere_is_waited_for(scene: Scene, caplog:
                 assert endpoint.requests == {"a.0": 1}
 
 
+async def test_one_that_knows_nothing_may_have_stored_it_just_now(scene: Scene) -> None:
+    """Its answer reaches the store between this node's intent and its question: the row is looked at once more."""
+    async with harness.endpoint() as endpoint:
+        chosen = harness.provider(endpoint.url, timeout_s=0.5, refreshers=1)
+        async with scene.stuck(chosen) as one:
+            answer = one.tokens._journal.pending()[0]
+
+            async def store_first(request: web.Request) -> web.StreamResponse:
+                words = (answer.queue, "a", (1, 1), answer.row, answer.due_ms, answer.deadline_ms)
+                assert await harness.Ledger.stored(one.tokens._ledger, *words) == "STORED"
+                one.tokens._journal.stored(answer)
+                one.tokens._unstored._tools.asking.clear()
+                return web.Response(body=one.tokens.answer_peer(await request.read()))
+
+            async with served(store_first) as address, scene.other(chosen, address) as two:
+                assert (await two.tokens.get("p/a", wait_ms=10_000)).access_token == "secret-access-a-1"
+                assert two.tokens.metrics()["adopted"] == 0
+    assert endpoint.requests == {"a.0": 1}
+
+
 async def test_while_a_token_lives_a_node_that_does_not_say_is_waited_for(scene: Scene) -> None:
     async with harness.endpoint() as endpoint:
         chosen = harness.provider(endpoint.url, timeout_s=0.5, refreshers=1)

@@ -66,13 +66,21 @@ class Doubts:
             return self._wait(opened, BUSY_S, f"{holder} has the answer, which was not stored yet")
         if reply.state == "busy":
             return self._wait(opened, BUSY_S, f"{holder} is asking the provider")
-        if reply.state == "away":
+        if reply.state in ("none", "unsent") and await self._moved_on(account, opened):
+            return "stored"  # Whoever was asked had stored its answer just before it knew of nothing.
+        if (
+            reply.state == "away" and not troubles.dead
+        ):  # Of one that was given up its token was refused: nothing is spoiled.
             wait_s = policy.patience(
                 self._provider.rotation, self._provider.grace_s, opened.now_ms, troubles.doubt_ms, row.expires_at_ms
             )
             if wait_s:
                 return self._wait(opened, wait_s, f"{holder} may hold the answer and does not say; it is asked again")
         return "go"
+
+    async def _moved_on(self, account: str, opened: Opened) -> bool:
+        row = (await self._tools.ledger.get(self._queue, account)).row
+        return row is None or (row.grant, row.generation) != (opened.row.grant, opened.row.generation)
 
     def _wait(self, opened: Opened, wait_s: float, message: str) -> Step:
         troubles = opened.troubles

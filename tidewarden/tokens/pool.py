@@ -33,7 +33,7 @@ GATE_S = 2.0  # Longest sleep before a gate is asked again: another node may hav
 
 
 class Pool:
-    """At most ``provider.refreshers`` refreshes under way on this node, for one provider's client."""
+    """As many refreshes under way on this node, for one provider's client, as its crew has (:mod:`tidewarden.tokens.crew`)."""
 
     def __init__(self, provider: Provider, queue: str, tools: Tools) -> None:
         self.queue = queue
@@ -53,7 +53,7 @@ class Pool:
     @property
     def _idle(self) -> bool:
         """Whether there is room for refreshes that could wait."""
-        return not self.watch.held and len(self._work) < self._provider.refreshers
+        return not self.watch.held and len(self._work) < self.watch.crew.size
 
     @property
     def in_flight(self) -> int:
@@ -103,8 +103,9 @@ class Pool:
         """Take what is due, as much as may be begun, and begin it."""
         tools, name = self._tools, self._provider.name
         self._freed.clear()
-        free = self.watch.breaker.allowed(tools.clock.monotonic(), self._provider.refreshers, len(self._work))
+        free = self.watch.breaker.allowed(tools.clock.monotonic(), self.watch.crew.size, len(self._work))
         if free == 0:
+            self.watch.crew.full()
             await self._wait_for_room()
             return
         free = min(free, tools.seats.free(name), TAKE_MAX)
@@ -210,6 +211,7 @@ def figures(pools: Mapping[str, Pool]) -> dict[str, dict[str, float]]:
     return {
         "in_flight": {name: pool.in_flight for name, pool in pools.items()},
         "levelled": {name: pool.leveller.levelled for name, pool in pools.items()},
+        "refreshers": {name: pool.watch.crew.size for name, pool in pools.items()},
         "held": {name: int(pool.watch.held) for name, pool in pools.items()},
         "rate": {name: rate for name, pool in pools.items() if (rate := pool.watch.gate.view.rate)},
     }

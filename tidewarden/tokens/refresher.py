@@ -17,7 +17,7 @@ from tidewarden.queue import Taken
 
 from . import answers, policy
 from .answers import Verdict
-from .doubts import Doubts
+from .doubts import BUSY_S, Doubts
 from .ledger import Opened
 from .policy import Case, Step
 from .rows import Row, Troubles
@@ -62,10 +62,14 @@ class Refresher:
 
     async def refresh(self, task: Taken) -> None:
         """Refresh the account of a leased task. Never raises: what goes wrong is noted in the store, or in the log."""
-        account = f"{self.provider.name}/{task.id}"
-        self._tools.asking.add((self.queue, task.id))
+        account, place = f"{self.provider.name}/{task.id}", (self.queue, task.id)
+        busy = place in self._tools.asking
+        self._tools.asking.add(place)
         try:
-            await self._refresh(task)
+            if busy:  # This process was paused past the lease of a request whose answer may lie in its socket.
+                await self._tools.ledger.failed(self.queue, task.id, task.lease, Step("hold", BUSY_S, Troubles()))
+            else:
+                await self._refresh(task)
         except (errors.StoreDown, errors.NoQuorum) as error:
             log.warning("refresh of %s: %s", account, error)
         except errors.Error as error:
@@ -73,7 +77,8 @@ class Refresher:
         except Exception:
             log.exception("refresh of %s failed for a reason of ours", account)
         finally:
-            self._tools.asking.discard((self.queue, task.id))
+            if not busy:
+                self._tools.asking.discard(place)
 
     def unsent(self, account: str) -> bool:
         """Whether nothing was sent for an account whose intent this node could not close yet."""
@@ -117,14 +122,17 @@ class Refresher:
         try:
             chosen = await self._choose(task, opened, until)
         except errors.Error:
-            await self._hold(
-                task, UNSENT_S, opened.troubles
-            )  # Nothing was sent: an open intent would say that it may have been.
+            # Nothing was sent: an open intent would say that it may have been.
+            await self._hold(task, UNSENT_S, opened.troubles)
             raise
         if chosen is None:
             return
         token, spare = chosen
+        self._watch.began(opened)
         outcome, verdict = await self._ask(token, until)
+        if verdict.outcome == "late":  # As if it had been found out before.
+            await self._hold(task, 0, opened.troubles)
+            return
         verdict = self._watch.note(task.id, verdict)
         try:
             await self._conclude(task, opened, outcome, verdict, token, spare, begun)
@@ -194,7 +202,7 @@ class Refresher:
         tools, provider = self._tools, self.provider
         exchange = tools.exchange
         for number in exchange.credentials.order(provider):
-            outcome = await exchange.refresh(provider, token, number)
+            outcome = await exchange.refresh(provider, token, number, until - SEND_SLACK_S)
             verdict = answers.judge(outcome, tools.clock.unix_ms(), self._rules)
             if verdict.outcome != "invalid_client" or not self._may_send(until):
                 break
@@ -231,6 +239,8 @@ class Refresher:
 
     async def _failed(self, task: Taken, opened: Opened, verdict: Verdict, used_spare: bool, now_ms: int) -> None:
         tools, name = self._tools, self.provider.name
+        if verdict.outcome == "invalid_grant":
+            await self._watch.weigh()  # Before anybody is given up.
         step = policy.after_failure(
             Case(
                 verdict=verdict,

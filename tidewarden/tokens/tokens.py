@@ -23,6 +23,7 @@ from .custody import Custody
 from .events import Call
 from .exchange import Exchange
 from .grants import Grants, Put
+from .hosts import Hosts
 from .journal import Journal
 from .keyring import Keyring
 from .ledger import Ledger, RunScript
@@ -128,7 +129,7 @@ class Tokens:
         await self._custody.start()
         tools = Tools(
             self._queues, self._ledger, self._vault, self._journal, self._exchange, self._clock, self._dice,
-            self.counts, self._on_settled, self._cache, self._peers, self._confirm_s, self._outlets.tidings,
+            self.counts, self._on_settled, self._cache, self._peers, self._confirm_s, self._outlets.tidings, hosts=Hosts(self._nodes),
         )  # fmt: skip
         for name, provider in self._config.providers.items():
             if provider.unconfirmed:
