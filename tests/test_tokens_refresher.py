@@ -93,7 +93,7 @@ async def test_a_lost_answer_is_replayed_once_and_then_reported(
             assert dead["error"] == "lost_rotation"
             assert side.tokens.metrics()["lost_rotations"] == 1
     assert endpoint.requests["a.0"] == 2
-    assert "p/a: lost_rotation" in caplog.text
+    assert "p/a lost_rotation: an earlier refresh" in caplog.text
 
 
 async def test_a_request_that_was_not_processed_is_replayed_with_success(valkey: Any, tmp_path: Path) -> None:

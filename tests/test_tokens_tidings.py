@@ -58,6 +58,9 @@ def test_each_trouble_is_told_once_and_its_end() -> None:
     tidings.held("p", "invalid_client", "HTTP 401")
     tidings.released("p")
     assert heard.taken() == [("provider.breaker_open", "p", ""), ("provider.breaker_closed", "p", "")]
+    tidings.silent("p", "n0", "refused", "no connection")
+    tidings.answers("p", "n0")
+    assert heard.taken() == [("provider.silent", "p", ""), ("provider.answers", "p", "")]
     tidings.doubted("p", 0.5)
     tidings.trusted("p")
     assert heard.taken() == [("provider.quarantine_begun", "p", ""), ("provider.quarantine_over", "p", "")]

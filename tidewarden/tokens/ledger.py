@@ -205,6 +205,11 @@ class Ledger:
             bool(news),
         )
 
+    async def standing(self, queue: str, verb: str, *args: str | int) -> list[Any]:
+        """``note``, ``over`` or ``read``: see ``tokens/lua/standing.lua``; what each node meets with, a list each."""
+        _, *found = await self._script("tokens.standing", queue, 0, (verb, *args))
+        return [[item.decode() if isinstance(item, bytes) else item for item in one] for one in found]
+
     async def held_by(self, queue: str) -> str:
         """What holds a client's accounts back, as far as it can be had; empty: nothing."""
         try:
@@ -226,9 +231,13 @@ class Ledger:
         return Taken(queue, name.decode(), lease, payload, attempt, deadline_ms, lease_end_ms)
 
     async def stats(self, queue: str, shards: int) -> dict[str, int]:
-        """Accounts of a queue by state, and ``total``, ``intents`` (under way or unresolved) and ``spares``."""
+        """
+        Accounts of a queue by state, and ``total``, ``intents`` (under way or unresolved), ``spares``; ``next_ms``, when one that
+        fails is tried next (0: none fails).
+        """
         parts = await asyncio.gather(*(self._script("tokens.stats", queue, shard, ()) for shard in range(shards)))
-        total, fresh, late, failing, dead, lost, intents, spares = (sum(column) for column in zip(*parts, strict=True))
+        *columns, tries = zip(*parts, strict=True)
+        total, fresh, late, failing, dead, lost, intents, spares = (sum(column) for column in columns)
         return {
             "total": total,
             "fresh": fresh,
@@ -239,6 +248,7 @@ class Ledger:
             "lost_rotation": lost,
             "intents": intents,
             "spares": spares,
+            "next_ms": min((at_ms for at_ms in tries if at_ms), default=0),
         }
 
     async def _item(self, verb: str, queue: str, account: str, args: tuple[str | bytes | int, ...]) -> Any:

@@ -55,6 +55,14 @@ class Tidings:
         """It is closed again."""
         self._events.emit("provider.breaker_closed", provider)
 
+    def silent(self, provider: str, node: str, error: str, message: str) -> None:
+        """That node gets no answer at all, and asks rarely now."""
+        self._events.emit("provider.silent", provider, node=node, error=error, message=message)
+
+    def answers(self, provider: str, node: str) -> None:
+        """That node is answered again."""
+        self._events.emit("provider.answers", provider, node=node)
+
     def doubted(self, provider: str, share: float) -> None:
         """This node sees so many refresh tokens refused (``share`` of the latest, 0 to 1) that it declares no account dead."""
         self._events.emit("provider.quarantine_begun", provider, refused_share=round(share, 3))

@@ -9,6 +9,7 @@ from tidewarden.config import Provider
 
 from .answers import Verdict
 from .gate import Gate
+from .standing import Standing
 from .tools import Tools
 from .trends import Breaker, Jump
 
@@ -22,6 +23,8 @@ class Watch:
 
     def __init__(self, provider: Provider, queue: str, tools: Tools, lease_ms: int) -> None:
         self._name = provider.name
+        self._node = tools.queues.holder.partition(".")[0]
+        self._standing = Standing(provider, queue, tools.ledger, tools.clock, self._node)
         self._tools = tools
         self.breaker = Breaker(max(10, provider.refreshers))
         self.jump = Jump()
@@ -39,8 +42,7 @@ class Watch:
         """
         tools, now = self._tools, self._tools.clock.monotonic()
         tools.counts.refreshes[self._name, verdict.outcome] += 1
-        if self.breaker.note(verdict.answered, now):
-            log.error("%s does not answer this node (%s); it is asked rarely now", self._name, verdict.message)
+        self._note_silence(verdict, now)
         tools.weather.note(self._name, verdict.answered, now)
         if verdict.scope == "ok" or verdict.outcome == "invalid_grant":
             self.jump.note(verdict.scope != "ok", now)
@@ -57,9 +59,19 @@ class Watch:
             return replace(verdict, scope="ours")
         return verdict
 
+    def _note_silence(self, verdict: Verdict, now: float) -> None:
+        tidings, before = self._tools.tidings, self.breaker.open
+        if self.breaker.note(verdict.answered, now):
+            log.error("%s does not answer this node (%s); it is asked rarely now", self._name, verdict.message)
+            if tidings is not None:
+                tidings.silent(self._name, self._node, verdict.outcome, verdict.message)
+        elif before and not self.breaker.open and tidings is not None:
+            tidings.answers(self._name, self._node)
+
     async def tell(self, verdict: Verdict) -> None:
-        """Tell the other nodes what concerns them; see :meth:`Gate.told`."""
+        """Tell the other nodes what concerns them; see :meth:`Gate.told` and :meth:`Standing.heard`."""
         await self.gate.told(verdict)
+        await self._standing.heard(verdict, self.breaker.opens_in_s(self._tools.clock.monotonic()))
 
     @property
     def quarantined(self) -> bool:
