@@ -61,9 +61,11 @@ class Grants:
                 return Put(old.generation, "same", policy.state(old, troubles, reading.now_ms))
             base = (old.grant, old.generation) if old else (reading.floor, 0)
             row = self._new_row(provider, name, grant, base, reading.now_ms, mark)
-            if await self._ledger.put(queue, name, base, row, row.expires_at_ms or reading.now_ms + NEW_MS):
+            stored = await self._ledger.put(queue, name, base, row, row.expires_at_ms or reading.now_ms + NEW_MS)
+            if stored:
                 self._on_settled(f"{provider.name}/{name}", row.generation)
-                self._tidings.granted(provider.name, name, troubles, living=row.expires_at_ms > reading.now_ms)
+                living = row.expires_at_ms > reading.now_ms
+                self._tidings.granted(provider.name, name, living=living, recovered=stored == 2)
                 state = policy.state(row, None, reading.now_ms)
                 return Put(row.generation, "new" if old is None else "renewed", state)
         raise errors.Timeout(f"{provider.name}/{name} changed {PUT_TRIES_MAX} times while it was put; try again")

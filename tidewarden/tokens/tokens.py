@@ -27,6 +27,7 @@ from .journal import Journal
 from .keyring import Keyring
 from .ledger import Ledger, RunScript
 from .listing import PAGE_MAX, Listing
+from .orphans import Orphans
 from .outlets import Outlets
 from .pool import Pool, figures
 from .reader import Reader, Token
@@ -63,6 +64,7 @@ class Tokens:
         connected: Callable[[], bool] = lambda: True,
         cluster_secret: str = "",
         members: Callable[[], Mapping[str, str]] | None = None,
+        nodes: Callable[[], int] = lambda: 1,
     ) -> None:
         """
         Args:
@@ -71,20 +73,21 @@ class Tokens:
                 ``queues.script`` when absent.
             cluster_secret: by which nodes ask each other for answers; empty: nobody is asked, and nobody answered.
             members: their ``host:base_port`` by name, as they are now; None: as configured.
+            nodes: how many nodes live, this one included.
             connected: whether the store is, as far as is known: while it is not, nobody need wait for it to say so.
         """
         self._config = config
         self._queues = queues
         self._clock = clock
         self._shelf = Shelf(call, config.cluster.name)
-        self._outlets = Outlets(config, queues, call, clock)
-        self.events = self._outlets.events
         key_file = Path(config.node.data_dir) / "secrets" / "vault.key"
         self._keyring = Keyring(config.vault, key_file, os.environ if environ is None else environ)
         self._dice = dice or Random()
         self._confirm_s = confirm_s
         self._queue_of = {name: accounts.queue_of(name, p.client_id) for name, p in config.providers.items()}
         self._ledger = Ledger(script or queues.script, queues.shard_of)
+        self._outlets = Outlets(config, queues, self._ledger, self._queue_of, call, clock)
+        self.events = self._outlets.events
         self._listing = Listing(self._ledger, self._queue_of, config.providers)
         self._journal = Journal(Path(config.node.data_dir) / "tokens.journal")
         self._exchange = exchange or Exchange(clock=clock)
@@ -94,7 +97,10 @@ class Tokens:
         self._reader: Reader | None = None
         self._grants: Grants | None = None
         self._running: asyncio.Task[None] | None = None
-        self._cache = Cache(config.tokens.cache_max, clock)
+        self._alone = frozenset(name for name, one in config.providers.items() if one.orphan == "refresh")
+        self._cache = Cache(config.tokens.cache_max, clock, self._alone)
+        self._orphans: Orphans | None = None
+        self._nodes = nodes
         self._connected = connected
         self._mac = peers.mac_of(cluster_secret) if cluster_secret else None
         self._peers = peers.Peers(config, self._mac, members)
@@ -132,6 +138,9 @@ class Tokens:
                 )  # fmt: skip
             await self._queues.settings(self._queue_of[name])  # reads it, or makes it
             self._pools[name] = Pool(provider, self._queue_of[name], tools)
+        if self._alone:
+            watches = {name: self._pools[name].watch for name in self._alone}
+            self._orphans = self._reader.orphans = Orphans(tools, watches, self._queue_of, self._nodes)
         self._unstored = Unstored(tools, self._pools, self._mac)
         await self._unstored.replay()
 
@@ -156,6 +165,8 @@ class Tokens:
             await asyncio.wait([running])
         if self._reader is not None:
             self._reader.stop()
+        if self._orphans is not None:
+            await self._orphans.stop()
         await self._outlets.stop()
         if self._custody is not None:
             await self._custody.stop()
@@ -269,15 +280,8 @@ class Tokens:
 
     def metrics(self) -> dict[str, Any]:
         """This node's counters: ``refreshes`` by (provider, class), ``in_flight``, ``late`` and more by provider, and others."""
-        counts = self.counts
         return {
-            "refreshes": dict(counts.refreshes),
-            "late": dict(counts.late),
-            "spares": counts.spares,
-            "lost_rotations": counts.lost_rotations,
-            "replayed": counts.replayed,
-            "adopted": counts.adopted,
-            "quarantines": dict(counts.quarantines),
+            **self.counts.figures(),
             **figures(self._pools),
             "journal_pending": len(self._journal.pending()),
             **self._outlets.metrics(),
