@@ -4,7 +4,7 @@
 --   account_spares   hash account -> a row whose grant or generation no longer fitted when it came, or the one before, where a used token works on
 --   account_troubles hash account -> what refreshing it met with since its last success (msgpack, Python's alone)
 --   account_failing  zset account by next try     account_dead  zset account by time of death
---   account_lost     set of the dead whose refresh token was lost with an answer     account_gate  see gate.lua; first shard only
+--   account_lost     set of the dead whose refresh token was lost with an answer     account_gate, account_standing  see gate.lua, standing.lua; first shard only
 --   account_told     set of accounts that live, of whose troubles it was told     account_outbox  zset, by time, of what is to be told (see tell.lua)
 --   account_meta     hash floor -> the highest grant of any account deleted here: no number is ever given twice
 -- A token's task has the account's name, no payload, due = the row's due_ms, deadline = its expires_at_ms.
