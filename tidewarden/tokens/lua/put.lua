@@ -16,12 +16,13 @@ for i = 1, #items do
   local old = redis.call('HGET', ACCOUNTS, account)
   local head = old and row_head(old) or {grant = floor, generation = 0}
   if head.grant == grant and head.generation == generation then
-    redis.call('HSET', ACCOUNTS, account, row)
     if old then
+      displace(account, old)
       clear_troubles(account)
       redis.call('HDEL', INTENTS, account)
     end
-    place(account, token_task(due, deadline))
+    redis.call('HSET', ACCOUNTS, account, row)
+    settle_task(account, row, token_task(due, deadline))
     count('accounts put')
     reply[i] = 1
   else

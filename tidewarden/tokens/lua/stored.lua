@@ -29,10 +29,11 @@ for i = 1, #items do
   elseif head.grant == grant and head.generation == generation then
     redis.call('HDEL', INTENTS, account)
     redis.call('HDEL', SPARES, account)
+    displace(account, old) -- voids whatever lease lies on the task
     clear_troubles(account)
     redis.call('HSET', ACCOUNTS, account, row)
     if #previous > 0 then redis.call('HSET', SPARES, account, previous) end
-    place(account, token_task(due, deadline)) -- voids whatever lease lies on the task
+    settle_task(account, row, token_task(due, deadline))
     count('accounts refreshed')
     reply[i] = 'STORED'
   else
