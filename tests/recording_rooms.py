@@ -7,6 +7,7 @@ from typing import Any
 
 from tidewarden.errors import NotFound, NotHeld
 from tidewarden.queue.task import Changes, NewTask, Taken
+from tidewarden.tokens.grants import Put
 
 
 class RecordingSession:
@@ -242,9 +243,9 @@ class RecordingTokens:
         self.custody = RecordingCustody(self.calls)
         self.events: Any = None
 
-    async def put(self, account: str, fields: dict[str, Any]) -> int:
-        self.calls.append(("put", account, fields))
-        return 5
+    async def put_told(self, account: str, fields: dict[str, Any], *, keep: bool = False) -> Put:
+        self.calls.append(("put", account, fields, *(["keep"] if keep else [])))
+        return Put(5, "new", "fresh")
 
     async def get(self, account: str, min_ttl_ms: int = 0, wait_ms: int = 0) -> RecordingToken:
         self.calls.append(("get", account, min_ttl_ms, wait_ms))

@@ -11,10 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from command_line import Run, node, run
+from rich.text import Text
 
 import tidewarden
 from tidewarden import errors
+from tidewarden.cli import app
 from tidewarden.cli.connection import addresses, shown
 from tidewarden.cli.output import cell
 from tidewarden.config import check_secret
@@ -202,3 +205,13 @@ def test_the_sandbox_runs_until_it_is_stopped(tmp_path: Path, until: Callable[..
         finally:
             process.terminate()
         assert process.wait(20) == 0
+
+
+def test_no_help_text_loses_its_brackets() -> None:
+    """A name in brackets, such as [providers.NAME], is markup to whoever draws the help, and vanishes."""
+    waiting: list[Any] = [typer.main.get_command(app)]
+    while waiting:
+        command = waiting.pop()
+        waiting += getattr(command, "commands", {}).values()
+        for text in (command.help, *(getattr(parameter, "help", None) for parameter in command.params)):
+            assert Text.from_markup(text or "").plain == (text or "").replace("\\[", "["), command.name

@@ -156,3 +156,13 @@ def test_a_next_secret_comes_from_one_place(write: Write, tmp_path: Path) -> Non
     assert [secret.reveal() for secret in found.secrets] == ["s", "from file"]
     text = "\n".join(problems(write(f'{GOOD}next_secret = "a"\nnext_secret_env = "B"\n')))
     assert "found next_secret and next_secret_env; allowed: exactly one of next_secret, " in text
+
+
+def test_a_node_may_refresh_alone_only_where_that_does_no_harm(write: Write) -> None:
+    alone = GOOD.replace("[providers.p]\n", '[providers.p]\norphan = "refresh"\n')
+    assert provider(write(alone + 'rotation = "none"\n')).orphan == "refresh"
+    for more, found in (("", "rotation = 'single_use'"), ('rotation = "rolling"\n', "rotation = 'rolling'")):
+        (problem,) = problems(write(alone + more))
+        assert f"providers.p.orphan: found 'refresh' with {found}; allowed with rotation = 'none'" in problem
+    (problem,) = problems(write(alone + 'rotation = "none"\nkills_access_token = true\n'))
+    assert "with kills_access_token = true; allowed" in problem

@@ -125,7 +125,10 @@ async def test_many_tokens_at_once() -> None:
 
 async def test_put() -> None:
     tokens = doubles.RecordingTokens()
-    assert await ask(tokens, "PUT", "/v1/tokens/p/a", b'{"refresh_token": "r"}') == (200, {"generation": 5})
+    assert await ask(tokens, "PUT", "/v1/tokens/p/a", b'{"refresh_token": "r"}') == (
+        200,
+        {"generation": 5, "change": "new", "state": "fresh"},
+    )
     assert tokens.calls == [("put", "p/a", {"refresh_token": "r"})]
 
 

@@ -12,6 +12,7 @@ Door = doubles.Door
     ("request_", "call", "reply"),
     [
         (("T.PUT", "p/a@b:c/d", '{"refresh_token": "r"}'), ("put", "p/a@b:c/d", {"refresh_token": "r"}), b":5"),
+        (("T.PUT", "p/a", "{}", "verbose", "keep"), ("put", "p/a", {}, "keep"), b"*3"),
         (("T.GET", "p/a"), ("get", "p/a", 0, 0), b"*5"),
         (("T.GET", "p/a", "wait", "9", "MINTTL", "8"), ("get", "p/a", 8, 9), b"*5"),
         (("T.GET", "p/nobody"), ("get", "p/nobody", 0, 0), b"-NOTFOUND there is no such account"),

@@ -73,10 +73,17 @@ def test_empty_cells_count_as_absent() -> None:
         ({"refresh_token": ""}, "refresh_token is missing"),
         ({"refresh_token": 7}, "refresh_token is not a text but int"),
         ({"refresh_token": "r", "password": "x"}, "unknown field 'password'; allowed are access_token, "),
-        ({"refresh_token": "secret-é"}, "refresh_token holds characters other than printable ASCII"),
+        (
+            {"refresh_token": "secret-é"},
+            "refresh_token holds characters other than printable ASCII: the first is number 8 of 8",
+        ),
         ({"refresh_token": "r" * 32_769}, "refresh_token has 32769 bytes; at most 32768"),
         ({"refresh_token": "r", "expires_at_ms": "soon"}, "expires_at_ms is 'soon'; allowed is 0 to"),
         ({"refresh_token": "r", "expires_at_ms": -1}, "expires_at_ms is '-1'"),
+        (
+            {"refresh_token": "r", "expires_at_ms": 1_795_287_209},
+            "expires_at_ms is 1795287209, which looks like seconds",
+        ),
         ({"refresh_token": "r", "expires_in": True}, "expires_in is 'True'"),
         ({"refresh_token": "r", "client": "other"}, "client is 'other'; the provider's client is 'c'"),
         ({"refresh_token": "r", "token_type": "Bea rer"}, "token_type must be"),

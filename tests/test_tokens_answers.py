@@ -121,6 +121,12 @@ def test_a_success_that_cannot_be_read_is_kept() -> None:
         ({"retry-after": "soon"}, None),
         ({"retry-after": "-3"}, None),
         ({}, None),
+        ({"retry-after": "99999999999999"}, 600.0),
+        ({"retry-after": "9" * 5000}, 600.0),
+        ({"retry-after": "1.5"}, 1.5),  # RFC 9110 has whole ones alone; it is meant all the same.
+        ({"retry-after": "-5"}, None),
+        ({"retry-after": "Tue, 14 Nov 2023 22:13:50 GMT", "date": "some day"}, 30.0),
+        ({"retry-after": "Fri, 31 Dec 9999 23:59:59 GMT"}, 600.0),
     ],
 )
 def test_retry_after_in_both_forms(headers: dict[str, str], seconds: float | None) -> None:

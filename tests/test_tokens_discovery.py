@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -77,3 +78,26 @@ async def test_it_is_asked_once_an_hour_and_goes_on_with_what_it_knew() -> None:
         await clock.advance(RETRY_S)
         assert await other.endpoint(provider(), client) == "https://as.example/t"
         assert await other.endpoint(Provider(name="q", token_url="https://q/t"), client) == "https://q/t"
+
+
+async def test_metadata_that_hang_hold_up_no_refresh_to_an_endpoint_that_is_known() -> None:
+    hanging = False
+
+    async def answer(_request: httpx.Request) -> httpx.Response:
+        if hanging:
+            await asyncio.get_running_loop().create_future()
+        return httpx.Response(200, json=GOOD)
+
+    clock = ManualClock()
+    discovery = Discovery(clock)
+    async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as client:
+        slow = provider(timeout_s=1.0)
+        assert await discovery.endpoint(slow, client) == "https://as.example/t"
+        hanging = True
+        await clock.advance(FRESH_S)
+        async with asyncio.timeout(slow.timeout_s):  # As the refresh has it.
+            first, second = await asyncio.gather(discovery.endpoint(slow, client), discovery.endpoint(slow, client))
+        assert first == second == "https://as.example/t"
+        other = Discovery(clock)
+        with pytest.raises(NotFoundError, match="no answer"):
+            await other.endpoint(slow, client)

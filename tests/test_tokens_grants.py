@@ -31,6 +31,30 @@ async def test_the_same_refresh_token_again_changes_nothing(still: Any) -> None:
         assert await side.tokens.put("p/b", fields) == 1  # The same token in another account is that one's own.
 
 
+async def test_what_came_of_a_put_is_told_and_the_living_are_kept_when_wanted(valkey: Any, tmp_path: Path) -> None:
+    async with harness.endpoint() as endpoint, harness.node(valkey, tmp_path, harness.provider(endpoint.url)) as side:
+        tokens = side.tokens
+
+        async def told(account: str, token: str, *, keep: bool = False) -> tuple[int, str, str]:
+            put = await tokens.put_told(account, {"refresh_token": token}, keep=keep)
+            return put.generation, put.change, put.state
+
+        assert await told("p/a", "a.0") == (1, "new", "expiring")
+        assert (await tokens.get("p/a", wait_ms=5000)).generation == 2
+        assert await told("p/a", "a.0") == (2, "same", "fresh")
+        assert await told("p/a", "b.0", keep=True) == (2, "same", "fresh")
+        assert await told("p/a", "a.9") == (3, "renewed", "expiring")
+        for tries in (1, 2):  # Refused twice: dead.
+            await eventually(lambda tries=tries: endpoint.requests["a.9"] == tries)
+            await tokens.refresh("p/a")
+
+        async def dead() -> bool:
+            return (await told("p/a", "a.9"))[1:] == ("same", "dead")
+
+        await eventually(dead)
+        assert await told("p/a", "a.1", keep=True) == (4, "renewed", "expiring")
+
+
 async def test_an_import_of_the_first_token_does_not_undo_a_rotation(valkey: Any, tmp_path: Path) -> None:
     async with harness.endpoint() as endpoint, harness.node(valkey, tmp_path, harness.provider(endpoint.url)) as side:
         await side.tokens.put("p/a", {"refresh_token": "a.0"})

@@ -317,3 +317,15 @@ async def test_a_spare_saves_an_account_that_was_given_up(bench: Bench) -> None:
     task = await bench.take("a")
     await bench.ledger.failed(QUEUE, "a", task.lease, Step("dead", 0, Troubles(dead=True), spare="drop"))
     assert await bench.stats() == {"total": 1, "dead": 1}
+
+
+async def test_a_new_grant_ends_the_previous_token_of_the_old_one_but_no_pair_in_hand(bench: Bench) -> None:
+    """Past its grace the previous token is a used one: sent again it would end a grant."""
+    await bench.put("a")
+    await bench.ledger.stored(QUEUE, "a", (1, 1), bench.row(1, 2).pack(), 1, 2, previous=bench.row(1, 1).pack())
+    assert (await bench.stats())["spares"] == 1
+    assert await bench.put("a", base=(1, 2))
+    assert "spares" not in await bench.stats()
+    await bench.ledger.stored(QUEUE, "a", (1, 2), bench.row(1, 3).pack(), 1, 2)  # The answer to one that was under way.
+    assert await bench.put("a", base=(2, 3))
+    assert (await bench.stats())["spares"] == 1

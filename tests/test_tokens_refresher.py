@@ -204,7 +204,8 @@ async def test_without_that_journal_the_old_token_is_replayed_after_the_lease(
     assert "an intent of n0.1 was left open" in caplog.text
 
 
-async def test_a_refused_row_tries_its_spare(valkey: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("silent", [False, True], ids=["at once", "after an answer that never came"])
+async def test_a_refused_row_tries_its_spare(valkey: Any, tmp_path: Path, silent: bool) -> None:
     async with harness.endpoint() as endpoint:
         endpoint.current = {"a": 0, "old": 9}
         gate = asyncio.Event()
@@ -213,7 +214,7 @@ async def test_a_refused_row_tries_its_spare(valkey: Any, tmp_path: Path) -> Non
             await gate.wait()
             return made.rotate(token)
 
-        endpoint.faults.append(slow)
+        endpoint.faults += [slow, slow, cut] if silent else [slow]
         async with harness.node(valkey, tmp_path, harness.provider(endpoint.url)) as side:
             await side.tokens.put("p/a", {"refresh_token": "a.0"})
             await eventually(lambda: endpoint.requests["a.0"])
@@ -224,7 +225,7 @@ async def test_a_refused_row_tries_its_spare(valkey: Any, tmp_path: Path) -> Non
             assert token.access_token == "secret-access-a-2"
             assert side.tokens.metrics()["spares"] == 1
             assert (await side.tokens.stats())["p"]["spares"] == 0
-    assert endpoint.requests == {"a.0": 1, "old.1": 1, "a.1": 1}
+    assert endpoint.requests == {"a.0": 1, "old.1": 1, "a.1": 1 + silent}
 
 
 async def test_a_put_during_a_refresh_wins_and_a_refusal_of_the_old_means_nothing(valkey: Any, tmp_path: Path) -> None:

@@ -118,6 +118,7 @@ class Daemon(Participant):
         self.tokens = Tokens(
             config, self.queues, clock, self.control.call, script=self._token_script,
             connected=lambda: self.accounts.up, cluster_secret=self._secret, members=self.raft.base_addresses,
+            nodes=lambda: self.nodes.living(),
         )  # fmt: skip
 
     def _voter_or_onlooker(self) -> Raft:

@@ -13,6 +13,7 @@ from .sources import setting
 
 URL_ALLOWED = "an http:// or https:// address"
 ROTATIONS = ("none", "rolling", "single_use")
+ORPHANS = ("hold", "refresh")
 AUTHS = ("basic", "basic_raw", "post", "none", "private_key_jwt", "tls")
 SECRET_AUTHS = ("basic", "basic_raw", "post")
 ALGORITHMS = ("auto", "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
@@ -79,6 +80,9 @@ class Provider:
     """How long a used refresh token still works there. 0, the default: assume not at all."""
     kills_access_token: bool = setting(False)
     """Whether a refresh ends the old access token at once: then nothing is refreshed sooner than it must be."""
+    orphan: str = setting("hold", choices=ORPHANS)
+    """What a node does for its readers while the store is away: nothing (``hold``, the default), or ``refresh`` accounts that it
+    knows. Two nodes may do it at once, so not where a use changes the refresh token or ends the old access token."""
     margin_s: float = setting(300.0, low=0, high=31_536_000)
     """How long before its expiry a token is refreshed. Five minutes outlast most outages."""
     margin_share: float = setting(0.0, low=0, high=0.9)

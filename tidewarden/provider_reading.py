@@ -99,6 +99,9 @@ def _faults(provider: Provider, table: Mapping[str, Found]) -> Iterator[tuple[st
             yield f"errors {key}", f"found the class {word[:80]!r}; allowed is one of {', '.join(CLASSES)}"
     if 0 < provider.not_before_s < provider.margin_s and "margin_s" in table:
         yield "margin_s", f"found {provider.margin_s:g}; allowed with not_before_s: at most {provider.not_before_s:g}"
+    if provider.orphan == "refresh" and (provider.rotation != "none" or provider.kills_access_token):
+        found = "kills_access_token = true" if provider.rotation == "none" else f"rotation = {provider.rotation!r}"
+        yield "orphan", f"found 'refresh' with {found}; allowed with rotation = 'none' and without kills_access_token"
     if provider.life_s_max < provider.default_life_s and "life_s_max" in table:
         yield "life_s_max", f"found {provider.life_s_max:g}; allowed: at least default_life_s"
     if provider.connect_timeout_s > provider.timeout_s:

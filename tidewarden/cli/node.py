@@ -34,7 +34,7 @@ def node(
     hash_a_secret: Annotated[
         bool,
         typer.Option(
-            "--hash-secret", help="Ask for a secret, print its hash for [[users]] secret_hash, start nothing."
+            "--hash-secret", help="Ask for a secret, print its hash for \\[\\[users]] secret_hash, start nothing."
         ),
     ] = False,
     as_json: AsJson = False,

@@ -2,104 +2,24 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import IO, Annotated, Any
+from typing import Annotated, Any
 
-import redis
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from tidewarden.presets import PRESETS
 
-from .account_file import NotAccounts, Row, rows
-from .connection import DATA_DIR, NOTHING, REFUSED, USAGE, AsJson, DataDir, NodeLine, Url, connected, stop
+from .connection import DATA_DIR, NOTHING, AsJson, DataDir, Url, connected, stop
 from .output import moment, print_json, print_map, print_table
-from .sealed import KeyFile, PassphraseEnv, export, import_sealed
+from .sealed import export
+from .token_import import import_
 
 app = typer.Typer(help="Import accounts, and get, list and mend their tokens.", no_args_is_help=True)
 Account = Annotated[str, typer.Argument(metavar="PROVIDER/ACCOUNT", help="The account, as sandbox/user-000001.")]
-BATCH_ROWS = 500
-BATCH_BYTES = 262_144
 
 
-@dataclass(slots=True)
-class Tally:
-    """How far an import is, in lines that are accounts."""
-
-    stored: int = 0
-    bad: int = 0
-
-
-@app.command("import")
-def import_(
-    file: Annotated[
-        str, typer.Argument(metavar="FILE", help="CSV or TSV with a header, or JSONL; - is standard input.")
-    ],
-    provider: Annotated[
-        str,
-        typer.Option("--provider", metavar="NAME", help="The provider, as in [providers.NAME]; not for a sealed file."),
-    ] = "",
-    key_file: KeyFile = "",
-    passphrase_env: PassphraseEnv = "",
-    url: Url = "",
-    data_dir: DataDir = Path(DATA_DIR),
-    as_json: AsJson = False,
-) -> None:
-    """
-    Import accounts: each line a grant that you obtained. Repeating an import changes nothing.
-
-    Columns: account, refresh_token, and optionally access_token, expires_at_ms (unix, milliseconds), scope, client.
-
-    Every bad line is reported with its number and reason, the good ones are kept; then the exit code is 1. --json prints
-    a line of JSON for each bad line and a last one with the counts.
-
-    Examples:
-
-    curl -s 'http://127.0.0.1:7490/seed?n=1000' | tidewarden token import - --provider sandbox
-
-    tidewarden token import accounts.csv --provider google
-
-    tidewarden token import accounts.sealed --key-file transfer.key
-    """
-    if key_file or passphrase_env:
-        import_sealed(file, key_file, passphrase_env, lambda: connected(url, data_dir), as_json)
-        return
-    if not provider:
-        raise stop("--provider is missing: whose accounts are these? (A sealed file needs --key-file instead.)", USAGE)
-    tally = Tally()
-    with ExitStack() as stack:
-        try:
-            source: IO[bytes] = sys.stdin.buffer if file == "-" else stack.enter_context(open(file, "rb"))
-        except OSError as error:
-            raise stop(f"{file}: cannot be read: {error.strerror or error}", USAGE) from None
-        total_bytes = Path(file).stat().st_size if file != "-" else 0
-        node = stack.enter_context(connected(url, data_dir))
-        progress = stack.enter_context(_progress())
-        bar = progress.add_task("importing", total=total_bytes or None)
-        try:
-            for batch, size_bytes in _batches(rows(source, provider)):
-                _put(node, provider, batch, tally, progress.console, as_json)
-                progress.update(bar, advance=size_bytes, description=f"{tally.stored:,} stored, {tally.bad:,} bad")
-        except NotAccounts as error:
-            raise stop(f"{file}: {error}", USAGE) from None
-        except redis.AuthenticationError:  # to redis-py a kind of ConnectionError
-            raise
-        except (redis.ConnectionError, redis.TimeoutError):
-            typer.echo(f"tidewarden: {tally.stored:,} were stored before; run it again, that repeats nothing", err=True)
-            raise
-    if as_json:
-        print_json({"stored": tally.stored, "bad": tally.bad})
-    else:
-        typer.echo(f"{tally.stored:,} accounts stored, {tally.bad:,} bad lines")
-    if tally.bad:
-        raise typer.Exit(REFUSED)
-
-
+app.command("import")(import_)
 app.command("export")(export)
 
 
@@ -217,7 +137,7 @@ def stats(url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = F
 @app.command("presets")
 def presets(as_json: AsJson = False) -> None:
     """
-    List the providers that are known, for ``preset`` in [providers.NAME], with the source of what is said of each.
+    List the providers that are known, for `preset` of a provider in config.toml, with the source of what is said of each.
 
     Example: tidewarden token presets --json
     """
@@ -227,47 +147,6 @@ def presets(as_json: AsJson = False) -> None:
         return
     rows = [[one.name, one.settings["rotation"], ", ".join(one.unconfirmed), one.note] for one in found]
     print_table(("preset", "rotation", "not confirmed", "note"), rows)
-
-
-def _batches(found: Iterator[Row]) -> Iterator[tuple[list[Row], int]]:
-    """Rows in batches, with the bytes of the file that each stands for; bounded in number and in size."""
-    batch: list[Row] = []
-    size_bytes = 0
-    for row in found:
-        batch.append(row)
-        size_bytes += row.size_bytes
-        if len(batch) >= BATCH_ROWS or size_bytes >= BATCH_BYTES:
-            yield batch, size_bytes
-            batch, size_bytes = [], 0
-    if batch:
-        yield batch, size_bytes
-
-
-def _put(node: NodeLine, provider: str, batch: list[Row], tally: Tally, console: Console, as_json: bool) -> None:
-    good = [row for row in batch if row.fields]
-    answers = node.batch([("T.PUT", f"{provider}/{row.account}", row.fields) for row in good]) if good else []
-    faults = {row.line: str(answer) for row, answer in zip(good, answers, strict=True) if isinstance(answer, Exception)}
-    for answer in answers:
-        # What concerns the caller or the store, not the line, will refuse all the others, too.
-        if isinstance(answer, redis.AuthenticationError) or str(answer).startswith(
-            ("NOAUTH", "DENIED", "STOREDOWN", "NOTFOUND")
-        ):
-            raise answer
-    faults |= {row.line: row.fault for row in batch if row.fault}
-    tally.stored += len(good) - sum(row.line in faults for row in good)
-    tally.bad += len(faults)
-    for line, reason in sorted(faults.items()):
-        if as_json:
-            print_json({"line": line, "reason": reason})
-        else:
-            console.print(f"line {line}: {reason}", markup=False, highlight=False, soft_wrap=True)
-
-
-def _progress() -> Progress:
-    """On standard error, and only when that is a terminal; what is said beside it goes there, too."""
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
 
 
 def _when(name: str, value: Any) -> Any:

@@ -77,7 +77,8 @@ class TokenRoutes:
 
     async def put(self, request: web.Request) -> web.Response:
         """Store an account, or a new consent of one."""
-        return respond({"generation": await self._tokens.put(_account(request), fields_of(await request.read()))})
+        put = await self._tokens.put_told(_account(request), fields_of(await request.read()))
+        return respond({"generation": put.generation, "change": put.change, "state": put.state})
 
     async def delete(self, request: web.Request) -> web.Response:
         """Forget an account."""

@@ -31,7 +31,7 @@ TOKEN_NUMBERS = {
     "rate": "rate_limit",
 }
 """Of each provider: the name among the counts, and in the series."""
-TOKEN_COUNTERS = ("spares", "lost_rotations", "replayed", "adopted", "events_lost")
+TOKEN_COUNTERS = ("spares", "lost_rotations", "replayed", "adopted", "orphans", "orphans_dropped", "events_lost")
 _UNFIT = re.compile(r"[^a-zA-Z0-9_]")
 
 

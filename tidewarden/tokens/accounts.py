@@ -18,6 +18,8 @@ QUEUE_PREFIX = "_tokens:"
 QUEUE_BYTES_MAX = 200
 UNIX_MS_END = 1 << 42
 LIFE_S_MAX = 366 * 86_400
+SECONDS_BEGIN, SECONDS_END = 1_000_000_000, 100_000_000_000
+"""A time between them is of this century in seconds, and of the early seventies in milliseconds."""
 
 _ACCOUNT = re.compile(r"[A-Za-z0-9_.:@+=/-]+")
 _ACCOUNT_ALLOWED = f"1 to {ACCOUNT_BYTES_MAX} of A-Z a-z 0-9 _ . : @ + = / -"
@@ -110,7 +112,7 @@ def parse_grant(fields: Mapping[str, Any], client_id: str) -> Grant:
         access_token=_token(given, "access_token"),
         token_type=token_type,
         scope=scope,
-        expires_at_ms=int(_number(given, "expires_at_ms", 0, UNIX_MS_END - 1)),
+        expires_at_ms=_unix_ms(given, "expires_at_ms"),
         expires_in_s=_number(given, "expires_in", 0, LIFE_S_MAX),
     )
 
@@ -121,9 +123,19 @@ def _token(given: Mapping[str, Any], name: str) -> str:
         raise errors.BadArg(f"{name} is not a text but {type(value).__name__}")
     # RFC 6749 appendix A: tokens are printable ASCII. Anything else is a damaged file rather than a token.
     if not value.isascii() or not value.isprintable():
-        raise errors.BadArg(f"{name} holds characters other than printable ASCII")
+        at = next(at for at, char in enumerate(value, 1) if not (char.isascii() and char.isprintable()))
+        raise errors.BadArg(
+            f"{name} holds characters other than printable ASCII: the first is number {at} of {len(value)}"
+        )
     if len(value) > TOKEN_BYTES_MAX:
         raise errors.BadArg(f"{name} has {len(value)} bytes; at most {TOKEN_BYTES_MAX}")
+    return value
+
+
+def _unix_ms(given: Mapping[str, Any], name: str) -> int:
+    value = int(_number(given, name, 0, UNIX_MS_END - 1))
+    if SECONDS_BEGIN <= value < SECONDS_END:
+        raise errors.BadArg(f"{name} is {value}, which looks like seconds; allowed is unix time in milliseconds")
     return value
 
 

@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import Any, Literal
 from urllib.parse import parse_qsl
@@ -56,6 +56,7 @@ _BY_CLASS: dict[str, Scope] = {
     "unavailable": "provider",
     "unknown": "unknown",
 }
+_UNSENT: dict[str, Scope] = {"dns": "ours", "bad_url": "client", "misconfigured": "client"}
 REFUSALS = frozenset(("invalid_grant", "invalid_scope"))
 """Classes that say this grant will not do, of which two end an account."""
 
@@ -71,6 +72,8 @@ class Answer:
     headers: Mapping[str, str] = field(repr=False)
     """Names in lower case."""
     body: bytes = field(repr=False)
+    cut: str = ""
+    """Why ``body`` is not known to be whole; empty: it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +81,13 @@ class Unsent:
     """The request never left: nothing can have happened at the provider."""
 
     reason: str
-    """``refused``, ``dns``, ``tls``, ``connect_timeout``, ``discovery`` or ``bad_url``."""
+    """``refused``, ``dns``, ``tls``, ``connect_timeout``, ``discovery``, ``bad_url``, or ``misconfigured``: it could not be made."""
     message: str
 
 
 @dataclass(frozen=True, slots=True)
 class Unheard:
-    """The request was, or may have been, sent, and no whole answer came back."""
+    """The request was, or may have been, sent, and no answer came back."""
 
     message: str
 
@@ -149,7 +152,7 @@ def judge(outcome: Outcome, unix_ms: int, rules: Rules = PLAIN) -> Verdict:
     if isinstance(outcome, Unheard):
         return Verdict("unknown", "unknown", scrub(outcome.message), answered=False)
     if isinstance(outcome, Unsent):
-        scope: Scope = {"dns": "ours", "bad_url": "client"}.get(outcome.reason, "provider")  # type: ignore[assignment]
+        scope = _UNSENT.get(outcome.reason, "provider")
         return Verdict(outcome.reason, scope, scrub(outcome.message), answered=False)
     status = outcome.status
     members = _members(outcome)
@@ -191,7 +194,9 @@ def _judge_success(answer: Answer, members: Mapping[str, Any], unix_ms: int, rul
         return Verdict(known, scope, _words(answer, code, words), retry_after(answer.headers, unix_ms))
     kind = answer.headers.get("content-type", "no content type")
     message = f"HTTP {answer.status} without an access_token ({scrub(kind)[:80]}, {len(answer.body)} bytes)"
-    return Verdict("unknown", "unknown", message, keep_body=True)
+    if answer.cut:
+        message = f"{message}: {answer.cut}"
+    return Verdict("unknown", "unknown", message, keep_body=bool(answer.body))
 
 
 def _at(members: Mapping[str, Any], name: str, paths: Mapping[str, str]) -> Any:
@@ -231,6 +236,8 @@ def _life(value: object) -> float | None:
 def _members(answer: Answer) -> dict[str, Any]:
     """The answer's members, from JSON or, as some endpoints like it, from a form; empty when it is neither."""
     if answer.headers.get("content-type", "").partition(";")[0].strip().lower() == "application/x-www-form-urlencoded":
+        if answer.cut:
+            return {}  # Half a token looks like a whole one there.
         return dict(parse_qsl(answer.body.decode("utf-8", "replace")))
     try:
         members = msgspec.json.decode(answer.body)
@@ -254,20 +261,23 @@ def _error_of(members: Mapping[str, Any], names: tuple[str, ...], paths: Mapping
 def retry_after(headers: Mapping[str, str], unix_ms: int) -> float | None:
     """Seconds to wait as Retry-After says (RFC 9110, 10.2.3: seconds or a date), capped; None without a usable one."""
     text = headers.get("retry-after", "").strip()
-    if re.fullmatch(r"\d{1,9}", text):
+    if re.fullmatch(r"\d+(\.\d*)?", text):
         return min(float(text), RETRY_AFTER_S_MAX)
+    then_s, told_s = _unix_s(text), _unix_s(headers.get("date", ""))
+    if then_s is None:
+        return None
+    # Against the provider's own clock where it tells it: the two hosts need not agree.
+    now_s = unix_ms / 1000 if told_s is None else told_s
+    return min(max(0.0, then_s - now_s), RETRY_AFTER_S_MAX)
+
+
+def _unix_s(text: str) -> float | None:
+    """An HTTP-date as unix seconds; None: it is none."""
     try:
-        then = parsedate_to_datetime(text)
-        # Against the provider's own clock where it tells it: the two hosts need not agree.
-        told = headers.get("date")
-        now_s = unix_ms / 1000 if told is None else _aware(parsedate_to_datetime(told)).timestamp()
-        return float(min(max(0.0, _aware(then).timestamp() - now_s), RETRY_AFTER_S_MAX))
+        moment = parsedate_to_datetime(text)
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
     except (ValueError, TypeError, OverflowError):
         return None
-
-
-def _aware(moment: datetime) -> datetime:
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def scrub(text: str) -> str:

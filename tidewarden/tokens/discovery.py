@@ -20,6 +20,9 @@ from tidewarden.provider_reading import url_fault
 log = logging.getLogger("tidewarden.tokens")
 
 FRESH_S = 3600.0
+SHARE = (
+    1 / 3
+)  # Of a refresh's time for each place where they may lie; the rest is for the refresh, which an old endpoint may serve.
 RETRY_S = 10.0  # After a failure; whoever asks in between hears of the same one, or gets the endpoint known before.
 BODY_BYTES_MAX = 262_144
 
@@ -52,7 +55,7 @@ class Discovery:
         if provider.token_url:
             return provider.token_url
         known = self._known.setdefault(provider.name, _Known())
-        if self._clock.monotonic() >= known.until:
+        if self._clock.monotonic() >= known.until and not (known.url and known.asking.locked()):
             async with known.asking:
                 if self._clock.monotonic() >= known.until:
                     await self._ask(provider, client, known)
@@ -64,11 +67,13 @@ class Discovery:
         faults = []
         for address in addresses(provider.issuer):
             try:
-                known.url = read_metadata(provider, await _get(client, address))
+                async with asyncio.timeout(provider.timeout_s * SHARE):
+                    raw = await _get(client, address)
+                known.url = read_metadata(provider, raw)
                 known.until, known.fault = self._clock.monotonic() + FRESH_S, ""
                 return
-            except NotFoundError as error:
-                faults.append(f"{urlsplit(address).path}: {error}")
+            except (NotFoundError, TimeoutError) as error:
+                faults.append(f"{urlsplit(address).path}: {str(error) or 'no answer in time'}")
         known.until, known.fault = self._clock.monotonic() + RETRY_S, "; ".join(faults)
         if known.url:
             log.warning("%s: its metadata cannot be read, %s is used on: %s", provider.name, known.url, known.fault)

@@ -1,8 +1,8 @@
 """
 What happens to accounts and providers, told to whoever wants to know: kept in a stream of the store, queued for webhooks.
 
-Telling never holds up a refresh: an event is noted in memory and written by :meth:`Events.run`, again and again while the
-store is away. One that a node had not written when it was killed is lost; the accounts' states are not.
+What becomes of accounts comes from :mod:`.outbox`, which lets nothing be lost. What becomes of providers is noted in memory and written
+by :meth:`Events.run`, again and again while the store is away: one that a node had not written when it was killed is lost.
 """
 
 from __future__ import annotations
@@ -90,18 +90,30 @@ class Events:
 
     def emit(self, kind: str, provider: str, account: str = "", **details: Any) -> None:
         """Tell of something; returns at once. ``account`` is the name within the provider. No secret may be in it."""
-        data = {"cluster": self._cluster, "provider": provider}
-        if account:
-            data["account"] = f"{provider}/{account}"
-        moment = datetime.fromtimestamp(self._clock.unix_ms() / 1000, UTC)
-        timestamp = moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        event = Event(id=f"evt_{secrets.token_hex(12)}", type=kind, timestamp=timestamp, data=data | details)
+        event = self._event(f"evt_{secrets.token_hex(12)}", kind, self._clock.unix_ms(), provider, account, details)
         if len(self._waiting) >= WAITING_MAX:
             self._waiting.popleft()
             self.lost += 1
         self._waiting.append(event)
         self.told[provider, kind] += 1
         self._noted.set()
+
+    async def tell(
+        self, event_id: str, kind: str, at_ms: int, provider: str, account: str, details: Mapping[str, Any]
+    ) -> None:
+        """Write an event that has happened at that time; again under the same id, it is delivered once. Raises what the store raises."""
+        await self._write(self._event(event_id, kind, at_ms, provider, account, details))
+        self.told[provider, kind] += 1
+
+    def _event(
+        self, event_id: str, kind: str, at_ms: int, provider: str, account: str, details: Mapping[str, Any]
+    ) -> Event:
+        data = {"cluster": self._cluster, "provider": provider}
+        if account:
+            data["account"] = f"{provider}/{account}"
+        moment = datetime.fromtimestamp(at_ms / 1000, UTC)
+        timestamp = moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        return Event(id=event_id, type=kind, timestamp=timestamp, data=data | dict(details))
 
     async def run(self) -> None:
         """Write what was noted, for ever."""

@@ -16,7 +16,7 @@ import json
 import logging
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from urllib.parse import quote_plus, urlencode
 
@@ -33,6 +33,7 @@ from .credentials import Credentials
 from .discovery import Discovery, NotFoundError
 
 BODY_BYTES_MAX = 65_536
+HEADER_BYTES_MAX = 65_536  # Of one header: an answer past it is lost, with the refresh token in it.
 KEEPALIVE_S = 15.0  # Shorter than the idle time-outs of servers, so that they rarely close under a request.
 TOLD = ("content-type", "date", "retry-after")  # The headers that anything is decided by.
 KINDS = {"form": "application/x-www-form-urlencoded", "json": "application/json"}
@@ -54,6 +55,16 @@ class Line:
     headers: Mapping[str, str]
 
 
+@dataclass(slots=True)
+class _Coming:
+    """How far one request is, and as much of its answer as has come."""
+
+    sent: bool = False
+    status: int = 0
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
+
+
 class Exchange:
     """The HTTP client of this node's refreshers: one pool of connections per provider, no cookies, no redirects."""
 
@@ -71,27 +82,25 @@ class Exchange:
 
         Never raises for what the network or the provider does.
         """
-        line = self._line(provider)
-        sent = False
+        coming = _Coming()
         try:
-            async with asyncio.timeout(None) as limit:
-                timer = _two_steps(limit, provider.timeout_s)
-                try:
-                    url = await self._discovery.endpoint(provider, line.client)
-                    sent = True
-                    return await self._post(line, provider, url, refresh_token, secret)
-                finally:
-                    timer.cancel()
+            outcome = await self._refresh(provider, refresh_token, secret, coming)
         except aiohttp.ClientError as error:  # Before TimeoutError, which some of them are, too.
-            return _judge_error(error)
+            outcome = _judge_error(error)
         except TimeoutError:
-            if not sent:
-                return Unsent("discovery", f"its metadata did not come within {provider.timeout_s:g} s")
-            return Unheard(f"no whole answer within {provider.timeout_s:g} s")
+            outcome = Unheard(f"no whole answer within {provider.timeout_s:g} s")
+            if not coming.sent:
+                outcome = Unsent("discovery", f"its metadata did not come within {provider.timeout_s:g} s")
         except NotFoundError as error:
-            return Unsent("discovery", f"its token endpoint was not found: {error}")
+            outcome = Unsent("discovery", f"its token endpoint was not found: {error}")
         except (OSError, ValueError) as error:
-            return _judge_error(error)
+            outcome = _judge_error(error)
+            if not coming.sent:
+                outcome = Unsent("misconfigured", f"the request cannot be made: {_reason(error)}")
+        if coming.status and isinstance(outcome, Unheard):
+            # The status says what it means, and what there is of a success may hold the only refresh token.
+            return Answer(coming.status, coming.headers, coming.body, outcome.message)
+        return outcome
 
     async def close(self) -> None:
         """Close every connection."""
@@ -99,31 +108,47 @@ class Exchange:
         for line in lines.values():
             await line.client.aclose()  # And the session under it.
 
-    async def _post(self, line: Line, provider: Provider, url: str, refresh_token: str, secret: int) -> Outcome:
-        proof, members = self.credentials.prove(provider, secret, url)
-        rest = {**members, **provider.parameters}
-        if provider.body == "json":
-            whole = {"grant_type": "refresh_token", "refresh_token": refresh_token, **rest}
-            body = json.dumps(whole, ensure_ascii=False, separators=(",", ":"))
-        else:
-            body = f"grant_type=refresh_token&refresh_token={quote_plus(refresh_token)}"
-            body = f"{body}&{urlencode(rest)}" if rest else body
-        async with line.session.post(
-            url, data=body.encode(), headers={**line.headers, **proof}, allow_redirects=False, timeout=line.timeout
-        ) as response:
-            raw = b""
-            while chunk := await response.content.readany():
-                raw += chunk
-                if len(raw) > BODY_BYTES_MAX:
-                    return Unheard(f"HTTP {response.status} with a body over {BODY_BYTES_MAX} bytes")
-            told = {name: value for name in TOLD if (value := response.headers.get(name)) is not None}
-            return Answer(response.status, told, raw)
+    async def _refresh(self, provider: Provider, refresh_token: str, secret: int, coming: _Coming) -> Outcome:
+        line = self._line(provider)
+        async with asyncio.timeout(None) as limit:
+            timer = _two_steps(limit, provider.timeout_s)
+            try:
+                url = await self._discovery.endpoint(provider, line.client)
+                proof, members = self.credentials.prove(provider, secret, url)
+                body = _body(provider, refresh_token, members)
+                coming.sent = True
+                return await _post(line, url, body, {**line.headers, **proof}, coming)
+            finally:
+                timer.cancel()
 
     def _line(self, provider: Provider) -> Line:
         line = self._lines.get(provider.name)
         if line is None:
             line = self._lines[provider.name] = _new_line(provider, self._tls)
         return line
+
+
+def _body(provider: Provider, refresh_token: str, members: Mapping[str, str]) -> bytes:
+    rest = {**members, **provider.parameters}
+    if provider.body == "json":
+        whole = {"grant_type": "refresh_token", "refresh_token": refresh_token, **rest}
+        return json.dumps(whole, ensure_ascii=False, separators=(",", ":")).encode()
+    body = f"grant_type=refresh_token&refresh_token={quote_plus(refresh_token)}"
+    return (f"{body}&{urlencode(rest)}" if rest else body).encode()
+
+
+async def _post(line: Line, url: str, body: bytes, headers: Mapping[str, str], coming: _Coming) -> Outcome:
+    async with line.session.post(
+        url, data=body, headers=headers, allow_redirects=False, timeout=line.timeout
+    ) as response:
+        coming.headers = {name: value for name in TOLD if (value := response.headers.get(name)) is not None}
+        coming.status = response.status
+        while chunk := await response.content.readany():
+            coming.body += chunk
+            if len(coming.body) > BODY_BYTES_MAX:
+                cut = f"its body has more than {BODY_BYTES_MAX} bytes"
+                return Answer(response.status, coming.headers, coming.body[:BODY_BYTES_MAX], cut)
+        return Answer(response.status, coming.headers, coming.body)
 
 
 def _two_steps(limit: asyncio.Timeout, timeout_s: float) -> asyncio.TimerHandle:
@@ -148,7 +173,13 @@ def _new_line(provider: Provider, tls: ssl.SSLContext | None) -> Line:
     connector = aiohttp.TCPConnector(
         limit=provider.refreshers + 4, ssl=context, keepalive_timeout=KEEPALIVE_S, ttl_dns_cache=30
     )
-    session = aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar(), trust_env=False)
+    session = aiohttp.ClientSession(
+        connector=connector,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        trust_env=False,
+        max_line_size=HEADER_BYTES_MAX,
+        max_field_size=HEADER_BYTES_MAX,
+    )
     connect_s = provider.connect_s
     client = httpx.AsyncClient(
         transport=AiohttpTransport(verify=context, client=session),
@@ -177,3 +208,10 @@ def _judge_error(error: Exception) -> Outcome:
     if isinstance(error, aiohttp.InvalidURL):
         return Unsent("bad_url", name)
     return Unheard(f"the connection ended without an answer ({name})")
+
+
+def _reason(error: Exception) -> str:
+    """Why, in words that quote nothing."""
+    if isinstance(error, OSError):
+        return error.strerror or type(error).__name__
+    return type(error).__name__ if isinstance(error, UnicodeError) else str(error)

@@ -118,7 +118,7 @@ class Gate:
         self.closed.set()
         await self._pause(max(0, view.until_ms - view.now_ms) + PAUSE_SLACK_MS)
         if view.news and self._tidings is not None:
-            self._tidings.held(name, verdict.outcome, verdict.message)
+            self._tidings.held(name)
         if view.news and verdict.scope == "client":
             log.error("%s refuses our client (%s): its accounts wait. %s", name, verdict.outcome, verdict.message)
         elif view.news:

@@ -16,6 +16,7 @@ from .policy import Step
 from .rows import Intent, Row, Troubles, parse_intent, parse_row, parse_troubles
 
 ITEMS_MAX = 200
+ORPHAN = b"drop"  # In the place of a previous row: what has no place any more is no spare.
 
 RunScript = Callable[[str, str, int, Sequence[str | bytes | int]], Awaitable[Any]]
 """``Queues.script``: name, queue, shard, arguments; returns the script's items."""
@@ -109,10 +110,13 @@ class Ledger:
         now_ms, floor, row, troubles = await self._item("get", queue, account, ())
         return Reading(now_ms, floor, parse_row(row) if row else None, parse_troubles(troubles))
 
-    async def put(self, queue: str, account: str, base: tuple[int, int], row: Row, deadline_ms: int) -> bool:
-        """Store a new grant if grant and generation are still ``base`` (floor and 0: no such account); else False."""
+    async def put(self, queue: str, account: str, base: tuple[int, int], row: Row, deadline_ms: int) -> int:
+        """
+        Store a new grant if grant and generation are still ``base`` (floor and 0: no such account); else 0. 1: it is stored;
+        2: that, and an account has recovered of which :meth:`tell` tells.
+        """
         args = (*base, row.pack(), row.due_ms, deadline_ms)
-        return bool(await self._item("put", queue, account, args))
+        return int(await self._item("put", queue, account, args))
 
     async def intend(self, queue: str, account: str, lease: int, lease_ms: int) -> Opened | Refused:
         """Write down that the holder of ``lease`` is about to refresh; the lease runs ``lease_ms`` from now and sticks."""
@@ -138,13 +142,16 @@ class Ledger:
         deadline_ms: int,
         previous: bytes = b"",
     ) -> str:
-        """Write a refreshed pair back, ``previous`` kept beside it: ``STORED``, ``ALREADY``, ``SPARE`` or ``GONE``."""
+        """
+        Write a refreshed pair back, ``previous`` kept beside it: ``STORED``, ``RECOVERED`` (that, and :meth:`tell` tells of it),
+        ``ALREADY``, ``SPARE``, ``GONE``; or ``MOVED`` where it would be a spare and ``previous`` is :data:`ORPHAN`.
+        """
         word = await self._item("stored", queue, account, (*base, row, due_ms, deadline_ms, previous))
         return bytes(word).decode()
 
     async def failed(self, queue: str, account: str, lease: int, step: Step) -> bool:
         """Close the intent and send the task back as ``step`` says; False: the lease is not current."""
-        args = (lease, step.what, int(step.delay_s * 1000), step.troubles.pack(), step.spare)
+        args = (lease, step.what, int(step.delay_s * 1000), step.troubles.pack(), step.spare, step.event)
         return bool(await self._item("failed", queue, account, args))
 
     async def refresh(self, queue: str, account: str, *, force: bool, seen: tuple[int, int] = (0, 0)) -> str:
@@ -204,6 +211,13 @@ class Ledger:
             reason.decode(),
             bool(news),
         )
+
+    async def tell(self, queue: str, shard: int, most: int, claim_ms: int, told: Sequence[bytes] = ()) -> list[bytes]:
+        """
+        What has become of a shard's accounts and is to be told, the oldest first, this node's to tell for ``claim_ms``; ``told``: what
+        was. See ``tokens/lua/tell.lua``.
+        """
+        return list(await self._script("tokens.tell", queue, shard, (most, claim_ms, *told)))
 
     async def held_by(self, queue: str) -> str:
         """What holds a client's accounts back, as far as it can be had; empty: nothing."""

@@ -49,6 +49,16 @@ class Listing:
             shard = 0
         return found, ""
 
+    async def stats(self) -> dict[str, dict[str, int]]:
+        """Accounts by state, per provider, and what holds each back; see ``Tokens.stats``."""
+        found = {}
+        for name, queue in sorted(self._queue_of.items()):
+            view = await self._ledger.gate(queue, "ask", 0, 0, 1)
+            held_ms = view.until_ms if view.failures or view.until_ms > view.now_ms else 0
+            found[name] = await self._ledger.stats(queue, SHARDS)
+            found[name] |= {"failures": view.failures, "held_until_ms": held_ms}
+        return found
+
 
 def _described(provider: str, entry: Entry, now_ms: int) -> dict[str, Any]:
     row, troubles = entry.row, entry.troubles or Troubles()

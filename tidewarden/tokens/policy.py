@@ -91,6 +91,8 @@ class Step:
     troubles: Troubles
     spare: Literal["keep", "drop", "try"] = "keep"
     """What becomes of a spare. ``try``: one that came meanwhile is tried at once, before the account is given up."""
+    event: str = ""
+    """What is to be told of it; empty: nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,10 +147,10 @@ def after_failure(case: Case) -> Step:
 
 def _after_unknown(case: Case) -> Step:
     if case.used_spare:
-        # Whether it was used up nobody knows; it was the lesser hope anyway, and is not tried for ever.
-        step = Step("retry", 0, _noted(case, 0), spare="drop")
-        step.troubles.spare_refused = True
-        return step
+        # Whether it was used up nobody knows, and there is no other hope: it is tried until it is refused.
+        wait = backoff(case.troubles.tries + 1, case.dice, case.left_s)
+        wait = max(wait, case.verdict.retry_after_s or 0)
+        return Step("retry", wait, _noted(case, wait))
     doubt_ms = case.troubles.doubt_ms or case.now_ms
     first = case.troubles.doubts == 0
     safe = case.rotation != "single_use" or case.now_ms - doubt_ms < case.grace_s * 1000
@@ -173,7 +175,7 @@ def _after_refusal(case: Case) -> Step:
         return Step("retry", 0, troubles)  # The spare is next; see use_spare().
     spare: Literal["drop", "try"] = "drop" if troubles.spare_refused else "try"
     # A refused replay after a request of unknown outcome, where tokens rotate: it was processed, and its answer is lost.
-    lost = case.rotation == "single_use" and troubles.doubts > 0
+    lost = case.rotation == "single_use" and troubles.doubts > 0 and case.verdict.outcome == "invalid_grant"
     if (lost or troubles.refusals >= 2) and not case.quarantined:
         troubles.dead = True
         troubles.next_ms = 0

@@ -18,6 +18,7 @@ from tidewarden.config import Provider
 from . import policy
 from .cache import Cache
 from .ledger import Ledger, Reading
+from .orphans import Orphans
 from .policy import State
 from .rows import Row
 from .vault import Place, Vault
@@ -65,19 +66,25 @@ class Reader:
         self._connected = connected
         self._away = False  # when it was asked last
         self.stale_served = 0
+        self.orphans: Orphans | None = None
+        """What refreshes while the store is away; None: no provider lets it."""
         self._watchers: dict[str, asyncio.Task[None]] = {}
         self._settled: dict[str, asyncio.Event] = {}
 
     async def get(self, provider: Provider, queue: str, name: str, min_ttl_ms: int, wait_ms: int) -> Token:
         """A token with that much life, or the best there is when the wait is over; see ``Tokens.get``."""
         account = f"{provider.name}/{name}"
-        if self._connected() or self._cache.left_ms(account) < max(1, min_ttl_ms):
+        until = self._clock.monotonic() + wait_ms / 1000
+        known = self._cache.left_ms(account) >= max(1, min_ttl_ms) or self._serves_alone(account)
+        if self._connected() or not known:
             try:
                 return await self._asked(provider, queue, name, min_ttl_ms, wait_ms)
             except errors.StoreDown as error:
                 why = str(error)
         else:
             why = "it is not connected"
+        if self.orphans is not None and self._serves_alone(account):
+            await self.orphans.fresh(provider, name, min_ttl_ms, until - self._clock.monotonic())
         row = self._cache.find(account)
         if row is None:
             raise errors.StoreDown(f"{why}; no living token of {account} is known here")
@@ -107,13 +114,20 @@ class Reader:
         access_token = (await self._vault.unseal(row.access, place)).decode()
         return Token(access_token, row.token_type, row.expires_at_ms, row.generation, "stale", row.scope, row.grant)
 
+    def _serves_alone(self, account: str) -> bool:
+        """Whether this node could refresh the account without the store."""
+        orphans = self.orphans
+        return (
+            orphans is not None and orphans.serves(account.partition("/")[0]) and self._cache.whole(account) is not None
+        )
+
     async def _or_else(self, account: str, asked: Awaitable[Answer]) -> Answer:
         """
         What the store answers, for which nobody waits long who could have a token that is kept.
 
         Raises: StoreDown: not in time, or as it says.
         """
-        if self._cache.left_ms(account) == 0:
+        if self._cache.left_ms(account) == 0 and not self._serves_alone(account):
             answer = await asked
         else:
             try:

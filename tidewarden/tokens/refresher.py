@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 
 from tidewarden import errors
 from tidewarden.config import Provider
@@ -230,6 +231,8 @@ class Refresher:
                 quarantined=self._watch.quarantined,
             )
         )
+        if tools.tidings is not None:
+            step = replace(step, event=tools.tidings.event_of(opened.troubles, step.troubles))
         # The script reads the row anew, in effect: whatever had changed it would have voided the lease, and a refusal
         # of a pair that a sibling has replaced is noted nowhere.
         if not await self._note(task, step):
@@ -237,7 +240,7 @@ class Refresher:
             tools.on_settled(f"{name}/{task.id}", opened.row.generation)
             return
         if tools.tidings is not None:
-            tools.tidings.failed(name, task.id, opened.troubles, step.troubles)
+            tools.tidings.failed(name, task.id, step.event)
         if step.what == "lost":
             tools.counts.lost_rotations += 1
             log.error("%s/%s: lost_rotation: %s", name, task.id, step.troubles.message)

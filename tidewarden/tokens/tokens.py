@@ -22,11 +22,12 @@ from .cache import Cache
 from .custody import Custody
 from .events import Call
 from .exchange import Exchange
-from .grants import Grants
+from .grants import Grants, Put
 from .journal import Journal
 from .keyring import Keyring
 from .ledger import Ledger, RunScript
-from .listing import PAGE_MAX, SHARDS, Listing
+from .listing import PAGE_MAX, Listing
+from .orphans import Orphans
 from .outlets import Outlets
 from .pool import Pool, figures
 from .reader import Reader, Token
@@ -63,6 +64,7 @@ class Tokens:
         connected: Callable[[], bool] = lambda: True,
         cluster_secret: str = "",
         members: Callable[[], Mapping[str, str]] | None = None,
+        nodes: Callable[[], int] = lambda: 1,
     ) -> None:
         """
         Args:
@@ -71,20 +73,21 @@ class Tokens:
                 ``queues.script`` when absent.
             cluster_secret: by which nodes ask each other for answers; empty: nobody is asked, and nobody answered.
             members: their ``host:base_port`` by name, as they are now; None: as configured.
+            nodes: how many nodes live, this one included.
             connected: whether the store is, as far as is known: while it is not, nobody need wait for it to say so.
         """
         self._config = config
         self._queues = queues
         self._clock = clock
         self._shelf = Shelf(call, config.cluster.name)
-        self._outlets = Outlets(config, queues, call, clock)
-        self.events = self._outlets.events
         key_file = Path(config.node.data_dir) / "secrets" / "vault.key"
         self._keyring = Keyring(config.vault, key_file, os.environ if environ is None else environ)
         self._dice = dice or Random()
         self._confirm_s = confirm_s
         self._queue_of = {name: accounts.queue_of(name, p.client_id) for name, p in config.providers.items()}
         self._ledger = Ledger(script or queues.script, queues.shard_of)
+        self._outlets = Outlets(config, queues, self._ledger, self._queue_of, call, clock)
+        self.events = self._outlets.events
         self._listing = Listing(self._ledger, self._queue_of)
         self._journal = Journal(Path(config.node.data_dir) / "tokens.journal")
         self._exchange = exchange or Exchange(clock=clock)
@@ -94,7 +97,10 @@ class Tokens:
         self._reader: Reader | None = None
         self._grants: Grants | None = None
         self._running: asyncio.Task[None] | None = None
-        self._cache = Cache(config.tokens.cache_max, clock)
+        self._alone = frozenset(name for name, one in config.providers.items() if one.orphan == "refresh")
+        self._cache = Cache(config.tokens.cache_max, clock, self._alone)
+        self._orphans: Orphans | None = None
+        self._nodes = nodes
         self._connected = connected
         self._mac = peers.mac_of(cluster_secret) if cluster_secret else None
         self._peers = peers.Peers(config, self._mac, members)
@@ -132,6 +138,9 @@ class Tokens:
                 )  # fmt: skip
             await self._queues.settings(self._queue_of[name])  # reads it, or makes it
             self._pools[name] = Pool(provider, self._queue_of[name], tools)
+        if self._alone:
+            watches = {name: self._pools[name].watch for name in self._alone}
+            self._orphans = self._reader.orphans = Orphans(tools, watches, self._queue_of, self._nodes)
         self._unstored = Unstored(tools, self._pools, self._mac)
         await self._unstored.replay()
 
@@ -156,6 +165,8 @@ class Tokens:
             await asyncio.wait([running])
         if self._reader is not None:
             self._reader.stop()
+        if self._orphans is not None:
+            await self._orphans.stop()
         await self._outlets.stop()
         if self._custody is not None:
             await self._custody.stop()
@@ -177,7 +188,14 @@ class Tokens:
 
         Raises: BadArg: which field, what was found, what is allowed. Full: the store has no room.
         """
-        return (await self._put(account, fields))[0]
+        return (await self.put_told(account, fields)).generation
+
+    async def put_told(self, account: str, fields: Mapping[str, Any], *, keep: bool = False) -> Put:
+        """
+        As :meth:`put`, and what came of it. ``keep``: an account that is there and not dead stays as it is, whatever is put.
+        """
+        provider, name = self._known(account)
+        return await self._opened(self._grants).put(provider, self._queue_of[provider.name], name, fields, keep=keep)
 
     async def get(self, account: str, min_ttl_ms: int = 0, wait_ms: int = 0) -> Token:
         """
@@ -246,13 +264,7 @@ class Tokens:
         Accounts by state, per provider; the cost does not grow with their number. ``held_until_ms``: nothing is sent before
         that, 0 when nothing holds it back; ``failures``: probes in a row that failed.
         """
-        found = {}
-        for name, queue in sorted(self._queue_of.items()):
-            view = await self._ledger.gate(queue, "ask", 0, 0, 1)
-            held_ms = view.until_ms if view.failures or view.until_ms > view.now_ms else 0
-            found[name] = await self._ledger.stats(queue, SHARDS)
-            found[name] |= {"failures": view.failures, "held_until_ms": held_ms}
-        return found
+        return await self._listing.stats()
 
     @property
     def custody(self) -> Custody:
@@ -261,15 +273,8 @@ class Tokens:
 
     def metrics(self) -> dict[str, Any]:
         """This node's counters: ``refreshes`` by (provider, class), ``in_flight``, ``late`` and more by provider, and others."""
-        counts = self.counts
         return {
-            "refreshes": dict(counts.refreshes),
-            "late": dict(counts.late),
-            "spares": counts.spares,
-            "lost_rotations": counts.lost_rotations,
-            "replayed": counts.replayed,
-            "adopted": counts.adopted,
-            "quarantines": dict(counts.quarantines),
+            **self.counts.figures(),
             **figures(self._pools),
             "journal_pending": len(self._journal.pending()),
             **self._outlets.metrics(),
@@ -288,12 +293,8 @@ class Tokens:
 
     # --- within
 
-    async def _put(self, account: str, fields: Mapping[str, Any]) -> tuple[int, bool]:
-        provider, name = self._known(account)
-        return await self._opened(self._grants).put(provider, self._queue_of[provider.name], name, fields)
-
     async def _put_new(self, account: str, fields: Mapping[str, Any]) -> bool:
-        return (await self._put(account, fields))[1]
+        return (await self.put_told(account, fields)).change != "same"
 
     def _provider(self, name: str) -> Provider:
         found = self._config.providers.get(name)

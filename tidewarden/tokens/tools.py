@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from random import Random
+from typing import Any
 
 from tidewarden.clock import Clock
 from tidewarden.config import Config
@@ -43,8 +44,17 @@ class Counts:
     """Times that a provider's refusals jumped and nobody was declared dead for it."""
     adopted: int = 0
     """Answers that were found in another node's journal."""
+    orphans: int = 0
+    """Pairs that came while the store was away."""
+    orphans_dropped: int = 0
+    """Answers that came without the store, and whose accounts had moved on when it was back."""
     replayed: int = 0
     """Answers that came from the journal into the store."""
+
+    def figures(self) -> dict[str, Any]:
+        """Each by its name."""
+        found = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {name: dict(value) if isinstance(value, Counter) else value for name, value in found.items()}
 
 
 @dataclass(frozen=True, slots=True)

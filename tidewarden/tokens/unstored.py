@@ -52,6 +52,9 @@ class Unstored:
             )
             tools.counts.replayed += results.count(None)
             for answer, result in zip(some, results, strict=True):
+                if isinstance(result, errors.StoreDown):
+                    log.warning("%d answers wait in the journal: %s", len(waiting), result)
+                    return  # The others would wait as long, one part after the other, and hear the same.
                 if isinstance(result, errors.Error):
                     log.warning("an answer of %s waits in the journal: %s", answer.account, result)
                 elif isinstance(result, BaseException):

@@ -1,8 +1,9 @@
 -- stored: write refreshed pairs back. Only grant and generation are compared, never the lease: an answer in hand is the truth.
 -- KEYS    1 the shard  2 the view
 -- ARGV    3… per account: account, grant and generation of the request, new row, due ms, deadline ms, the row it came from if its token may be
---         needed again (without its access token, see SPARES), else empty
--- RETURNS per account: STORED, ALREADY (this very pair is there, perhaps sealed anew since), SPARE (kept aside: the row had moved on), GONE (no such account)
+--         needed again (without its access token, see SPARES), else empty; `drop`: what does not fit is no spare
+-- RETURNS per account: STORED, RECOVERED (that, and it is to be told, see tell.lua), ALREADY (this very pair is there, perhaps sealed anew since), SPARE (kept aside: the row had moved on),
+--         MOVED (it had, and the pair was to be dropped then), GONE (no such account)
 open()
 redis.call('HDEL', INTENTS, '') -- a removal first: a full store lets the script go on
 local items = {}
@@ -13,7 +14,7 @@ end
 
 -- An account that fails or is dead has a pair to try from now on: it does not wait for its next try.
 local function hope(account, head)
-  local died, r = revive(account), tries_get(account)
+  local died, r = hope_for(account), tries_get(account)
   if not died and not redis.call('ZSCORE', FAILING, account) or r and r.holder ~= '' then return end
   redis.call('ZADD', FAILING, text(now), account)
   place(account, token_task(now, head.expires > 0 and head.expires or now + S.urgent_ms))
@@ -30,12 +31,13 @@ for i = 1, #items do
     redis.call('HDEL', INTENTS, account)
     redis.call('HDEL', SPARES, account)
     displace(account, old) -- voids whatever lease lies on the task
-    clear_troubles(account)
+    local recovered = recover(account)
     redis.call('HSET', ACCOUNTS, account, row)
-    if #previous > 0 then redis.call('HSET', SPARES, account, previous) end
+    if #previous > HEAD then redis.call('HSET', SPARES, account, previous) end
     settle_task(account, row, token_task(due, deadline))
     count('accounts refreshed')
-    reply[i] = 'STORED'
+    reply[i] = recovered and 'RECOVERED' or 'STORED'
+  elseif previous == 'drop' then reply[i] = 'MOVED'
   else
     redis.call('HSET', SPARES, account, row)
     hope(account, head)
