@@ -46,11 +46,13 @@ local function drop_task(account)
   tries_drop(account)
 end
 
--- Put the task of an account whose row has just been written; displace() was called before that.
+-- Put the task of an account whose row has just been written; displace() was called before that, so that nothing is known of any tries.
 local function settle_task(account, row, t)
   if S.accounts ~= 1 then set('accounts', 1) end
   task_put(account, t, row)
-  index_add(account, t)
+  if t.due <= now then return make_ready(account, t) end
+  delayed_add(account, t.due)
+  note(t.due)
 end
 
 -- Something that is to be told of, written down in the script that does it; `data`: what tokens/outbox.py makes the event of. False: so
