@@ -75,7 +75,7 @@ async def load(store: Store, fleet: Fleet, rate: float) -> None:
     loader, progress = Loader(fleet), Progress()
     await loader.start()
     began = time.perf_counter()
-    store.begin_ms = int(time.time() * 1000 + (store.accounts / rate * 1.15 + 5) * 1000)
+    store.begin_ms = int(time.time() * 1000 + (store.accounts / rate * 1.3 + 15) * 1000)
     try:
         for first in range(0, store.accounts, CHUNK):
             numbers = range(first, min(store.accounts, first + CHUNK))
@@ -146,7 +146,7 @@ async def steady(store: Store, fleet: Fleet, endpoint: Endpoint, seconds: float)
     if late_s < 0:
         await asyncio.sleep(-late_s)
     else:
-        print(f"loading took longer than was thought: {due():,.0f} accounts are due already")
+        print(f"loading took longer than was thought: {due():,.0f} accounts are due already", flush=True)
     first, first_due, used, began = endpoint.answered(), due(), fleet.used_s(), time.perf_counter()
     behind: list[float] = []
     while time.perf_counter() < began + seconds:
@@ -251,9 +251,10 @@ def report(stores: list[Store]) -> None:
 
 def fill(store: Store, endpoint: Endpoint, seconds: float, rate: float, refreshers: int) -> None:
     """Load a store and, if ``seconds`` are given, refresh its accounts for so long; its processes end with it."""
-    with fleet_up(store.folder, refreshers=refreshers, token_url=endpoint.url) as fleet:
+    with fleet_up(store.folder) as fleet:  # without a provider: nothing is refreshed before all are there
         machine.run(load(store, fleet, rate))
-        if seconds:
+    if seconds:
+        with fleet_up(store.folder, refreshers=refreshers, token_url=endpoint.url) as fleet:
             machine.run(steady(store, fleet, endpoint, seconds))
 
 
