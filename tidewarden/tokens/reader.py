@@ -168,9 +168,9 @@ class Reader:
         if row.expires_at_ms <= reading.now_ms:
             if troubles is not None and troubles.dead:
                 raise errors.NotFound(
-                    f"{account} is dead ({troubles.outcome}) and its last token expired; put a new grant"
+                    f"{account} is dead ({troubles.outcome}: {troubles.message}) and has no living token; put a new grant"
                 )
-            why = f"; its refresh fails: {troubles.outcome} {troubles.message}" if troubles is not None else ""
+            why = f"; its refresh fails: {troubles.outcome} ({troubles.message})" if troubles is not None else ""
             raise errors.Timeout(f"{account} has no living access token yet{why}")
         place = Place(provider.name, name, "access", row.grant, row.generation)
         access_token = (await self._vault.unseal(row.access, place)).decode()
