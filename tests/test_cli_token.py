@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 import recording_node
+from command_line import app
 from typer.testing import CliRunner, Result
 
 from tidewarden import errors
-from tidewarden.cli import app
 from tidewarden.cli.account_file import LINE_BYTES_MAX, NotAccounts, rows
 
 pytestmark = pytest.mark.live

@@ -17,7 +17,8 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from tidewarden.presets import PRESETS
 
 from .account_file import NotAccounts, Row, rows
-from .connection import DATA_DIR, NOTHING, REFUSED, USAGE, AsJson, DataDir, NodeLine, Url, connected, stop
+from .connection import NodeLine, connected
+from .options import DATA_DIR, NOTHING, REFUSED, USAGE, AsJson, DataDir, Url, stop
 from .output import moment, print_json, print_map, print_table
 from .sealed import KeyFile, PassphraseEnv, export, import_sealed
 
