@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 import tokens_harness as harness
 
+from tidewarden import errors
 from tidewarden.tokens import pool as pool_module
 from tidewarden.tokens import refresher as refresher_module
-from tidewarden.tokens.vault import Place
+from tidewarden.tokens.vault import Place, Unsealable
 
 pytestmark = pytest.mark.live
 
@@ -204,6 +205,55 @@ async def test_without_that_journal_the_old_token_is_replayed_after_the_lease(
     assert "an intent of n0.1 was left open" in caplog.text
 
 
+async def test_a_pause_past_the_lease_sends_nothing(
+    valkey: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process stops between its last look at the clock and the first byte; meanwhile the lease has ended."""
+    monkeypatch.setattr(refresher_module, "LEASE_SLACK_S", 0.7)
+    monkeypatch.setattr(refresher_module, "SEND_SLACK_S", 0.3)
+    async with harness.endpoint() as endpoint:
+        chosen = harness.provider(endpoint.url, timeout_s=0.5, refreshers=2)
+        async with harness.node(valkey, tmp_path, chosen) as side:
+            refresh = side.tokens._exchange.refresh
+            outcomes = []
+
+            async def late(*args: Any) -> Any:
+                side.tokens._exchange.refresh = refresh
+                await asyncio.sleep(1.5)
+                outcomes.append(await refresh(*args))
+                return outcomes[0]
+
+            side.tokens._exchange.refresh = late
+            await side.tokens.put("p/a", {"refresh_token": "a.0"})
+            found = await in_state(side, "fresh")
+            assert (found["generation"], found["tries"]) == (2, 0)
+            assert [outcome.reason for outcome in outcomes] == ["late"]
+            assert side.tokens.metrics()["refreshes"] == {("p", "ok"): 1}
+    assert endpoint.requests == {"a.0": 1}
+
+
+async def test_a_process_that_was_paused_past_a_lease_does_not_ask_beside_itself(
+    valkey: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its answer is on its way through it when it takes the same account again: a second request would end the grant."""
+    monkeypatch.setattr(refresher_module, "LEASE_SLACK_S", 0.7)
+    monkeypatch.setattr(refresher_module, "SEND_SLACK_S", 0.3)
+    async with harness.endpoint() as endpoint:
+        chosen = harness.provider(endpoint.url, timeout_s=0.5, refreshers=2)
+        async with harness.node(valkey, tmp_path, chosen) as side:
+            refresh = side.tokens._exchange.refresh
+
+            async def paused(*args: Any) -> Any:
+                outcome = await refresh(*args)
+                await asyncio.sleep(2.5)  # Its lease has ended, and the account is taken again.
+                return outcome
+
+            side.tokens._exchange.refresh = paused
+            await side.tokens.put("p/a", {"refresh_token": "a.0"})
+            assert (await in_state(side, "fresh"))["generation"] == 2
+    assert endpoint.requests == {"a.0": 1}
+
+
 @pytest.mark.parametrize("silent", [False, True], ids=["at once", "after an answer that never came"])
 async def test_a_refused_row_tries_its_spare(valkey: Any, tmp_path: Path, silent: bool) -> None:
     async with harness.endpoint() as endpoint:
@@ -244,6 +294,51 @@ async def test_a_put_during_a_refresh_wins_and_a_refusal_of_the_old_means_nothin
             gate.set()
             assert (await in_state(side, "fresh"))["grant"] == 2
     assert endpoint.requests == {"a.7": 1, "b.0": 1}
+
+
+async def test_a_pair_that_does_not_open_says_since_when_and_what_follows(valkey: Any, tmp_path: Path) -> None:
+    async with harness.endpoint() as endpoint:
+        endpoint.faults.append(rotate_and_cut)
+        async with harness.node(valkey, tmp_path, harness.provider(endpoint.url)) as side:
+            vault, refused = side.tokens._vault, asyncio.Event()
+            unseal = vault.unseal
+
+            async def shut(record: bytes, place: Place) -> bytes:
+                if endpoint.requests and not refused.is_set():
+                    raise Unsealable("p/a refresh: the sealed record does not open here")
+                return await unseal(record, place)
+
+            vault.unseal = shut
+            await side.tokens.put("p/a", {"refresh_token": "a.0"})
+
+            async def told() -> dict[str, Any] | None:
+                entry = await described(side)
+                return entry if entry["error"] == "unsealable" else None
+
+            entry = await eventually(told)
+            assert entry["since_ms"] > 1_700_000_000_000
+            assert entry["next_ms"] > entry["since_ms"]
+            refused.set()
+            await in_state(side, "lost_rotation")  # What was known before is not forgotten: one answer never came.
+
+
+async def test_what_ends_before_the_request_leaves_no_doubt(valkey: Any, tmp_path: Path) -> None:
+    async with harness.endpoint() as endpoint, harness.node(valkey, tmp_path, harness.provider(endpoint.url)) as side:
+
+        async def lacking(_record: bytes, _place: Place) -> bytes:
+            raise errors.ConfigError(["vault: a key of another cluster"])
+
+        unseal, side.tokens._vault.unseal = side.tokens._vault.unseal, lacking
+        await side.tokens.put("p/a", {"refresh_token": "a.0"})
+
+        async def closed() -> bool:
+            return bool((await side.tokens.stats())["p"]["intents"] == 0)
+
+        await asyncio.sleep(0.2)
+        await eventually(closed, 5)
+        side.tokens._vault.unseal = unseal
+        await in_state(side, "fresh")
+    assert endpoint.requests == {"a.0": 1}
 
 
 async def test_expiry_is_reported_as_late(valkey: Any, tmp_path: Path) -> None:

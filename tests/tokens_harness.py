@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import secrets
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -184,6 +185,11 @@ async def node(
         await heard.stop()
         await link.stop()
         await asyncio.sleep(0)  # Closed transports end in the next turn.
+
+
+async def tell(events: Any, kind: str, provider: str, account: str = "", **details: Any) -> None:
+    """Write an event that nothing has brought about."""
+    await events.tell(f"evt_{secrets.token_hex(12)}", kind, SystemClock().unix_ms(), provider, account, details)
 
 
 async def eventually(condition: Callable[[], Any], limit_s: float = 20.0) -> Any:

@@ -103,7 +103,7 @@ class Provider:
     client_rate: float = setting(0.0, low=0, high=1_000_000)
     """Most requests a second of this client, all nodes together. 0, the default: no limit until the provider says 429."""
     host_rate: float = setting(0.0, low=0, high=1_000_000)
-    """Most requests a second of one node to the token endpoint's host, its other clients' there included. 0: no limit."""
+    """Most requests a second to the token endpoint's host, all nodes and its other clients' there together. 0: no limit."""
     timeout_s: float = setting(30.0, low=0.1, high=600)
     """Longest one refresh may take, connect to last byte."""
     connect_timeout_s: float = setting(0.0, low=0, high=600)

@@ -118,7 +118,7 @@ class Gate:
         self.closed.set()
         await self._pause(max(0, view.until_ms - view.now_ms) + PAUSE_SLACK_MS)
         if view.news and self._tidings is not None:
-            self._tidings.held(name)
+            self._tidings.of_provider(name)
         if view.news and verdict.scope == "client":
             log.error("%s refuses our client (%s): its accounts wait. %s", name, verdict.outcome, verdict.message)
         elif view.news:
@@ -139,7 +139,7 @@ class Gate:
         self.view = await self._ledger.gate(self._queue, "recover")
         await self._queues.resume(self._queue)
         if self.view.news and self._tidings is not None:
-            self._tidings.released(self._provider.name)
+            self._tidings.of_provider(self._provider.name)
         if self.view.news:
             log.warning("%s answers again: its accounts go on", self._provider.name)
 

@@ -29,6 +29,7 @@ TAKE_MAX = 64
 TAKES_MAX = 3  # Takes under way while there is plenty to do: by one alone, less is begun than could be.
 PAUSE_S = 1.0  # After the store refused.
 STOP_S = 5.0
+STOP_TIMES = 2.5  # So much longer for an answer without which the account is lost; a node ends within 25 s in all (process.END_S).
 GATE_S = 2.0  # Longest sleep before a gate is asked again: another node may have opened it.
 
 
@@ -72,7 +73,7 @@ class Pool:
         await self._settler.store(answer)
 
     async def run(self) -> None:
-        """Refresh what falls due until cancelled; what is under way then is finished, five seconds at most."""
+        """Refresh what falls due until cancelled; what is under way then is finished, as far as :data:`STOP_S` allows."""
         name = self._provider.name
         beside = [
             asyncio.create_task(self._pay_forever(), name=f"what is owed to the store for {name}"),
@@ -213,7 +214,8 @@ class Pool:
         name = self._provider.name
         self._refresher.stopping = True
         if self._work:
-            _, late = await asyncio.wait(self._work, timeout=STOP_S)
+            again = self._provider.rotation != "single_use" or self._provider.grace_s * 1000 > self._refresher.lease_ms
+            _, late = await asyncio.wait(self._work, timeout=STOP_S if again else STOP_S * STOP_TIMES)
             for work in late:
                 work.cancel()
             if late:

@@ -23,6 +23,7 @@ from .custody import Custody
 from .events import Call
 from .exchange import Exchange
 from .grants import Grants, Put
+from .hosts import Hosts
 from .journal import Journal
 from .keyring import Keyring
 from .ledger import Ledger, RunScript
@@ -128,7 +129,7 @@ class Tokens:
         await self._custody.start()
         tools = Tools(
             self._queues, self._ledger, self._vault, self._journal, self._exchange, self._clock, self._dice,
-            self.counts, self._on_settled, self._cache, self._peers, self._confirm_s, self._outlets.tidings,
+            self.counts, self._on_settled, self._cache, self._peers, self._confirm_s, self._outlets.tidings, hosts=Hosts(self._nodes),
         )  # fmt: skip
         for name, provider in self._config.providers.items():
             if provider.unconfirmed:
@@ -145,7 +146,7 @@ class Tokens:
         await self._unstored.replay()
 
     async def run(self) -> None:
-        """Refresh what falls due on this node until cancelled or stopped; what is under way is finished, 5 s at most."""
+        """Refresh what falls due on this node until cancelled or stopped; what is under way is finished, 13 s at most."""
         self._running = asyncio.current_task()
         try:
             async with asyncio.TaskGroup() as group:
@@ -158,7 +159,7 @@ class Tokens:
             self._running = None
 
     async def stop(self) -> None:
-        """End :meth:`run`, finishing what is under way (5 s at most); close the journal and every connection."""
+        """End :meth:`run`, finishing what is under way (13 s at most); close the journal and every connection."""
         running = self._running
         if running is not None and running is not asyncio.current_task():
             running.cancel()

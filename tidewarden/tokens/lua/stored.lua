@@ -2,8 +2,9 @@
 -- KEYS    1 the shard  2 the view
 -- ARGV    3… per account: account, grant and generation of the request, new row, due ms, deadline ms, the row it came from if its token may be
 --         needed again (without its access token, see SPARES), else empty; `drop`: what does not fit is no spare
--- RETURNS per account: STORED, RECOVERED (that, and it is to be told, see tell.lua), ALREADY (this very pair is there, perhaps sealed anew since), SPARE (kept aside: the row had moved on),
---         MOVED (it had, and the pair was to be dropped then), GONE (no such account)
+-- RETURNS per account: STORED, RECOVERED (that, and it is to be told, see tell.lua), ALREADY (this very pair is there, perhaps sealed anew since, or its
+--         refresh token), SPARE (kept aside: the row had moved on), MOVED (it had, and the pair was to be dropped then), PAST (dropped: refreshes have
+--         followed this one or its like, and where tokens are used once its use now would end the grant), GONE (no such account)
 open()
 redis.call('HDEL', INTENTS, '') -- a removal first: a full store lets the script go on
 local items = {}
@@ -30,13 +31,19 @@ for i = 1, #items do
   elseif head.grant == grant and head.generation == generation then
     redis.call('HDEL', INTENTS, account)
     redis.call('HDEL', SPARES, account)
-    local recovered = recover(account)
     redis.call('HSET', ACCOUNTS, account, row)
     if #previous > HEAD then redis.call('HSET', SPARES, account, previous) end
-    place(account, token_task(due, deadline)) -- voids whatever lease lies on the task
     count('accounts refreshed')
-    reply[i] = recovered and 'RECOVERED' or 'STORED'
+    reply[i] = 'STORED'
+    if redis.call('ZSCORE', DEAD, account) then
+      hope(account, row_head(row)) -- what was refused meanwhile may have ended the grant: that is found out before it is told to be well
+    else
+      if recover(account) then reply[i] = 'RECOVERED' end
+      place(account, token_task(due, deadline)) -- voids whatever lease lies on the task
+    end
   elseif previous == 'drop' then reply[i] = 'MOVED'
+  elseif head.grant == grant and head.generation > generation + 1 then reply[i] = 'PAST'
+  elseif head.current == row_head(row).current then reply[i] = 'ALREADY'
   else
     redis.call('HSET', SPARES, account, row)
     hope(account, head)
