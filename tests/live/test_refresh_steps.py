@@ -151,6 +151,12 @@ def judge(scene: Stage, dealt: Mapping[str, Dealt], expected: Expected, title: s
         if found != wanted:
             wrong.append(f"{account} ({kind}, {step}): {found}, not {wanted}: {rows[account]}")
     assert not wrong, "\n".join(wrong)
+    for name, server in scene.servers.all.items():
+        # The other servers keep a grant whose only refresh token is gone.
+        ended = [account for account in dealt if account.startswith("oidc/") and rows[account]["state"] != "fresh"]
+        live = server.stats()["live"]
+        assert live == len(server.seeds) - (len(ended) if name == "oidc" else 0)
+        print(f"{title}: {live} of {len(server.seeds)} grants live at {name}")
     with node.client() as client:
         spares = {name: row["spares"] for name, row in client.execute_command("T.STATS").items()}
     assert not any(spares.values()), spares  # What was used since is not kept: to try it would end the grant.
