@@ -38,7 +38,7 @@ VERBS = (
     "up node status doctor sandbox version worker",
     "queue list stats put take peek kick delete purge release-all move pause resume config",
     "token import get list refresh delete stats",
-    "schedule put list delete",
+    "schedule put list delete pause resume",
     "lock run list show release",
     "cluster status transfer join leave backup restore",
 )

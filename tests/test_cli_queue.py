@@ -71,6 +71,8 @@ def test_take_reports_what_it_lost_before_its_ack(run: Run, node: Any) -> None:
         ("queue resume q", "Q.RESUME q", "OK", "OK\n"),
         ("queue config q", "Q.CONFIG q", {"lease_ms": 5}, "lease_ms  5\n"),
         ("schedule delete s", "S.DELETE s", 1, "OK\n"),
+        ("schedule pause s", "S.PAUSE s", "OK", "OK\n"),
+        ("schedule resume s", "S.RESUME s", 1_700_000_000_000, "OK, next at 2023-11-14 22:13:20 UTC\n"),
         (
             "schedule put s q p --every-ms 9",
             "S.PUT s EVERY 9 q p",

@@ -18,6 +18,7 @@ import tokens_harness as harness
 from aiohttp import web
 
 from tidewarden.config import Cluster, Config, Node
+from tidewarden.errors import StoreDown
 from tidewarden.tokens import PEERS_PATH
 from tidewarden.tokens import pool as pool_module
 from tidewarden.tokens import refresher as refresher_module
@@ -183,6 +184,29 @@ async def test_an_answer_in_another_nodes_journal_is_found_there(scene: Scene) -
             await two.tokens.get("p/a", wait_ms=10_000)
             assert (await two.tokens.get("p/a")).access_token == "secret-access-a-1"
             assert two.tokens.metrics()["adopted"] == 1
+    assert endpoint.requests == {"a.0": 1}
+
+
+async def test_an_answer_found_elsewhere_that_the_store_does_not_take_is_asked_for_again(scene: Scene) -> None:
+    """The node that looked for it has written an intent of its own: whose answer it was must not be forgotten with that."""
+    async with harness.endpoint() as endpoint:
+        chosen = harness.provider(endpoint.url, timeout_s=0.5, refreshers=1)
+        async with (
+            scene.stuck(chosen) as one,
+            door(one.tokens.answer_peer) as address,
+            scene.other(chosen, address) as two,
+        ):
+            stored, refused = two.tokens._ledger.stored, asyncio.Event()
+
+            async def away_once(*args: Any) -> str:
+                if refused.is_set():
+                    return await stored(*args)
+                refused.set()
+                raise StoreDown("it went away just then")
+
+            two.tokens._ledger.stored = away_once
+            await asyncio.wait_for(refused.wait(), 10)
+            assert (await two.tokens.get("p/a", wait_ms=10_000)).access_token == "secret-access-a-1"
     assert endpoint.requests == {"a.0": 1}
 
 

@@ -12,6 +12,7 @@ from .secret import Secret
 from .sources import setting
 
 URL_ALLOWED = "an http:// or https:// address"
+REFRESHERS = (16, 256)  # Under way at a time on one node, at least and at most, where no number is set.
 ROTATIONS = ("none", "rolling", "single_use")
 ORPHANS = ("hold", "refresh")
 AUTHS = ("basic", "basic_raw", "post", "none", "private_key_jwt", "tls")
@@ -102,13 +103,13 @@ class Provider:
     client_rate: float = setting(0.0, low=0, high=1_000_000)
     """Most requests a second of this client, all nodes together. 0, the default: no limit until the provider says 429."""
     host_rate: float = setting(0.0, low=0, high=1_000_000)
-    """Most requests a second of one node to the token endpoint's host, its other clients' there included. 0: no limit."""
+    """Most requests a second to the token endpoint's host, all nodes and its other clients' there together. 0: no limit."""
     timeout_s: float = setting(30.0, low=0.1, high=600)
     """Longest one refresh may take, connect to last byte."""
     connect_timeout_s: float = setting(0.0, low=0, high=600)
     """Longest the connecting may take. 0, the default: two fifths of ``timeout_s``."""
-    refreshers: int = setting(16, low=1, high=1000)
-    """Most refreshes under way at a time on one node."""
+    refreshers: int = setting(0, low=0, high=1000)
+    """Most refreshes under way at a time on one node. 0, the default: 16, and up to 256 while accounts would be refreshed too late."""
     unconfirmed: tuple[str, ...] = ()
     """Settings of its preset that nobody has found in the provider's own words: named in the log at the start."""
 
@@ -116,6 +117,11 @@ class Provider:
     def secrets(self) -> tuple[Secret, ...]:
         """The secrets to try, in order; an empty one where none is sent."""
         return (self.client_secret, self.next_secret) if self.next_secret else (self.client_secret,)
+
+    @property
+    def crew(self) -> tuple[int, int]:
+        """The least and the most of what may be the limit of refreshes under way at a time on one node."""
+        return (self.refreshers, self.refreshers) if self.refreshers else REFRESHERS
 
     @property
     def connect_s(self) -> float:

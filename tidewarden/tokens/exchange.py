@@ -15,6 +15,8 @@ import asyncio
 import json
 import logging
 import math
+import os
+import re
 import ssl
 from collections.abc import Mapping
 from contextvars import ContextVar
@@ -208,7 +210,7 @@ def _new_line(provider: Provider, tls: ssl.SSLContext | None, clock: Clock) -> L
     if provider.tls_cert:
         context.load_cert_chain(provider.tls_cert, provider.tls_key)
     connector = _Connector(
-        clock, limit=provider.refreshers + 4, ssl=context, keepalive_timeout=KEEPALIVE_S, ttl_dns_cache=30
+        clock, limit=provider.crew[1] + 4, ssl=context, keepalive_timeout=KEEPALIVE_S, ttl_dns_cache=30
     )
     session = aiohttp.ClientSession(
         connector=connector,
@@ -232,6 +234,16 @@ def _new_line(provider: Provider, tls: ssl.SSLContext | None, clock: Clock) -> L
     return Line(session, client, timeout, {name.title(): value for name, value in headers.items()})
 
 
+def _reason_of(error: BaseException, name: str) -> str:
+    """What the system calls an error of connecting; asyncio's words for it are a call and an address."""
+    if isinstance(error, ssl.SSLError):
+        return str(getattr(error, "verify_message", "") or error.reason or name)
+    number = getattr(error, "errno", None)
+    if number is None and (found := re.search(r"\[Errno (\d+)\]", str(error))):
+        number = int(found[1])  # of several addresses
+    return os.strerror(number) if number and number > 0 else name
+
+
 def _judge_error(error: Exception) -> Outcome:
     if isinstance(error, LateError):
         return Unsent("late", "the lease was almost over when there was a connection")
@@ -239,9 +251,9 @@ def _judge_error(error: Exception) -> Outcome:
     if isinstance(error, aiohttp.ClientConnectorDNSError):
         return Unsent("dns", "the name of the token endpoint does not resolve")
     if isinstance(error, aiohttp.ClientSSLError):
-        return Unsent("tls", f"no trusted TLS connection ({name})")
+        return Unsent("tls", f"no trusted TLS connection: {_reason_of(error.os_error, name)}")
     if isinstance(error, aiohttp.ClientConnectorError):
-        return Unsent("refused", f"no connection ({error.os_error.strerror or name})")
+        return Unsent("refused", f"no connection: {_reason_of(error.os_error, name)}")
     if isinstance(error, aiohttp.ConnectionTimeoutError):
         return Unsent("connect_timeout", "no connection in time")
     if isinstance(error, aiohttp.InvalidURL):
