@@ -27,6 +27,10 @@ class Listing:
         """
         The cursor is ``provider:shard:scan:skip``: the store's own scan cursor, and how many of its batch were given.
         """
+        if state and state not in policy.STATES:
+            raise errors.BadArg(f"STATE is {state[:60]!r}; allowed are {', '.join(policy.STATES)}")
+        if not 1 <= count <= PAGE_MAX:
+            raise errors.BadArg(f"COUNT is {count}; allowed is 1 to {PAGE_MAX}")
         provider, shard, scan, skip = parse_cursor(after, names)
         troubled = state in ("failing", "dead", "lost_rotation")
         found: list[dict[str, Any]] = []
