@@ -172,3 +172,12 @@ def test_a_node_may_refresh_alone_only_where_that_does_no_harm(write: Write) -> 
         assert f"providers.p.orphan: found 'refresh' with {found}; allowed with rotation = 'none'" in problem
     (problem,) = problems(write(alone + 'rotation = "none"\nkills_access_token = true\n'))
     assert "with kills_access_token = true; allowed" in problem
+
+
+def test_a_revocation_needs_a_place(write: Write) -> None:
+    revoking = GOOD.replace("[providers.p]\n", '[providers.p]\non_delete = "revoke"\n')
+    (problem,) = problems(write(revoking))
+    assert "providers.p.on_delete: found 'revoke'; allowed only with revocation_url, or an issuer" in problem
+    assert provider(write(revoking + 'revocation_url = "https://a.example/r"\n')).on_delete == "revoke"
+    (problem,) = problems(write(revoking + 'revocation_url = "ftp://a.example/r"\n'))
+    assert "providers.p.revocation_url: found 'ftp://a.example/r'" in problem
