@@ -68,7 +68,7 @@ class Standing:
                 self._saying = False
                 log.warning("%s answers again, after %.0f s", self._provider.name, now - self._since)
             if self._noted:
-                await self._tell("over", self._node)
+                await self._tell("over")
                 self._noted = False
             return
         self._streak += 1

@@ -2,7 +2,7 @@
 -- node -> since (ms) last (ms) next (ms, 0: as each account is due) class message. A node that met with nothing has no field.
 -- KEYS    1 the shard  2 the view
 -- ARGV    3 note: 4 node, 5 how long ago it began, ms, 6 until its next try, ms (0: not known), 7 class of the failure, 8 message
---           over: 4 node    read
+--           over: this node was answered    read
 -- RETURNS {now ms, [node, since ms, last ms, next ms, class, message] …}; a note of which nothing more is heard is forgotten
 open()
 redis.call('HDEL', INTENTS, '') -- a removal first: a full store lets the script go on
@@ -14,7 +14,7 @@ if verb == 'note' then
   if heard and tonumber(heard) > now - HEARD_MS then ago = math.max(ago, now - tonumber(began)) end -- of its last boot
   local class, message = string.sub(ARGV[7], 1, 40), string.sub(ARGV[8], 1, 300)
   redis.call('HSET', name, ARGV[4], text(math.max(0, now - ago)) .. ' ' .. text(now) .. ' ' .. text(wait > 0 and now + wait or 0) .. ' ' .. class .. ' ' .. message)
-elseif verb == 'over' then redis.call('HDEL', name, ARGV[4])
+elseif verb == 'over' then redis.call('DEL', name) -- others whose trouble goes on say so anew, and since when
 elseif verb ~= 'read' then refuse('BADARG what is asked of a standing: ' .. tostring(verb)) end
 local flat, reply = redis.call('HGETALL', name), {now}
 for i = 1, #flat, 2 do
