@@ -6,8 +6,9 @@ import asyncio
 from typing import Any
 
 from tidewarden.clock import SystemClock
+from tidewarden.config import means
 from tidewarden.errors import StoreDown
-from tidewarden.tokens.events import START, Events, wanted
+from tidewarden.tokens.events import START, Events
 
 
 async def test_what_one_node_tells_another_reads(node: Any, eventually: Any) -> None:
@@ -52,7 +53,7 @@ async def test_while_the_store_is_away_events_wait(eventually: Any) -> None:
 
 
 def test_patterns() -> None:
-    assert wanted(("account.*",), "account.dead")
-    assert wanted(("*",), "provider.breaker_open")
-    assert not wanted(("account.dead", "provider.*"), "account.recovered")
-    assert not wanted((), "account.dead")
+    assert means(("account.*",), "account.dead")
+    assert means(("*",), "provider.breaker_open")
+    assert not means(("account.dead", "provider.*"), "account.recovered")
+    assert not means((), "account.dead")
