@@ -17,7 +17,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from .account_file import COLUMNS, NotAccounts, Row, lines_of, rows
 from .connection import NodeLine, connected
 from .options import DATA_DIR, REFUSED, USAGE, AsJson, DataDir, Url, stop
-from .output import print_json
+from .output import cell, print_json
 from .sealed import KeyFile, PassphraseEnv, import_sealed
 
 BATCH_ROWS = 500
@@ -188,7 +188,7 @@ def _put(
         if as_json:
             print_json({"line": line, "account": account, "field": field, "reason": reason})
         else:
-            who = f" ({account})" if account else ""
+            who = f" ({cell(account)})" if account else ""
             console.print(f"line {line}{who}: {reason}", markup=False, highlight=False, soft_wrap=True)
     if stopped is not None:
         raise stopped
