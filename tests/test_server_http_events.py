@@ -96,12 +96,11 @@ async def test_a_reader_knows_where_it_is_before_anything_has_happened(
     """Else one whose node dies comes back without an id, and misses what happened meanwhile; or is told of a gap that is none."""
     monkeypatch.setattr(http_events, "BEAT_S", 0.0)
     made = await node()
-    events = Events(made.link.call, "t", made.queues.put, {}, SystemClock(), 100)
+    events = Events(made.link.call, "t", made.queues.put, {}, 100)
     async with door(events) as url, aiohttp.ClientSession() as client:
         async with client.get(url) as response:
             empty = await told(response)
-        events.emit("account.dead", "p", "a")
-        await events.stop()
+        await tell(events, "account.dead", "p", "a")
         async with client.get(url, headers={"Last-Event-ID": empty}) as response:
             cursor, _, event = await following(response)
             assert event["data"]["account"] == "p/a"
@@ -144,11 +143,9 @@ async def test_a_reader_who_does_not_read_gives_up_its_place(node: Any, monkeypa
     monkeypatch.setattr(http_events, "STALL_S", 0.3)
     monkeypatch.setattr(http_events, "STREAMS_MAX", 1)
     made = await node()
-    events = Events(made.link.call, "t", made.queues.put, {}, SystemClock(), 1000)
-    for _ in range(120):
-        events.emit("account.dead", "p", "a", message="x" * 100_000)
-    while events._waiting:
-        await events.stop()
+    events = Events(made.link.call, "t", made.queues.put, {}, 1000)
+    for n in range(120):
+        await events.tell(f"evt_{n}", "account.dead", 1, "p", "a", {"message": "x" * 100_000})
     async with door(events) as url, aiohttp.ClientSession() as client:
         port = int(url.split(":")[2].split("/")[0])
         _, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)

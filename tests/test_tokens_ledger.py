@@ -118,6 +118,7 @@ async def test_a_failure_goes_back_into_the_queue_with_its_troubles(bench: Bench
     assert await bench.ledger.failed(QUEUE, "a", task.lease, Step("retry", 5.0, troubles))
     assert await bench.locate("a") == "delayed"
     assert await bench.stats() == {"total": 1, "failing": 1}
+    assert (await bench.ledger.stats(QUEUE, 16))["next_ms"] == bench.now_ms + 5000
     reading = await bench.ledger.get(QUEUE, "a")
     assert (reading.row, reading.troubles) == (bench.row(due_ms=0), troubles)
     assert not await bench.ledger.failed(QUEUE, "a", task.lease, Step("retry", 5.0, troubles))

@@ -19,6 +19,7 @@ from tidewarden.clock import Clock
 from tidewarden.config import Provider
 from tidewarden.queue import Queues
 
+from . import advice
 from .answers import Verdict
 from .ledger import GateView, Ledger
 from .tidings import Tidings
@@ -120,7 +121,10 @@ class Gate:
         if view.news and self._tidings is not None:
             self._tidings.of_provider(name)
         if view.news and verdict.scope == "client":
-            log.error("%s refuses our client (%s): its accounts wait. %s", name, verdict.outcome, verdict.message)
+            what = advice.of_provider(self._provider, verdict.outcome)
+            log.error(
+                "%s refuses our client (%s): its accounts wait. %s. %s", name, verdict.outcome, verdict.message, what
+            )
         elif view.news:
             log.error("%s fails each request (%s): its accounts wait. %s", name, verdict.outcome, verdict.message)
 

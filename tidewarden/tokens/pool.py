@@ -37,6 +37,11 @@ class Pool:
     """As many refreshes under way on this node, for one provider's client, as its crew has (:mod:`tidewarden.tokens.crew`)."""
 
     def __init__(self, provider: Provider, queue: str, tools: Tools) -> None:
+        if provider.unconfirmed:
+            log.warning(
+                "%s: its preset says %s, which is not in the provider's own words: look there, then set it yourself",
+                provider.name, ", ".join(provider.unconfirmed),
+            )  # fmt: skip
         self.queue = queue
         self._provider = provider
         self._tools = tools

@@ -17,6 +17,7 @@ from tidewarden.queue import Taken
 
 from . import answers, policy
 from .answers import Verdict
+from .digest import Digest
 from .doubts import BUSY_S, Doubts
 from .ledger import Opened
 from .policy import Case, Step
@@ -50,6 +51,7 @@ class Refresher:
         self._settler = settler
         self._watch = watch
         self._doubts = Doubts(provider, queue, tools, settler)
+        self._digest = Digest(provider.name, tools.clock)
         self._rules = answers.rules_of(provider.paths, provider.errors)
         self._owed: list[tuple[Taken, Step]] = []
         self.owing = asyncio.Event()
@@ -268,10 +270,26 @@ class Refresher:
             tools.tidings.failed(name, task.id, step.event)
         if step.what == "lost":
             tools.counts.lost_rotations += 1
-            log.error("%s/%s: lost_rotation: %s", name, task.id, step.troubles.message)
         elif step.what == "dead":
             tools.cache.drop(f"{name}/{task.id}")
-            log.warning("%s/%s is dead: %s %s", name, task.id, step.troubles.outcome, step.troubles.message)
-        else:
-            log.debug("%s/%s: %s, again in %.1f s", name, task.id, verdict.outcome, step.delay_s)
+        self._say(task.id, opened.troubles, step)
         tools.on_settled(f"{name}/{task.id}", opened.row.generation)
+
+    def _say(self, account: str, before: Troubles, step: Step) -> None:
+        """What became of an account, where it is the account's own matter and news."""
+        now = step.troubles
+        if step.what == "lost":
+            self._digest.say(account, "lost_rotation", f"lost_rotation: {now.message}", logging.ERROR)
+        elif step.what == "dead":
+            self._digest.say(account, "dead", f"is dead: {now.message}; its owner has to consent again")
+        elif step.what == "retry" and now.refusals == 1 and before.refusals == 0:
+            again = (
+                f"asked once more in {step.delay_s / 60:.0f} min, then given up"
+                if step.delay_s >= 60
+                else "asked again"
+            )
+            self._digest.say(account, "failing", f"is refused: {now.message}; {again}")
+        elif step.what == "retry" and now.tries == 1 and now.outcome in ("rejected", "account_limited"):
+            self._digest.say(account, "failing", f"fails ({now.outcome}): {now.message}; tried again by itself")
+        else:
+            log.debug("%s/%s: %s, again in %.1f s", self.provider.name, account, now.outcome, step.delay_s)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
@@ -17,7 +17,7 @@ from tidewarden.clock import Clock
 from tidewarden.config import Config, Provider
 from tidewarden.queue import Queues
 
-from . import accounts, importing, peers, policy
+from . import accounts, peers, policy
 from .cache import Cache
 from .custody import Custody
 from .events import Call
@@ -27,11 +27,12 @@ from .hosts import Hosts
 from .journal import Journal
 from .keyring import Keyring
 from .ledger import Ledger, RunScript
-from .listing import PAGE_MAX, Listing
+from .listing import Listing
 from .orphans import Orphans
 from .outlets import Outlets
 from .pool import Pool, figures
 from .reader import Reader, Token
+from .revoking import Revoker
 from .shelf import Shelf
 from .tools import Counts, Tools
 from .unstored import Unstored
@@ -89,7 +90,7 @@ class Tokens:
         self._ledger = Ledger(script or queues.script, queues.shard_of)
         self._outlets = Outlets(config, queues, self._ledger, self._queue_of, call, clock)
         self.events = self._outlets.events
-        self._listing = Listing(self._ledger, self._queue_of)
+        self._listing = Listing(self._ledger, self._queue_of, config.providers)
         self._journal = Journal(Path(config.node.data_dir) / "tokens.journal")
         self._exchange = exchange or Exchange(clock=clock)
         self._vault: Vault | None = None
@@ -117,7 +118,13 @@ class Tokens:
         Raises: ConfigError: the vault's key is absent or another one. Internal, OSError: the journal cannot be used.
         """
         self._vault = await open_vault(self._keyring, self._shelf, self._clock)
-        self._grants = Grants(self._ledger, self._vault, self._dice, self._on_settled, self._outlets.tidings)
+        self._revoker = Revoker(
+            self._config.providers, self._queue_of, self._queues, self._ledger, self._vault, self._exchange, self._clock,
+            self.counts.revocations,
+        )  # fmt: skip
+        self._grants = Grants(
+            self._ledger, self._vault, self._dice, self._on_settled, self._outlets.tidings, self._revoker
+        )
         self._reader = Reader(self._ledger, self._vault, self._clock, self._cache, self._connected)
         self._journal.open()
         for key_id, wrapped in self._journal.keys().items():
@@ -129,14 +136,10 @@ class Tokens:
         await self._custody.start()
         tools = Tools(
             self._queues, self._ledger, self._vault, self._journal, self._exchange, self._clock, self._dice,
-            self.counts, self._on_settled, self._cache, self._peers, self._confirm_s, self._outlets.tidings, hosts=Hosts(self._nodes),
+            self.counts, self._on_settled, self._cache, self._peers, self._confirm_s, self._outlets.tidings,
+            self._revoker, hosts=Hosts(self._nodes),
         )  # fmt: skip
         for name, provider in self._config.providers.items():
-            if provider.unconfirmed:
-                log.warning(
-                    "%s: its preset says %s, which is not in the provider's own words: look there, then set it yourself",
-                    name, ", ".join(provider.unconfirmed),
-                )  # fmt: skip
             await self._queues.settings(self._queue_of[name])  # reads it, or makes it
             self._pools[name] = Pool(provider, self._queue_of[name], tools)
         if self._alone:
@@ -153,7 +156,7 @@ class Tokens:
                 for pool in self._pools.values():
                     group.create_task(pool.run())
                 group.create_task(self._opened(self._unstored).run())
-                for job in (*self.custody.jobs(), *self._outlets.jobs()):
+                for job in (*self.custody.jobs(), *self._outlets.jobs(), self._revoker.run):
                     group.create_task(job())
         finally:
             self._running = None
@@ -240,8 +243,7 @@ class Tokens:
     async def delete(self, account: str) -> bool:
         """Forget an account and its tokens; False: there was none."""
         provider, name = self._known(account)
-        found = await self._ledger.delete(self._queue_of[provider.name], name)
-        self._outlets.tidings.deleted(provider.name, name)
+        found = await self._opened(self._grants).delete(provider, self._queue_of[provider.name], name)
         self._cache.drop(account)
         return found
 
@@ -253,17 +255,20 @@ class Tokens:
 
         An account that stays is met at least once. With a ``state`` a page may be short, or empty, before the end.
         """
-        if state and state not in policy.STATES:
-            raise errors.BadArg(f"STATE is {state[:60]!r}; allowed are {', '.join(policy.STATES)}")
-        if not 1 <= count <= PAGE_MAX:
-            raise errors.BadArg(f"COUNT is {count}; allowed is 1 to {PAGE_MAX}")
         names = [self._provider(provider).name] if provider else sorted(self._queue_of)
         return await self._listing.page(names, state, count, after)
 
-    async def stats(self) -> dict[str, dict[str, int]]:
+    async def peek(self, account: str) -> dict[str, Any]:
+        """An account as :meth:`list` tells of it, and a little more; no token. Raises: NotFound."""
+        provider, name = self._known(account)
+        return await self._listing.one(provider.name, name)
+
+    async def stats(self) -> dict[str, dict[str, Any]]:
         """
-        Accounts by state, per provider; the cost does not grow with their number. ``held_until_ms``: nothing is sent before
-        that, 0 when nothing holds it back; ``failures``: probes in a row that failed.
+        Accounts by state and how it stands with us, per provider; the cost does not grow with their number.
+
+        ``held_until_ms``: nothing is sent before that, 0 when nothing holds it back; ``failures``: probes in a row that failed;
+        ``state since_ms next_ms error message nodes advice``: see :func:`tidewarden.tokens.standing.figures`.
         """
         return await self._listing.stats()
 
@@ -282,15 +287,6 @@ class Tokens:
             "cached": len(self._cache),
             "stale_served_total": self._reader.stale_served if self._reader is not None else 0,
         }
-
-    def import_rows(
-        self, provider: str, rows: Iterable[Mapping[str, Any]] | AsyncIterable[Mapping[str, Any]]
-    ) -> AsyncIterator[importing.Imported]:
-        """Put many accounts of one provider; see :func:`tidewarden.tokens.importing.import_rows`."""
-        self._provider(provider)
-        return importing.import_rows(
-            lambda _, name, fields: self._put_new(f"{provider}/{name}", fields), provider, rows
-        )
 
     # --- within
 

@@ -12,6 +12,7 @@ from .crew import Crew, late
 from .evidence import Evidence
 from .gate import Gate
 from .ledger import Opened
+from .standing import Standing
 from .tools import Tools
 from .trends import Breaker
 
@@ -25,6 +26,8 @@ class Watch:
 
     def __init__(self, provider: Provider, queue: str, tools: Tools, lease_ms: int) -> None:
         self._name = provider.name
+        node = tools.queues.holder.partition(".")[0]
+        self._standing = Standing(provider, queue, tools.ledger, tools.clock, node)
         self._tools = tools
         self.crew = Crew(*provider.crew)
         self.breaker = Breaker(max(10, self.crew.size))
@@ -68,8 +71,14 @@ class Watch:
         return verdict
 
     async def tell(self, verdict: Verdict) -> None:
-        """Tell the other nodes what concerns them; see :meth:`Gate.told`."""
+        """Tell the other nodes what concerns them; see :meth:`Gate.told` and :meth:`Standing.heard`."""
         await self.gate.told(verdict)
+        opens_in_s = self.breaker.opens_in_s(self._tools.clock.monotonic())
+        if (
+            await self._standing.heard(verdict, opens_in_s, silent=self.breaker.open)
+            and self._tools.tidings is not None
+        ):
+            self._tools.tidings.of_provider(self._name)
         if self.evidence.due:
             await self.weigh()
 

@@ -14,11 +14,13 @@ for i = 3, #ARGV, 7 do
 end
 
 -- An account that fails or is dead has a pair to try from now on: it does not wait for its next try.
-local function hope(account, head)
+local function hope(account, row)
   local died, r = hope_for(account), tries_get(account)
   if not died and not redis.call('ZSCORE', FAILING, account) or r and r.holder ~= '' then return end
   redis.call('ZADD', FAILING, text(now), account)
-  place(account, token_task(now, head.expires > 0 and head.expires or now + S.urgent_ms))
+  local expires = row_head(row).expires
+  local t = token_task(now, expires > 0 and expires or now + S.urgent_ms)
+  if died then settle_task(account, row, t) else place(account, t) end -- a dead account has no task
 end
 
 local reply = {}
@@ -31,22 +33,23 @@ for i = 1, #items do
   elseif head.grant == grant and head.generation == generation then
     redis.call('HDEL', INTENTS, account)
     redis.call('HDEL', SPARES, account)
+    displace(account, old) -- voids whatever lease lies on the task
     redis.call('HSET', ACCOUNTS, account, row)
     if #previous > HEAD then redis.call('HSET', SPARES, account, previous) end
     count('accounts refreshed')
     reply[i] = 'STORED'
     if redis.call('ZSCORE', DEAD, account) then
-      hope(account, row_head(row)) -- what was refused meanwhile may have ended the grant: that is found out before it is told to be well
+      hope(account, row) -- what was refused meanwhile may have ended the grant: that is found out before it is told to be well
     else
       if recover(account) then reply[i] = 'RECOVERED' end
-      place(account, token_task(due, deadline)) -- voids whatever lease lies on the task
+      settle_task(account, row, token_task(due, deadline))
     end
   elseif previous == 'drop' then reply[i] = 'MOVED'
   elseif head.grant == grant and head.generation > generation + 1 then reply[i] = 'PAST'
   elseif head.current == row_head(row).current then reply[i] = 'ALREADY'
   else
     redis.call('HSET', SPARES, account, row)
-    hope(account, head)
+    hope(account, old)
     count('spares kept')
     reply[i] = 'SPARE'
   end
