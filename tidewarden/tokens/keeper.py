@@ -11,8 +11,8 @@ from msgspec.structs import replace as changed
 
 from tidewarden import errors
 from tidewarden.clock import Clock, sleep
+from tidewarden.provider import QUEUE_PREFIX
 
-from .accounts import QUEUE_PREFIX
 from .journal import Journal
 from .records import Answer, Raw
 from .rows import parse_row
