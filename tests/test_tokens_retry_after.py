@@ -1,4 +1,4 @@
-"""``Retry-After``, in both of its forms and in those that are none."""
+"""Retry-After, as servers write it and as they should not."""
 
 from __future__ import annotations
 

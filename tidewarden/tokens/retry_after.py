@@ -1,4 +1,4 @@
-"""How long somebody wants to be left alone, as ``Retry-After`` says (RFC 9110, 10.2.3). Plain functions; times are handed in."""
+"""The pause that an HTTP answer asks for. Pure."""
 
 from __future__ import annotations
 
