@@ -18,7 +18,7 @@ import tokens_harness as harness
 from aiohttp import web
 
 from tidewarden.config import Cluster, Config, Node
-from tidewarden.errors import StoreDown
+from tidewarden.errors import ConfigError, StoreDown
 from tidewarden.tokens import PEERS_PATH
 from tidewarden.tokens import pool as pool_module
 from tidewarden.tokens import refresher as refresher_module
@@ -207,6 +207,27 @@ async def test_an_answer_found_elsewhere_that_the_store_does_not_take_is_asked_f
             two.tokens._ledger.stored = away_once
             await asyncio.wait_for(refused.wait(), 10)
             assert (await two.tokens.get("p/a", wait_ms=10_000)).access_token == "secret-access-a-1"
+    assert endpoint.requests == {"a.0": 1}
+
+
+async def test_a_doubt_that_is_noted_says_since_when_and_what_follows(scene: Scene) -> None:
+    """It was found in an open intent, and then nothing could be sent."""
+    async with harness.endpoint() as endpoint:
+        chosen = harness.provider(endpoint.url, timeout_s=0.5, refreshers=1, rotation="none")
+        async with scene.stuck(chosen), scene.other(chosen, "127.0.0.1:8") as two:
+
+            async def lacking(*_args: Any) -> bytes:
+                raise ConfigError(["vault: a key of another cluster"])
+
+            two.tokens._vault.unseal = lacking
+
+            async def noted() -> dict[str, Any] | None:
+                found = await entry(two)
+                return found if found["state"] == "failing" else None
+
+            found = await harness.eventually(noted)
+            assert found["error"] == "unknown"
+            assert 1_700_000_000_000 < found["since_ms"] < found["next_ms"]
     assert endpoint.requests == {"a.0": 1}
 
 
