@@ -107,7 +107,7 @@ def stats(url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = F
     if as_json:
         print_json(answer)
         return
-    headings = ("provider", "accounts", *STATES[1:-1], "lost", "provider is", "since (UTC)", "next try", "why")
+    headings = ("provider", "accounts", *STATES[1:-1], "lost", "provider is", "since (UTC)", "next try")
     print_table(
         headings,
         [
@@ -117,14 +117,13 @@ def stats(url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = F
                 one.get("state", "-"),
                 short(one.get("since_ms")),
                 short(one.get("next_ms")),
-                one.get("message") or one.get("error") or "-",
             ]
             for name, one in answer.items()
         ],
     )
     for name, one in answer.items():
         if one.get("advice"):
-            typer.echo(f"{name}: {one['advice']}.", err=True)
+            typer.echo(f"{name}: {_why(one)}. {one['advice']}.")
 
 
 def short(unix_ms: int | None) -> str:
