@@ -107,7 +107,7 @@ class Tokens:
         self._nodes = nodes
         self._connected = connected
         self._mac = peers.mac_of(cluster_secret) if cluster_secret else None
-        self._peers = peers.Peers(config, self._mac, members)
+        self._peers = peers.Peers(config, self._mac, members, self._shelf.address_of)
         self._unstored: Unstored | None = None
         self.counts = Counts()
 
