@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import random
 import signal
-import socket
 import subprocess
 import sys
 import venv
@@ -14,7 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.ports import free_ports
+
 ROOT = Path(__file__).parents[2]
+UP_PORTS = 100  # the sandbox is at the ninetieth
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 
@@ -51,19 +52,6 @@ def environ() -> dict[str, str]:
     }
 
 
-def free_base_port() -> int:
-    """A port with four free ones after it, below those that outgoing connections take."""
-    while True:
-        port = random.randrange(20_000, 32_000)
-        try:
-            for offset in range(5):
-                with socket.socket() as other:
-                    other.bind(("127.0.0.1", port + offset))
-        except OSError:
-            continue
-        return port
-
-
 def test_every_module_and_script_is_inside(wheel: Path) -> None:
     inside = set(zipfile.ZipFile(wheel).namelist())
     wanted = {
@@ -88,7 +76,16 @@ def test_it_runs_elsewhere(installed: Path, tmp_path: Path) -> None:
 
 
 def test_it_runs_a_cluster_and_stops_it(installed: Path, tmp_path: Path) -> None:
-    argv = [str(installed / "tidewarden"), "up", "--nodes", "1", "--sandbox", "5", "--base-port", str(free_base_port())]
+    argv = [
+        str(installed / "tidewarden"),
+        "up",
+        "--nodes",
+        "1",
+        "--sandbox",
+        "5",
+        "--base-port",
+        str(free_ports(UP_PORTS)),
+    ]
     with (
         open(tmp_path / "err", "wb") as err,
         subprocess.Popen(argv, cwd=tmp_path, env=environ(), stdout=subprocess.PIPE, stderr=err, text=True) as process,
