@@ -101,6 +101,12 @@ def test_a_bad_file_tells_every_problem_with_its_line(write: Write) -> None:
     expect(22, "providers.q.client_id: missing; allowed: the identifier it gave our client")
 
 
+@pytest.mark.parametrize("line", ["parameters = { key = 12345678 }", 'headers = ["hush"]', 'headers = "K: hush"'])
+def test_what_may_be_a_secret_is_in_no_problem(write: Write, line: str) -> None:
+    [found] = problems(write(GOOD + line + "\n"))
+    assert found.endswith("found a value that is not shown; allowed: names with a text each")
+
+
 def test_a_preset_lies_beneath_what_is_written(write: Write) -> None:
     text = '[providers.p]\npreset = "github"\nclient_id = "c"\nclient_secret = "s"\n'
     found = provider(write(text))
@@ -112,7 +118,7 @@ def test_a_preset_lies_beneath_what_is_written(write: Write) -> None:
     assert more.errors["bad_refresh_token"] == "invalid_grant"
     other = provider(write(text + 'issuer = "https://github.example"\n'))
     assert (other.token_url, other.issuer) == ("", "https://github.example")
-    assert "did you mean 'github'?" in problems(write(text.replace('"github"', '"git-hub"')))[0]
+    assert "did you mean 'github'?" in "\n".join(problems(write(text.replace('"github"', '"git-hub"'))))
     assert "known are atlassian" in "\n".join(problems(write(text.replace('"github"', "5"))))
 
 
@@ -166,3 +172,12 @@ def test_a_node_may_refresh_alone_only_where_that_does_no_harm(write: Write) -> 
         assert f"providers.p.orphan: found 'refresh' with {found}; allowed with rotation = 'none'" in problem
     (problem,) = problems(write(alone + 'rotation = "none"\nkills_access_token = true\n'))
     assert "with kills_access_token = true; allowed" in problem
+
+
+def test_a_revocation_needs_a_place(write: Write) -> None:
+    revoking = GOOD.replace("[providers.p]\n", '[providers.p]\non_delete = "revoke"\n')
+    (problem,) = problems(write(revoking))
+    assert "providers.p.on_delete: found 'revoke'; allowed only with revocation_url, or an issuer" in problem
+    assert provider(write(revoking + 'revocation_url = "https://a.example/r"\n')).on_delete == "revoke"
+    (problem,) = problems(write(revoking + 'revocation_url = "ftp://a.example/r"\n'))
+    assert "providers.p.revocation_url: found 'ftp://a.example/r'" in problem

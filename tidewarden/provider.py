@@ -15,6 +15,7 @@ URL_ALLOWED = "an http:// or https:// address"
 REFRESHERS = (16, 256)  # Under way at a time on one node, at least and at most, where no number is set.
 ROTATIONS = ("none", "rolling", "single_use")
 ORPHANS = ("hold", "refresh")
+ON_DELETES = ("keep", "revoke")
 AUTHS = ("basic", "basic_raw", "post", "none", "private_key_jwt", "tls")
 SECRET_AUTHS = ("basic", "basic_raw", "post")
 ALGORITHMS = ("auto", "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
@@ -67,9 +68,9 @@ class Provider:
     """File (PEM) with the authorities by which the provider is trusted. Empty, the default: those of certifi."""
     body: str = setting("form", choices=("form", "json"))
     """How the request is written; RFC 6749 says ``form``."""
-    parameters: dict[str, str] = setting({}, allowed="names with a text each", show=False)  # noqa: RUF009  # becomes a factory
+    parameters: dict[str, str] = setting({}, allowed="names with a text each", secret=True, show=False)  # noqa: RUF009  # becomes a factory
     """Further members of the request's body."""
-    headers: dict[str, str] = setting({}, allowed="names with a text each", show=False)  # noqa: RUF009
+    headers: dict[str, str] = setting({}, allowed="names with a text each", secret=True, show=False)  # noqa: RUF009
     """Further headers of the request."""
     paths: dict[str, str] = setting({}, allowed=f"of {', '.join(PATHS)}, a dotted path each")  # noqa: RUF009
     """Where a member of the answer lies, if not under its own name at the top: ``access_token = "authed_user.access_token"``."""
@@ -84,6 +85,11 @@ class Provider:
     orphan: str = setting("hold", choices=ORPHANS)
     """What a node does for its readers while the store is away: nothing (``hold``, the default), or ``refresh`` accounts that it
     knows. Two nodes may do it at once, so not where a use changes the refresh token or ends the old access token."""
+    on_delete: str = setting("keep", choices=ON_DELETES)
+    """What becomes of a deleted account's refresh token at the provider: it lives on (``keep``, the default), or is revoked (RFC
+    7009). Some end all grants of that user to the client with it."""
+    revocation_url: str = setting("", allowed=URL_ALLOWED)
+    """Its revocation endpoint. Empty, the default: the one that the issuer's metadata name."""
     margin_s: float = setting(300.0, low=0, high=31_536_000)
     """How long before its expiry a token is refreshed. Five minutes outlast most outages."""
     margin_share: float = setting(0.0, low=0, high=0.9)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
+import redis
 import typer
 
-from .connection import DATA_DIR, NOTHING, USAGE, AsJson, DataDir, Url, connected, stop
+from .connection import connected
+from .options import DATA_DIR, NOTHING, USAGE, AsJson, DataDir, Url, stop
 from .output import moment, print_json, print_table
 from .task import payload_bytes
 
@@ -116,8 +118,7 @@ def pause(name: Name, url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json
 
     Example: tidewarden schedule pause nightly
     """
-    with connected(url, data_dir) as node:
-        node.call("S.PAUSE", name)
+    _stand("S.PAUSE", name, url, data_dir)
     if as_json:
         print_json({"name": name, "state": "paused"})
     else:
@@ -128,15 +129,25 @@ def pause(name: Name, url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json
 def resume(name: Name, url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = False) -> None:
     """
     Have a paused schedule go on. What it missed is made up for as its --catchup says: one task (unless told otherwise), none, or all.
+    Exit code 5 when there is none of that name.
 
     Example: tidewarden schedule resume nightly
     """
-    with connected(url, data_dir) as node:
-        next_ms = node.call("S.RESUME", name)
+    next_ms = _stand("S.RESUME", name, url, data_dir)
     if as_json:
         print_json({"name": name, "next_ms": next_ms})
     else:
         typer.echo(f"OK, next at {moment(next_ms)} UTC")
+
+
+def _stand(verb: str, name: str, url: str, data_dir: Path) -> Any:
+    with connected(url, data_dir) as node:
+        try:
+            return node.call(verb, name)
+        except redis.ResponseError as error:
+            if str(error).startswith("NOTFOUND"):
+                raise stop(f"there is no schedule {name!r}", NOTHING) from None
+            raise
 
 
 def _row(schedule: dict[str, Any]) -> list[Any]:

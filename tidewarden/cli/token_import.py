@@ -15,12 +15,15 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from .account_file import COLUMNS, NotAccounts, Row, lines_of, rows
-from .connection import DATA_DIR, REFUSED, USAGE, AsJson, DataDir, NodeLine, Url, connected, stop
-from .output import print_json
+from .connection import NodeLine, connected
+from .options import DATA_DIR, REFUSED, USAGE, AsJson, DataDir, Url, stop
+from .output import cell, print_json
 from .sealed import KeyFile, PassphraseEnv, import_sealed
 
 BATCH_ROWS = 500
 BATCH_BYTES = 262_144
+SHOWN_MAX = 100
+"""Bad lines that a person is shown; a file of another kind may have millions."""
 FOR_ALL = ("NOAUTH", "DENIED", "STOREDOWN", "NOQUORUM", "DRAINING", "FULL", "INTERNAL", "unknown command")
 """What concerns the caller or the cluster, not the line: it would refuse all the others, too."""
 
@@ -182,12 +185,14 @@ def _put(
             reason = said if word.isupper() else str(answer)
             field = reason.partition(" ")[0]
             faults[row.line] = (row.account, field if field in COLUMNS else "", reason)
-    tally.bad += len(faults)
     for line, (account, field, reason) in sorted(faults.items()):
+        tally.bad += 1
         if as_json:
             print_json({"line": line, "account": account, "field": field, "reason": reason})
-        else:
-            who = f" ({account})" if account else ""
+        elif tally.bad == SHOWN_MAX + 1:
+            console.print("further bad lines are only counted; --json names them all", highlight=False)
+        elif tally.bad <= SHOWN_MAX:
+            who = f" ({cell(account)})" if account else ""
             console.print(f"line {line}{who}: {reason}", markup=False, highlight=False, soft_wrap=True)
     if stopped is not None:
         raise stopped

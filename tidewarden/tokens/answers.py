@@ -8,18 +8,18 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC
-from email.utils import parsedate_to_datetime
 from typing import Any, Literal
 from urllib.parse import parse_qsl
 
 import msgspec
 
+from .retry_after import retry_after
+
 Scope = Literal["ok", "account", "client", "provider", "unknown", "ours"]
 
-RETRY_AFTER_S_MAX = 600.0  # One that asks for an hour of silence is asked again sooner: tokens live about that long.
 LIFE_S_MAX = 1e12  # What is told beyond that, and may be no float, is nonsense.
 MESSAGE_CHARS_MAX = 240
+MEMBERS_MAX = 64  # Commas that are looked back for in an answer that broke off.
 
 # RFC 6749 5.2, and words that are seen at token endpoints in its place.
 _BY_CODE: dict[str, tuple[str, Scope]] = {
@@ -157,6 +157,7 @@ def judge(outcome: Outcome, unix_ms: int, rules: Rules = PLAIN) -> Verdict:
     status = outcome.status
     members = _members(outcome)
     if 200 <= status < 300:
+        members = members or (_come(outcome, rules) if outcome.cut else {})
         return _judge_success(outcome, members, unix_ms, rules)
     retry_after_s = retry_after(outcome.headers, unix_ms)
     # HubSpot and a few others say `status`.
@@ -182,6 +183,26 @@ def judge(outcome: Outcome, unix_ms: int, rules: Rules = PLAIN) -> Verdict:
     return Verdict("unavailable", "provider", message, retry_after_s)  # A page of a proxy or firewall, not the AS's.
 
 
+@dataclass(frozen=True, slots=True)
+class Revoked:
+    """What became of a request to revoke a token."""
+
+    outcome: Literal["revoked", "failed", "unsupported"]
+    """``revoked``: it is good no more, and may have been none before; ``failed``: to be tried again."""
+    message: str = ""
+    retry_after_s: float | None = None
+
+
+def judge_revocation(answer: Answer, unix_ms: int) -> Revoked:
+    """What an answer of a revocation endpoint means (RFC 7009, 2.2)."""
+    code, _ = _error_of(_members(answer), ("error",), {})
+    if (200 <= answer.status < 300 and not code) or code in ("invalid_token", "invalid_grant"):
+        return Revoked("revoked")  # Of unknown tokens the RFC wants a 200; some say so.
+    message = _words(answer, code, "")
+    outcome: Literal["failed", "unsupported"] = "unsupported" if code == "unsupported_token_type" else "failed"
+    return Revoked(outcome, message, retry_after(answer.headers, unix_ms))
+
+
 def _judge_success(answer: Answer, members: Mapping[str, Any], unix_ms: int, rules: Rules) -> Verdict:
     token = _at(members, "access_token", rules.paths)
     if isinstance(token, str) and token and token.isascii() and token.isprintable():
@@ -197,6 +218,21 @@ def _judge_success(answer: Answer, members: Mapping[str, Any], unix_ms: int, rul
     if answer.cut:
         message = f"{message}: {answer.cut}"
     return Verdict("unknown", "unknown", message, keep_body=bool(answer.body))
+
+
+def _come(answer: Answer, rules: Rules) -> dict[str, Any]:
+    """The members that had come whole when the answer broke off, if the refresh token is among them: without it they are no pair."""
+    raw, at = answer.body, len(answer.body)
+    for _ in range(MEMBERS_MAX):
+        at = raw.rfind(b",", 0, at)
+        if at < 0:
+            break
+        try:
+            found = json.loads(raw[:at] + b"}")  # Anything but whole members is no JSON.
+        except (ValueError, RecursionError):
+            continue
+        return found if isinstance(_at(found, "refresh_token", rules.paths), str) else {}
+    return {}
 
 
 def _at(members: Mapping[str, Any], name: str, paths: Mapping[str, str]) -> Any:
@@ -256,28 +292,6 @@ def _error_of(members: Mapping[str, Any], names: tuple[str, ...], paths: Mapping
             words = _at(members, "error_description", paths) or members.get("message", "")
             return code.lower(), words if isinstance(words, str) else ""
     return "", ""
-
-
-def retry_after(headers: Mapping[str, str], unix_ms: int) -> float | None:
-    """Seconds to wait as Retry-After says (RFC 9110, 10.2.3: seconds or a date), capped; None without a usable one."""
-    text = headers.get("retry-after", "").strip()
-    if re.fullmatch(r"\d+(\.\d*)?", text):
-        return min(float(text), RETRY_AFTER_S_MAX)
-    then_s, told_s = _unix_s(text), _unix_s(headers.get("date", ""))
-    if then_s is None:
-        return None
-    # Against the provider's own clock where it tells it: the two hosts need not agree.
-    now_s = unix_ms / 1000 if told_s is None else told_s
-    return min(max(0.0, then_s - now_s), RETRY_AFTER_S_MAX)
-
-
-def _unix_s(text: str) -> float | None:
-    """An HTTP-date as unix seconds; None: it is none."""
-    try:
-        moment = parsedate_to_datetime(text)
-        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
-    except (ValueError, TypeError, OverflowError):
-        return None
 
 
 def scrub(text: str) -> str:

@@ -33,13 +33,13 @@ from tidewarden import __version__
 from tidewarden.clock import Clock, SystemClock
 from tidewarden.config import Provider
 
-from .answers import Answer, Outcome, Unheard, Unsent
+from .answers import Answer, Outcome, Revoked, Unheard, Unsent, judge_revocation
 from .credentials import Credentials
 from .discovery import Discovery, NotFoundError
 
 BODY_BYTES_MAX = 65_536
 HEADER_BYTES_MAX = 65_536  # Of one header: an answer past it is lost, with the refresh token in it.
-KEEPALIVE_S = 15.0  # Shorter than the idle time-outs of servers, so that they rarely close under a request.
+KEEPALIVE_S = 4.0  # Shorter than the idle time-outs of servers (5 s is the default of many), so that they rarely close under a request.
 TOLD = ("content-type", "date", "retry-after")  # The headers that anything is decided by.
 KINDS = {"form": "application/x-www-form-urlencoded", "json": "application/json"}
 HEADERS = {"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": f"tidewarden/{__version__}"}
@@ -136,6 +136,39 @@ class Exchange:
             # The status says what it means, and what there is of a success may hold the only refresh token.
             return Answer(coming.status, coming.headers, coming.body, outcome.message)
         return outcome
+
+    async def revoke(self, provider: Provider, refresh_token: str) -> Revoked:
+        """
+        Have a refresh token revoked (RFC 7009), by each of the client's secrets until one is taken.
+
+        Never raises for what the network or the provider does.
+        """
+        client = self._line(provider).client
+        found = Revoked("failed", "nothing was sent")
+        try:
+            async with asyncio.timeout(provider.timeout_s):
+                url = await self._discovery.revocation(provider, client)
+                for number in self.credentials.order(provider):
+                    proof, members = self.credentials.prove(provider, number, url)
+                    form = {"token": refresh_token, "token_type_hint": "refresh_token", **members}
+                    headers = {**proof, **provider.headers, "Content-Type": KINDS["form"]}
+                    async with client.stream("POST", url, data=form, headers=headers) as response:
+                        raw = b""
+                        async for chunk in response.aiter_bytes():
+                            raw += chunk
+                            if len(raw) > BODY_BYTES_MAX:
+                                break
+                    told = {name: value for name in TOLD if (value := response.headers.get(name)) is not None}
+                    found = judge_revocation(Answer(response.status_code, told, raw), self._clock.unix_ms())
+                    if "invalid_client" not in found.message:
+                        break
+        except TimeoutError:
+            return Revoked("failed", f"no whole answer within {provider.timeout_s:g} s")
+        except NotFoundError as error:
+            return Revoked("failed", f"its revocation endpoint was not found: {error}")
+        except (httpx.HTTPError, httpx.StreamError, aiohttp.ClientError, OSError, ValueError) as error:
+            return Revoked("failed", f"no answer ({type(error.__cause__ or error).__name__})")
+        return found
 
     async def close(self) -> None:
         """Close every connection."""

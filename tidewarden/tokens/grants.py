@@ -15,6 +15,7 @@ from tidewarden.config import Provider
 from . import accounts, policy
 from .ledger import Ledger, Reading
 from .policy import State
+from .revoking import Revoker
 from .rows import Row
 from .tidings import Tidings
 from .tools import OnSettled
@@ -36,14 +37,24 @@ class Put:
 
 
 class Grants:
-    """Puts grants."""
+    """Puts grants, and deletes accounts."""
 
-    def __init__(self, ledger: Ledger, vault: Vault, dice: Random, on_settled: OnSettled, tidings: Tidings) -> None:
+    def __init__(
+        self, ledger: Ledger, vault: Vault, dice: Random, on_settled: OnSettled, tidings: Tidings, revoker: Revoker
+    ) -> None:
         self._ledger = ledger
         self._vault = vault
         self._dice = dice
         self._on_settled = on_settled
         self._tidings = tidings
+        self._revoker = revoker
+
+    async def delete(self, provider: Provider, queue: str, name: str) -> bool:
+        """See ``Tokens.delete``."""
+        await self._revoker.deleting(provider.name, name)
+        found = await self._ledger.delete(queue, name)
+        self._tidings.deleted(provider.name, name)
+        return found
 
     async def put(
         self, provider: Provider, queue: str, name: str, fields: Mapping[str, Any], *, keep: bool = False

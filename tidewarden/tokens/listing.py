@@ -34,6 +34,10 @@ class Listing:
 
         By its name, not by how many were given: who deletes what a page had moves up those behind.
         """
+        if state and state not in policy.STATES:
+            raise errors.BadArg(f"STATE is {state[:60]!r}; allowed are {', '.join(policy.STATES)}")
+        if not 1 <= count <= PAGE_MAX:
+            raise errors.BadArg(f"COUNT is {count}; allowed is 1 to {PAGE_MAX}")
         provider, shard, scan, last = parse_cursor(after, names)
         troubled = state in ("failing", "dead", "lost_rotation")
         found: list[dict[str, Any]] = []

@@ -14,7 +14,7 @@ from .answers import Pair
 from .ledger import ORPHAN, Opened
 from .peers import Reply
 from .records import Answer
-from .rows import Row
+from .rows import Row, parse_row
 from .tools import Tools
 from .vault import Place
 
@@ -116,6 +116,8 @@ class Settler:
             )
         elif word == "GONE":
             log.info("%s/%s was deleted while it was refreshed", self.provider.name, answer.account)
+            if tools.revoker is not None:
+                await tools.revoker.abandoned(self.provider.name, answer.account, parse_row(answer.row))
         tools.on_settled(f"{self.provider.name}/{answer.account}", answer.generation + 1)
 
     async def keep_raw(self, account: str, opened: Opened, body: bytes) -> None:
