@@ -273,6 +273,10 @@ class RecordingTokens:
         self.calls.append(("list", provider, state, count, after))
         return [{"account": "p/a", "state": "fresh"}], ""
 
+    async def peek(self, account: str) -> dict[str, Any]:
+        self.calls.append(("peek", account))
+        return {"account": account, "state": "dead"}
+
     async def stats(self) -> dict[str, Any]:
         return {"p": {"total": 2, "fresh": 2, "dead": 0, "spares": 1}}
 

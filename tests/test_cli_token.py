@@ -1,4 +1,4 @@
-"""``tidewarden token``: imports line by line, and the verbs on single accounts."""
+"""``tidewarden token``: the verbs on single accounts."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 import recording_node
 from typer.testing import CliRunner, Result
 
+from tidewarden import errors
 from tidewarden.cli import app
 
 pytestmark = pytest.mark.live
@@ -21,7 +22,6 @@ Run = Callable[..., Result]
 @pytest.fixture
 def node() -> Iterator[Any]:
     with recording_node.running() as node:
-        node.answers = {"T.PUT": 1}
         yield node
 
 
@@ -43,35 +43,39 @@ def test_get_prints_the_access_token_alone(run: Run, node: Any) -> None:
     assert (found["account"], found["generation"], found["state"]) == ("p/a", 3, "fresh")
 
 
-def test_list_goes_on_until_it_has_enough(run: Run, node: Any) -> None:
-    pages = iter([[[{"account": "p/a", "state": "fresh", "expires_at_ms": 1_700_000_000_000}], "c1"], [[], "c2"]])
-    last = [[{"account": "p/b", "state": "dead", "expires_at_ms": 0}], "c3"]
-    node.answers = {"T.LIST": lambda request: next(pages, last)}
-    result = run("list", "--provider", "p", "--count", "2")
-    assert "2023-11-14 22:13:20" in result.stdout
-    assert "p/b" in result.stdout
-    assert "more: --after c3" in result.stdout
-    assert node.asked == [
-        ["T.LIST", "PROVIDER", "p", "COUNT", "2"],
-        ["T.LIST", "PROVIDER", "p", "AFTER", "c1", "COUNT", "1"],
-        ["T.LIST", "PROVIDER", "p", "AFTER", "c2", "COUNT", "1"],
-    ]
+def test_verbs_ask_what_they_say(run: Run, node: Any) -> None:
+    node.answers = {"T.REFRESH": "OK", "T.DELETE": 1}
+    for words, out in (("refresh p/a", "OK\n"), ("refresh p/a p/b", "2 queued\n"), ("delete p/a", "OK\n")):
+        node.asked.clear()
+        result = run(*words.split())
+        assert (result.exit_code, result.stdout) == (0, out)
+        verb, *names = words.split()
+        assert node.asked == [[f"T.{verb.upper()}", name] for name in names]
+        json.loads(run(*words.split(), "--json").stdout)
 
 
-@pytest.mark.parametrize(
-    ("words", "asked", "answer", "out"),
-    [
-        ("refresh p/a", "T.REFRESH p/a", "OK", "OK\n"),
-        ("delete p/a", "T.DELETE p/a", 1, "OK\n"),
-        ("stats", "T.STATS", {"p": {"fresh": 2}}, "p:\n  fresh  2\n"),
-    ],
-)
-def test_verbs_ask_what_they_say(run: Run, node: Any, words: str, asked: str, answer: Any, out: str) -> None:
-    node.answers = {asked.split()[0]: answer}
-    result = run(*words.split())
-    assert (result.exit_code, result.stdout) == (0, out)
-    assert node.asked == [asked.split()]
-    json.loads(run(*words.split(), "--json").stdout)
+def test_refresh_of_all_in_a_state(run: Run, node: Any) -> None:
+    node.answers = {
+        "T.LIST": lambda request: [[{"account": "p/a"}, {"account": "p/b"}], ""],
+        "T.REFRESH": lambda request: errors.NotFound("gone") if request[1] == b"p/b" else "OK",
+    }
+    result = run("refresh", "--state", "dead", "--provider", "p")
+    assert (result.exit_code, result.stdout) == (1, "1 queued\n")
+    assert "refused: p/b: NOTFOUND gone" in result.stderr
+    assert node.asked[0][:5] == ["T.LIST", "PROVIDER", "p", "STATE", "dead"]
+
+
+@pytest.mark.parametrize("words", ["refresh", "refresh p/a --state dead", "delete"])
+def test_verbs_without_knowing_of_whom_do_nothing(run: Run, node: Any, words: str) -> None:
+    assert run(*words.split()).exit_code == 2
+    assert not node.asked
+
+
+def test_delete_names_who_was_not_there(run: Run, node: Any) -> None:
+    node.answers = {"T.DELETE": lambda request: int(request[1] == b"p/a")}
+    result = run("delete", "p/a", "p/b")
+    assert (result.exit_code, result.stdout) == (5, "1 deleted, 1 absent\n")
+    assert "there is no account 'p/b'" in result.stderr
 
 
 def test_presets_are_listed_with_their_sources(run: Run) -> None:

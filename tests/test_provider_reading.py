@@ -62,7 +62,7 @@ def test_a_bad_file_tells_every_problem_with_its_line(write: Write) -> None:
         + 'issuer = "https://a.example"\n'  # 5
         + 'auth = "private_key_jwt"\n'
         + "rotation = 'no'\n"
-        + "refreshers = 0\n"
+        + "refreshers = -1\n"
         + "margin_s = 60\n"
         + "not_before_s = 30\n"  # 10
         + "connect_timeout_s = 31\n"
@@ -86,7 +86,7 @@ def test_a_bad_file_tells_every_problem_with_its_line(write: Write) -> None:
     expect(4, "client_secret: not allowed with auth = 'private_key_jwt', which sends no secret")
     expect(6, "allowed only with jwt_key_file")
     expect(7, "one of 'none', 'rolling', 'single_use'")
-    expect(8, "a whole number from 1 to 1,000")
+    expect(8, "a whole number from 0 to 1,000")
     expect(9, "allowed with not_before_s: at most 30")
     expect(11, "allowed: at most timeout_s")
     expect(12, "allowed: true or false")

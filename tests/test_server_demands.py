@@ -56,6 +56,7 @@ Q.LIST TOPICS                                   |
 T.GET p/a                                       | token:read
 T.LIST                                          | token:read or token:write
 T.STATS                                         | token:read or token:write
+T.PEEK p/a                                      | token:read or token:write
 T.MGET p/a                                      | token:read
 T.IMPORT 00 00 1 x                              | token:write
 T.EXPORT 00 00 1                                | token:export

@@ -211,6 +211,8 @@ def _raise(error: Exception) -> Callable[..., Any]:
         ("GET", "/v1/tokens", "token:read or token:write"),
         ("GET", "/v1/tokens/p/a", "token:read"),
         ("HEAD", "/v1/tokens/p/a", "token:read"),
+        ("GET", "/v1/accounts/p/a", "token:read or token:write"),
+        ("GET", "/v1/providers", "token:read or token:write"),
         ("POST", "/v1/tokens:read", "token:read"),
         ("PUT", "/v1/tokens/p/a", "token:write"),
         ("DELETE", "/v1/tokens/p/a", "token:write"),

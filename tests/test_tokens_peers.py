@@ -17,6 +17,7 @@ import tokens_harness as harness
 from aiohttp import web
 
 from tidewarden.config import Cluster, Config, Node
+from tidewarden.errors import StoreDown
 from tidewarden.tokens import PEERS_PATH
 from tidewarden.tokens import pool as pool_module
 from tidewarden.tokens import refresher as refresher_module
@@ -181,6 +182,29 @@ async def test_an_answer_in_another_nodes_journal_is_found_there(scene: Scene) -
     assert endpoint.requests == {"a.0": 1}
 
 
+async def test_an_answer_found_elsewhere_that_the_store_does_not_take_is_asked_for_again(scene: Scene) -> None:
+    """The node that looked for it has written an intent of its own: whose answer it was must not be forgotten with that."""
+    async with harness.endpoint() as endpoint:
+        chosen = harness.provider(endpoint.url, timeout_s=0.5, refreshers=1)
+        async with (
+            scene.stuck(chosen) as one,
+            door(one.tokens.answer_peer) as address,
+            scene.other(chosen, address) as two,
+        ):
+            stored, refused = two.tokens._ledger.stored, asyncio.Event()
+
+            async def away_once(*args: Any) -> str:
+                if refused.is_set():
+                    return await stored(*args)
+                refused.set()
+                raise StoreDown("it went away just then")
+
+            two.tokens._ledger.stored = away_once
+            await asyncio.wait_for(refused.wait(), 10)
+            assert (await two.tokens.get("p/a", wait_ms=10_000)).access_token == "secret-access-a-1"
+    assert endpoint.requests == {"a.0": 1}
+
+
 async def test_a_request_under_way_elsewhere_is_waited_for(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
     async with harness.endpoint() as endpoint:
         chosen = harness.provider(endpoint.url, timeout_s=0.5, refreshers=1)
@@ -194,6 +218,26 @@ async def test_a_request_under_way_elsewhere_is_waited_for(scene: Scene, caplog:
 
                 await harness.eventually(waits)
                 assert endpoint.requests == {"a.0": 1}
+
+
+async def test_one_that_knows_nothing_may_have_stored_it_just_now(scene: Scene) -> None:
+    """Its answer reaches the store between this node's intent and its question: the row is looked at once more."""
+    async with harness.endpoint() as endpoint:
+        chosen = harness.provider(endpoint.url, timeout_s=0.5, refreshers=1)
+        async with scene.stuck(chosen) as one:
+            answer = one.tokens._journal.pending()[0]
+
+            async def store_first(request: web.Request) -> web.StreamResponse:
+                words = (answer.queue, "a", (1, 1), answer.row, answer.due_ms, answer.deadline_ms)
+                assert await harness.Ledger.stored(one.tokens._ledger, *words) == "STORED"
+                one.tokens._journal.stored(answer)
+                one.tokens._unstored._tools.asking.clear()
+                return web.Response(body=one.tokens.answer_peer(await request.read()))
+
+            async with served(store_first) as address, scene.other(chosen, address) as two:
+                assert (await two.tokens.get("p/a", wait_ms=10_000)).access_token == "secret-access-a-1"
+                assert two.tokens.metrics()["adopted"] == 0
+    assert endpoint.requests == {"a.0": 1}
 
 
 async def test_while_a_token_lives_a_node_that_does_not_say_is_waited_for(scene: Scene) -> None:

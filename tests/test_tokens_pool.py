@@ -13,6 +13,7 @@ import tokens_harness as harness
 from tidewarden.errors import StoreDown
 from tidewarden.tokens import journal as journal_module
 from tidewarden.tokens import pool as pool_module
+from tidewarden.tokens.answers import Verdict
 
 pytestmark = pytest.mark.live
 
@@ -105,6 +106,20 @@ async def test_a_stop_finishes_what_is_under_way_and_begins_nothing(valkey: Any,
             assert stats["fresh"] == sum(endpoint.requests.values()) <= 8
             assert stats["intents"] == 0
             assert (await again.queues.stats("_tokens:p:c0"))["leased"] == 0
+
+
+@pytest.mark.parametrize("settings", [{"rotation": "single_use"}, {"rotation": "none"}], ids=["single use", "none"])
+async def test_a_stop_waits_longer_for_an_answer_that_could_not_be_had_again(
+    valkey: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(pool_module, "STOP_S", 0.3)
+    async with harness.endpoint(delay_s=0.5) as endpoint:
+        chosen = harness.provider(endpoint.url, **settings)
+        async with harness.node(valkey, tmp_path, chosen) as side:
+            await side.tokens.put("p/a", {"refresh_token": "a.0"})
+            await eventually(lambda: endpoint.open)
+        async with harness.node(valkey, tmp_path, chosen, boot=2, go=False) as again:
+            assert (await described(again))["generation"] == (2 if settings["rotation"] == "single_use" else 1)
 
 
 async def test_a_journal_that_cannot_write_stops_the_risky_requests(
@@ -215,6 +230,18 @@ async def test_one_odd_account_does_not_hold_up_the_others_for_ever(valkey: Any,
             assert found["error"] == "unauthorized_client"
             stats = (await side.tokens.stats())["p"]
             assert (stats["failures"], stats["held_until_ms"]) == (0, 0)
+
+
+async def test_what_a_client_was_told_once_is_not_held_against_an_account_for_ever(valkey: Any, tmp_path: Path) -> None:
+    """The next time a secret is refused its accounts are asked first of all: they must not open the breaker."""
+    refused, ok = Verdict("invalid_client", "client"), Verdict("ok", "ok")
+    async with harness.node(valkey, tmp_path, harness.provider("http://127.0.0.1:9/"), go=False) as side:
+        watch = side.tokens._pools["p"].watch
+        assert watch.note("a", refused).scope == "client"
+        watch.note("b", ok)
+        assert watch.note("a", refused).scope == "account"  # It alone, while another is served.
+        watch.note("a", ok)
+        assert watch.note("a", refused).scope == "client"
 
 
 async def test_three_nodes_keep_to_one_rate_of_their_host(valkey: Any, tmp_path: Path) -> None:

@@ -203,3 +203,16 @@ async def eventually(condition: Callable[[], Any], limit_s: float = 20.0) -> Any
             return value
         assert asyncio.get_running_loop().time() < until, f"not within {limit_s} s"
         await asyncio.sleep(0.01)
+
+
+async def described(side: Any, account: str = "p/a") -> dict[str, Any]:
+    entries, _ = await side.tokens.list()
+    return next(entry for entry in entries if entry["account"] == account)
+
+
+async def in_state(side: Any, state: str, account: str = "p/a", limit_s: float = 20) -> dict[str, Any]:
+    async def there() -> dict[str, Any] | None:
+        entry = await described(side, account)
+        return entry if entry["state"] == state else None
+
+    return await eventually(there, limit_s)

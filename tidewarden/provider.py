@@ -12,6 +12,7 @@ from .secret import Secret
 from .sources import setting
 
 URL_ALLOWED = "an http:// or https:// address"
+REFRESHERS = (16, 256)  # Under way at a time on one node, at least and at most, where no number is set.
 ROTATIONS = ("none", "rolling", "single_use")
 ORPHANS = ("hold", "refresh")
 ON_DELETES = ("keep", "revoke")
@@ -113,8 +114,8 @@ class Provider:
     """Longest one refresh may take, connect to last byte."""
     connect_timeout_s: float = setting(0.0, low=0, high=600)
     """Longest the connecting may take. 0, the default: two fifths of ``timeout_s``."""
-    refreshers: int = setting(16, low=1, high=1000)
-    """Most refreshes under way at a time on one node."""
+    refreshers: int = setting(0, low=0, high=1000)
+    """Most refreshes under way at a time on one node. 0, the default: 16, and up to 256 while accounts would be refreshed too late."""
     unconfirmed: tuple[str, ...] = ()
     """Settings of its preset that nobody has found in the provider's own words: named in the log at the start."""
 
@@ -122,6 +123,11 @@ class Provider:
     def secrets(self) -> tuple[Secret, ...]:
         """The secrets to try, in order; an empty one where none is sent."""
         return (self.client_secret, self.next_secret) if self.next_secret else (self.client_secret,)
+
+    @property
+    def crew(self) -> tuple[int, int]:
+        """The least and the most of what may be the limit of refreshes under way at a time on one node."""
+        return (self.refreshers, self.refreshers) if self.refreshers else REFRESHERS
 
     @property
     def connect_s(self) -> float:

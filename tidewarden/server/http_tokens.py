@@ -1,4 +1,4 @@
-"""The token routes of the HTTP door. A secret is in no error text, and in no cache but the asker's own."""
+"""The routes of tokens, accounts and providers of the HTTP door. A secret is in no error text, and in no cache but the asker's own."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BATCH_MAX = 1000
 
 
 class TokenRoutes:
-    """``/v1/tokens``. An account's name stands in the path, its own ``/`` as it is or as ``%2F``."""
+    """``/v1/tokens``, ``/v1/accounts``, ``/v1/providers``. An account's name stands in the path, its own ``/`` as it is or as ``%2F``."""
 
     def __init__(self, tokens: Tokens, batch_max: int = BATCH_MAX) -> None:
         self._tokens = tokens
@@ -29,6 +29,8 @@ class TokenRoutes:
         account = "/v1/tokens/{provider:[^/]+}/{account:.+}"
         router.add_get("/v1/tokens", self.list)
         router.add_post("/v1/tokens:read", self.read)
+        router.add_get("/v1/accounts/{provider:[^/]+}/{account:.+}", self.peek)
+        router.add_get("/v1/providers", self.providers)
         router.add_post(account + "/refresh", self.refresh)
         router.add_get(account, self.get)
         router.add_put(account, self.put)
@@ -80,6 +82,16 @@ class TokenRoutes:
         put = await self._tokens.put_told(_account(request), fields_of(await request.read()))
         return respond({"generation": put.generation, "change": put.change, "state": put.state})
 
+    async def peek(self, request: web.Request) -> web.Response:
+        """How an account is, why, since when, and what can be done; no token."""
+        return respond(await self._tokens.peek(_account(request)))
+
+    async def providers(self, request: web.Request) -> web.Response:
+        """Each provider: its accounts by state, and how it stands with us."""
+        _query(request, ())
+        found = await self._tokens.stats()
+        return respond({"providers": [{"provider": name, **figures} for name, figures in found.items()]})
+
     async def delete(self, request: web.Request) -> web.Response:
         """Forget an account."""
         account = _account(request)
@@ -130,7 +142,7 @@ def _account(request: web.Request) -> str:
 def _query(request: web.Request, allowed: tuple[str, ...]) -> dict[str, Any]:
     for name in request.query:
         if name not in allowed:
-            raise BadArg(f"There is no parameter {name[:40]!r} here; there are {', '.join(allowed)}.")
+            raise BadArg(f"There is no parameter {name[:40]!r} here; there are {', '.join(allowed) or 'none'}.")
         if len(request.query.getall(name)) > 1:
             raise BadArg(f"{name} is given twice.")
     return dict(request.query)

@@ -27,6 +27,7 @@ TOKEN_NUMBERS = {
     "late": "late_total",
     "levelled": "levelled_total",
     "quarantines": "quarantines_total",
+    "refreshers": "refreshers",
     "held": "held",
     "rate": "rate_limit",
 }

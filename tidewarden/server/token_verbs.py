@@ -103,6 +103,11 @@ def listing(connection: Connection, request: Request) -> Pending:
     return Pending(_tokens(connection).list(**LIST.parse(request, 1)), replies.encode)
 
 
+def peek(connection: Connection, request: Request) -> Pending:
+    """T.PEEK"""
+    return Pending(_tokens(connection).peek(account_name(request[1])), replies.encode)
+
+
 def refresh(connection: Connection, request: Request) -> Pending:
     """T.REFRESH"""
     return Pending(_tokens(connection).refresh(account_name(request[1])), _ok)
@@ -195,6 +200,7 @@ COMMANDS = (
         group="token",
     ),
     Command("T.LIST", listing, 1, 9, "[PROVIDER p] [STATE s] [COUNT n] [AFTER cursor]", needs="user", group="token"),
+    Command("T.PEEK", peek, 2, 2, "provider/account", needs="user", group="token"),
     Command("T.REFRESH", refresh, 2, 2, "provider/account", needs="user", group="token"),
     Command("T.DELETE", delete, 2, 2, "provider/account", needs="user", group="token"),
     Command("T.STATS", stats, 1, 1, needs="user", group="token"),

@@ -56,7 +56,7 @@ _BY_CLASS: dict[str, Scope] = {
     "unavailable": "provider",
     "unknown": "unknown",
 }
-_UNSENT: dict[str, Scope] = {"dns": "ours", "bad_url": "client", "misconfigured": "client"}
+_UNSENT: dict[str, Scope] = {"dns": "ours", "late": "ours", "bad_url": "client", "misconfigured": "client"}
 REFUSALS = frozenset(("invalid_grant", "invalid_scope"))
 """Classes that say this grant will not do, of which two end an account."""
 
@@ -81,7 +81,7 @@ class Unsent:
     """The request never left: nothing can have happened at the provider."""
 
     reason: str
-    """``refused``, ``dns``, ``tls``, ``connect_timeout``, ``discovery``, ``bad_url``, or ``misconfigured``: it could not be made."""
+    """``refused dns tls connect_timeout discovery bad_url``, ``late``, or ``misconfigured``: it could not be made."""
     message: str
 
 

@@ -20,7 +20,7 @@ from tidewarden.queue.task import NewTask
 
 KINDS = (
     "account.dead", "account.recovered", "account.failing", "provider.breaker_open", "provider.breaker_closed",
-    "provider.quarantine_begun", "provider.quarantine_over",
+    "provider.quarantine_begun", "provider.quarantine_over", "provider.silent", "provider.answers",
 )  # fmt: skip
 QUEUE = "_webhooks"
 ATTEMPTS = 20  # 5 s, doubling up to an hour: about half a day

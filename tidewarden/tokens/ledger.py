@@ -155,7 +155,7 @@ class Ledger:
     ) -> str:
         """
         Write a refreshed pair back, ``previous`` kept beside it: ``STORED``, ``RECOVERED`` (that, and :meth:`tell` tells of it),
-        ``ALREADY``, ``SPARE``, ``GONE``; or ``MOVED`` where it would be a spare and ``previous`` is :data:`ORPHAN`.
+        ``ALREADY``, ``SPARE``, ``PAST``, ``GONE``; or ``MOVED`` where it would be a spare and ``previous`` is :data:`ORPHAN`.
         """
         word = await self._item("stored", queue, account, (*base, row, due_ms, deadline_ms, previous))
         return bytes(word).decode()
@@ -210,18 +210,16 @@ class Ledger:
         """``ask``, ``trip``, ``slow`` or ``recover`` the gate of a client; see ``tokens/lua/gate.lua``."""
         found = await self._script("tokens.gate", queue, 0, (verb, *args))
         granted, wait_ms, probe, failures, until_ms, since_ms, rate, reason, news, now_ms = found
-        return GateView(
-            now_ms,
-            granted,
-            wait_ms,
-            bool(probe),
-            failures,
-            until_ms,
-            since_ms,
-            rate / 1000,
-            reason.decode(),
-            bool(news),
-        )
+        rest = (failures, until_ms, since_ms, rate / 1000, reason.decode(), bool(news))
+        return GateView(now_ms, granted, wait_ms, bool(probe), *rest)
+
+    async def standing(self, queue: str, verb: str, *args: str | int) -> tuple[bool, list[list[Any]]]:
+        """
+        ``note``, ``over`` or ``read``: see ``tokens/lua/standing.lua``; whether there is something to be told of now, and what each
+        node meets with.
+        """
+        told, *found = await self._script("tokens.standing", queue, 0, (verb, *args))
+        return bool(told), [[item.decode() if isinstance(item, bytes) else item for item in one] for one in found]
 
     async def tell(self, queue: str, shard: int, most: int, claim_ms: int, told: Sequence[bytes] = ()) -> list[bytes]:
         """
@@ -256,9 +254,13 @@ class Ledger:
         return Taken(queue, name.decode(), lease, payload, attempt, deadline_ms, lease_end_ms)
 
     async def stats(self, queue: str, shards: int) -> dict[str, int]:
-        """Accounts of a queue by state, and ``total``, ``intents`` (under way or unresolved) and ``spares``."""
+        """
+        Accounts of a queue by state, and ``total``, ``intents`` (under way or unresolved), ``spares``; ``next_ms``, when one that
+        fails is tried next (0: none fails).
+        """
         parts = await asyncio.gather(*(self._script("tokens.stats", queue, shard, ()) for shard in range(shards)))
-        total, fresh, late, failing, dead, lost, intents, spares = (sum(column) for column in zip(*parts, strict=True))
+        *columns, tries = zip(*parts, strict=True)
+        total, fresh, late, failing, dead, lost, intents, spares = (sum(column) for column in columns)
         return {
             "total": total,
             "fresh": fresh,
@@ -269,6 +271,7 @@ class Ledger:
             "lost_rotation": lost,
             "intents": intents,
             "spares": spares,
+            "next_ms": min((at_ms for at_ms in tries if at_ms), default=0),
         }
 
     async def _item(self, verb: str, queue: str, account: str, args: tuple[str | bytes | int, ...]) -> Any:

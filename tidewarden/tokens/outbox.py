@@ -132,6 +132,8 @@ def details(kind: str, data: bytes) -> dict[str, Any]:
         return {"error": error, "message": message}
     if kind == "provider.quarantine_begun":
         return {"refused_share": int(data) / 1000}
+    if kind in ("provider.silent", "provider.answers"):
+        return dict(zip(("node", "error", "message"), data.decode("utf-8", "replace").split(" ", 2), strict=False))
     if kind.startswith("provider."):
         return {}
     troubles = parse_troubles(data) or Troubles()

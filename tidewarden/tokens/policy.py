@@ -137,6 +137,10 @@ def after_failure(case: Case) -> Step:
         return _after_unknown(case)
     if verdict.outcome == "too_early" and case.left_s > 0:
         return Step("hold", max(1.0, case.left_s / 2), old)  # Nothing is the matter with it.
+    if verdict.outcome == "unsealable" and case.used_spare:  # A spare that nobody can read is none.
+        step = Step("retry", case.confirm_s, _noted(case, case.confirm_s))
+        step.troubles.spare_refused = True
+        return step
     if verdict.outcome not in REFUSALS:
         wait = backoff(old.tries + 1, case.dice, case.left_s, REJECTED_BACKOFF_S_MAX)
         if verdict.outcome == "account_limited":

@@ -28,11 +28,12 @@ TAKE_WAIT_MS = 30_000
 TAKE_MAX = 64
 PAUSE_S = 1.0  # After the store refused.
 STOP_S = 5.0
+STOP_TIMES = 2.5  # So much longer for an answer without which the account is lost; a node ends within 25 s in all (process.END_S).
 GATE_S = 2.0  # Longest sleep before a gate is asked again: another node may have opened it.
 
 
 class Pool:
-    """At most ``provider.refreshers`` refreshes under way on this node, for one provider's client."""
+    """As many refreshes under way on this node, for one provider's client, as its crew has (:mod:`tidewarden.tokens.crew`)."""
 
     def __init__(self, provider: Provider, queue: str, tools: Tools) -> None:
         if provider.unconfirmed:
@@ -57,7 +58,7 @@ class Pool:
     @property
     def _idle(self) -> bool:
         """Whether there is room for refreshes that could wait."""
-        return not self.watch.held and len(self._work) < self._provider.refreshers
+        return not self.watch.held and len(self._work) < self.watch.crew.size
 
     @property
     def in_flight(self) -> int:
@@ -73,7 +74,7 @@ class Pool:
         await self._settler.store(answer)
 
     async def run(self) -> None:
-        """Refresh what falls due until cancelled; what is under way then is finished, five seconds at most."""
+        """Refresh what falls due until cancelled; what is under way then is finished, as far as :data:`STOP_S` allows."""
         name = self._provider.name
         beside = [
             asyncio.create_task(self._pay_forever(), name=f"what is owed to the store for {name}"),
@@ -107,8 +108,9 @@ class Pool:
         """Take what is due, as much as may be begun, and begin it."""
         tools, name = self._tools, self._provider.name
         self._freed.clear()
-        free = self.watch.breaker.allowed(tools.clock.monotonic(), self._provider.refreshers, len(self._work))
+        free = self.watch.breaker.allowed(tools.clock.monotonic(), self.watch.crew.size, len(self._work))
         if free == 0:
+            self.watch.crew.full()
             await self._wait_for_room()
             return
         free = min(free, tools.seats.free(name), TAKE_MAX)
@@ -192,7 +194,8 @@ class Pool:
         name = self._provider.name
         self._refresher.stopping = True
         if self._work:
-            _, late = await asyncio.wait(self._work, timeout=STOP_S)
+            again = self._provider.rotation != "single_use" or self._provider.grace_s * 1000 > self._refresher.lease_ms
+            _, late = await asyncio.wait(self._work, timeout=STOP_S if again else STOP_S * STOP_TIMES)
             for work in late:
                 work.cancel()
             if late:
@@ -213,6 +216,7 @@ def figures(pools: Mapping[str, Pool]) -> dict[str, dict[str, float]]:
     return {
         "in_flight": {name: pool.in_flight for name, pool in pools.items()},
         "levelled": {name: pool.leveller.levelled for name, pool in pools.items()},
+        "refreshers": {name: pool.watch.crew.size for name, pool in pools.items()},
         "held": {name: int(pool.watch.held) for name, pool in pools.items()},
         "rate": {name: rate for name, pool in pools.items() if (rate := pool.watch.gate.view.rate)},
     }

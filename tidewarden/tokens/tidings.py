@@ -56,7 +56,7 @@ class Tidings:
         self._companions.over(f"{provider}/{account}")
 
     def of_provider(self, provider: str) -> None:
-        """Something is to be told of a provider's client: its breaker, or the share of its refusals."""
+        """Something is to be told of a provider's client: its breaker, the share of its refusals, or whether it answers."""
         self._outbox.look(provider)
 
     def _long(self, troubles: Troubles) -> bool:

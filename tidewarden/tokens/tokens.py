@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
@@ -17,7 +17,7 @@ from tidewarden.clock import Clock
 from tidewarden.config import Config, Provider
 from tidewarden.queue import Queues
 
-from . import accounts, importing, peers, policy
+from . import accounts, peers, policy
 from .cache import Cache
 from .custody import Custody
 from .events import Call
@@ -90,7 +90,7 @@ class Tokens:
         self._ledger = Ledger(script or queues.script, queues.shard_of)
         self._outlets = Outlets(config, queues, self._ledger, self._queue_of, call, clock)
         self.events = self._outlets.events
-        self._listing = Listing(self._ledger, self._queue_of)
+        self._listing = Listing(self._ledger, self._queue_of, config.providers)
         self._journal = Journal(Path(config.node.data_dir) / "tokens.journal")
         self._exchange = exchange or Exchange(clock=clock)
         self._vault: Vault | None = None
@@ -149,7 +149,7 @@ class Tokens:
         await self._unstored.replay()
 
     async def run(self) -> None:
-        """Refresh what falls due on this node until cancelled or stopped; what is under way is finished, 5 s at most."""
+        """Refresh what falls due on this node until cancelled or stopped; what is under way is finished, 13 s at most."""
         self._running = asyncio.current_task()
         try:
             async with asyncio.TaskGroup() as group:
@@ -162,7 +162,7 @@ class Tokens:
             self._running = None
 
     async def stop(self) -> None:
-        """End :meth:`run`, finishing what is under way (5 s at most); close the journal and every connection."""
+        """End :meth:`run`, finishing what is under way (13 s at most); close the journal and every connection."""
         running = self._running
         if running is not None and running is not asyncio.current_task():
             running.cancel()
@@ -258,10 +258,17 @@ class Tokens:
         names = [self._provider(provider).name] if provider else sorted(self._queue_of)
         return await self._listing.page(names, state, count, after)
 
-    async def stats(self) -> dict[str, dict[str, int]]:
+    async def peek(self, account: str) -> dict[str, Any]:
+        """An account as :meth:`list` tells of it, and a little more; no token. Raises: NotFound."""
+        provider, name = self._known(account)
+        return await self._listing.one(provider.name, name)
+
+    async def stats(self) -> dict[str, dict[str, Any]]:
         """
-        Accounts by state, per provider; the cost does not grow with their number. ``held_until_ms``: nothing is sent before
-        that, 0 when nothing holds it back; ``failures``: probes in a row that failed.
+        Accounts by state and how it stands with us, per provider; the cost does not grow with their number.
+
+        ``held_until_ms``: nothing is sent before that, 0 when nothing holds it back; ``failures``: probes in a row that failed;
+        ``state since_ms next_ms error message nodes advice``: see :func:`tidewarden.tokens.standing.figures`.
         """
         return await self._listing.stats()
 
@@ -280,15 +287,6 @@ class Tokens:
             "cached": len(self._cache),
             "stale_served_total": self._reader.stale_served if self._reader is not None else 0,
         }
-
-    def import_rows(
-        self, provider: str, rows: Iterable[Mapping[str, Any]] | AsyncIterable[Mapping[str, Any]]
-    ) -> AsyncIterator[importing.Imported]:
-        """Put many accounts of one provider; see :func:`tidewarden.tokens.importing.import_rows`."""
-        self._provider(provider)
-        return importing.import_rows(
-            lambda _, name, fields: self._put_new(f"{provider}/{name}", fields), provider, rows
-        )
 
     # --- within
 
