@@ -12,12 +12,11 @@ from typing import Any
 
 import pytest
 import typer
-from command_line import Run, node, run
+from command_line import Run, app, node, run
 from rich.text import Text
 
 import tidewarden
 from tidewarden import errors
-from tidewarden.cli import app
 from tidewarden.cli.connection import addresses, shown
 from tidewarden.cli.output import cell
 from tidewarden.config import check_secret

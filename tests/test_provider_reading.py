@@ -101,6 +101,12 @@ def test_a_bad_file_tells_every_problem_with_its_line(write: Write) -> None:
     expect(22, "providers.q.client_id: missing; allowed: the identifier it gave our client")
 
 
+@pytest.mark.parametrize("line", ["parameters = { key = 12345678 }", 'headers = ["hush"]', 'headers = "K: hush"'])
+def test_what_may_be_a_secret_is_in_no_problem(write: Write, line: str) -> None:
+    [found] = problems(write(GOOD + line + "\n"))
+    assert found.endswith("found a value that is not shown; allowed: names with a text each")
+
+
 def test_a_preset_lies_beneath_what_is_written(write: Write) -> None:
     text = '[providers.p]\npreset = "github"\nclient_id = "c"\nclient_secret = "s"\n'
     found = provider(write(text))
@@ -112,7 +118,7 @@ def test_a_preset_lies_beneath_what_is_written(write: Write) -> None:
     assert more.errors["bad_refresh_token"] == "invalid_grant"
     other = provider(write(text + 'issuer = "https://github.example"\n'))
     assert (other.token_url, other.issuer) == ("", "https://github.example")
-    assert "did you mean 'github'?" in problems(write(text.replace('"github"', '"git-hub"')))[0]
+    assert "did you mean 'github'?" in "\n".join(problems(write(text.replace('"github"', '"git-hub"'))))
     assert "known are atlassian" in "\n".join(problems(write(text.replace('"github"', "5"))))
 
 

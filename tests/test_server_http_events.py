@@ -74,7 +74,7 @@ async def test_a_stream_goes_on_where_its_reader_stopped(node: Any) -> None:
             assert (await following(response))[2]["data"]["account"] == "p/b"
         async with client.get(url, params={"after": "0"}) as response:
             assert (await following(response))[2]["data"]["account"] == "p/before"
-        async with client.get(url, params={"after": "1-1", "types": "account.fail*,x"}) as response:
+        async with client.get(url, params={"after": "1-1", "types": "account.fail*"}) as response:
             assert (await following(response))[1] == "gap"
             assert (await following(response))[2]["data"]["account"] == "p/a"
         await tell(here, "account.dead", "q", "c")
@@ -113,7 +113,7 @@ async def test_a_reader_knows_where_it_is_before_anything_has_happened(
             assert await told(response) == cursor
 
 
-@pytest.mark.parametrize("query", ["after=x", "after=1-1-1", "type=a", "after=-1"])
+@pytest.mark.parametrize("query", ["after=x", "after=1-1-1", "type=a", "types=acount.*", "after=-1"])
 async def test_wrong_input(query: str) -> None:
     async with door(None) as url, aiohttp.ClientSession() as client, client.get(f"{url}?{query}") as response:  # type: ignore[arg-type]
         assert (response.status, (await response.json())["error"]) == (400, "BADARG")

@@ -71,6 +71,7 @@ TESTED_IN = {
     "tokens_custody": "test_tokens_rotation",
     "tokens_outlets": "test_tokens_webhooks",  # puts them together
     "cli_connection": "test_cli",
+    "cli_options": "test_cli",
     "cli_output": "test_cli",
     "cli_node": "test_cli",
     "cli_sandbox": "test_cli",

@@ -7,7 +7,8 @@ from typing import Any
 
 from tokens_harness import tell
 
-from tidewarden.tokens.events import START, Events, wanted
+from tidewarden.config import means
+from tidewarden.tokens.events import START, Events
 
 
 async def test_what_one_node_tells_another_reads(node: Any) -> None:
@@ -30,7 +31,7 @@ async def test_what_one_node_tells_another_reads(node: Any) -> None:
 
 
 def test_patterns() -> None:
-    assert wanted(("account.*",), "account.dead")
-    assert wanted(("*",), "provider.breaker_open")
-    assert not wanted(("account.dead", "provider.*"), "account.recovered")
-    assert not wanted((), "account.dead")
+    assert means(("account.*",), "account.dead")
+    assert means(("*",), "provider.breaker_open")
+    assert not means(("account.dead", "provider.*"), "account.recovered")
+    assert not means((), "account.dead")

@@ -9,6 +9,7 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -21,8 +22,12 @@ from tidewarden.errors import StoreDown
 from tidewarden.tokens import PEERS_PATH
 from tidewarden.tokens import pool as pool_module
 from tidewarden.tokens import refresher as refresher_module
+from tidewarden.tokens.doubts import Doubts
+from tidewarden.tokens.ledger import Opened
 from tidewarden.tokens.peers import Peers, Question, Reply, mac_of, open_question, reply_to
+from tidewarden.tokens.policy import Step
 from tidewarden.tokens.records import Answer
+from tidewarden.tokens.rows import Row, Troubles
 
 pytestmark = pytest.mark.live
 
@@ -258,6 +263,21 @@ async def test_while_a_token_lives_a_node_that_does_not_say_is_waited_for(scene:
             assert found["next_ms"] - found["since_ms"] >= 29_000
             assert (await two.tokens.get("p/a")).access_token == "x"  # It is served on.
     assert endpoint.requests == {"a.0": 1}
+
+
+@pytest.mark.parametrize("dead", [False, True])
+async def test_an_account_that_was_given_up_waits_for_no_node(dead: bool) -> None:
+    """Its refresh token was refused, so that to send it again spoils nothing; somebody wants it tried, or a new pair came."""
+
+    async def away(*_args: Any) -> Reply:
+        return Reply("away")
+
+    tools: Any = SimpleNamespace(queues=SimpleNamespace(holder="n1.1"), peers=SimpleNamespace(ask=away))
+    chosen = harness.provider("http://127.0.0.1:9/token", rotation="single_use")
+    row = Row(1, 2, 1_000, 3_601_000, 3_001_000, b"a" * 8, b"b" * 8)
+    opened = Opened(2_000, row, Troubles(dead=dead, doubts=1, doubt_ms=1_000, holder="n0.1"), None, None)
+    found = await Doubts(chosen, "q", tools, settler=SimpleNamespace()).resolve("a", opened)  # type: ignore[arg-type]
+    assert found == "go" if dead else isinstance(found, Step)
 
 
 async def test_a_previous_token_saves_an_account_within_the_grace(valkey: Any, tmp_path: Path) -> None:

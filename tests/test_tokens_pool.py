@@ -65,11 +65,21 @@ async def test_what_falls_due_together_is_taken_in_parts(
         chosen = harness.provider(endpoint.url, refreshers=50)
         side = await stack.enter_async_context(harness.node(valkey, tmp_path, chosen, go=False))
         await asyncio.gather(*(side.tokens.put(f"p/a{n}", {"refresh_token": f"a{n}.0"}) for n in range(30)))
-        asked, take = [], side.queues.take
+        asked, open_takes, most_open, take = [], 0, 0, side.queues.take
+
+        def ended(_: object) -> None:
+            nonlocal open_takes
+            open_takes -= 1
 
         def noted(session: Any, queues: list[str], **options: Any) -> Any:
-            asked.append(options["count"] if queues[0].startswith("_tokens:p") else 0)
-            return take(session, queues, **options)
+            nonlocal open_takes, most_open
+            taking = take(session, queues, **options)
+            if queues[0].startswith("_tokens:p"):
+                asked.append(options["count"])
+                open_takes += 1
+                most_open = max(most_open, open_takes)
+                taking.add_done_callback(ended)
+            return taking
 
         monkeypatch.setattr(side.queues, "take", noted)
         endpoint.delay_s = 0.3  # so that one take's requests are under way while the next are taken
@@ -78,6 +88,7 @@ async def test_what_falls_due_together_is_taken_in_parts(
         await side.tokens.stop()
         await asyncio.wait([running])
     assert max(asked) == 4
+    assert 1 < most_open <= 3
     assert endpoint.most_open > 4
 
 

@@ -12,7 +12,7 @@ import tokens_harness as harness
 
 from tidewarden.errors import NotFound, Timeout
 from tidewarden.tokens.ledger import Reading
-from tidewarden.tokens.reader import lives
+from tidewarden.tokens.reader import in_vain, lives
 from tidewarden.tokens.rows import Row
 
 pytestmark = pytest.mark.live
@@ -113,6 +113,15 @@ def test_who_always_wants_more_than_there_is_has_it_refreshed_ten_times_a_life_a
     assert will_do(hour_ms // 2, hour_ms // 2)
     assert not will_do(hour_ms // 2 + 1, hour_ms // 2)
     assert not will_do(hour_ms, 0)
+
+
+def test_after_a_step_back_of_the_stores_clock_nobody_knows_how_long_a_token_lives() -> None:
+    """It was stored in what is the future now: it may have expired an hour ago, and is refreshed rather than believed."""
+    row = Row(1, 2, NOW_MS, NOW_MS + 3_600_000, NOW_MS, b"", b"", refreshed=True)
+    assert lives(Reading(NOW_MS - 4000, 0, row, None), 0)  # Clocks of servers that take over differ a little.
+    stepped = Reading(NOW_MS - 3_600_000, 0, row, None)
+    assert not lives(stepped, 0)
+    assert not in_vain(harness.provider("http://x/", account_interval_s=60), stepped, 60_001)
 
 
 @pytest.mark.parametrize("why", ["forbidden", "failing"])

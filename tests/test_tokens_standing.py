@@ -185,3 +185,15 @@ def test_figures_of_a_provider_in_trouble(gate: GateView, seen: list[Seen], expe
     found = figures(PROVIDER, STATS | {"next_ms": 60}, gate, seen)
     assert (found["state"], found["since_ms"], found["next_ms"], found["error"], found["nodes"]) == expected
     assert found["advice"]
+
+
+async def test_an_answer_to_one_node_ends_it_for_all_until_another_says_otherwise(bench: Bench) -> None:
+    one, two = bench.node("n0"), bench.node("n1")
+    for node in (one, two):
+        for _ in range(2):
+            await node.heard(REFUSED, 0)
+    await bench.pass_s(10)
+    await one.heard(OK, 0)
+    assert not await bench.seen()
+    await two.heard(REFUSED, 0)
+    assert [(seen.node, seen.since_ms) for seen in await bench.seen()] == [("n1", 1_000_000)]

@@ -42,7 +42,7 @@ log = logging.getLogger("tidewarden.daemon")
 
 DRAIN_S = 5.0
 HAND_OVER_S = 1.0
-FIRM_SCRIPTS = ("tokens.put", "tokens.intent", "tokens.stored", "tokens.reseal")
+FIRM_SCRIPTS = ("tokens.put", "tokens.intent", "tokens.stored", "tokens.reseal", "tokens.delete")
 
 
 class Daemon(Participant):
@@ -163,7 +163,7 @@ class Daemon(Participant):
             self.health.view = int(done.result() or 0)
 
     async def _token_script(self, name: str, queue: str, shard: int, args: Sequence[str | bytes | int]) -> Any:
-        """A token's script; what must not be lost is on disk before it counts: a new grant, an intent, a new pair."""
+        """A token's script; what must not be lost is on disk before it counts: a new grant, or its end, an intent, a new pair."""
         if name not in FIRM_SCRIPTS:
             return (await self.queues.script_on(self.accounts, name, queue, shard, args))[2]
         link, firm = self.commits.way_of_tokens(self.accounts, prefix_of(self._name, queue, shard))

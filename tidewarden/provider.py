@@ -68,9 +68,9 @@ class Provider:
     """File (PEM) with the authorities by which the provider is trusted. Empty, the default: those of certifi."""
     body: str = setting("form", choices=("form", "json"))
     """How the request is written; RFC 6749 says ``form``."""
-    parameters: dict[str, str] = setting({}, allowed="names with a text each", show=False)  # noqa: RUF009  # becomes a factory
+    parameters: dict[str, str] = setting({}, allowed="names with a text each", secret=True, show=False)  # noqa: RUF009  # becomes a factory
     """Further members of the request's body."""
-    headers: dict[str, str] = setting({}, allowed="names with a text each", show=False)  # noqa: RUF009
+    headers: dict[str, str] = setting({}, allowed="names with a text each", secret=True, show=False)  # noqa: RUF009
     """Further headers of the request."""
     paths: dict[str, str] = setting({}, allowed=f"of {', '.join(PATHS)}, a dotted path each")  # noqa: RUF009
     """Where a member of the answer lies, if not under its own name at the top: ``access_token = "authed_user.access_token"``."""

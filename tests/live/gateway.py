@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, quote_plus
 
 import aiohttp
 from aiohttp import web
+
+NEXT_SECRET = "the-next-secret"
 
 
 class Gateway:
@@ -18,13 +21,15 @@ class Gateway:
     A door of HTTP before several servers: ``/NAME/token`` is the token endpoint of the server of that name.
 
     ``plan``: refresh token -> ``sent`` (its request is held, and never arrives) or ``answered`` (its answer is held). Each is done
-    once. ``held``: the tokens for which it is done just now. ``away``: connections are cut before anything is read of them.
+    once. ``held``: the tokens for which it is done just now. ``away``: no request arrives. ``rolled``: who comes by
+    ``/NAME/token?rolled`` has to show ``NEXT_SECRET``; the server is shown the one that it knows.
     """
 
     def __init__(self, servers: Mapping[str, Any]) -> None:
         self.plan: dict[str, str] = {}
         self.held: set[str] = set()
         self.away = False
+        self.rolled = False
         self.url = ""
         self._servers = dict(servers)
         self._loop = asyncio.new_event_loop()
@@ -60,10 +65,14 @@ class Gateway:
             if step:
                 await self._hold(token)
             return self._cut(request)
+        server = self._servers[request.match_info["name"]]
         headers = {name: request.headers[name] for name in ("Authorization", "Content-Type")}
+        if self.rolled and request.query_string:
+            if headers["Authorization"] != _basic(server.client_id, NEXT_SECRET):
+                return web.json_response({"error": "invalid_client"}, status=401)
+            headers["Authorization"] = _basic(server.client_id, server.client_secret)
         assert self._session is not None
-        url = self._servers[request.match_info["name"]].token_url
-        async with self._session.post(url, data=body, headers=headers) as response:
+        async with self._session.post(server.token_url, data=body, headers=headers) as response:
             answer = await response.read()
         if step:
             await self._hold(token)
@@ -82,6 +91,10 @@ class Gateway:
         self.held.add(token)
         await self._free.wait()
         self.held.discard(token)
+
+
+def _basic(client_id: str, secret: str) -> str:
+    return "Basic " + base64.b64encode(f"{quote_plus(client_id)}:{quote_plus(secret)}".encode()).decode()
 
 
 @contextlib.contextmanager

@@ -8,27 +8,37 @@ What is expected is the table in docs/testing.md. ``urgent`` accounts have no ac
 from __future__ import annotations
 
 import contextlib
+import email.utils
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
-from live.gateway import Gateway, gateway
 from live.harness import START_S, Node, until
 from live.mortal import STEPS, MortalCluster, MortalNode
+from live.refresh_stage import (
+    KINDS,
+    LEASE_SLACK_S,
+    ROLLED,
+    Dealt,
+    Stage,
+    listed,
+    put,
+    refresh_again,
+    say_all,
+    settled,
+    staged,
+)
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]  # the first run may have to install oidc-provider
 
-KINDS = ("urgent", "patient")
 SCENES = [step for step in STEPS if step != "torn"]  # Where several accounts can stop side by side.
-LIFE_S = 600
-GRACE_S = 300
-TIMEOUT_S = 2.0
-SLACK_S = 7.0  # Of the leases, which would last ten seconds beyond a request; a question to a node and what a request needs fit in.
+RACERS = 14  # Accounts of each server that the races use.
 
 ONCE = dict.fromkeys(("grace", "plain", "oidc"), ("fresh", 1))
 """Nothing is sent twice, and the grant lives."""
@@ -40,8 +50,6 @@ WAITED = ONCE | {"grace": ("fresh", 2)}
 """The others wait for the answer; but not where it is safe to send the token again."""
 Outcome = dict[str, tuple[str, int]]
 Expected = Mapping[str, Mapping[str, Outcome]]
-Dealt = tuple[str, str, str]
-"""An account's step and kind, and its refresh token."""
 
 LOST: dict[str, Outcome] = {"answered": AGAIN, "heard": AGAIN, "torn": AGAIN}
 KEPT = ("answered", "heard", "written")
@@ -52,101 +60,6 @@ EXPECTED: dict[str, Expected] = {
     "paused": {"urgent": dict.fromkeys(KEPT, HEALED), "patient": dict.fromkeys(KEPT, WAITED)},
 }
 """By what becomes of the node, kind of account and step; what is not here is ``ONCE``."""
-
-
-class Servers:
-    """The authorization servers of a scene, each account of which is used once. ``names``: which of them."""
-
-    def __init__(self, request: pytest.FixtureRequest, names: tuple[str, ...], accounts: int) -> None:
-        self.all: dict[str, Any] = {}
-        for name in names:
-            if name == "oidc":
-                self.all[name] = request.getfixturevalue("oidc")(accounts=accounts, life=LIFE_S)
-            else:
-                grace_s = GRACE_S if name == "grace" else 0
-                self.all[name] = request.getfixturevalue("dot")(accounts=accounts, grace=grace_s, life=LIFE_S)
-        self._used = 0
-
-    def deal(self, steps: Sequence[str], kinds: Sequence[str] = KINDS) -> dict[str, Dealt]:
-        """Fresh accounts, one of each kind for each step at each server."""
-        dealt = {}
-        begun = self._used
-        self._used += len(steps) * len(kinds)
-        for name, server in self.all.items():
-            seeds = iter(server.seeds[begun : self._used])
-            for step in steps:
-                for kind in kinds:
-                    account, token = next(seeds)
-                    dealt[f"{name}/{account}"] = (step, kind, token)
-        return dealt
-
-    def toml(self, door: Gateway) -> str:
-        lines = []
-        for name, server in self.all.items():
-            lines += [
-                f"[providers.{name}]",
-                f'token_url = "{door.url}/{name}/token"',
-                f'client_id = "{server.client_id}"',
-                f'client_secret = "{server.client_secret}"',
-                f"grace_s = {GRACE_S if name == 'grace' else 0}",
-                f"timeout_s = {TIMEOUT_S}",
-                "refreshers = 40",
-            ]
-        return "\n".join([*lines, ""])
-
-
-def listed(node: Node) -> dict[str, dict[str, Any]]:
-    """T.LIST, by account."""
-    found, cursor = {}, ""
-    with node.client() as client:
-        while True:
-            rows, cursor = client.execute_command("T.LIST", "COUNT", 500, *(["AFTER", cursor] if cursor else []))
-            for row in rows:
-                row = row if isinstance(row, dict) else dict(zip(row[::2], row[1::2], strict=True))
-                found[row["account"]] = row
-            if not cursor:
-                return found
-
-
-def say_all(node: Node, commands: list[tuple[Any, ...]]) -> None:
-    with node.client() as client:
-        pipeline = client.pipeline(transaction=False)
-        for words in commands:
-            pipeline.execute_command(*words)
-        pipeline.execute()
-
-
-def put(node: Node, dealt: Mapping[str, Dealt]) -> None:
-    """Every account, all of them due at once."""
-    commands: list[tuple[Any, ...]] = []
-    for account, (_, kind, token) in dealt.items():
-        fields: dict[str, Any] = {"refresh_token": token}
-        if kind == "patient":
-            fields |= {"access_token": "old", "expires_in": 3600}
-        commands += [("T.PUT", account, json.dumps(fields)), ("T.REFRESH", account)]
-    say_all(node, commands)
-
-
-def settled(row: Mapping[str, Any]) -> bool:
-    """Whether no more comes of it: it was refreshed, or refused."""
-    refused = row["error"] == "invalid_grant" or row["state"] in ("dead", "lost_rotation")
-    return refused or (row["generation"] >= 2 and row["state"] == "fresh")
-
-
-def refresh_again(node: Node, accounts: Iterable[str], limit_s: float = 30) -> set[str]:
-    """Have those that are fresh refreshed once more, which shows whether their grants live; those that were refused."""
-    before = {account: row for account, row in listed(node).items() if account in accounts and row["state"] == "fresh"}
-    say_all(node, [("T.REFRESH", account) for account in before])
-
-    def tried() -> bool:
-        rows = listed(node)
-        return all(
-            rows[account]["generation"] > row["generation"] or rows[account]["error"] for account, row in before.items()
-        )
-
-    until(tried, limit_s, 0.1, what="all that are fresh are refreshed once more")
-    rows = listed(node)
-    return {account for account in before if rows[account]["error"]}
 
 
 def end(nodes: MortalCluster, one: MortalNode, fate: str) -> None:
@@ -173,8 +86,9 @@ def bring_back(one: MortalNode, fate: str) -> None:
         until(one.ready, START_S, what=f"{one.name} serves again")
 
 
-def play(nodes: MortalCluster, door: Gateway, servers: Servers, fate: str) -> None:
+def play(scene: Stage, fate: str) -> None:
     """All steps side by side: one node comes to them all, and goes; what becomes of each account is as expected."""
+    nodes, door, servers = scene.nodes, scene.door, scene.servers
     one, *others = nodes.nodes.values()
     dealt = servers.deal(SCENES)
     here = {account: step for account, (step, _, _) in dealt.items() if step not in ("sent", "answered")}
@@ -217,13 +131,13 @@ def play(nodes: MortalCluster, door: Gateway, servers: Servers, fate: str) -> No
 
     until(all_settled, 60, 0.2, what="all are settled")
     print(f"{fate}: all are settled after {time.monotonic() - begun:.1f} s")
-    judge(nodes, servers, dealt, EXPECTED[fate], fate)
+    judge(scene, dealt, EXPECTED[fate], fate)
 
 
-def judge(nodes: MortalCluster, servers: Servers, dealt: Mapping[str, Dealt], expected: Expected, title: str) -> None:
+def judge(scene: Stage, dealt: Mapping[str, Dealt], expected: Expected, title: str) -> None:
     """Each account is as expected; those that are said to live are refreshed once more, which tells the truth."""
-    node = nodes.alive()[-1]
-    stats = {name: server.stats()["accounts"] for name, server in servers.all.items()}
+    node = scene.nodes.alive()[-1]
+    stats = {name: counted["accounts"] for name, counted in scene.servers.stats().items()}
     revoked = refresh_again(node, dealt)
     rows = listed(node)
     wrong = []
@@ -237,40 +151,49 @@ def judge(nodes: MortalCluster, servers: Servers, dealt: Mapping[str, Dealt], ex
         if found != wanted:
             wrong.append(f"{account} ({kind}, {step}): {found}, not {wanted}: {rows[account]}")
     assert not wrong, "\n".join(wrong)
+    for name, server in scene.servers.all.items():
+        # The other servers keep a grant whose only refresh token is gone.
+        ended = [account for account in dealt if account.startswith("oidc/") and rows[account]["state"] != "fresh"]
+        live = server.stats()["live"]
+        assert live == len(server.seeds) - (len(ended) if name == "oidc" else 0)
+        print(f"{title}: {live} of {len(server.seeds)} grants live at {name}")
     with node.client() as client:
         spares = {name: row["spares"] for name, row in client.execute_command("T.STATS").items()}
     assert not any(spares.values()), spares  # What was used since is not kept: to try it would end the grant.
 
 
-@pytest.fixture
-def stage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., Any]]:
-    """``stage(names, accounts)``: servers, the gateway before them, and a cluster of which no node has started."""
-    with contextlib.ExitStack() as stack:
+@pytest.fixture(scope="module")
+def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    """For the short forms: two servers, three nodes. The first test starts them."""
+    accounts = len(SCENES) * len(KINDS) + RACERS
+    with staged(request, tmp_path_factory.mktemp("steps") / "nodes", ("grace", "oidc"), accounts) as made:
+        yield made
 
-        def make(*names: str, accounts: int, **options: Any) -> tuple[MortalCluster, Gateway, Servers]:
-            servers = Servers(request, names, accounts)
-            door = stack.enter_context(gateway(servers.all))
-            nodes = MortalCluster(tmp_path / "nodes", extra=servers.toml(door), **options)
-            for node in nodes.nodes.values():
-                node.lease_slack_s = SLACK_S
-            stack.callback(lambda: nodes.close(show=True))
-            return nodes, door, servers
 
-        yield make
+def test_at_each_step_a_node_is_killed(scene: Stage) -> None:
+    play(scene, "killed")
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("fate", EXPECTED)
-def test_at_each_step_a_node_goes(stage: Callable[..., Any], fate: str) -> None:
-    nodes, door, servers = stage("grace", "plain", "oidc", accounts=len(SCENES) * len(KINDS))
-    play(nodes, door, servers, fate)
+def test_at_each_step_a_node_goes(request: pytest.FixtureRequest, tmp_path: Path, fate: str) -> None:
+    servers, accounts = ("grace", "plain", "oidc"), len(SCENES) * len(KINDS)
+    slack_s = LEASE_SLACK_S + 2.5 if fate == "paused" else LEASE_SLACK_S
+    with staged(request, tmp_path / "nodes", servers, accounts, slack_s) as made:
+        play(made, fate)
 
 
 @pytest.mark.soak
-def test_a_lone_node_dies_at_each_step_with_its_store(stage: Callable[..., Any]) -> None:
+def test_a_lone_node_dies_at_each_step_with_its_store(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     """It kills itself there and then; its embedded store goes in the same moment, and both come back."""
-    nodes, door, servers = stage("grace", "plain", "oidc", accounts=len(STEPS), nodes=1, store__url='"embedded"')
-    (one,) = nodes.nodes.values()
+    servers = ("grace", "plain", "oidc")
+    with staged(request, tmp_path / "nodes", servers, len(STEPS), nodes=1, store__url='"embedded"') as made:
+        die_alone(made)
+
+
+def die_alone(scene: Stage) -> None:
+    door, servers = scene.door, scene.servers
+    (one,) = scene.nodes.nodes.values()
     everything: dict[str, Dealt] = {}
     for step in STEPS:
         dealt = servers.deal([step], ["urgent"])
@@ -296,4 +219,116 @@ def test_a_lone_node_dies_at_each_step_with_its_store(stage: Callable[..., Any])
             lambda dealt=dealt: all(settled(listed(one)[account]) for account in dealt), 60, 0.2, what="all are settled"
         )
         everything |= dealt
-    judge(nodes, servers, everything, {"urgent": LOST}, "alone, with its store")
+    judge(scene, everything, {"urgent": LOST}, "alone, with its store")
+
+
+@pytest.fixture
+def healed(scene: Stage) -> Stage:
+    scene.nodes.heal()
+    return scene
+
+
+def all_fresh(node: Node, accounts: Mapping[str, Dealt], limit_s: float = 40) -> None:
+    def fresh() -> bool:
+        rows = listed(node)
+        return all(rows[account]["state"] == "fresh" and rows[account]["generation"] >= 2 for account in accounts)
+
+    until(fresh, limit_s, 0.1, what="all are fresh")
+
+
+def check_once(scene: Stage, before: Mapping[str, Any], accounts: Mapping[str, Dealt], what: str = "requests") -> None:
+    """None of the refresh tokens was presented (or used: ``refreshes``) twice, and every grant lives."""
+    for name, counted in scene.servers.stats().items():
+        assert counted["live"] == before[name]["live"]
+        for account in accounts:
+            provider, _, user = account.partition("/")
+            if provider == name:
+                assert set(counted["accounts"][user][what].values()) == {1}, account
+
+
+def test_all_nodes_are_asked_at_once(healed: Stage) -> None:
+    """They fall due, each node is told to refresh them, and readers at each want a token that lives long."""
+    nodes = list(healed.nodes.nodes.values())
+    dealt, before = healed.servers.deal(["race"] * 2), healed.servers.stats()
+
+    def want(node: Node) -> None:
+        reads = [("T.GET", account, "MINTTL", 300_000, "WAIT", 20_000) for account in dealt]
+        say_all(node, [*(("T.REFRESH", account) for account in dealt), *reads])
+
+    put(nodes[0], dealt)
+    with ThreadPoolExecutor(len(nodes)) as pool:
+        list(pool.map(want, nodes))
+    all_fresh(nodes[0], dealt)
+    check_once(healed, before, dealt)
+
+
+def test_a_new_grant_comes_while_the_old_is_refreshed(healed: Stage) -> None:
+    """The answer for the old one finds that the account has moved on: both grants live, and the new one is the account's."""
+    one, other, _ = healed.nodes.nodes.values()
+    dealt, before = healed.servers.deal(["put"], ["urgent", "new"]), healed.servers.stats()
+    old = {account: row for account, row in dealt.items() if row[1] == "urgent"}
+    new = {row: token for row, (_, kind, token) in dealt.items() if kind == "new"}
+    healed.door.plan = {token: "answered" for _, _, token in old.values()}
+    put(one, old)
+    until(lambda: len(healed.door.held) == len(old), 20, what="the old grants' answers are on their way")
+    for account in old:
+        name = account.partition("/")[0]
+        token = next(token for each, token in new.items() if each.startswith(f"{name}/"))
+        other.say("T.PUT", account, json.dumps({"refresh_token": token}))
+    until(
+        lambda: all(listed(other)[account]["generation"] == 3 for account in old),
+        20,
+        what="the new grants are refreshed",
+    )
+    healed.door.release()
+    until(lambda: not healed.door.held, 20, what="the old answers have come")
+    all_fresh(other, old)
+    assert not refresh_again(other, old)
+    assert {listed(other)[account]["grant"] for account in old} == {2}
+    check_once(healed, before, dealt)
+
+
+def test_the_secret_is_rolled_while_refreshes_are_under_way(healed: Stage) -> None:
+    """Some are on their way with the old secret; from then on the server knows the new one alone."""
+    one, other, _ = healed.nodes.nodes.values()
+    before = healed.servers.stats()
+    used = {account: row for account, row in healed.servers.deal(["roll"] * 2).items() if account.startswith("oidc/")}
+    dealt = {f"{ROLLED}/{account.partition('/')[2]}": row for account, row in used.items()}
+    first = {account: row for account, row in dealt.items() if row[1] == "urgent"}
+    healed.door.plan = {token: "answered" for _, _, token in first.values()}
+    put(one, first)
+    until(lambda: len(healed.door.held) == len(first), 20, what="some are under way")
+    healed.door.rolled = True
+    put(other, {account: row for account, row in dealt.items() if account not in first})
+    healed.door.release()
+    all_fresh(one, dealt)
+    assert not refresh_again(one, dealt)
+    check_once(healed, before, used)
+
+
+def test_servers_are_away_busy_and_odd(healed: Stage) -> None:
+    """No request arrives for a while; then 429 with either form of Retry-After, and a sign-in page in place of an answer."""
+    one, *_ = healed.nodes.nodes.values()
+    before = healed.servers.stats()
+    troubles: dict[str, dict[str, Any]] = {
+        "seconds": {"kind": "status", "status": 429, "retry_after": 1},
+        "date": {"kind": "status", "status": 429, "retry_after": email.utils.formatdate(time.time() + 3, usegmt=True)},
+        "page": {"kind": "html"},
+    }
+    dealt = healed.servers.deal(["away", *troubles], ["urgent"])
+
+    def of(step: str) -> dict[str, Dealt]:
+        return {account: row for account, row in dealt.items() if row[0] == step}
+
+    healed.door.away = True
+    put(one, of("away"))
+    until(lambda: all(listed(one)[account]["tries"] >= 1 for account in of("away")), 20, what="the servers are away")
+    healed.door.away = False
+    all_fresh(one, of("away"))
+    for step, fault in troubles.items():
+        for server in healed.servers.all.values():
+            server.fault(**fault, times=1)
+        put(one, of(step))
+        all_fresh(one, of(step))
+    assert not refresh_again(one, dealt)
+    check_once(healed, before, dealt, "refreshes")

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 import redis
 import typer
 
-from .connection import DATA_DIR, NOTHING, USAGE, AsJson, DataDir, Url, connected, stop
+from .connection import connected
+from .options import DATA_DIR, NOTHING, USAGE, AsJson, DataDir, Url, stop
 from .output import moment, print_json, print_table
 from .task import payload_bytes
 

@@ -15,8 +15,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from .account_file import COLUMNS, NotAccounts, Row, lines_of, rows
-from .connection import DATA_DIR, REFUSED, USAGE, AsJson, DataDir, NodeLine, Url, connected, stop
-from .output import print_json
+from .connection import NodeLine, connected
+from .options import DATA_DIR, REFUSED, USAGE, AsJson, DataDir, Url, stop
+from .output import cell, print_json
 from .sealed import KeyFile, PassphraseEnv, import_sealed
 
 BATCH_ROWS = 500
@@ -187,7 +188,7 @@ def _put(
         if as_json:
             print_json({"line": line, "account": account, "field": field, "reason": reason})
         else:
-            who = f" ({account})" if account else ""
+            who = f" ({cell(account)})" if account else ""
             console.print(f"line {line}{who}: {reason}", markup=False, highlight=False, soft_wrap=True)
     if stopped is not None:
         raise stopped

@@ -9,7 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from .connection import DATA_DIR, AsJson, DataDir, NodeLine, Url, connected
+from .connection import NodeLine, connected
+from .options import DATA_DIR, AsJson, DataDir, Url
 from .output import moment, print_json, print_map, print_table
 
 Account = Annotated[str, typer.Argument(metavar="PROVIDER/ACCOUNT", help="The account, as sandbox/user-000001.")]
@@ -106,7 +107,7 @@ def stats(url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = F
     if as_json:
         print_json(answer)
         return
-    headings = ("provider", "accounts", *STATES[1:-1], "lost", "provider is", "since (UTC)", "next try", "why")
+    headings = ("provider", "accounts", *STATES[1:-1], "lost", "provider is", "since (UTC)", "next try")
     print_table(
         headings,
         [
@@ -116,14 +117,13 @@ def stats(url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = F
                 one.get("state", "-"),
                 short(one.get("since_ms")),
                 short(one.get("next_ms")),
-                one.get("message") or one.get("error") or "-",
             ]
             for name, one in answer.items()
         ],
     )
     for name, one in answer.items():
         if one.get("advice"):
-            typer.echo(f"{name}: {one['advice']}.", err=True)
+            typer.echo(f"{name}: {_why(one)}. {one['advice']}.")
 
 
 def short(unix_ms: int | None) -> str:

@@ -8,8 +8,9 @@ import logging
 from aiohttp import web
 
 from tidewarden.clock import Clock
+from tidewarden.config import EVENT_KINDS, means, no_kinds
 from tidewarden.errors import BadArg, Error, Full
-from tidewarden.tokens.events import CURSOR, START, Event, Events, wanted
+from tidewarden.tokens.events import CURSOR, START, Event, Events
 
 log = logging.getLogger("tidewarden.server")
 
@@ -46,6 +47,8 @@ class EventRoutes:
         if self._streams >= STREAMS_MAX:
             raise Full(f"{STREAMS_MAX} readers listen at this node already. Try another node.")
         kinds = tuple(part for part in query.get("types", "*").split(",") if part)
+        if nowhere := no_kinds(kinds):
+            raise BadArg(f"types has {nowhere[0][:40]!r}, which no event is; there are {', '.join(EVENT_KINDS)}.")
         provider = query.get("provider", "")
         cursor = await self._events.last() if after == "" else START if after == "0" else after
         lost = cursor == after != START and not await self._events.has(cursor)
@@ -76,7 +79,7 @@ class EventRoutes:
                 log.debug("a reader of events waits for the store: %s", error)
                 found = []
             for cursor, event in found:
-                if wanted(kinds, event.type) and provider in ("", event.data.get("provider")):
+                if means(kinds, event.type) and provider in ("", event.data.get("provider")):
                     await _send(response, shown(cursor, event))
                     wrote = self._clock.monotonic()
             if found:

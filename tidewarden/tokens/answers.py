@@ -20,6 +20,7 @@ Scope = Literal["ok", "account", "client", "provider", "unknown", "ours"]
 RETRY_AFTER_S_MAX = 600.0  # One that asks for an hour of silence is asked again sooner: tokens live about that long.
 LIFE_S_MAX = 1e12  # What is told beyond that, and may be no float, is nonsense.
 MESSAGE_CHARS_MAX = 240
+MEMBERS_MAX = 64  # Commas that are looked back for in an answer that broke off.
 
 # RFC 6749 5.2, and words that are seen at token endpoints in its place.
 _BY_CODE: dict[str, tuple[str, Scope]] = {
@@ -157,6 +158,7 @@ def judge(outcome: Outcome, unix_ms: int, rules: Rules = PLAIN) -> Verdict:
     status = outcome.status
     members = _members(outcome)
     if 200 <= status < 300:
+        members = members or (_come(outcome, rules) if outcome.cut else {})
         return _judge_success(outcome, members, unix_ms, rules)
     retry_after_s = retry_after(outcome.headers, unix_ms)
     # HubSpot and a few others say `status`.
@@ -217,6 +219,21 @@ def _judge_success(answer: Answer, members: Mapping[str, Any], unix_ms: int, rul
     if answer.cut:
         message = f"{message}: {answer.cut}"
     return Verdict("unknown", "unknown", message, keep_body=bool(answer.body))
+
+
+def _come(answer: Answer, rules: Rules) -> dict[str, Any]:
+    """The members that had come whole when the answer broke off, if the refresh token is among them: without it they are no pair."""
+    raw, at = answer.body, len(answer.body)
+    for _ in range(MEMBERS_MAX):
+        at = raw.rfind(b",", 0, at)
+        if at < 0:
+            break
+        try:
+            found = json.loads(raw[:at] + b"}")  # Anything but whole members is no JSON.
+        except (ValueError, RecursionError):
+            continue
+        return found if isinstance(_at(found, "refresh_token", rules.paths), str) else {}
+    return {}
 
 
 def _at(members: Mapping[str, Any], name: str, paths: Mapping[str, str]) -> Any:

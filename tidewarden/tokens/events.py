@@ -15,13 +15,9 @@ from typing import Any
 
 import msgspec
 
-from tidewarden.config import Webhook
+from tidewarden.config import Webhook, means
 from tidewarden.queue.task import NewTask
 
-KINDS = (
-    "account.dead", "account.recovered", "account.failing", "provider.breaker_open", "provider.breaker_closed",
-    "provider.quarantine_begun", "provider.quarantine_over", "provider.silent", "provider.answers",
-)  # fmt: skip
 QUEUE = "_webhooks"
 ATTEMPTS = 20  # 5 s, doubling up to an hour: about half a day
 BACKOFF_MS = 5_000
@@ -92,7 +88,7 @@ class Events:
         """Queued first: a second try puts nothing twice, for the tasks have ids."""
         body = event.body()
         for name, hook in self._webhooks.items():
-            if wanted(hook.events, event.type):
+            if means(hook.events, event.type):
                 payload = msgspec.json.encode(Delivery(name, event.id, body.decode()))
                 task = NewTask(payload, id=f"{name}:{event.id}", lane=name, attempts=ATTEMPTS, backoff_ms=BACKOFF_MS)
                 await self._put(QUEUE, task)
@@ -123,8 +119,3 @@ class Events:
                 await self._news.wait()
         except TimeoutError:
             return
-
-
-def wanted(patterns: tuple[str, ...], kind: str) -> bool:
-    """Whether one of ``account.dead``, ``account.*`` … means that kind."""
-    return any(kind.startswith(one[:-1]) if one.endswith("*") else kind == one for one in patterns)

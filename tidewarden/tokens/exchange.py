@@ -39,7 +39,7 @@ from .discovery import Discovery, NotFoundError
 
 BODY_BYTES_MAX = 65_536
 HEADER_BYTES_MAX = 65_536  # Of one header: an answer past it is lost, with the refresh token in it.
-KEEPALIVE_S = 15.0  # Shorter than the idle time-outs of servers, so that they rarely close under a request.
+KEEPALIVE_S = 4.0  # Shorter than the idle time-outs of servers (5 s is the default of many), so that they rarely close under a request.
 TOLD = ("content-type", "date", "retry-after")  # The headers that anything is decided by.
 KINDS = {"form": "application/x-www-form-urlencoded", "json": "application/json"}
 HEADERS = {"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": f"tidewarden/{__version__}"}

@@ -64,7 +64,10 @@ def too_soon(provider: Provider, row: Row, now_ms: int) -> float:
     if provider.not_before_s and row.access:
         wait_ms = row.expires_at_ms - provider.not_before_s * 1000 - now_ms
     if provider.account_interval_s and row.refreshed:
-        wait_ms = max(wait_ms, row.stored_ms + provider.account_interval_s * 1000 - now_ms)
+        interval_ms = (
+            provider.account_interval_s * 1000
+        )  # Never longer than that: the clock may have been stepped back since.
+        wait_ms = max(wait_ms, min(interval_ms, row.stored_ms + interval_ms - now_ms))
     return max(0.0, wait_ms / 1000)
 
 

@@ -26,6 +26,7 @@ log = logging.getLogger("tidewarden.tokens")
 TAKE_WAIT_MS = 30_000
 # Tasks of one take at most. What is taken together goes through each step together, and whoever has no part in that step idles.
 TAKE_MAX = 64
+TAKES_MAX = 3  # Takes under way while there is plenty to do: by one alone, less is begun than could be.
 PAUSE_S = 1.0  # After the store refused.
 STOP_S = 5.0
 STOP_TIMES = 2.5  # So much longer for an answer without which the account is lost; a node ends within 25 s in all (process.END_S).
@@ -53,6 +54,9 @@ class Pool:
         tools.hosts.add(provider)
         self._session = tools.queues.open_session("_tokens")
         self._work: set[asyncio.Task[None]] = set()
+        self._takes: dict[asyncio.Task[bool], int] = {}
+        """Takes under way, and for how many tasks each."""
+        self._plenty = False  # The latest take had all that it asked for.
         self._freed = asyncio.Event()
 
     @property
@@ -90,8 +94,9 @@ class Pool:
                     log.warning("refreshers of %s pause: %s %s", self._provider.name, error.code, error)
                     await sleep(self._tools.clock, PAUSE_S)
         finally:
-            for task in beside:
+            for task in (*beside, *self._takes):
                 task.cancel()
+            await asyncio.gather(*self._takes, return_exceptions=True)
             await self._drain()
 
     async def _pay_forever(self) -> None:
@@ -105,29 +110,46 @@ class Pool:
                 log.debug("still owed to the store for %s: %s", self._provider.name, error)
 
     async def _turn(self) -> None:
-        """Take what is due, as much as may be begun, and begin it."""
-        tools, name = self._tools, self._provider.name
-        self._freed.clear()
-        free = self.watch.breaker.allowed(tools.clock.monotonic(), self.watch.crew.size, len(self._work))
-        if free == 0:
-            self.watch.crew.full()
+        """Begin one more take if there is room for it, else wait until there may be."""
+        room = self._room()
+        if room > 0 and len(self._takes) < (TAKES_MAX if self._plenty and not self.watch.held else 1):
+            self._takes[asyncio.create_task(self._begin(room), name=f"take for {self._provider.name}")] = room
+        elif self._takes:
+            done, _ = await asyncio.wait(self._takes, return_when=asyncio.FIRST_COMPLETED)
+            for take in done:
+                del self._takes[take]
+            for full in await asyncio.gather(*done, return_exceptions=True):
+                if isinstance(full, BaseException):
+                    raise full
+                self._plenty = full
+        else:
             await self._wait_for_room()
-            return
-        free = min(free, tools.seats.free(name), TAKE_MAX)
-        if free == 0:
-            await tools.seats.wait(name)
-            return
+
+    def _room(self) -> int:
+        """How many tasks another take may ask for."""
+        crew, asked = self.watch.crew, sum(self._takes.values())
+        self._freed.clear()
+        free = self.watch.breaker.allowed(self._tools.clock.monotonic(), crew.size, len(self._work) + asked)
+        if free == 0 and (self._plenty or not asked):  # Else a take waits, and asks for all there is room for.
+            crew.full()
+        return min(free, self._tools.seats.free(self._provider.name) - asked, TAKE_MAX)
+
+    async def _begin(self, room: int) -> bool:
+        """Take what is due, as much as may be begun, and begin it; whether there was as much."""
+        tools, name = self._tools, self._provider.name
         await tools.vault.ready()
         if not self._refresher.writable:
             await tools.journal.heal()
             if not self._refresher.writable:
                 await sleep(tools.clock, PAUSE_S)
-                return
-        for task in await self._take(free):
+                return False
+        taken = await self._take(room)
+        for task in taken:
             tools.seats.take(name, 1)
             work = asyncio.create_task(self._refresh(task), name=f"refresh {name}/{task.id}")
             self._work.add(work)
             work.add_done_callback(self._ended)
+        return len(taken) == room
 
     async def _take(self, free: int) -> Sequence[Taken]:
         """At most ``free`` tasks, as many as the host and the gate let begin; empty after a wait else."""
@@ -178,9 +200,12 @@ class Pool:
         self._session.drop(self.queue, task.id, task.lease)
 
     async def _wait_for_room(self) -> None:
-        pause_s = self.watch.breaker.opens_in_s(self._tools.clock.monotonic())
+        tools, breaker, now = self._tools, self.watch.breaker, self._tools.clock.monotonic()
+        pause_s = breaker.opens_in_s(now)
         if pause_s > 0:
-            await sleep(self._tools.clock, pause_s)
+            await sleep(tools.clock, pause_s)
+        elif breaker.allowed(now, self.watch.crew.size, len(self._work)):
+            await tools.seats.wait(self._provider.name)
         else:
             await self._freed.wait()
 

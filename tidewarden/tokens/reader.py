@@ -27,6 +27,7 @@ log = logging.getLogger("tidewarden.tokens")
 
 WATCH_S = (0.02, 0.5)  # How often another node's refresh is looked for: at first, and at most.
 NEW_SHARE = 0.1  # Of its life: a token that has lived less is as new as there is.
+STEP_MS = 5000  # What was stored so much later than it is now was stored before the store's clock was set back.
 STALE_AFTER_S = (
     1.0  # A store that is connected and says nothing for so long is as good as away, to whom a kept token helps.
 )
@@ -217,7 +218,7 @@ def lives(reading: Reading, min_ttl_ms: int) -> bool:
     row = reading.row
     assert row is not None
     left_ms = row.expires_at_ms - reading.now_ms
-    if left_ms <= 0:
+    if left_ms <= 0 or row.stored_ms > reading.now_ms + STEP_MS:
         return False
     # One that is as good as new is all there is to have: a reader who wants more than the provider gives gets that, and
     # does not have it refreshed again and again.

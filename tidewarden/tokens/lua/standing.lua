@@ -4,7 +4,7 @@
 -- KEYS    1 the shard  2 the view
 -- ARGV    3 note: 4 node, 5 how long ago it began, ms, 6 until its next try, ms (0: not known), 7 class of the failure, 8 message,
 --           9 whether nobody answers it any more, 0|1: the first time is an event, and so is its end
---           over: 4 node    read
+--           over: 4 node, which was answered    read
 -- RETURNS {whether there is something to be told of now 0|1, [node, since ms, last ms, next ms, class, message] …}; a note of which nothing more is heard is forgotten
 open()
 redis.call('HDEL', INTENTS, '') -- a removal first: a full store lets the script go on
@@ -29,9 +29,11 @@ elseif verb == 'over' then
 elseif verb ~= 'read' then refuse('BADARG what is asked of a standing: ' .. tostring(verb)) end
 local flat, reply = redis.call('HGETALL', name), {event and 1 or 0}
 for i = 1, #flat, 2 do
-  local since, last, following, _, class, message = string.match(flat[i + 1], '^(%d+) (%d+) (%d+) ([01]) (%S+) (.*)$')
-  if last and tonumber(last) > now - HEARD_MS then
+  local since, last, following, told, class, message = string.match(flat[i + 1], '^(%d+) (%d+) (%d+) ([01]) (%S+) (.*)$')
+  if verb ~= 'over' and last and tonumber(last) > now - HEARD_MS then
     reply[#reply + 1] = {flat[i], tonumber(since), tonumber(last), tonumber(following), class, message}
-  elseif verb ~= 'read' then redis.call('HDEL', name, flat[i]) end
+  elseif verb ~= 'read' and told ~= '1' then
+    redis.call('HDEL', name, flat[i]) -- one node is answered: others whose trouble goes on say so anew, and since when
+  end -- else the end of a silence is that node's to tell
 end
 return finish(reply)
