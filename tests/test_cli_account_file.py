@@ -168,6 +168,7 @@ def test_no_refresh_token_goes_to_a_provider_that_it_is_none_of() -> None:
         ("account,refresh_token\n".encode("utf-16"), "is UTF-16; save it as UTF-8"),
         (b"a,r1\n", "unknown column 'a'"),
         (b'[{"account": "a"}]', "begins a JSON array; allowed is an object a line"),
+        (b'{"tidewarden_export": 1, "id": "x"}', "is a sealed export; --key-file or --passphrase-env opens it"),
         (b"", "is empty; needed is a header"),
         (b"\n \n", "is empty; needed is a header"),
         (b"x" * 10 * LINE_BYTES_MAX, "has more than"),

@@ -10,6 +10,7 @@ import pytest
 from command_line import Run, node, run
 
 from tidewarden import errors
+from tidewarden.cli.token_import import SHOWN_MAX
 
 pytestmark = pytest.mark.live
 __all__ = ["node", "run"]  # fixtures
@@ -67,6 +68,14 @@ def test_import_reports_bad_lines_keeps_the_good_and_ends_with_1(run: Run, node:
     assert (second["line"], second["account"], second["field"]) == (4, "", "refresh_token")
     assert last == {"stored": 2, "new": 2, "renewed": 0, "unchanged": 0, "dead": 0, "bad": 2}
     assert "hunter2" not in result.output
+
+
+def test_of_many_bad_lines_a_person_is_shown_the_first(run: Run, node: Any) -> None:
+    result = run("token", "import", "-", "--provider", "p", stdin=FILE + b"a\x1b[31m,\xff\n" * 700)
+    lines = result.stderr.splitlines()
+    assert (len(lines), "\x1b" in result.output) == (SHOWN_MAX + 2, False)
+    assert lines[SHOWN_MAX] == "further bad lines are only counted; --json names them all"
+    assert "700 bad lines" in result.stdout
 
 
 def test_import_in_batches(run: Run, node: Any) -> None:

@@ -137,6 +137,9 @@ def play(scene: Stage, fate: str) -> None:
 def judge(scene: Stage, dealt: Mapping[str, Dealt], expected: Expected, title: str) -> None:
     """Each account is as expected; those that are said to live are refreshed once more, which tells the truth."""
     node = scene.nodes.alive()[-1]
+    with node.client() as client:
+        spares = {name: row["spares"] for name, row in client.execute_command("T.STATS").items()}
+    assert not any(spares.values()), spares  # What was used since is not kept: to try it would end the grant.
     stats = {name: counted["accounts"] for name, counted in scene.servers.stats().items()}
     revoked = refresh_again(node, dealt)
     rows = listed(node)
@@ -157,9 +160,6 @@ def judge(scene: Stage, dealt: Mapping[str, Dealt], expected: Expected, title: s
         live = server.stats()["live"]
         assert live == len(server.seeds) - (len(ended) if name == "oidc" else 0)
         print(f"{title}: {live} of {len(server.seeds)} grants live at {name}")
-    with node.client() as client:
-        spares = {name: row["spares"] for name, row in client.execute_command("T.STATS").items()}
-    assert not any(spares.values()), spares  # What was used since is not kept: to try it would end the grant.
 
 
 @pytest.fixture(scope="module")

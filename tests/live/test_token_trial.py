@@ -10,12 +10,11 @@ from typing import Any
 
 import httpx
 import pytest
+from command_line import app
 from live.conftest import AuthorizationServer
 from live.harness import ADMIN, CALM, Node, cluster, until
 from live.processes import free_base_port
 from typer.testing import CliRunner, Result
-
-from tidewarden.cli import app
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(180)]
 NAMES = ("ada", "bob", "cyd", "dan", "eve")

@@ -110,6 +110,8 @@ def _form(raw: bytes, number: int) -> str:
     first = raw.lstrip()
     if first.startswith(b"["):
         raise NotAccounts(f"line {number}: begins a JSON array; allowed is an object a line (jq -c '.[]' makes them)")
+    if first.startswith(b'{"tidewarden_export"'):
+        raise NotAccounts("is a sealed export; --key-file or --passphrase-env opens it")
     if first.startswith(b"{"):
         return "jsonl"
     if b"\t" in raw:

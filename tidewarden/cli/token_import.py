@@ -22,6 +22,8 @@ from .sealed import KeyFile, PassphraseEnv, import_sealed
 
 BATCH_ROWS = 500
 BATCH_BYTES = 262_144
+SHOWN_MAX = 100
+"""Bad lines that a person is shown; a file of another kind may have millions."""
 FOR_ALL = ("NOAUTH", "DENIED", "STOREDOWN", "NOQUORUM", "DRAINING", "FULL", "INTERNAL", "unknown command")
 """What concerns the caller or the cluster, not the line: it would refuse all the others, too."""
 
@@ -183,11 +185,13 @@ def _put(
             reason = said if word.isupper() else str(answer)
             field = reason.partition(" ")[0]
             faults[row.line] = (row.account, field if field in COLUMNS else "", reason)
-    tally.bad += len(faults)
     for line, (account, field, reason) in sorted(faults.items()):
+        tally.bad += 1
         if as_json:
             print_json({"line": line, "account": account, "field": field, "reason": reason})
-        else:
+        elif tally.bad == SHOWN_MAX + 1:
+            console.print("further bad lines are only counted; --json names them all", highlight=False)
+        elif tally.bad <= SHOWN_MAX:
             who = f" ({cell(account)})" if account else ""
             console.print(f"line {line}{who}: {reason}", markup=False, highlight=False, soft_wrap=True)
     if stopped is not None:

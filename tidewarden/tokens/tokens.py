@@ -16,6 +16,7 @@ from tidewarden import errors
 from tidewarden.clock import Clock
 from tidewarden.config import Config, Provider
 from tidewarden.queue import Queues
+from tidewarden.queue.task import check_range
 
 from . import accounts, peers, policy
 from .cache import Cache
@@ -213,6 +214,7 @@ class Tokens:
         StoreDown: it does not answer, and no living token of the account is known here.
         """
         provider, name = self._known(account)
+        check_range(wait_ms, "WAIT", 0, self._config.limits.wait_ms)
         queue = self._queue_of[provider.name]
         try:
             return await self._opened(self._reader).get(provider, queue, name, min_ttl_ms, wait_ms)
