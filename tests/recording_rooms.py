@@ -284,22 +284,6 @@ class RecordingTokens:
         return {"refreshes": {("p", "ok"): 9}, "in_flight": {"p": 1}, "late": {}, "spares": 3, "journal_pending": 4}
 
 
-class RecordingSchedules:
-    def __init__(self) -> None:
-        self.calls: list[tuple[Any, ...]] = []
-
-    async def put(self, name: str, spec: Any, queue: str, task: NewTask) -> int:
-        self.calls.append(("put", name, spec, queue, task))
-        return 2**41
-
-    async def list(self) -> list[dict[str, Any]]:
-        return [{"name": "nightly", "next_ms": 5}]
-
-    async def delete(self, name: str) -> bool:
-        self.calls.append(("delete", name))
-        return name == "nightly"
-
-
 class RecordingLocks:
     """Everything is free, but ``taken``; the fence 1 is never current."""
 

@@ -12,12 +12,11 @@ from typing import Any
 
 import pytest
 import typer
-from command_line import Run, node, run
+from command_line import Run, app, node, run
 from rich.text import Text
 
 import tidewarden
 from tidewarden import errors
-from tidewarden.cli import app
 from tidewarden.cli.connection import addresses, shown
 from tidewarden.cli.output import cell
 from tidewarden.config import check_secret
@@ -38,7 +37,7 @@ VERBS = (
     "up node status doctor sandbox version worker",
     "queue list stats put take peek kick delete purge release-all move pause resume config",
     "token import get list refresh delete stats",
-    "schedule put list delete",
+    "schedule put list delete pause resume",
     "lock run list show release",
     "cluster status transfer join leave backup restore",
 )

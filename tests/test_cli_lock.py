@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import app
 from typer.testing import CliRunner, Result
 
 from tidewarden import errors
-from tidewarden.cli import app
 
 _spec = importlib.util.spec_from_file_location("recording_node", Path(__file__).parent / "recording_node.py")
 assert _spec is not None

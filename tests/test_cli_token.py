@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import recording_node
+from command_line import app
 from typer.testing import CliRunner, Result
 
 from tidewarden import errors
-from tidewarden.cli import app
 
 pytestmark = pytest.mark.live
 

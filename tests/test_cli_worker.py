@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 import typer
 from client_harness import Site, site
+from command_line import app
 from typer.testing import CliRunner
 
-from tidewarden.cli import app
 from tidewarden.cli.worker import load
 from tidewarden.client import AsyncClient
 

@@ -63,6 +63,7 @@ TESTED_IN = {
     "provider": "test_provider_reading",  # declarations, too
     "sandbox_grants": "test_sandbox",  # through the door that it keeps books for
     "__main__": "test_cli",
+    "scheduler_rows": "test_scheduler_schedules",
     "cli_account_file": "test_cli_token",  # what `token import` reads
     "client_local": "test_client_address",
     "client_held": "test_client_blocking",
@@ -70,6 +71,7 @@ TESTED_IN = {
     "tokens_custody": "test_tokens_rotation",
     "tokens_outlets": "test_tokens_webhooks",  # puts them together
     "cli_connection": "test_cli",
+    "cli_options": "test_cli",
     "cli_output": "test_cli",
     "cli_node": "test_cli",
     "cli_sandbox": "test_cli",

@@ -108,6 +108,23 @@ def test_a_success_that_cannot_be_read_is_kept() -> None:
     assert not judge(answer(502, b"<html>"), NOW_MS).keep_body
 
 
+CUT = b'{"access_token": "a,}", "x": {"y": [1, 2]}, "refresh_token": "r", "id_token": "ey'
+
+
+@pytest.mark.parametrize("end", range(CUT.index(b'"id_token"'), len(CUT) + 1))
+def test_a_pair_that_had_come_before_the_answer_broke_off_is_saved(end: int) -> None:
+    verdict = judge(Answer(200, {}, CUT[:end], "it broke off"), NOW_MS)
+    assert verdict.pair is not None
+    assert (verdict.pair.access_token, verdict.pair.refresh_token) == ("a,}", "r")
+
+
+@pytest.mark.parametrize("end", range(1, CUT.index(b'"r"') + 3))
+def test_a_pair_of_which_a_part_is_missing_is_none(end: int) -> None:
+    verdict = judge(Answer(200, {}, CUT[:end], "it broke off"), NOW_MS)
+    assert (verdict.outcome, verdict.keep_body) == ("unknown", True)
+    assert judge(answer(200, CUT), NOW_MS).outcome == "unknown"  # Not cut, and still no JSON: who knows what it is.
+
+
 @pytest.mark.parametrize(
     ("headers", "seconds"),
     [

@@ -11,7 +11,15 @@ import pytest
 
 from tidewarden.clock import ManualClock
 from tidewarden.config import Provider
-from tidewarden.tokens.discovery import FRESH_S, RETRY_S, Discovery, NotFoundError, addresses, read_metadata
+from tidewarden.tokens.discovery import (
+    FRESH_S,
+    RETRY_S,
+    Discovery,
+    NotFoundError,
+    addresses,
+    read_metadata,
+    read_revocation,
+)
 
 ISSUER = "https://as.example/tenant"
 GOOD = {"issuer": ISSUER, "token_endpoint": "https://as.example/t"}
@@ -48,6 +56,20 @@ def test_a_client_with_a_certificate_is_sent_where_those_go() -> None:
     raw = json.dumps({**GOOD, "mtls_endpoint_aliases": {"token_endpoint": "https://mtls.as.example/t"}}).encode()
     assert read_metadata(provider(), raw) == "https://as.example/t"
     assert read_metadata(provider(tls_cert="c", tls_key="k"), raw) == "https://mtls.as.example/t"
+
+
+@pytest.mark.parametrize(
+    ("url", "found"),
+    [
+        ("https://as.example/r", "https://as.example/r"),
+        ("http://as.example/r", ""),
+        ("ftp://as.example/r", ""),
+        (None, ""),
+        (7, ""),
+    ],
+)
+def test_where_tokens_are_revoked(url: Any, found: str) -> None:
+    assert read_revocation(provider(), json.dumps({**GOOD, "revocation_endpoint": url}).encode()) == found
 
 
 async def test_it_is_asked_once_an_hour_and_goes_on_with_what_it_knew() -> None:

@@ -10,6 +10,7 @@ from urllib.parse import parse_qsl
 import pytest
 from raw_provider import OK, ask, provider, server
 
+from tidewarden.clock import SystemClock
 from tidewarden.config import Secret
 from tidewarden.tokens.answers import Answer, Unheard, Unsent, judge
 from tidewarden.tokens.exchange import Exchange
@@ -236,6 +237,35 @@ async def test_an_endless_body_is_cut() -> None:
         outcome = await ask(url)
     assert isinstance(outcome, Answer)
     assert (len(outcome.body), outcome.cut) == (65_536, "its body has more than 65536 bytes")
+
+
+async def test_what_would_leave_too_late_does_not_leave() -> None:
+    """The clock is read when there is a connection: a pause while it is made counts, too."""
+    requests = []
+
+    async def talk(request: bytes, writer: asyncio.StreamWriter) -> None:
+        requests.append(request)
+        writer.write(OK)
+
+    class Paused(SystemClock):
+        behind_s = 0.0
+
+        def monotonic(self) -> float:
+            return super().monotonic() + self.behind_s
+
+    clock = Paused()
+    exchange = Exchange(clock=clock)
+    async with server(talk) as url:
+        by = clock.monotonic() + 5
+        clock.behind_s = 6.0
+        late = await exchange.refresh(provider(url), "r-token", send_by=by)
+        assert isinstance(late, Unsent)
+        assert late.reason == "late"
+        assert judge(late, 0).scope == "ours"
+        clock.behind_s = 0.0
+        assert isinstance(await exchange.refresh(provider(url), "r-token", send_by=by), Answer)
+        await exchange.close()
+    assert len(requests) == 1
 
 
 async def test_a_redirect_is_not_followed() -> None:

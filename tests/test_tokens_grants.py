@@ -64,6 +64,28 @@ async def test_an_import_of_the_first_token_does_not_undo_a_rotation(valkey: Any
         assert await side.tokens.put("p/a", {"refresh_token": "a.7"}) == 3
 
 
+async def test_a_new_consent_that_brings_the_same_refresh_token_brings_a_dead_account_back(
+    valkey: Any, tmp_path: Path
+) -> None:
+    """As providers do whose refresh tokens stay. The same file imported again is no new consent."""
+    async with harness.endpoint() as endpoint:
+        endpoint.current["a"] = 9
+        chosen = harness.provider(endpoint.url, rotation="none")
+        async with harness.node(valkey, tmp_path, chosen, confirm_s=0.0) as side:
+            fields = {"refresh_token": "a.0", "access_token": "old", "expires_at_ms": 1000}
+            await side.tokens.put("p/a", fields)
+
+            async def dead() -> bool:
+                return bool((await side.tokens.stats())["p"]["dead"])
+
+            await eventually(dead)
+            assert await side.tokens.put("p/a", fields) == 1
+            assert await side.tokens.put("p/a", {"refresh_token": "a.0"}) == 1
+            assert await side.tokens.put("p/a", fields | {"access_token": "new", "expires_at_ms": FAR_MS}) == 2
+            assert (await side.tokens.get("p/a")).access_token == "new"
+            assert await side.tokens.put("p/a", fields | {"expires_at_ms": FAR_MS + 1}) == 2  # It lives.
+
+
 async def test_puts_at_once_leave_one_winner_and_no_number_twice(still: Any) -> None:
     async with still as side:
         puts = (side.tokens.put("p/a", {"refresh_token": f"r{n}"}) for n in range(8))

@@ -14,6 +14,7 @@ from tidewarden import errors
 from tidewarden.clock import ManualClock
 from tidewarden.tokens.answers import Verdict
 from tidewarden.tokens.ledger import GateView, Ledger
+from tidewarden.tokens.outbox import details
 from tidewarden.tokens.standing import Seen, Standing, figures
 
 pytestmark = pytest.mark.live
@@ -42,7 +43,7 @@ class Bench:
         return Standing(PROVIDER, QUEUE, self.ledger, self.clock, name)
 
     async def seen(self) -> list[Seen]:
-        return [Seen(*one) for one in await self.ledger.standing(QUEUE, "read")]
+        return [Seen(*one) for one in (await self.ledger.standing(QUEUE, "read"))[1]]
 
     async def pass_s(self, seconds: float) -> None:
         await self.clock.advance(seconds)
@@ -101,6 +102,33 @@ async def test_a_node_that_was_started_again_knows_since_when(bench: Bench) -> N
     assert [(one.since_ms, one.last_ms) for one in await bench.seen()] == [(1_000_000, 1_060_000)]
     await bench.node("n0").heard(OK, 0)  # And one whose first request is answered that it is over.
     assert not await bench.seen()
+
+
+async def test_that_nobody_answers_is_an_event_and_so_is_its_end(bench: Bench) -> None:
+    node, told = bench.node("n0"), []
+
+    async def hears(verdict: Verdict, *, silent: bool) -> bool:
+        said = await node.heard(verdict, 4, silent=silent)
+        for entry in await bench.ledger.tell(QUEUE, 0, 10, 1000):
+            _, kind, _, account, data = entry.split(b"\n", 4)
+            told.append((kind.decode(), account, details(kind.decode(), data)))
+            await bench.ledger.tell(QUEUE, 0, 10, 1000, [entry])
+        return said
+
+    assert not await hears(REFUSED, silent=False)
+    assert await hears(REFUSED, silent=True)  # At once, however lately the store heard of it.
+    assert not await hears(REFUSED, silent=True)
+    assert told == [("provider.silent", b"", {"node": "n0", "error": "refused", "message": REFUSED.message})]
+    node = bench.node("n0")  # Started again it finds the same: no second event.
+    await bench.pass_s(10)
+    assert not await hears(REFUSED, silent=True)
+    assert len(told) == 1
+    assert await hears(OK, silent=False)
+    assert told[1:] == [("provider.answers", b"", {"node": "n0"})]
+    await hears(REFUSED, silent=False)
+    await hears(REFUSED, silent=False)
+    await hears(OK, silent=False)
+    assert len(told) == 2
 
 
 async def test_a_note_of_which_nothing_more_is_heard_is_forgotten(bench: Bench) -> None:

@@ -9,13 +9,10 @@ from tidewarden.tokens.tidings import Tidings
 
 
 class Heard:
-    """Events and companions in one."""
+    """Outbox and companions in one."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []
-
-    def emit(self, kind: str, provider: str, account: str = "", **details: Any) -> None:
-        self.calls.append((kind, provider, account))
 
     def fresh(self, account: str) -> None:
         self.calls.append(("fresh", account))
@@ -37,7 +34,7 @@ def troubles(last_s: int, *, dead: bool = False) -> Troubles:
 
 def test_each_trouble_is_told_once_and_its_end() -> None:
     heard = Heard()
-    tidings = Tidings(heard, heard, heard, 600)  # type: ignore[arg-type]
+    tidings = Tidings(heard, heard, 600)  # type: ignore[arg-type]
     assert tidings.event_of(Troubles(), troubles(0)) == ""
     assert tidings.event_of(troubles(0), troubles(599)) == ""
     assert tidings.event_of(troubles(599), troubles(600)) == "account.failing"
@@ -59,12 +56,5 @@ def test_each_trouble_is_told_once_and_its_end() -> None:
     tidings.granted("p", "a", living=False, recovered=False)
     tidings.deleted("p", "a")
     assert heard.taken() == [("look", "p", "a"), ("fresh", "p/a"), ("over", "p/a")]
-    tidings.held("p")
-    tidings.released("p")
-    assert heard.taken() == [("look", "p", "")] * 2
-    tidings.silent("p", "n0", "refused", "no connection")
-    tidings.answers("p", "n0")
-    assert heard.taken() == [("provider.silent", "p", ""), ("provider.answers", "p", "")]
-    tidings.doubted("p", 0.5)
-    tidings.trusted("p")
-    assert heard.taken() == [("provider.quarantine_begun", "p", ""), ("provider.quarantine_over", "p", "")]
+    tidings.of_provider("p")
+    assert heard.taken() == [("look", "p", "")]

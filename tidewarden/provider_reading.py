@@ -102,6 +102,8 @@ def _faults(provider: Provider, table: Mapping[str, Found]) -> Iterator[tuple[st
     if provider.orphan == "refresh" and (provider.rotation != "none" or provider.kills_access_token):
         found = "kills_access_token = true" if provider.rotation == "none" else f"rotation = {provider.rotation!r}"
         yield "orphan", f"found 'refresh' with {found}; allowed with rotation = 'none' and without kills_access_token"
+    if provider.on_delete == "revoke" and not (provider.revocation_url or provider.issuer):
+        yield "on_delete", "found 'revoke'; allowed only with revocation_url, or an issuer whose metadata name one"
     if provider.life_s_max < provider.default_life_s and "life_s_max" in table:
         yield "life_s_max", f"found {provider.life_s_max:g}; allowed: at least default_life_s"
     if provider.connect_timeout_s > provider.timeout_s:
@@ -111,7 +113,11 @@ def _faults(provider: Provider, table: Mapping[str, Found]) -> Iterator[tuple[st
 def _address_faults(provider: Provider) -> Iterator[tuple[str, str]]:
     if bool(provider.token_url) == bool(provider.issuer):
         yield "", f"found {'both' if provider.issuer else 'neither'}; allowed: one of token_url and issuer"
-    for key, url in (("token_url", provider.token_url), ("issuer", provider.issuer)):
+    for key, url in (
+        ("token_url", provider.token_url),
+        ("issuer", provider.issuer),
+        ("revocation_url", provider.revocation_url),
+    ):
         if url and (fault := url_fault(url)):
             yield key, fault
     if "?" in provider.issuer:

@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import app
 from typer.testing import CliRunner
-
-from tidewarden.cli import app
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(180)]
 

@@ -12,7 +12,7 @@ import typer
 from tidewarden.config import Config, hash_secret, load
 from tidewarden.errors import ConfigError
 
-from .connection import CONFIG, USAGE, AsJson, stop
+from .options import CONFIG, USAGE, AsJson, stop
 from .output import print_json
 
 

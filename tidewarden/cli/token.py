@@ -10,7 +10,8 @@ import typer
 
 from tidewarden.presets import PRESETS
 
-from .connection import DATA_DIR, NOTHING, REFUSED, USAGE, AsJson, DataDir, Url, connected, stop
+from .connection import connected
+from .options import DATA_DIR, NOTHING, REFUSED, USAGE, AsJson, DataDir, Url, stop
 from .output import print_json, print_table
 from .sealed import export
 from .token_import import import_

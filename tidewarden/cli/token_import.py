@@ -15,7 +15,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from .account_file import COLUMNS, NotAccounts, Row, lines_of, rows
-from .connection import DATA_DIR, REFUSED, USAGE, AsJson, DataDir, NodeLine, Url, connected, stop
+from .connection import NodeLine, connected
+from .options import DATA_DIR, REFUSED, USAGE, AsJson, DataDir, Url, stop
 from .output import cell, print_json
 from .sealed import KeyFile, PassphraseEnv, import_sealed
 

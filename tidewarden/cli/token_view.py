@@ -9,7 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from .connection import DATA_DIR, AsJson, DataDir, NodeLine, Url, connected
+from .connection import NodeLine, connected
+from .options import DATA_DIR, AsJson, DataDir, Url
 from .output import moment, print_json, print_map, print_table
 
 Account = Annotated[str, typer.Argument(metavar="PROVIDER/ACCOUNT", help="The account, as sandbox/user-000001.")]

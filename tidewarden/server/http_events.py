@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 
 from aiohttp import web
@@ -14,8 +15,9 @@ from tidewarden.tokens.events import CURSOR, START, Event, Events
 log = logging.getLogger("tidewarden.server")
 
 LOOK_S = 0.5  # Events of other nodes are looked for so often, while somebody listens.
-BEAT_S = 15.0  # A comment, so that nobody in between takes the line for dead.
+BEAT_S = 15.0  # A comment, so that nobody in between takes the line for dead, and how far the reader is: it may have heard nothing.
 STREAMS_MAX = 200
+STALL_S = 60.0  # What a reader that reads nothing keeps its place for, once all that lies between is full.
 
 
 class EventRoutes:
@@ -56,12 +58,14 @@ class EventRoutes:
         self._streams += 1
         try:
             await response.prepare(request)
-            await response.write(b": what happens to accounts and providers\n\n")
+            await _send(response, b": what happens to accounts and providers\nid: %b\n\n" % cursor.encode())
             if lost:
-                await response.write(b'event: gap\ndata: {"message": "events before these are no longer kept"}\n\n')
+                await _send(response, b'event: gap\ndata: {"message": "events before these are no longer kept"}\n\n')
             await self._follow(response, cursor, kinds, provider)
-        except (ConnectionResetError, ConnectionError):
-            return response  # The reader has gone.
+        except ConnectionError:  # The reader has gone, or might as well have.
+            if request.transport is not None:
+                request.transport.abort()  # What lies unread there is not waited for.
+            return response
         finally:
             self._streams -= 1
         return response
@@ -76,14 +80,22 @@ class EventRoutes:
                 found = []
             for cursor, event in found:
                 if means(kinds, event.type) and provider in ("", event.data.get("provider")):
-                    await response.write(shown(cursor, event))
+                    await _send(response, shown(cursor, event))
                     wrote = self._clock.monotonic()
             if found:
                 continue
             if self._clock.monotonic() - wrote >= BEAT_S:
-                await response.write(b":\n\n")
+                await _send(response, b":\nid: %b\n\n" % cursor.encode())
                 wrote = self._clock.monotonic()
             await self._events.wait(LOOK_S)
+
+
+async def _send(response: web.StreamResponse, data: bytes) -> None:
+    try:
+        async with asyncio.timeout(STALL_S):
+            await response.write(data)
+    except TimeoutError:
+        raise ConnectionResetError("it does not read") from None
 
 
 def shown(cursor: str, event: Event) -> bytes:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from collections.abc import Awaitable
+from typing import Any, TypeVar
 from urllib.parse import unquote_to_bytes
 
 from aiohttp import web
@@ -13,6 +15,7 @@ from .parts import Tokens
 from .replying import respond
 from .token_verbs import account_name, fields_of, revealed
 
+Answer = TypeVar("Answer")
 COUNT = 100
 BATCH_MAX = 1000
 
@@ -79,7 +82,7 @@ class TokenRoutes:
 
     async def put(self, request: web.Request) -> web.Response:
         """Store an account, or a new consent of one."""
-        put = await self._tokens.put_told(_account(request), fields_of(await request.read()))
+        put = await _whole(self._tokens.put_told(_account(request), fields_of(await request.read())))
         return respond({"generation": put.generation, "change": put.change, "state": put.state})
 
     async def peek(self, request: web.Request) -> web.Response:
@@ -95,7 +98,7 @@ class TokenRoutes:
     async def delete(self, request: web.Request) -> web.Response:
         """Forget an account."""
         account = _account(request)
-        if not await self._tokens.delete(account):
+        if not await _whole(self._tokens.delete(account)):
             raise NotFound(f"There is no account {account}.")
         return respond({"deleted": True})
 
@@ -113,6 +116,11 @@ class TokenRoutes:
             query.get("provider", ""), query.get("state", "").lower(), int(count), query.get("after", "")
         )
         return respond({"accounts": accounts, "after": after})
+
+
+async def _whole(work: Awaitable[Answer]) -> Answer:
+    """What changes something is done to its end, though whoever asked has gone."""
+    return await asyncio.shield(asyncio.ensure_future(work))
 
 
 def _shown(token: Any) -> dict[str, Any]:

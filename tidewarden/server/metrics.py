@@ -27,6 +27,7 @@ TOKEN_NUMBERS = {
     "late": "late_total",
     "levelled": "levelled_total",
     "quarantines": "quarantines_total",
+    "refreshers": "refreshers",
     "held": "held",
     "rate": "rate_limit",
 }
@@ -72,6 +73,8 @@ def of_tokens(stats: Mapping[str, Mapping[str, int]], counts: Mapping[str, Any])
         samples.append(("tokens", {"provider": provider}, {"refreshes_total": {outcome: number}}))
     for name, shown in TOKEN_NUMBERS.items():
         samples += [("tokens", {"provider": key}, {shown: number}) for key, number in counts.get(name, {}).items()]
+    for (provider, outcome), number in counts.get("revocations", {}).items():
+        samples.append(("tokens", {"provider": provider}, {"revocations_total": {outcome: number}}))
     for (provider, kind), number in counts.get("events", {}).items():
         samples.append(("tokens", {"provider": provider}, {"events_total": {kind: number}}))
     for (name, outcome), number in counts.get("webhooks", {}).items():

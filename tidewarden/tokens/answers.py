@@ -20,6 +20,7 @@ Scope = Literal["ok", "account", "client", "provider", "unknown", "ours"]
 RETRY_AFTER_S_MAX = 600.0  # One that asks for an hour of silence is asked again sooner: tokens live about that long.
 LIFE_S_MAX = 1e12  # What is told beyond that, and may be no float, is nonsense.
 MESSAGE_CHARS_MAX = 240
+MEMBERS_MAX = 64  # Commas that are looked back for in an answer that broke off.
 
 # RFC 6749 5.2, and words that are seen at token endpoints in its place.
 _BY_CODE: dict[str, tuple[str, Scope]] = {
@@ -56,7 +57,7 @@ _BY_CLASS: dict[str, Scope] = {
     "unavailable": "provider",
     "unknown": "unknown",
 }
-_UNSENT: dict[str, Scope] = {"dns": "ours", "bad_url": "client", "misconfigured": "client"}
+_UNSENT: dict[str, Scope] = {"dns": "ours", "late": "ours", "bad_url": "client", "misconfigured": "client"}
 REFUSALS = frozenset(("invalid_grant", "invalid_scope"))
 """Classes that say this grant will not do, of which two end an account."""
 
@@ -81,7 +82,7 @@ class Unsent:
     """The request never left: nothing can have happened at the provider."""
 
     reason: str
-    """``refused``, ``dns``, ``tls``, ``connect_timeout``, ``discovery``, ``bad_url``, or ``misconfigured``: it could not be made."""
+    """``refused dns tls connect_timeout discovery bad_url``, ``late``, or ``misconfigured``: it could not be made."""
     message: str
 
 
@@ -157,6 +158,7 @@ def judge(outcome: Outcome, unix_ms: int, rules: Rules = PLAIN) -> Verdict:
     status = outcome.status
     members = _members(outcome)
     if 200 <= status < 300:
+        members = members or (_come(outcome, rules) if outcome.cut else {})
         return _judge_success(outcome, members, unix_ms, rules)
     retry_after_s = retry_after(outcome.headers, unix_ms)
     # HubSpot and a few others say `status`.
@@ -182,6 +184,26 @@ def judge(outcome: Outcome, unix_ms: int, rules: Rules = PLAIN) -> Verdict:
     return Verdict("unavailable", "provider", message, retry_after_s)  # A page of a proxy or firewall, not the AS's.
 
 
+@dataclass(frozen=True, slots=True)
+class Revoked:
+    """What became of a request to revoke a token."""
+
+    outcome: Literal["revoked", "failed", "unsupported"]
+    """``revoked``: it is good no more, and may have been none before; ``failed``: to be tried again."""
+    message: str = ""
+    retry_after_s: float | None = None
+
+
+def judge_revocation(answer: Answer, unix_ms: int) -> Revoked:
+    """What an answer of a revocation endpoint means (RFC 7009, 2.2)."""
+    code, _ = _error_of(_members(answer), ("error",), {})
+    if (200 <= answer.status < 300 and not code) or code in ("invalid_token", "invalid_grant"):
+        return Revoked("revoked")  # Of unknown tokens the RFC wants a 200; some say so.
+    message = _words(answer, code, "")
+    outcome: Literal["failed", "unsupported"] = "unsupported" if code == "unsupported_token_type" else "failed"
+    return Revoked(outcome, message, retry_after(answer.headers, unix_ms))
+
+
 def _judge_success(answer: Answer, members: Mapping[str, Any], unix_ms: int, rules: Rules) -> Verdict:
     token = _at(members, "access_token", rules.paths)
     if isinstance(token, str) and token and token.isascii() and token.isprintable():
@@ -197,6 +219,21 @@ def _judge_success(answer: Answer, members: Mapping[str, Any], unix_ms: int, rul
     if answer.cut:
         message = f"{message}: {answer.cut}"
     return Verdict("unknown", "unknown", message, keep_body=bool(answer.body))
+
+
+def _come(answer: Answer, rules: Rules) -> dict[str, Any]:
+    """The members that had come whole when the answer broke off, if the refresh token is among them: without it they are no pair."""
+    raw, at = answer.body, len(answer.body)
+    for _ in range(MEMBERS_MAX):
+        at = raw.rfind(b",", 0, at)
+        if at < 0:
+            break
+        try:
+            found = json.loads(raw[:at] + b"}")  # Anything but whole members is no JSON.
+        except (ValueError, RecursionError):
+            continue
+        return found if isinstance(_at(found, "refresh_token", rules.paths), str) else {}
+    return {}
 
 
 def _at(members: Mapping[str, Any], name: str, paths: Mapping[str, str]) -> Any:

@@ -109,7 +109,7 @@ class Gate:
             await self._slow(verdict)
         else:
             self._streak += 1
-            if self._streak >= max(10, self._provider.refreshers) or self.view.failures:
+            if self._streak >= max(10, self._provider.crew[0]) or self.view.failures:
                 await self._trip(verdict)
 
     async def _trip(self, verdict: Verdict) -> None:
@@ -119,7 +119,7 @@ class Gate:
         self.closed.set()
         await self._pause(max(0, view.until_ms - view.now_ms) + PAUSE_SLACK_MS)
         if view.news and self._tidings is not None:
-            self._tidings.held(name)
+            self._tidings.of_provider(name)
         if view.news and verdict.scope == "client":
             what = advice.of_provider(self._provider, verdict.outcome)
             log.error(
@@ -143,7 +143,7 @@ class Gate:
         self.view = await self._ledger.gate(self._queue, "recover")
         await self._queues.resume(self._queue)
         if self.view.news and self._tidings is not None:
-            self._tidings.released(self._provider.name)
+            self._tidings.of_provider(self._provider.name)
         if self.view.news:
             log.warning("%s answers again: its accounts go on", self._provider.name)
 

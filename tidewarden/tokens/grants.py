@@ -13,8 +13,9 @@ from tidewarden import errors
 from tidewarden.config import Provider
 
 from . import accounts, policy
-from .ledger import Ledger
+from .ledger import Ledger, Reading
 from .policy import State
+from .revoking import Revoker
 from .rows import Row
 from .tidings import Tidings
 from .tools import OnSettled
@@ -36,14 +37,24 @@ class Put:
 
 
 class Grants:
-    """Puts grants."""
+    """Puts grants, and deletes accounts."""
 
-    def __init__(self, ledger: Ledger, vault: Vault, dice: Random, on_settled: OnSettled, tidings: Tidings) -> None:
+    def __init__(
+        self, ledger: Ledger, vault: Vault, dice: Random, on_settled: OnSettled, tidings: Tidings, revoker: Revoker
+    ) -> None:
         self._ledger = ledger
         self._vault = vault
         self._dice = dice
         self._on_settled = on_settled
         self._tidings = tidings
+        self._revoker = revoker
+
+    async def delete(self, provider: Provider, queue: str, name: str) -> bool:
+        """See ``Tokens.delete``."""
+        await self._revoker.deleting(provider.name, name)
+        found = await self._ledger.delete(queue, name)
+        self._tidings.deleted(provider.name, name)
+        return found
 
     async def put(
         self, provider: Provider, queue: str, name: str, fields: Mapping[str, Any], *, keep: bool = False
@@ -56,11 +67,16 @@ class Grants:
             reading = await self._ledger.get(queue, name)
             old = reading.row
             troubles = reading.troubles
-            kept = keep and not (troubles is not None and troubles.dead)
-            if old is not None and (kept or mark in (old.origin, old.current)):
+            kept = keep and not _dead(reading)
+            known = old is not None and mark in (old.origin, old.current)
+            if old is not None and (kept or (known and not (mark == old.current and _dead(reading)))):
                 return Put(old.generation, "same", policy.state(old, troubles, reading.now_ms))
             base = (old.grant, old.generation) if old else (reading.floor, 0)
             row = self._new_row(provider, name, grant, base, reading.now_ms, mark)
+            if old is not None and known and row.expires_at_ms <= max(old.expires_at_ms, reading.now_ms):
+                return Put(
+                    old.generation, "same", policy.state(old, troubles, reading.now_ms)
+                )  # No sign of a new consent.
             stored = await self._ledger.put(queue, name, base, row, row.expires_at_ms or reading.now_ms + NEW_MS)
             if stored:
                 self._on_settled(f"{provider.name}/{name}", row.generation)
@@ -98,3 +114,7 @@ class Grants:
             access=access,
             refresh=vault.seal(grant.refresh_token.encode(), Place(provider.name, name, "refresh", number, generation)),
         )
+
+
+def _dead(reading: Reading) -> bool:
+    return reading.troubles is not None and reading.troubles.dead

@@ -96,6 +96,17 @@ class GateView:
         return not self.failures and not self.rate and self.until_ms <= self.now_ms
 
 
+@dataclass(frozen=True, slots=True)
+class Trend:
+    """What the refusals of all nodes amount to."""
+
+    on: bool = False
+    """Nobody is to be declared dead."""
+    share: float = 0.0
+    """Refusals among the refreshes of late, 0 to 1."""
+    news: bool = False
+
+
 class Ledger:
     """Reads and writes accounts. Every method raises what the store raises: StoreDown leaves a write undecided."""
 
@@ -144,7 +155,7 @@ class Ledger:
     ) -> str:
         """
         Write a refreshed pair back, ``previous`` kept beside it: ``STORED``, ``RECOVERED`` (that, and :meth:`tell` tells of it),
-        ``ALREADY``, ``SPARE``, ``GONE``; or ``MOVED`` where it would be a spare and ``previous`` is :data:`ORPHAN`.
+        ``ALREADY``, ``SPARE``, ``PAST``, ``GONE``; or ``MOVED`` where it would be a spare and ``previous`` is :data:`ORPHAN`.
         """
         word = await self._item("stored", queue, account, (*base, row, due_ms, deadline_ms, previous))
         return bytes(word).decode()
@@ -199,23 +210,16 @@ class Ledger:
         """``ask``, ``trip``, ``slow`` or ``recover`` the gate of a client; see ``tokens/lua/gate.lua``."""
         found = await self._script("tokens.gate", queue, 0, (verb, *args))
         granted, wait_ms, probe, failures, until_ms, since_ms, rate, reason, news, now_ms = found
-        return GateView(
-            now_ms,
-            granted,
-            wait_ms,
-            bool(probe),
-            failures,
-            until_ms,
-            since_ms,
-            rate / 1000,
-            reason.decode(),
-            bool(news),
-        )
+        rest = (failures, until_ms, since_ms, rate / 1000, reason.decode(), bool(news))
+        return GateView(now_ms, granted, wait_ms, bool(probe), *rest)
 
-    async def standing(self, queue: str, verb: str, *args: str | int) -> list[Any]:
-        """``note``, ``over`` or ``read``: see ``tokens/lua/standing.lua``; what each node meets with, a list each."""
-        _, *found = await self._script("tokens.standing", queue, 0, (verb, *args))
-        return [[item.decode() if isinstance(item, bytes) else item for item in one] for one in found]
+    async def standing(self, queue: str, verb: str, *args: str | int) -> tuple[bool, list[list[Any]]]:
+        """
+        ``note``, ``over`` or ``read``: see ``tokens/lua/standing.lua``; whether there is something to be told of now, and what each
+        node meets with.
+        """
+        told, *found = await self._script("tokens.standing", queue, 0, (verb, *args))
+        return bool(told), [[item.decode() if isinstance(item, bytes) else item for item in one] for one in found]
 
     async def tell(self, queue: str, shard: int, most: int, claim_ms: int, told: Sequence[bytes] = ()) -> list[bytes]:
         """
@@ -223,6 +227,11 @@ class Ledger:
         was. See ``tokens/lua/tell.lua``.
         """
         return list(await self._script("tokens.tell", queue, shard, (most, claim_ms, *told)))
+
+    async def trend(self, queue: str, well: int, refused: int) -> Trend:
+        """Add refreshes of this node to those of all, and hear what they amount to; see ``tokens/lua/trend.lua``."""
+        on, thousandths, news = await self._script("tokens.trend", queue, 0, (well, refused))
+        return Trend(bool(on), thousandths / 1000, bool(news))
 
     async def held_by(self, queue: str) -> str:
         """What holds a client's accounts back, as far as it can be had; empty: nothing."""

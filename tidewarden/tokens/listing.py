@@ -30,9 +30,15 @@ class Listing:
 
     async def page(self, names: list[str], state: str, count: int, after: str) -> Page:
         """
-        The cursor is ``provider:shard:scan:skip``: the store's own scan cursor, and how many of its batch were given.
+        The cursor is ``provider:shard:scan:name``: the store's own scan cursor, and the account of its batch that was given last.
+
+        By its name, not by how many were given: who deletes what a page had moves up those behind.
         """
-        provider, shard, scan, skip = parse_cursor(after, names)
+        if state and state not in policy.STATES:
+            raise errors.BadArg(f"STATE is {state[:60]!r}; allowed are {', '.join(policy.STATES)}")
+        if not 1 <= count <= PAGE_MAX:
+            raise errors.BadArg(f"COUNT is {count}; allowed is 1 to {PAGE_MAX}")
+        provider, shard, scan, last = parse_cursor(after, names)
         troubled = state in ("failing", "dead", "lost_rotation")
         found: list[dict[str, Any]] = []
         for name in names[names.index(provider) :]:
@@ -40,17 +46,21 @@ class Listing:
                 following, now_ms, entries = await self._ledger.page(
                     self._queue_of[name], shard, scan, count, troubled=troubled
                 )
-                batch = [self._described(name, entry, now_ms) for entry in entries]
-                for at in range(skip, len(batch)):
+                for entry in sorted(entries, key=lambda entry: entry.account):
+                    if entry.account <= last:
+                        continue
+                    shown = self._described(name, entry, now_ms)
+                    if state and shown["state"] != state:
+                        continue
                     if len(found) == count:
-                        return found, f"{name}:{shard}:{scan}:{at}"
-                    if not state or batch[at]["state"] == state:
-                        found.append(batch[at])
-                scan, skip = following, 0
+                        return found, f"{name}:{shard}:{scan}:{last}"
+                    found.append(shown)
+                    last = entry.account
+                scan, last = following, ""
                 if scan == 0:
                     shard += 1
                 if state and scan and len(entries) >= count and not found:
-                    return found, f"{name}:{shard}:{scan}:0"  # Bounded work: the caller goes on from here.
+                    return found, f"{name}:{shard}:{scan}:"  # Bounded work: the caller goes on from here.
             shard = 0
         return found, ""
 
@@ -92,7 +102,7 @@ class Listing:
         """The figures of every provider: see :func:`tidewarden.tokens.standing.figures`."""
         found = {}
         for name, queue in sorted(self._queue_of.items()):
-            gate, seen, stats = await asyncio.gather(
+            gate, (_, seen), stats = await asyncio.gather(
                 self._ledger.gate(queue, "ask", 0, 0, 1),
                 self._ledger.standing(queue, "read"),
                 self._ledger.stats(queue, SHARDS),
@@ -101,16 +111,14 @@ class Listing:
         return found
 
 
-def parse_cursor(after: str, names: list[str]) -> tuple[str, int, int, int]:
-    """Provider, shard, the store's cursor, and how many of its batch were given. Raises: BadArg, NotFound."""
+def parse_cursor(after: str, names: list[str]) -> tuple[str, int, int, str]:
+    """Provider, shard, the store's cursor, and the account of its batch that was given last. Raises: BadArg, NotFound."""
     if not names:
         raise errors.NotFound("no provider is configured")
     if not after:
-        return names[0], 0, 0, 0
-    provider, _, rest = after.partition(":")
-    numbers = rest.split(":")
-    read = [int(part) if part.isdecimal() and len(part) <= DIGITS_MAX else -1 for part in numbers]
-    if provider not in names or len(read) != 3 or min(read) < 0 or max(read) >= 1 << 64 or read[0] >= SHARDS:
+        return names[0], 0, 0, ""
+    provider, *numbers, last = (after.split(":", 3) + [""] * 4)[:4]
+    shard, scan = (int(part) if part.isdecimal() and len(part) <= DIGITS_MAX else -1 for part in numbers)
+    if provider not in names or not 0 <= shard < SHARDS or not 0 <= scan < 1 << 64:
         raise errors.BadArg(f"AFTER is {after[:60]!r}, which is no cursor of this list")
-    shard, scan, skip = read
-    return provider, shard, scan, skip
+    return provider, shard, scan, last

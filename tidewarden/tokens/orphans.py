@@ -105,7 +105,8 @@ class Orphans:
         if now < max(self._held.get(provider.name, 0.0), self._tries.get(account, (0, 0.0))[1]):
             return False
         under_way = sum(1 for one in self._work if one.startswith(f"{provider.name}/"))
-        if not self._watches[provider.name].breaker.allowed(now, provider.refreshers, under_way):
+        watch = self._watches[provider.name]
+        if not watch.breaker.allowed(now, watch.crew.size, under_way):
             return False
         rate = provider.client_rate / max(1, self._nodes())
         spent = max(self._spent.get(provider.name, 0.0), now - max(1.0, 1 / rate)) if rate else 0.0

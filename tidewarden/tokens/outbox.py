@@ -130,7 +130,11 @@ def details(kind: str, data: bytes) -> dict[str, Any]:
     if kind == "provider.breaker_open":
         error, _, message = data.decode("utf-8", "replace").partition(" ")
         return {"error": error, "message": message}
-    if kind == "provider.breaker_closed":
+    if kind == "provider.quarantine_begun":
+        return {"refused_share": int(data) / 1000}
+    if kind in ("provider.silent", "provider.answers"):
+        return dict(zip(("node", "error", "message"), data.decode("utf-8", "replace").split(" ", 2), strict=False))
+    if kind.startswith("provider."):
         return {}
     troubles = parse_troubles(data) or Troubles()
     said: dict[str, Any] = {

@@ -25,26 +25,25 @@ class Outlets:
         self, config: Config, queues: Queues, ledger: Ledger, queue_of: Mapping[str, str], call: Call, clock: Clock
     ) -> None:
         """``call`` sends one command to the store; ``queue_of``: where accounts lie, by provider."""
-        self.events = Events(call, config.cluster.name, queues.put, config.webhooks, clock, config.events.kept)
+        self.events = Events(call, config.cluster.name, queues.put, config.webhooks, config.events.kept)
         self._webhooks = Webhooks(queues, config.webhooks, clock)
         drop = functools.partial(queues.delete, force=True)
         self._companions = Companions(config.companions, queues.put, drop, clock)
         self._outbox = Outbox(ledger, queue_of, queues.shard_of, self.events, self._companions, clock)
-        self.tidings = Tidings(self.events, self._outbox, self._companions, config.events.failing_s)
+        self.tidings = Tidings(self._outbox, self._companions, config.events.failing_s)
 
     def jobs(self) -> Sequence[Callable[[], Coroutine[Any, Any, None]]]:
         """What runs for ever, or returns when there is nothing to do."""
-        return self._outbox.run, self.events.run, self._webhooks.run, self._companions.run
+        return self._outbox.run, self._webhooks.run, self._companions.run
 
     async def stop(self) -> None:
-        """Write what is noted, within a second each. After the jobs."""
+        """Tell what is noted, within a second. After the jobs."""
         await self._outbox.stop()
-        await self.events.stop()
 
     def metrics(self) -> dict[str, Any]:
         """``events`` told by (provider, kind), ``webhooks`` sent by (name, outcome), and what was lost."""
         return {
             "events": dict(self.events.told),
-            "events_lost": self.events.lost + self._companions.lost,
+            "events_lost": self._companions.lost,
             "webhooks": dict(self._webhooks.sent),
         }

@@ -64,7 +64,10 @@ def too_soon(provider: Provider, row: Row, now_ms: int) -> float:
     if provider.not_before_s and row.access:
         wait_ms = row.expires_at_ms - provider.not_before_s * 1000 - now_ms
     if provider.account_interval_s and row.refreshed:
-        wait_ms = max(wait_ms, row.stored_ms + provider.account_interval_s * 1000 - now_ms)
+        interval_ms = (
+            provider.account_interval_s * 1000
+        )  # Never longer than that: the clock may have been stepped back since.
+        wait_ms = max(wait_ms, min(interval_ms, row.stored_ms + interval_ms - now_ms))
     return max(0.0, wait_ms / 1000)
 
 
@@ -137,6 +140,10 @@ def after_failure(case: Case) -> Step:
         return _after_unknown(case)
     if verdict.outcome == "too_early" and case.left_s > 0:
         return Step("hold", max(1.0, case.left_s / 2), old)  # Nothing is the matter with it.
+    if verdict.outcome == "unsealable" and case.used_spare:  # A spare that nobody can read is none.
+        step = Step("retry", case.confirm_s, _noted(case, case.confirm_s))
+        step.troubles.spare_refused = True
+        return step
     if verdict.outcome not in REFUSALS:
         wait = backoff(old.tries + 1, case.dice, case.left_s, REJECTED_BACKOFF_S_MAX)
         if verdict.outcome == "account_limited":

@@ -26,7 +26,8 @@ from .vault import Place, Vault
 log = logging.getLogger("tidewarden.tokens")
 
 WATCH_S = (0.02, 0.5)  # How often another node's refresh is looked for: at first, and at most.
-NEWEST_MS = 10_000
+NEW_SHARE = 0.1  # Of its life: a token that has lived less is as new as there is.
+STEP_MS = 5000  # What was stored so much later than it is now was stored before the store's clock was set back.
 STALE_AFTER_S = (
     1.0  # A store that is connected and says nothing for so long is as good as away, to whom a kept token helps.
 )
@@ -93,7 +94,7 @@ class Reader:
     async def _asked(self, provider: Provider, queue: str, name: str, min_ttl_ms: int, wait_ms: int) -> Token:
         until = self._clock.monotonic() + wait_ms / 1000
         reading = await self._read(provider, queue, name)
-        if not lives(reading, min_ttl_ms) and not _dead(reading):
+        if not (lives(reading, min_ttl_ms) or _dead(reading) or in_vain(provider, reading, wait_ms)):
             before = _mark(reading.row)
             wanted = self._ledger.refresh(queue, name, force=False, seen=before)
             await self._or_else(f"{provider.name}/{name}", wanted)
@@ -217,12 +218,23 @@ def lives(reading: Reading, min_ttl_ms: int) -> bool:
     row = reading.row
     assert row is not None
     left_ms = row.expires_at_ms - reading.now_ms
-    if left_ms <= 0:
+    if left_ms <= 0 or row.stored_ms > reading.now_ms + STEP_MS:
         return False
-    # One that is as good as new is all there is to have: a reader who wants more than the provider gives gets that.
+    # One that is as good as new is all there is to have: a reader who wants more than the provider gives gets that, and
+    # does not have it refreshed again and again.
     age_ms = reading.now_ms - row.stored_ms
-    as_new = row.refreshed and age_ms < min(NEWEST_MS, (left_ms + age_ms) // 10)
-    return left_ms >= min_ttl_ms or as_new
+    return left_ms >= min_ttl_ms or (row.refreshed and age_ms < (left_ms + age_ms) * NEW_SHARE)
+
+
+def in_vain(provider: Provider, reading: Reading, wait_ms: int) -> bool:
+    """Whether a token lives that cannot be refreshed within ``wait_ms``: too early for the provider, or it has just failed."""
+    row, troubles = reading.row, reading.troubles
+    assert row is not None
+    if row.expires_at_ms <= reading.now_ms:
+        return False
+    next_ms = troubles.next_ms if troubles is not None else 0
+    soon_ms = policy.too_soon(provider, row, reading.now_ms) * 1000
+    return max(soon_ms, next_ms - reading.now_ms) > wait_ms
 
 
 def _mark(row: Row | None) -> tuple[int, int]:

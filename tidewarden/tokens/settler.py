@@ -14,7 +14,7 @@ from .answers import Pair
 from .ledger import ORPHAN, Opened
 from .peers import Reply
 from .records import Answer
-from .rows import Row
+from .rows import Row, parse_row
 from .tools import Tools
 from .vault import Place
 
@@ -100,13 +100,15 @@ class Settler:
             self.queue, answer.account, base, answer.row, answer.due_ms, answer.deadline_ms,
             ORPHAN if answer.orphan else previous,
         )  # fmt: skip
-        if word in ("SPARE", "GONE", "MOVED"):
+        if word in ("SPARE", "PAST", "GONE", "MOVED"):
             tools.cache.drop(f"{self.provider.name}/{answer.account}")
         if word in ("STORED", "RECOVERED") and tools.tidings is not None:
             tools.tidings.refreshed(self.provider.name, answer.account, recovered=word == "RECOVERED")
         if word == "SPARE":
             tools.counts.spares += 1
             log.warning("%s/%s had moved on when its answer came: kept as a spare", self.provider.name, answer.account)
+        elif word == "PAST":
+            log.info("%s/%s was refreshed again since its answer came", self.provider.name, answer.account)
         elif word == "MOVED":
             tools.counts.orphans_dropped += 1
             log.info(
@@ -114,6 +116,8 @@ class Settler:
             )
         elif word == "GONE":
             log.info("%s/%s was deleted while it was refreshed", self.provider.name, answer.account)
+            if tools.revoker is not None:
+                await tools.revoker.abandoned(self.provider.name, answer.account, parse_row(answer.row))
         tools.on_settled(f"{self.provider.name}/{answer.account}", answer.generation + 1)
 
     async def keep_raw(self, account: str, opened: Opened, body: bytes) -> None:

@@ -54,12 +54,15 @@ class Standing:
         self._told = float("-inf")
         self._noted = True
         """Whether the store has heard of it, or may have: from this node before it was started again, too."""
+        self._silent = False
+        """Whether the store has heard that nobody answers."""
         self._said = float("-inf")
         self._saying = False
 
-    async def heard(self, verdict: Verdict, opens_in_s: float) -> None:
+    async def heard(self, verdict: Verdict, opens_in_s: float, *, silent: bool = False) -> bool:
         """
-        Take a verdict in; ``opens_in_s``: until this node asks again, seconds. Never raises: untold, the next answer tells it.
+        Take a verdict in; ``opens_in_s``: until this node asks again, seconds; ``silent``: nobody answers it any more. Whether the store
+        has an event of it to be told. Never raises: untold, the next answer tells it.
         """
         now = self._clock.monotonic()
         if verdict.scope in ("ok", "account"):
@@ -67,19 +70,21 @@ class Standing:
             if self._saying:
                 self._saying = False
                 log.warning("%s answers again, after %.0f s", self._provider.name, now - self._since)
-            if self._noted:
-                await self._tell("over")
-                self._noted = False
-            return
+            if not self._noted:
+                return False
+            told = await self._tell("over", self._node)
+            self._noted = self._silent = False
+            return told
         self._streak += 1
         if self._streak == 1:
             self._since = now
-        if self._streak < STREAK or now - self._told < TELL_S:
-            return
+        fallen_silent = silent and not self._silent
+        if not fallen_silent and (self._streak < STREAK or now - self._told < TELL_S):
+            return False
         self._say(verdict, now)
-        self._told, self._noted = now, True
-        ago_ms = int((now - self._since) * 1000)
-        await self._tell("note", self._node, ago_ms, int(opens_in_s * 1000), verdict.outcome, verdict.message)
+        self._told, self._noted, self._silent = now, True, silent
+        ago_ms, next_ms = int((now - self._since) * 1000), int(opens_in_s * 1000)
+        return await self._tell("note", self._node, ago_ms, next_ms, verdict.outcome, verdict.message, int(silent))
 
     def _say(self, verdict: Verdict, now: float) -> None:
         if verdict.scope == "client":
@@ -95,12 +100,14 @@ class Standing:
                 what,
             )
 
-    async def _tell(self, verb: str, *args: str | int) -> None:
+    async def _tell(self, verb: str, *args: str | int) -> bool:
         try:
-            await self._ledger.standing(self._queue, verb, *args)
+            event, _ = await self._ledger.standing(self._queue, verb, *args)
         except errors.Error as error:
             log.debug("%s: how it stands was not told: %s", self._provider.name, error)
-            self._told = float("-inf")
+            self._told, self._silent = float("-inf"), False
+            return False
+        return event
 
 
 def figures(provider: Provider, stats: Mapping[str, int], gate: GateView, seen: list[Seen]) -> dict[str, Any]:

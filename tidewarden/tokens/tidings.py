@@ -1,14 +1,13 @@
 """
-Where the refreshers say what has become of an account: which of it is an event, and what it means for companion tasks.
+Where the refreshers say what has become of accounts and providers: which of it is an event, and what it means for companion tasks.
 
-Every method returns at once and raises nothing. What becomes of accounts is written down by the scripts that do it (:mod:`.outbox`): here
+Every method returns at once and raises nothing. What happens is written down by the scripts that do it (:mod:`.outbox`): here
 it is only said which of it is an event, and where one lies.
 """
 
 from __future__ import annotations
 
 from .companions import Companions
-from .events import Events
 from .outbox import Outbox
 from .rows import Troubles
 
@@ -16,9 +15,8 @@ from .rows import Troubles
 class Tidings:
     """Of one node."""
 
-    def __init__(self, events: Events, outbox: Outbox, companions: Companions, failing_s: float) -> None:
+    def __init__(self, outbox: Outbox, companions: Companions, failing_s: float) -> None:
         """``failing_s``: how long an account must have failed to be told of, seconds."""
-        self._events = events
         self._outbox = outbox
         self._companions = companions
         self._failing_ms = int(failing_s * 1000)
@@ -57,29 +55,9 @@ class Tidings:
         """Somebody has deleted the account."""
         self._companions.over(f"{provider}/{account}")
 
-    def held(self, provider: str) -> None:
-        """A breaker has opened: the accounts of this provider's client wait."""
+    def of_provider(self, provider: str) -> None:
+        """Something is to be told of a provider's client: its breaker, the share of its refusals, or whether it answers."""
         self._outbox.look(provider)
-
-    def released(self, provider: str) -> None:
-        """It is closed again."""
-        self._outbox.look(provider)
-
-    def silent(self, provider: str, node: str, error: str, message: str) -> None:
-        """That node gets no answer at all, and asks rarely now."""
-        self._events.emit("provider.silent", provider, node=node, error=error, message=message)
-
-    def answers(self, provider: str, node: str) -> None:
-        """That node is answered again."""
-        self._events.emit("provider.answers", provider, node=node)
-
-    def doubted(self, provider: str, share: float) -> None:
-        """This node sees so many refresh tokens refused (``share`` of the latest, 0 to 1) that it declares no account dead."""
-        self._events.emit("provider.quarantine_begun", provider, refused_share=round(share, 3))
-
-    def trusted(self, provider: str) -> None:
-        """It sees no more refused than usual."""
-        self._events.emit("provider.quarantine_over", provider)
 
     def _long(self, troubles: Troubles) -> bool:
         return troubles.tries > 0 and troubles.last_ms - troubles.first_ms >= self._failing_ms

@@ -16,6 +16,7 @@ from tidewarden import errors
 from tidewarden.clock import Clock
 from tidewarden.config import Config, Provider
 from tidewarden.queue import Queues
+from tidewarden.queue.task import check_range
 
 from . import accounts, peers, policy
 from .cache import Cache
@@ -23,14 +24,16 @@ from .custody import Custody
 from .events import Call
 from .exchange import Exchange
 from .grants import Grants, Put
+from .hosts import Hosts
 from .journal import Journal
 from .keyring import Keyring
 from .ledger import Ledger, RunScript
-from .listing import PAGE_MAX, Listing
+from .listing import Listing
 from .orphans import Orphans
 from .outlets import Outlets
 from .pool import Pool, figures
 from .reader import Reader, Token
+from .revoking import Revoker
 from .shelf import Shelf
 from .tools import Counts, Tools
 from .unstored import Unstored
@@ -116,7 +119,13 @@ class Tokens:
         Raises: ConfigError: the vault's key is absent or another one. Internal, OSError: the journal cannot be used.
         """
         self._vault = await open_vault(self._keyring, self._shelf, self._clock)
-        self._grants = Grants(self._ledger, self._vault, self._dice, self._on_settled, self._outlets.tidings)
+        self._revoker = Revoker(
+            self._config.providers, self._queue_of, self._queues, self._ledger, self._vault, self._exchange, self._clock,
+            self.counts.revocations,
+        )  # fmt: skip
+        self._grants = Grants(
+            self._ledger, self._vault, self._dice, self._on_settled, self._outlets.tidings, self._revoker
+        )
         self._reader = Reader(self._ledger, self._vault, self._clock, self._cache, self._connected)
         self._journal.open()
         for key_id, wrapped in self._journal.keys().items():
@@ -129,13 +138,9 @@ class Tokens:
         tools = Tools(
             self._queues, self._ledger, self._vault, self._journal, self._exchange, self._clock, self._dice,
             self.counts, self._on_settled, self._cache, self._peers, self._confirm_s, self._outlets.tidings,
+            self._revoker, hosts=Hosts(self._nodes),
         )  # fmt: skip
         for name, provider in self._config.providers.items():
-            if provider.unconfirmed:
-                log.warning(
-                    "%s: its preset says %s, which is not in the provider's own words: look there, then set it yourself",
-                    name, ", ".join(provider.unconfirmed),
-                )  # fmt: skip
             await self._queues.settings(self._queue_of[name])  # reads it, or makes it
             self._pools[name] = Pool(provider, self._queue_of[name], tools)
         if self._alone:
@@ -145,20 +150,20 @@ class Tokens:
         await self._unstored.replay()
 
     async def run(self) -> None:
-        """Refresh what falls due on this node until cancelled or stopped; what is under way is finished, 5 s at most."""
+        """Refresh what falls due on this node until cancelled or stopped; what is under way is finished, 13 s at most."""
         self._running = asyncio.current_task()
         try:
             async with asyncio.TaskGroup() as group:
                 for pool in self._pools.values():
                     group.create_task(pool.run())
                 group.create_task(self._opened(self._unstored).run())
-                for job in (*self.custody.jobs(), *self._outlets.jobs()):
+                for job in (*self.custody.jobs(), *self._outlets.jobs(), self._revoker.run):
                     group.create_task(job())
         finally:
             self._running = None
 
     async def stop(self) -> None:
-        """End :meth:`run`, finishing what is under way (5 s at most); close the journal and every connection."""
+        """End :meth:`run`, finishing what is under way (13 s at most); close the journal and every connection."""
         running = self._running
         if running is not None and running is not asyncio.current_task():
             running.cancel()
@@ -209,6 +214,7 @@ class Tokens:
         StoreDown: it does not answer, and no living token of the account is known here.
         """
         provider, name = self._known(account)
+        check_range(wait_ms, "WAIT", 0, self._config.limits.wait_ms)
         queue = self._queue_of[provider.name]
         try:
             return await self._opened(self._reader).get(provider, queue, name, min_ttl_ms, wait_ms)
@@ -239,8 +245,7 @@ class Tokens:
     async def delete(self, account: str) -> bool:
         """Forget an account and its tokens; False: there was none."""
         provider, name = self._known(account)
-        found = await self._ledger.delete(self._queue_of[provider.name], name)
-        self._outlets.tidings.deleted(provider.name, name)
+        found = await self._opened(self._grants).delete(provider, self._queue_of[provider.name], name)
         self._cache.drop(account)
         return found
 
@@ -252,10 +257,6 @@ class Tokens:
 
         An account that stays is met at least once. With a ``state`` a page may be short, or empty, before the end.
         """
-        if state and state not in policy.STATES:
-            raise errors.BadArg(f"STATE is {state[:60]!r}; allowed are {', '.join(policy.STATES)}")
-        if not 1 <= count <= PAGE_MAX:
-            raise errors.BadArg(f"COUNT is {count}; allowed is 1 to {PAGE_MAX}")
         names = [self._provider(provider).name] if provider else sorted(self._queue_of)
         return await self._listing.page(names, state, count, after)
 

@@ -19,6 +19,7 @@ from .hosts import Hosts
 from .journal import Journal
 from .ledger import Ledger
 from .peers import Peers
+from .revoking import Revoker
 from .seats import SEATS, Seats
 from .tidings import Tidings
 from .trends import Weather
@@ -42,6 +43,8 @@ class Counts:
     """Accounts whose new refresh token was lost with its answer, for which consent is needed anew."""
     quarantines: Counter[str] = field(default_factory=Counter)
     """Times that a provider's refusals jumped and nobody was declared dead for it."""
+    revocations: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Deleted accounts' tokens by provider and what became of them there."""
     adopted: int = 0
     """Answers that were found in another node's journal."""
     orphans: int = 0
@@ -75,6 +78,8 @@ class Tools:
     confirm_s: float = policy.CONFIRM_S
     tidings: Tidings | None = None
     """Hears what becomes of accounts and providers."""
+    revoker: Revoker | None = None
+    """Revokes what nobody has any more; None: nobody does."""
     storing: set[tuple[str, str]] = field(default_factory=set)
     """Accounts (queue and name) whose answers are on their way into the store."""
     asking: set[tuple[str, str]] = field(default_factory=set)

@@ -32,9 +32,9 @@ for i = 1, #items do
     if what == 'dead' or what == 'lost' then
       if what == 'lost' then redis.call('SADD', LOST, account) end
       redis.call('ZREM', FAILING, account)
-      redis.call('ZADD', DEAD, text(now), account)
       redis.call('SREM', TOLD, account)
       drop_task(account)
+      redis.call('ZADD', DEAD, text(now), account)
       count('accounts died')
     else
       if what == 'retry' then redis.call('ZADD', FAILING, text(now + delay_ms), account) end

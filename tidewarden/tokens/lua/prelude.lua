@@ -7,7 +7,8 @@
 --   account_lost     set of the dead whose refresh token was lost with an answer     account_gate, account_standing  see gate.lua, standing.lua; first shard only
 --   account_told     set of accounts that live, of whose troubles it was told     account_outbox  zset, by time, of what is to be told (see tell.lua)
 --   account_meta     hash floor -> the highest grant of any account deleted here: no number is ever given twice
--- A token's task has the account's name, no payload, due = the row's due_ms, deadline = its expires_at_ms.
+-- A token's task has the account's name, no payload, due = the row's due_ms, deadline = its expires_at_ms: while it is just that it
+-- has no record of its own (see layout.lua), and a dead account has none at all.
 local ACCOUNTS, INTENTS, SPARES, TROUBLES, FAILING, DEAD, LOST, TOLD, OUTBOX, META
 local function prepare()
   ACCOUNTS, INTENTS, SPARES, TROUBLES = key('accounts'), key('account_intents'), key('account_spares'), key('account_troubles')
@@ -35,13 +36,23 @@ local function token_task(due, deadline, priority)
   return {priority = priority or NORMAL, due = due, deadline = deadline, lease_ms = 0, attempts_max = 0, backoff_ms = 0, own = true, payload = ''}
 end
 
+-- Before the row goes, and before the account is among the dead: the row says where the task lies.
 local function drop_task(account)
-  local t = task_get(account)
-  if not t then return end
-  local r = tries_get(account)
-  index_remove(account, t, r, locate(account, t, r))
-  if r then tries_drop(account) end
+  displace(account)
   records_drop({account})
+  local r = tries_get(account)
+  if not r then return end -- else its row went before its task, which should not be
+  if r.holder ~= '' then unlease(account, r) end
+  tries_drop(account)
+end
+
+-- Put the task of an account whose row has just been written; displace() was called before that, so that nothing is known of any tries.
+local function settle_task(account, row, t)
+  if S.accounts ~= 1 then set('accounts', 1) end
+  task_put(account, t, row)
+  if t.due <= now then return make_ready(account, t) end
+  delayed_add(account, t.due)
+  note(t.due)
 end
 
 -- Something that is to be told of, written down in the script that does it; `data`: what tokens/outbox.py makes the event of. False: so

@@ -16,7 +16,7 @@ for i = 1, #items do
   local old = redis.call('HGET', ACCOUNTS, account)
   local head = old and row_head(old) or {grant = floor, generation = 0}
   if head.grant == grant and head.generation == generation then
-    redis.call('HSET', ACCOUNTS, account, row)
+    if old then displace(account, old) end
     local recovered = old and recover(account)
     if old then
       redis.call('HDEL', INTENTS, account)
@@ -24,7 +24,8 @@ for i = 1, #items do
       local s = kept and row_head(kept)
       if s and s.grant == grant and s.generation + 1 == generation then redis.call('HDEL', SPARES, account) end -- the old grant's previous token
     end
-    place(account, token_task(due, deadline))
+    redis.call('HSET', ACCOUNTS, account, row)
+    settle_task(account, row, token_task(due, deadline))
     count('accounts put')
     reply[i] = recovered and 2 or 1
   else
