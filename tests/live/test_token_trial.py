@@ -10,12 +10,11 @@ from typing import Any
 
 import httpx
 import pytest
+from command_line import app
 from live.conftest import AuthorizationServer
 from live.harness import ADMIN, CALM, Node, cluster, until
 from live.processes import free_base_port
 from typer.testing import CliRunner, Result
-
-from tidewarden.cli import command_line
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(180)]
 NAMES = ("ada", "bob", "cyd", "dan", "eve")
@@ -34,7 +33,7 @@ class Trial:
     def run(self, *words: str) -> Result:
         """``tidewarden token …`` as on a wide terminal."""
         environ = {"TIDEWARDEN_URL": self.url, "COLUMNS": "200"}
-        return CliRunner().invoke(command_line("token"), ("token", *words), env=environ)
+        return CliRunner().invoke(app, ("token", *words), env=environ)
 
     def of(self, account: str) -> dict[str, Any]:
         """What HTTP tells of an account."""
