@@ -134,7 +134,7 @@ def figures(provider: Provider, gate: GateView, seen: list[Seen], due_ms: int) -
         "held_until_ms": held_ms,
         "state": advice.standing(error) if error else "answers",
         "since_ms": since_ms,
-        "next_ms": next_ms,
+        "next_ms": next_ms if next_ms > gate.now_ms else 0,
         "error": error,
         "message": message,
         "nodes": sorted(one.node for one in seen),
