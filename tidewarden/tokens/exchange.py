@@ -271,7 +271,8 @@ def _new_line(provider: Provider, tls: ssl.SSLContext | None, clock: Clock) -> L
 def _reason_of(error: BaseException, name: str) -> str:
     """What the system calls an error of connecting; asyncio's words for it are a call and an address."""
     if isinstance(error, ssl.SSLError):
-        return str(getattr(error, "verify_message", "") or error.reason or name)
+        # Its own names for them are in capitals, and so long that they would be taken for a token.
+        return str(getattr(error, "verify_message", "") or error.reason or name).replace("_", " ").lower()
     number = getattr(error, "errno", None)
     if number is None and (found := re.search(r"\[Errno (\d+)\]", str(error))):
         number = int(found[1])  # of several addresses
