@@ -11,12 +11,13 @@ from command_line import Run, node, run
 pytestmark = pytest.mark.live
 __all__ = ["node", "run"]  # fixtures
 AT_MS = 1_700_000_000_000  # 2023-11-14 22:13:20
+LATER_MS = 4_102_444_800_000  # 2100-01-01 00:00:00
 DEAD: dict[str, Any] = {
     "account": "p/b", "provider": "p", "state": "dead", "since_ms": AT_MS, "grant": 1, "generation": 4, "stored_ms": AT_MS,
     "expires_at_ms": 0, "due_ms": AT_MS, "tries": 2, "error": "invalid_grant", "message": "HTTP 400 invalid_grant",
     "next_ms": 0, "advice": "Ask the owner",
 }  # fmt: skip
-FRESH = DEAD | {"account": "p/a", "state": "fresh", "error": "", "message": "", "next_ms": AT_MS, "advice": ""}
+FRESH = DEAD | {"account": "p/a", "state": "fresh", "error": "", "message": "", "next_ms": LATER_MS, "advice": ""}
 DOWN = {
     "total": 2, "fresh": 1, "expiring": 0, "late": 0, "failing": 0, "dead": 1, "lost_rotation": 0, "state": "silent",
     "since_ms": AT_MS, "next_ms": AT_MS + 5000, "error": "refused", "message": "no connection: Connection refused",
@@ -29,7 +30,7 @@ def test_list_goes_on_until_it_has_enough(run: Run, node: Any) -> None:
     node.answers = {"T.LIST": lambda request: next(pages, [[FRESH], "c3"])}
     result = run("token", "list", "--provider", "p", "--count", "2")
     lines = [line.split() for line in result.stdout.splitlines()]
-    assert ["p/a", "fresh", "11-14", "22:13:20", "-", "11-14", "22:13:20", "2", "-"] in lines
+    assert ["p/a", "fresh", "11-14", "22:13:20", "-", "01-01", "00:00:00", "2", "-"] in lines
     assert ["p/b", "dead", "11-14", "22:13:20", "-", "-", "2", "HTTP", "400", "invalid_grant"] in lines
     assert result.stdout.index("p/a") < result.stdout.index("p/b")
     assert "more: --after c3" in result.stdout
@@ -61,7 +62,7 @@ def test_stats_count_and_tell_how_each_provider_stands(run: Run, node: Any) -> N
     node.answers = {"T.STATS": {"p": DOWN, "q": {"total": 0, "state": "answers"}}}
     result = run("token", "stats")
     lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
-    assert "p 2 1 0 0 0 1 0 silent 11-14 22:13:20 11-14 22:13:25" in lines
+    assert "p 2 1 0 0 0 1 0 silent 11-14 22:13:20 due" in lines
     assert "q 0 0 0 0 0 0 0 answers - -" in lines
     assert "p: no connection: Connection refused. See whether it is up." in lines
     assert json.loads(run("token", "stats", "--json").stdout)["p"] == DOWN

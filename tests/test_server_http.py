@@ -109,8 +109,9 @@ async def test_without_users_the_tokens_stay_closed() -> None:
     async with site() as subject:
         status, body = await subject.ask("GET", "/v1/status")
         assert (status, body["role"]) == (200, "leader")
-        status, body = await subject.ask("GET", "/v1/tokens/p/a")
-        assert (status, body["error"]) == (401, "NOAUTH")
+        for path in ("/v1/tokens/p/a", "/v1/accounts/p/a", "/v1/providers"):
+            status, body = await subject.ask("GET", path)
+            assert (status, body["error"]) == (401, "NOAUTH")
 
 
 @pytest.mark.parametrize(

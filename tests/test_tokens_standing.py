@@ -15,16 +15,13 @@ from tidewarden.clock import ManualClock
 from tidewarden.tokens.answers import Verdict
 from tidewarden.tokens.ledger import GateView, Ledger
 from tidewarden.tokens.outbox import details
-from tidewarden.tokens.standing import Seen, Standing, figures
+from tidewarden.tokens.standing import Seen, Standing, beside, figures
 
 pytestmark = pytest.mark.live
 QUEUE = "_tokens:p:c0"
 PROVIDER = harness.provider("http://user@127.0.0.1:9/token")
 REFUSED = Verdict("refused", "provider", "no connection: Connection refused", answered=False)
 OK = Verdict("ok", "ok")
-STATS = dict.fromkeys(
-    ("total", "fresh", "expiring", "late", "failing", "dead", "lost_rotation", "intents", "spares"), 0
-)
 
 
 class Bench:
@@ -155,9 +152,9 @@ async def test_a_store_that_is_away_is_told_later(bench: Bench, monkeypatch: pyt
 
 
 def test_figures_of_a_provider_that_answers() -> None:
-    found = figures(PROVIDER, STATS | {"total": 3, "fresh": 3, "next_ms": 9}, GateView(now_ms=5), [])
+    found = figures(PROVIDER, GateView(now_ms=5), [], 9)
     assert found["state"] == "answers"
-    assert (found["total"], found["since_ms"], found["next_ms"], found["error"], found["nodes"]) == (3, 0, 0, "", [])
+    assert (found["since_ms"], found["next_ms"], found["error"], found["nodes"]) == (0, 0, "", [])
 
 
 @pytest.mark.parametrize(
@@ -182,7 +179,7 @@ def test_figures_of_a_provider_that_answers() -> None:
     ],
 )
 def test_figures_of_a_provider_in_trouble(gate: GateView, seen: list[Seen], expected: tuple[Any, ...]) -> None:
-    found = figures(PROVIDER, STATS | {"next_ms": 60}, gate, seen)
+    found = figures(PROVIDER, gate, seen, 60)
     assert (found["state"], found["since_ms"], found["next_ms"], found["error"], found["nodes"]) == expected
     assert found["advice"]
 
@@ -197,3 +194,24 @@ async def test_an_answer_to_one_node_ends_it_for_all_until_another_says_otherwis
     assert not await bench.seen()
     await two.heard(REFUSED, 0)
     assert [(seen.node, seen.since_ms) for seen in await bench.seen()] == [("n1", 1_000_000)]
+
+
+@pytest.mark.parametrize(
+    ("state", "error", "next_ms", "expected"),
+    [
+        ("late", "", 40, ("unavailable", 90)),
+        ("expiring", "", 40, ("unavailable", 90)),
+        ("failing", "rejected", 40, ("rejected", 90)),
+        ("failing", "rejected", 99, ("rejected", 99)),
+        ("fresh", "", 40, ("", 40)),
+        ("dead", "invalid_grant", 0, ("invalid_grant", 0)),
+    ],
+)
+def test_an_account_that_is_due_waits_for_its_provider(
+    state: str, error: str, next_ms: int, expected: tuple[str, int]
+) -> None:
+    gate = GateView(now_ms=50, failures=2, until_ms=90, since_ms=15, reason="unavailable HTTP 503")
+    account = {"state": state, "error": error, "message": "", "next_ms": next_ms, "advice": ""}
+    found = beside(account, figures(PROVIDER, gate, [], 0))
+    assert (found["error"], found["next_ms"]) == expected
+    assert bool(found["advice"]) == (state in ("late", "expiring"))

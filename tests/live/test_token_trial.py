@@ -155,6 +155,7 @@ def test_the_provider_that_is_down_is_told_since_when_why_and_when_it_is_tried_n
     assert "its refresh fails: refused (no connection: Connection refused)" in answer.json()["message"]
     series = trial.node.http("/metrics").text
     assert 'tidewarden_tokens_accounts{kind="failing",provider="bank"} 5.0' in series
+    assert 'tidewarden_tokens_standing{kind="silent",provider="bank"} 1.0' in series
     no_secrets(trial, stats, listed.output, series)
 
 

@@ -99,6 +99,10 @@ def _report(config: Config, as_json: bool) -> None:
     typer.echo(
         f"Store: {store}. Users: {len(config.users)}. Providers: {', '.join(sorted(config.providers)) or 'none'}."
     )
+    if config.providers and not config.users:
+        typer.echo(
+            "Tokens are for named users alone, on loopback, too: add [[users]] (tidewarden node --hash-secret); `tidewarden up` makes one."
+        )
 
 
 def _problems(error: ConfigError, as_json: bool) -> typer.Exit:

@@ -9,6 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
+from tidewarden.clock import SystemClock
+
 from .connection import NodeLine, connected
 from .options import DATA_DIR, AsJson, DataDir, Url
 from .output import moment, print_json, print_map, print_table
@@ -116,7 +118,7 @@ def stats(url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = F
                 *(one.get(state, 0) for state in STATES),
                 one.get("state", "-"),
                 short(one.get("since_ms")),
-                short(one.get("next_ms")),
+                following(one.get("next_ms"), str(one.get("state", "answers"))),
             ]
             for name, one in answer.items()
         ],
@@ -131,8 +133,16 @@ def short(unix_ms: int | None) -> str:
     return moment(unix_ms)[5:] if unix_ms else "-"
 
 
+def following(unix_ms: int | None, state: str) -> str:
+    """When the next try is, for a column: one whose time has come waits for its turn."""
+    if not unix_ms:
+        return "due" if state not in ("answers", "dead", "lost_rotation") else "-"
+    return short(unix_ms) if unix_ms > SystemClock().unix_ms() else "due"
+
+
 def _row(entry: Mapping[str, Any]) -> Sequence[Any]:
-    times = [short(entry.get(name)) for name in ("since_ms", "expires_at_ms", "next_ms")]
+    times = [short(entry.get(name)) for name in ("since_ms", "expires_at_ms")]
+    times.append(following(entry.get("next_ms"), str(entry.get("state"))))
     return [entry.get("account"), entry.get("state"), *times, entry.get("tries"), _why(entry) or "-"]
 
 

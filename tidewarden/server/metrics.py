@@ -62,13 +62,14 @@ def render(samples: Iterable[Sample]) -> bytes:
     return generate_latest(registry)
 
 
-def of_tokens(stats: Mapping[str, Mapping[str, int]], counts: Mapping[str, Any]) -> list[Sample]:
+def of_tokens(stats: Mapping[str, Mapping[str, Any]], counts: Mapping[str, Any]) -> list[Sample]:
     """The tokens' figures by provider: accounts by state, and what this node has done."""
     samples: list[Sample] = []
     for name, found in stats.items():
         accounts = {state: found[state] for state in STATES if state in found}
         stored = {f"{what}_stored": found[what] for what in ("intents", "spares") if what in found}
-        samples.append(("tokens", {"provider": name}, {"accounts": accounts, **stored}))
+        stands = {"standing": {found["state"]: 1}} if "state" in found else {}
+        samples.append(("tokens", {"provider": name}, {"accounts": accounts, **stored, **stands}))
     for (provider, outcome), number in counts.get("refreshes", {}).items():
         samples.append(("tokens", {"provider": provider}, {"refreshes_total": {outcome: number}}))
     for name, shown in TOKEN_NUMBERS.items():

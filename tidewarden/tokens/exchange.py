@@ -33,9 +33,10 @@ from tidewarden import __version__
 from tidewarden.clock import Clock, SystemClock
 from tidewarden.config import Provider
 
-from .answers import Answer, Outcome, Revoked, Unheard, Unsent, judge_revocation
+from .answers import Answer, Outcome, Unheard, Unsent
 from .credentials import Credentials
 from .discovery import Discovery, NotFoundError
+from .revoked import Revoked, judge_revocation
 
 BODY_BYTES_MAX = 65_536
 HEADER_BYTES_MAX = 65_536  # Of one header: an answer past it is lost, with the refresh token in it.
@@ -270,7 +271,8 @@ def _new_line(provider: Provider, tls: ssl.SSLContext | None, clock: Clock) -> L
 def _reason_of(error: BaseException, name: str) -> str:
     """What the system calls an error of connecting; asyncio's words for it are a call and an address."""
     if isinstance(error, ssl.SSLError):
-        return str(getattr(error, "verify_message", "") or error.reason or name)
+        # Its own names for them are in capitals, and so long that they would be taken for a token.
+        return str(getattr(error, "verify_message", "") or error.reason or name).replace("_", " ").lower()
     number = getattr(error, "errno", None)
     if number is None and (found := re.search(r"\[Errno (\d+)\]", str(error))):
         number = int(found[1])  # of several addresses

@@ -12,7 +12,7 @@ from tidewarden.config import Provider
 from . import advice, policy
 from .ledger import Entry, Ledger
 from .rows import Troubles
-from .standing import Seen, figures
+from .standing import Seen, beside, figures
 
 SHARDS = 16
 PAGE_MAX = 1000
@@ -42,6 +42,7 @@ class Listing:
         troubled = state in ("failing", "dead", "lost_rotation")
         found: list[dict[str, Any]] = []
         for name in names[names.index(provider) :]:
+            stands = await self._stands(name)
             while shard < SHARDS:
                 following, now_ms, entries = await self._ledger.page(
                     self._queue_of[name], shard, scan, count, troubled=troubled
@@ -49,7 +50,7 @@ class Listing:
                 for entry in sorted(entries, key=lambda entry: entry.account):
                     if entry.account <= last:
                         continue
-                    shown = self._described(name, entry, now_ms)
+                    shown = beside(self._described(name, entry, now_ms), stands)
                     if state and shown["state"] != state:
                         continue
                     if len(found) == count:
@@ -91,7 +92,7 @@ class Listing:
             raise errors.NotFound(f"there is no account {provider}/{name}")
         row = reading.row
         entry = Entry(name, row, reading.troubles)
-        return self._described(provider, entry, reading.now_ms) | {
+        return beside(self._described(provider, entry, reading.now_ms), await self._stands(provider)) | {
             "token_type": row.token_type,
             "scope": row.scope,
             "access_token": bool(row.access),
@@ -102,13 +103,17 @@ class Listing:
         """The figures of every provider: see :func:`tidewarden.tokens.standing.figures`."""
         found = {}
         for name, queue in sorted(self._queue_of.items()):
-            gate, (_, seen), stats = await asyncio.gather(
-                self._ledger.gate(queue, "ask", 0, 0, 1),
-                self._ledger.standing(queue, "read"),
-                self._ledger.stats(queue, SHARDS),
-            )
-            found[name] = figures(self._providers[name], stats, gate, [Seen(*one) for one in seen])
+            stats = await self._ledger.stats(queue, SHARDS)
+            found[name] = stats | await self._stands(name, stats.pop("next_ms"))
         return found
+
+    async def _stands(self, provider: str, due_ms: int = 0) -> dict[str, Any]:
+        """See :func:`tidewarden.tokens.standing.figures`."""
+        queue = self._queue_of[provider]
+        gate, (_, seen) = await asyncio.gather(
+            self._ledger.gate(queue, "ask", 0, 0, 1), self._ledger.standing(queue, "read")
+        )
+        return figures(self._providers[provider], gate, [Seen(*one) for one in seen], due_ms)
 
 
 def parse_cursor(after: str, names: list[str]) -> tuple[str, int, int, str]:

@@ -110,8 +110,12 @@ class Standing:
         return event
 
 
-def figures(provider: Provider, stats: Mapping[str, int], gate: GateView, seen: list[Seen]) -> dict[str, Any]:
-    """What ``T.STATS`` tells of a provider: its accounts, and what is the matter with it, if anything is."""
+def figures(provider: Provider, gate: GateView, seen: list[Seen], due_ms: int) -> dict[str, Any]:
+    """
+    What ``T.STATS`` tells of a provider beside its accounts: what is the matter with it, if anything is.
+
+    ``due_ms``: when one of its failing accounts is tried next; 0: none fails, or it is not asked.
+    """
     held_ms = gate.until_ms if gate.failures or gate.until_ms > gate.now_ms else 0
     error, message, since_ms = "", "", 0
     if seen:
@@ -123,19 +127,25 @@ def figures(provider: Provider, stats: Mapping[str, int], gate: GateView, seen: 
         error, message = "rate_limited", "it asked for less"
     if gate.failures:
         since_ms = min(since_ms or gate.since_ms, gate.since_ms)
-    state = advice.standing(error) if error else "answers"
     waits = [one.next_ms for one in seen if one.next_ms > gate.now_ms]
-    due = stats["next_ms"]
-    next_ms = max(held_ms, min(waits) if len(waits) == len(seen) > 0 else 0, due) if error else 0
+    next_ms = max(held_ms, min(waits) if len(waits) == len(seen) > 0 else 0, due_ms) if error else 0
     return {
-        **{name: number for name, number in stats.items() if name != "next_ms"},
         "failures": gate.failures,
         "held_until_ms": held_ms,
-        "state": state,
+        "state": advice.standing(error) if error else "answers",
         "since_ms": since_ms,
-        "next_ms": next_ms,
+        "next_ms": next_ms if next_ms > gate.now_ms else 0,
         "error": error,
         "message": message,
         "nodes": sorted(one.node for one in seen),
         "advice": advice.of_provider(provider, error) if error else "",
     }
+
+
+def beside(account: dict[str, Any], stands: Mapping[str, Any]) -> dict[str, Any]:
+    """What ``T.LIST`` tells of an account whose provider stands so: one that is due waits for it, and for no reason of its own."""
+    if stands["error"] and account["state"] in ("expiring", "late", "failing"):
+        account["next_ms"] = max(account["next_ms"], stands["next_ms"])
+        if not account["error"]:
+            account |= {name: stands[name] for name in ("error", "message", "advice")}
+    return account
