@@ -92,7 +92,7 @@ async def test_starts_with_the_settings_that_data_needs(make: Maker) -> None:
         assert found["maxmemory-policy"] == "noeviction"
         assert found["maxmemory"] == "50000000"
         assert found["port"] == "0"
-        assert client.get("{c}:format") == "1"
+        assert client.get("{c}:format") == "2"
         assert client.get("{c}:view") == "1"
     assert stat.S_IMODE((store.folder / "valkey.conf").stat().st_mode) == 0o600
     assert stat.S_IMODE(store.folder.stat().st_mode) == 0o700
@@ -251,10 +251,10 @@ async def test_it_dies_with_its_daemon(make: Maker, tmp_path: Path) -> None:
 async def test_a_newer_format_is_refused_and_untouched(make: Maker) -> None:
     store = make()
     with redis.Redis.from_url(await store.start()) as client:
-        client.set("{c}:format", "2")
+        client.set("{c}:format", "3")
     await store.stop()
     refused = make()
-    with pytest.raises(ConfigError, match="its format is 2, this version reads 1; use the version that wrote it"):
+    with pytest.raises(ConfigError, match="its format is 3, this version reads 1 and 2; use the version that wrote it"):
         await refused.start()
     assert refused.pid is None
     with (

@@ -9,6 +9,7 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -17,11 +18,17 @@ import tokens_harness as harness
 from aiohttp import web
 
 from tidewarden.config import Cluster, Config, Node
+from tidewarden.errors import ConfigError, StoreDown
 from tidewarden.tokens import PEERS_PATH
 from tidewarden.tokens import pool as pool_module
 from tidewarden.tokens import refresher as refresher_module
+from tidewarden.tokens.doubts import Doubts
+from tidewarden.tokens.ledger import Opened
 from tidewarden.tokens.peers import Peers, Question, Reply, mac_of, open_question, reply_to
+from tidewarden.tokens.policy import Step
 from tidewarden.tokens.records import Answer
+from tidewarden.tokens.rows import Row, Troubles
+from tidewarden.tokens.shelf import Shelf
 
 pytestmark = pytest.mark.live
 
@@ -97,6 +104,34 @@ async def test_a_node_that_cannot_be_asked_is_away() -> None:
             peers = peers_of(where, secret)
             assert (await peers.ask(holder, "q", "a", 1, 1)).state == state
             await peers.close()
+
+
+async def test_a_node_that_is_no_member_is_asked_where_it_says_that_it_listens(valkey: Any, tmp_path: Path) -> None:
+    """A worker; and whoever has its address now does not answer for it."""
+    mac = mac_of(SECRET)
+    async with harness.endpoint() as endpoint:
+        config = Config(cluster=Cluster(name="t"), node=Node(name="w0"))
+        async with harness.node(
+            valkey, tmp_path, harness.provider(endpoint.url), "w0", config=config, cluster_secret=SECRET, go=False
+        ) as worker:
+            shelf = Shelf(worker.link.call, "t")
+            assert await shelf.address_of("w0") == Node().address == "127.0.0.1:7420"
+            async with door(worker.tokens.answer_peer) as address:
+
+                async def look_up(node: str) -> str:
+                    return {"w0": address, "w1": address}.get(node, "")
+
+                peers = Peers(Config(cluster=Cluster(name="t")), mac, dict, look_up)
+                found = [(await peers.ask(holder, "q", "a", 1, 1)).state for holder in ("w0.1", "w1.1", "w2.1")]
+                await peers.close()
+    assert found == ["none", "away", "away"]
+
+
+@pytest.mark.parametrize(
+    ("host", "address"), [("10.0.0.5", "10.0.0.5:7420"), ("::1", "[::1]:7420"), ("0.0.0.0", ""), ("::", "")]
+)
+def test_where_a_node_says_that_it_listens(host: str, address: str) -> None:
+    assert Node(host=host).address == address
 
 
 async def test_a_reply_that_comes_in_pieces_is_heard_whole() -> None:
@@ -181,6 +216,50 @@ async def test_an_answer_in_another_nodes_journal_is_found_there(scene: Scene) -
     assert endpoint.requests == {"a.0": 1}
 
 
+async def test_an_answer_found_elsewhere_that_the_store_does_not_take_is_asked_for_again(scene: Scene) -> None:
+    """The node that looked for it has written an intent of its own: whose answer it was must not be forgotten with that."""
+    async with harness.endpoint() as endpoint:
+        chosen = harness.provider(endpoint.url, timeout_s=0.5, refreshers=1)
+        async with (
+            scene.stuck(chosen) as one,
+            door(one.tokens.answer_peer) as address,
+            scene.other(chosen, address) as two,
+        ):
+            stored, refused = two.tokens._ledger.stored, asyncio.Event()
+
+            async def away_once(*args: Any) -> str:
+                if refused.is_set():
+                    return await stored(*args)
+                refused.set()
+                raise StoreDown("it went away just then")
+
+            two.tokens._ledger.stored = away_once
+            await asyncio.wait_for(refused.wait(), 10)
+            assert (await two.tokens.get("p/a", wait_ms=10_000)).access_token == "secret-access-a-1"
+    assert endpoint.requests == {"a.0": 1}
+
+
+async def test_a_doubt_that_is_noted_says_since_when_and_what_follows(scene: Scene) -> None:
+    """It was found in an open intent, and then nothing could be sent."""
+    async with harness.endpoint() as endpoint:
+        chosen = harness.provider(endpoint.url, timeout_s=0.5, refreshers=1, rotation="none")
+        async with scene.stuck(chosen), scene.other(chosen, "127.0.0.1:8") as two:
+
+            async def lacking(*_args: Any) -> bytes:
+                raise ConfigError(["vault: a key of another cluster"])
+
+            two.tokens._vault.unseal = lacking
+
+            async def noted() -> dict[str, Any] | None:
+                found = await entry(two)
+                return found if found["state"] == "failing" else None
+
+            found = await harness.eventually(noted)
+            assert found["error"] == "unknown"
+            assert 1_700_000_000_000 < found["since_ms"] < found["next_ms"]
+    assert endpoint.requests == {"a.0": 1}
+
+
 async def test_a_request_under_way_elsewhere_is_waited_for(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
     async with harness.endpoint() as endpoint:
         chosen = harness.provider(endpoint.url, timeout_s=0.5, refreshers=1)
@@ -194,6 +273,26 @@ async def test_a_request_under_way_elsewhere_is_waited_for(scene: Scene, caplog:
 
                 await harness.eventually(waits)
                 assert endpoint.requests == {"a.0": 1}
+
+
+async def test_one_that_knows_nothing_may_have_stored_it_just_now(scene: Scene) -> None:
+    """Its answer reaches the store between this node's intent and its question: the row is looked at once more."""
+    async with harness.endpoint() as endpoint:
+        chosen = harness.provider(endpoint.url, timeout_s=0.5, refreshers=1)
+        async with scene.stuck(chosen) as one:
+            answer = one.tokens._journal.pending()[0]
+
+            async def store_first(request: web.Request) -> web.StreamResponse:
+                words = (answer.queue, "a", (1, 1), answer.row, answer.due_ms, answer.deadline_ms)
+                assert await harness.Ledger.stored(one.tokens._ledger, *words) == "STORED"
+                one.tokens._journal.stored(answer)
+                one.tokens._unstored._tools.asking.clear()
+                return web.Response(body=one.tokens.answer_peer(await request.read()))
+
+            async with served(store_first) as address, scene.other(chosen, address) as two:
+                assert (await two.tokens.get("p/a", wait_ms=10_000)).access_token == "secret-access-a-1"
+                assert two.tokens.metrics()["adopted"] == 0
+    assert endpoint.requests == {"a.0": 1}
 
 
 async def test_while_a_token_lives_a_node_that_does_not_say_is_waited_for(scene: Scene) -> None:
@@ -214,6 +313,21 @@ async def test_while_a_token_lives_a_node_that_does_not_say_is_waited_for(scene:
             assert found["next_ms"] - found["since_ms"] >= 29_000
             assert (await two.tokens.get("p/a")).access_token == "x"  # It is served on.
     assert endpoint.requests == {"a.0": 1}
+
+
+@pytest.mark.parametrize("dead", [False, True])
+async def test_an_account_that_was_given_up_waits_for_no_node(dead: bool) -> None:
+    """Its refresh token was refused, so that to send it again spoils nothing; somebody wants it tried, or a new pair came."""
+
+    async def away(*_args: Any) -> Reply:
+        return Reply("away")
+
+    tools: Any = SimpleNamespace(queues=SimpleNamespace(holder="n1.1"), peers=SimpleNamespace(ask=away))
+    chosen = harness.provider("http://127.0.0.1:9/token", rotation="single_use")
+    row = Row(1, 2, 1_000, 3_601_000, 3_001_000, b"a" * 8, b"b" * 8)
+    opened = Opened(2_000, row, Troubles(dead=dead, doubts=1, doubt_ms=1_000, holder="n0.1"), None, None)
+    found = await Doubts(chosen, "q", tools, settler=SimpleNamespace()).resolve("a", opened)  # type: ignore[arg-type]
+    assert found == "go" if dead else isinstance(found, Step)
 
 
 async def test_a_previous_token_saves_an_account_within_the_grace(valkey: Any, tmp_path: Path) -> None:

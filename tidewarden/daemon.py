@@ -34,7 +34,6 @@ from tidewarden.server.http import HttpServer
 from tidewarden.server.resp import RespServer
 from tidewarden.server.users import Users
 from tidewarden.store.check import Server, check_store, warn_of_settings
-from tidewarden.store.commits import at_once
 from tidewarden.store.embedded import EmbeddedStore, store_password
 from tidewarden.store.snapshot import snapshot
 from tidewarden.tokens import PEERS_PATH, Tokens
@@ -43,7 +42,7 @@ log = logging.getLogger("tidewarden.daemon")
 
 DRAIN_S = 5.0
 HAND_OVER_S = 1.0
-FIRM_SCRIPTS = ("tokens.put", "tokens.intent", "tokens.stored", "tokens.reseal")
+FIRM_SCRIPTS = ("tokens.put", "tokens.intent", "tokens.stored", "tokens.reseal", "tokens.delete")
 
 
 class Daemon(Participant):
@@ -118,6 +117,7 @@ class Daemon(Participant):
         self.tokens = Tokens(
             config, self.queues, clock, self.control.call, script=self._token_script,
             connected=lambda: self.accounts.up, cluster_secret=self._secret, members=self.raft.base_addresses,
+            nodes=lambda: self.nodes.living(),
         )  # fmt: skip
 
     def _voter_or_onlooker(self) -> Raft:
@@ -163,10 +163,11 @@ class Daemon(Participant):
             self.health.view = int(done.result() or 0)
 
     async def _token_script(self, name: str, queue: str, shard: int, args: Sequence[str | bytes | int]) -> Any:
-        """A token's script; what must not be lost is on disk before it counts: a new grant, an intent, a new pair."""
-        commit = self.commits.of_tokens(self.accounts) if name in FIRM_SCRIPTS else None
-        firm = commit.begun(prefix_of(self._name, queue, shard)) if commit is not None else at_once
-        _, _, items = await self.queues.script_on(self.accounts, name, queue, shard, args)
+        """A token's script; what must not be lost is on disk before it counts: a new grant, or its end, an intent, a new pair."""
+        if name not in FIRM_SCRIPTS:
+            return (await self.queues.script_on(self.accounts, name, queue, shard, args))[2]
+        link, firm = self.commits.way_of_tokens(self.accounts, prefix_of(self._name, queue, shard))
+        _, _, items = await self.queues.script_on(link, name, queue, shard, args)
         await firm()
         return items
 

@@ -27,11 +27,12 @@ TOKEN_NUMBERS = {
     "late": "late_total",
     "levelled": "levelled_total",
     "quarantines": "quarantines_total",
+    "refreshers": "refreshers",
     "held": "held",
     "rate": "rate_limit",
 }
 """Of each provider: the name among the counts, and in the series."""
-TOKEN_COUNTERS = ("spares", "lost_rotations", "replayed", "adopted", "events_lost")
+TOKEN_COUNTERS = ("spares", "lost_rotations", "replayed", "adopted", "orphans", "orphans_dropped", "events_lost")
 _UNFIT = re.compile(r"[^a-zA-Z0-9_]")
 
 
@@ -61,17 +62,20 @@ def render(samples: Iterable[Sample]) -> bytes:
     return generate_latest(registry)
 
 
-def of_tokens(stats: Mapping[str, Mapping[str, int]], counts: Mapping[str, Any]) -> list[Sample]:
+def of_tokens(stats: Mapping[str, Mapping[str, Any]], counts: Mapping[str, Any]) -> list[Sample]:
     """The tokens' figures by provider: accounts by state, and what this node has done."""
     samples: list[Sample] = []
     for name, found in stats.items():
         accounts = {state: found[state] for state in STATES if state in found}
         stored = {f"{what}_stored": found[what] for what in ("intents", "spares") if what in found}
-        samples.append(("tokens", {"provider": name}, {"accounts": accounts, **stored}))
+        stands = {"standing": {found["state"]: 1}} if "state" in found else {}
+        samples.append(("tokens", {"provider": name}, {"accounts": accounts, **stored, **stands}))
     for (provider, outcome), number in counts.get("refreshes", {}).items():
         samples.append(("tokens", {"provider": provider}, {"refreshes_total": {outcome: number}}))
     for name, shown in TOKEN_NUMBERS.items():
         samples += [("tokens", {"provider": key}, {shown: number}) for key, number in counts.get(name, {}).items()]
+    for (provider, outcome), number in counts.get("revocations", {}).items():
+        samples.append(("tokens", {"provider": provider}, {"revocations_total": {outcome: number}}))
     for (provider, kind), number in counts.get("events", {}).items():
         samples.append(("tokens", {"provider": provider}, {"events_total": {kind: number}}))
     for (name, outcome), number in counts.get("webhooks", {}).items():

@@ -23,8 +23,8 @@ from tidewarden.clock import Clock, sleep
 from tidewarden.config import Secret, Webhook
 from tidewarden.queue import Queues, Taken
 
-from .answers import retry_after
 from .events import ATTEMPTS, QUEUE, Delivery
+from .retry_after import retry_after
 
 log = logging.getLogger("tidewarden.tokens")
 

@@ -15,9 +15,8 @@ redis.call('HSET', META, 'levelled', text(now))
 -- How many fall due after now and by `till`: exactly, but for the pieces in the middle where there are many.
 local function due_by(till)
   local head, tail = piece_of(now), piece_of(till)
-  local n = redis.call('ZCOUNT', head, '(' .. text(now), text(till))
-  if head == tail then return n end
-  n = n + redis.call('ZCOUNT', tail, '-inf', text(till))
+  if head == tail then return piece_until(head, till) - piece_until(head, now) end
+  local n = redis.call('ZCARD', head) - piece_until(head, now) + piece_until(tail, till)
   local between = redis.call('ZRANGEBYSCORE', key('pieces'), '(' .. text(now), text(till), 'LIMIT', 0, EXACT + 1)
   if #between > EXACT then
     return n + (redis.call('ZCOUNT', key('pieces'), '(' .. text(now), text(till)) - 1) * S.later / redis.call('ZCARD', key('pieces'))
@@ -46,9 +45,9 @@ if busy or due < FEW or pace < first * TOLERANCE or wanted < 1 then return finis
 local ahead, moved = delayed_first(wanted * 2), 0
 for i = 1, #ahead, 2 do
   local account = ahead[i]
-  if moved == wanted or tonumber(ahead[i + 1]) > now + horizon then break end
+  if moved == wanted or ahead[i + 1] > now + horizon then break end
   local t = task_get(account)
-  if t and tonumber(ahead[i + 1]) > now + every and redis.call('HEXISTS', TROUBLES, account) == 0 then
+  if t and ahead[i + 1] > now + every and redis.call('HEXISTS', TROUBLES, account) == 0 then
     moved = moved + 1
     t.due = math.floor(now + every * moved / wanted)
     place(account, t)
