@@ -14,7 +14,8 @@ from typing import Any
 import redis
 
 from benchmarks.connections import Broken
-from benchmarks.targets import child_of, cpu_s, engine_url, free_ports, process_of
+from benchmarks.ports import free_ports
+from benchmarks.targets import child_of, cpu_s, engine_url, process_of
 from tidewarden import __version__
 from tidewarden.clock import SystemClock
 from tidewarden.config import Vault as VaultSettings

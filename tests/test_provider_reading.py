@@ -107,6 +107,12 @@ def test_what_may_be_a_secret_is_in_no_problem(write: Write, line: str) -> None:
     assert found.endswith("found a value that is not shown; allowed: names with a text each")
 
 
+def test_a_client_too_long_for_a_queue(write: Write) -> None:
+    [found] = problems(write(GOOD.replace('"c"', f'"{"c" * 192}"')))
+    assert "config.toml:3: providers.p.client_id: is too long by 2 for the name of a queue" in found
+    assert provider(write(GOOD.replace('"c"', f'"{"c" * 190}"'))).name == "p"
+
+
 def test_a_preset_lies_beneath_what_is_written(write: Write) -> None:
     text = '[providers.p]\npreset = "github"\nclient_id = "c"\nclient_secret = "s"\n'
     found = provider(write(text))

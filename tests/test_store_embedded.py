@@ -17,6 +17,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from benchmarks.ports import free_ports
 from tidewarden.clock import SystemClock
 from tidewarden.config import Store
 from tidewarden.errors import ConfigError, StoreDown
@@ -300,11 +301,7 @@ async def test_a_port_serves_beside_the_socket(make: Maker, free_port: int) -> N
 
 @pytest.fixture
 def free_port() -> int:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    return free_ports(1)
 
 
 def test_the_password_follows_from_the_secret() -> None:

@@ -64,6 +64,7 @@ TESTED_IN = {
     "sandbox_grants": "test_sandbox",  # through the door that it keeps books for
     "__main__": "test_cli",
     "scheduler_rows": "test_scheduler_schedules",
+    "tokens_revoked": "test_tokens_revoking",
     "cli_account_file": "test_cli_token",  # what `token import` reads
     "client_local": "test_client_address",
     "client_held": "test_client_blocking",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,23 @@ async def test_an_intent_needs_the_lease(bench: Bench) -> None:
     await bench.put("a", (1, 1), due_ms=0)  # A new consent voids the lease.
     assert await bench.ledger.intend(QUEUE, "a", task.lease, LEASE_MS) == Refused("NOTHELD")
     assert (await bench.stats()).get("intents", 0) == 0
+
+
+async def test_of_many_intents_in_one_call_each_is_judged_by_itself(bench: Bench) -> None:
+    names = [f"a{n}" for n in range(100)]
+    leases = {}
+    for name in names:
+        await bench.put(name, due_ms=0)
+        leases[name] = (await bench.take(name)).lease
+    await bench.put("a7", (1, 1), due_ms=0)
+    await bench.ledger.delete(QUEUE, "a8")
+    asked = [*leases.items(), ("a9", leases["a9"]), ("nobody", 1)]
+    calls = [bench.ledger.intend(QUEUE, name, lease, LEASE_MS) for name, lease in asked]
+    *found, again, nobody = await asyncio.gather(*calls)
+    assert (again, nobody) == (Refused("OPEN", bench.now_ms + LEASE_MS), Refused("NOTHELD"))
+    assert [name for name, one in zip(names, found, strict=True) if one == Refused("NOTHELD")] == ["a7", "a8"]
+    assert all(isinstance(one, Opened) and one.troubles == Troubles() for one in (*found[:7], *found[9:]))
+    assert (await bench.stats())["intents"] == 98
 
 
 async def test_a_lease_with_an_intent_ends_by_its_time_alone(bench: Bench) -> None:

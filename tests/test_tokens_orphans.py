@@ -144,6 +144,20 @@ async def test_what_is_refused_is_asked_rarely_and_kills_nobody(
         assert (await tokens.stats())["p"]["dead"] == 0
 
 
+async def test_those_for_whom_there_is_no_room_yet_wait_for_it(
+    serve_store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with scene(serve_store, tmp_path, monkeypatch, refreshers=1) as here:
+        await here.put(*"abcde")
+        await here.lose_store()
+        await asyncio.sleep(LIFE_S)
+        here.endpoint.delay_s = 0.1
+        found = await asyncio.gather(*(here.tokens.get(f"p/{name}", wait_ms=20_000) for name in "abcde"))
+        assert {one.state for one in found} == {"stale"}
+        assert here.endpoint.most_open == 1
+        assert here.endpoint.requests.total() == 5
+
+
 async def test_without_leave_nothing_is_refreshed(
     serve_store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -71,6 +71,25 @@ async def test_a_death_is_told_by_another_when_its_node_is_killed(valkey: Any, f
             assert set(side.tokens.metrics()["events"].values()) == {1}
 
 
+async def test_what_is_told_late_takes_no_work_from_an_account_that_has_recovered(
+    valkey: Any, folders: tuple[Path, Path]
+) -> None:
+    companions = {"contacts": Companion("contacts", ("p",), "contacts.sync", 3600, "x")}
+    async with harness.endpoint() as endpoint:
+        chosen, sections = harness.provider(endpoint.url), {"companions": companions}
+        async with harness.node(valkey, folders[0], chosen, go=False, sections=sections) as side:
+            await side.tokens.put("p/a", {"refresh_token": "a.5"})
+            await killed("before_it_tells", valkey, folders[1], endpoint.url)
+            await side.tokens.put("p/a", {"refresh_token": "a.0", "access_token": "x", "expires_in": 3600})
+            side.go()
+            assert [event.type for event in await told(side, 2)] == ["account.dead", "account.recovered"]
+
+            async def there() -> bool:
+                return (await side.queues.stats("contacts.sync"))["total"] == 1
+
+            await harness.eventually(there)
+
+
 async def test_killed_after_it_told_it_is_told_again_under_the_same_id(valkey: Any, folders: tuple[Path, Path]) -> None:
     async with harness.endpoint() as endpoint:
         chosen = harness.provider(endpoint.url)

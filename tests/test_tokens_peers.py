@@ -18,7 +18,7 @@ import tokens_harness as harness
 from aiohttp import web
 
 from tidewarden.config import Cluster, Config, Node
-from tidewarden.errors import StoreDown
+from tidewarden.errors import ConfigError, StoreDown
 from tidewarden.tokens import PEERS_PATH
 from tidewarden.tokens import pool as pool_module
 from tidewarden.tokens import refresher as refresher_module
@@ -28,6 +28,7 @@ from tidewarden.tokens.peers import Peers, Question, Reply, mac_of, open_questio
 from tidewarden.tokens.policy import Step
 from tidewarden.tokens.records import Answer
 from tidewarden.tokens.rows import Row, Troubles
+from tidewarden.tokens.shelf import Shelf
 
 pytestmark = pytest.mark.live
 
@@ -103,6 +104,34 @@ async def test_a_node_that_cannot_be_asked_is_away() -> None:
             peers = peers_of(where, secret)
             assert (await peers.ask(holder, "q", "a", 1, 1)).state == state
             await peers.close()
+
+
+async def test_a_node_that_is_no_member_is_asked_where_it_says_that_it_listens(valkey: Any, tmp_path: Path) -> None:
+    """A worker; and whoever has its address now does not answer for it."""
+    mac = mac_of(SECRET)
+    async with harness.endpoint() as endpoint:
+        config = Config(cluster=Cluster(name="t"), node=Node(name="w0"))
+        async with harness.node(
+            valkey, tmp_path, harness.provider(endpoint.url), "w0", config=config, cluster_secret=SECRET, go=False
+        ) as worker:
+            shelf = Shelf(worker.link.call, "t")
+            assert await shelf.address_of("w0") == Node().address == "127.0.0.1:7420"
+            async with door(worker.tokens.answer_peer) as address:
+
+                async def look_up(node: str) -> str:
+                    return {"w0": address, "w1": address}.get(node, "")
+
+                peers = Peers(Config(cluster=Cluster(name="t")), mac, dict, look_up)
+                found = [(await peers.ask(holder, "q", "a", 1, 1)).state for holder in ("w0.1", "w1.1", "w2.1")]
+                await peers.close()
+    assert found == ["none", "away", "away"]
+
+
+@pytest.mark.parametrize(
+    ("host", "address"), [("10.0.0.5", "10.0.0.5:7420"), ("::1", "[::1]:7420"), ("0.0.0.0", ""), ("::", "")]
+)
+def test_where_a_node_says_that_it_listens(host: str, address: str) -> None:
+    assert Node(host=host).address == address
 
 
 async def test_a_reply_that_comes_in_pieces_is_heard_whole() -> None:
@@ -207,6 +236,27 @@ async def test_an_answer_found_elsewhere_that_the_store_does_not_take_is_asked_f
             two.tokens._ledger.stored = away_once
             await asyncio.wait_for(refused.wait(), 10)
             assert (await two.tokens.get("p/a", wait_ms=10_000)).access_token == "secret-access-a-1"
+    assert endpoint.requests == {"a.0": 1}
+
+
+async def test_a_doubt_that_is_noted_says_since_when_and_what_follows(scene: Scene) -> None:
+    """It was found in an open intent, and then nothing could be sent."""
+    async with harness.endpoint() as endpoint:
+        chosen = harness.provider(endpoint.url, timeout_s=0.5, refreshers=1, rotation="none")
+        async with scene.stuck(chosen), scene.other(chosen, "127.0.0.1:8") as two:
+
+            async def lacking(*_args: Any) -> bytes:
+                raise ConfigError(["vault: a key of another cluster"])
+
+            two.tokens._vault.unseal = lacking
+
+            async def noted() -> dict[str, Any] | None:
+                found = await entry(two)
+                return found if found["state"] == "failing" else None
+
+            found = await harness.eventually(noted)
+            assert found["error"] == "unknown"
+            assert 1_700_000_000_000 < found["since_ms"] < found["next_ms"]
     assert endpoint.requests == {"a.0": 1}
 
 

@@ -12,7 +12,8 @@ import tokens_harness as harness
 from aiohttp import web
 
 from tidewarden.tokens import revoking
-from tidewarden.tokens.answers import Answer, judge_revocation
+from tidewarden.tokens.answers import Answer
+from tidewarden.tokens.revoked import judge_revocation
 from tidewarden.tokens.revoking import QUEUE, Revocation
 from tidewarden.tokens.rows import Row
 

@@ -6,11 +6,14 @@ An authorization server and our client there, as data: what may be said of it in
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
 from .secret import Secret
 from .sources import setting
 
+QUEUE_PREFIX = "_tokens:"
+QUEUE_BYTES_MAX = 200
 URL_ALLOWED = "an http:// or https:// address"
 REFRESHERS = (16, 256)  # Under way at a time on one node, at least and at most, where no number is set.
 ROTATIONS = ("none", "rolling", "single_use")
@@ -137,3 +140,18 @@ class Provider:
     def margin_of(self, life_s: float) -> float:
         """The margin of a token that lives ``life_s``, before any bound by its life."""
         return max(self.margin_s, self.margin_share * life_s)
+
+
+_PLAIN = re.compile(r"[A-Za-z0-9_.:/-]")
+
+
+def queue_of(provider: str, client_id: str) -> str:
+    """The queue of a provider's client. What a queue's name may not hold stands there as ``_xHH``, byte by byte."""
+    coded = []
+    for at, char in enumerate(client_id):
+        # An underscore that would read as such a code is coded itself, so that no two clients share a queue.
+        if _PLAIN.fullmatch(char) and not re.match(r"_x[0-9A-F]{2}", client_id[at:]):
+            coded.append(char)
+        else:
+            coded.extend(f"_x{byte:02X}" for byte in char.encode())
+    return f"{QUEUE_PREFIX}{provider}:{''.join(coded)}"

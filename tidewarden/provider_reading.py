@@ -13,7 +13,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from . import presets, signing, tls
-from .provider import CLASSES, PATHS, RESERVED, SECRET_AUTHS, Provider
+from .provider import CLASSES, PATHS, QUEUE_BYTES_MAX, RESERVED, SECRET_AUTHS, Provider, queue_of
 from .secret import Secret
 from .sources import Found, nearest, read
 
@@ -82,6 +82,8 @@ def _faults(provider: Provider, table: Mapping[str, Found]) -> Iterator[tuple[st
     """What contradicts itself, as (setting, fault)."""
     yield from _address_faults(provider)
     yield from _proof_faults(provider)
+    if (excess := len(queue_of(provider.name, provider.client_id)) - QUEUE_BYTES_MAX) > 0:
+        yield "client_id", f"is too long by {excess} for the name of a queue; allowed with this provider's name: less"
     for name in (name for name in provider.parameters if name in RESERVED):
         yield f"parameters {name}", "the request says that by itself; allowed: any other name"
     for name, value in provider.headers.items():

@@ -18,8 +18,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, load_pem_priv
 from live.processes import free_base_port
 
 from tidewarden.config import Provider, Secret
-from tidewarden.tokens.answers import Revoked, Unsent, Verdict, judge
+from tidewarden.tokens.answers import Unsent, Verdict, judge
 from tidewarden.tokens.exchange import Exchange
+from tidewarden.tokens.revoked import Revoked
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]  # the first run may have to install oidc-provider
 

@@ -183,24 +183,10 @@ def judge(outcome: Outcome, unix_ms: int, rules: Rules = PLAIN) -> Verdict:
     return Verdict("unavailable", "provider", message, retry_after_s)  # A page of a proxy or firewall, not the AS's.
 
 
-@dataclass(frozen=True, slots=True)
-class Revoked:
-    """What became of a request to revoke a token."""
-
-    outcome: Literal["revoked", "failed", "unsupported"]
-    """``revoked``: it is good no more, and may have been none before; ``failed``: to be tried again."""
-    message: str = ""
-    retry_after_s: float | None = None
-
-
-def judge_revocation(answer: Answer, unix_ms: int) -> Revoked:
-    """What an answer of a revocation endpoint means (RFC 7009, 2.2)."""
+def error_of(answer: Answer) -> tuple[str, str]:
+    """The error's code in an answer, if there is one; and what to say of it, which holds no secret."""
     code, _ = _error_of(_members(answer), ("error",), {})
-    if (200 <= answer.status < 300 and not code) or code in ("invalid_token", "invalid_grant"):
-        return Revoked("revoked")  # Of unknown tokens the RFC wants a 200; some say so.
-    message = _words(answer, code, "")
-    outcome: Literal["failed", "unsupported"] = "unsupported" if code == "unsupported_token_type" else "failed"
-    return Revoked(outcome, message, retry_after(answer.headers, unix_ms))
+    return code, _words(answer, code, "")
 
 
 def _judge_success(answer: Answer, members: Mapping[str, Any], unix_ms: int, rules: Rules) -> Verdict:

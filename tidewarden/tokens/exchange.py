@@ -33,9 +33,10 @@ from tidewarden import __version__
 from tidewarden.clock import Clock, SystemClock
 from tidewarden.config import Provider
 
-from .answers import Answer, Outcome, Revoked, Unheard, Unsent, judge_revocation
+from .answers import Answer, Outcome, Unheard, Unsent
 from .credentials import Credentials
 from .discovery import Discovery, NotFoundError
+from .revoked import Revoked, judge_revocation
 
 BODY_BYTES_MAX = 65_536
 HEADER_BYTES_MAX = 65_536  # Of one header: an answer past it is lost, with the refresh token in it.

@@ -74,23 +74,33 @@ class Orphans:
         Have the account that this node knows refreshed, if it is due or has less life than ``min_ttl_ms``; return at once
         while it has more, else when the refresh has ended or the wait is over. What came of it is in the cache.
         """
-        account = f"{provider.name}/{name}"
-        kept = self._cache.whole(account)
-        if kept is None:
-            return
-        now_ms = self._cache.now_ms(kept)
-        left_ms = kept.row.expires_at_ms - now_ms
-        if left_ms >= max(1, min_ttl_ms) and kept.row.due_ms > now_ms:
-            return
-        work = self._work.get(account)
-        if work is None:
-            if policy.too_soon(provider, kept.row, now_ms) or not self._may_begin(provider, account):
+        account, until = f"{provider.name}/{name}", self._clock.monotonic() + wait_s
+        while True:
+            kept = self._cache.whole(account)
+            if kept is None:
                 return
-            refreshing = self._refresh(provider, name, kept)
-            work = self._work[account] = asyncio.create_task(refreshing, name=f"refresh {account} without the store")
-            work.add_done_callback(lambda _: self._work.pop(account, None))
-        if left_ms < max(1, min_ttl_ms) and wait_s > 0:
-            await asyncio.wait([work], timeout=wait_s)
+            now_ms = self._cache.now_ms(kept)
+            urgent = kept.row.expires_at_ms - now_ms < max(1, min_ttl_ms)
+            if not urgent and kept.row.due_ms > now_ms:
+                return
+            work = self._work.get(account)
+            if work is None:
+                if policy.too_soon(provider, kept.row, now_ms) or self._held_back(provider, account):
+                    return
+                if self._may_begin(provider):
+                    refreshing = self._refresh(provider, name, kept)
+                    work = asyncio.create_task(refreshing, name=f"refresh {account} without the store")
+                    self._work[account] = work
+                    work.add_done_callback(lambda _: self._work.pop(account, None))
+            left_s = until - self._clock.monotonic()
+            if not urgent or left_s <= 0:
+                return
+            if work is not None:
+                await asyncio.wait([work], timeout=left_s)
+                return
+            if not self._work:
+                return  # Its rate is used up; whoever waits on asks again.
+            await asyncio.wait(list(self._work.values()), timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
 
     async def stop(self) -> None:
         """Let what is under way end, five seconds at most."""
@@ -99,11 +109,13 @@ class Orphans:
             for work in late:
                 work.cancel()
 
-    def _may_begin(self, provider: Provider, account: str) -> bool:
-        """Whether a request may begin now; counts it if so."""
+    def _held_back(self, provider: Provider, account: str) -> bool:
+        """Whether an earlier answer wants this account, or all of its provider's, left alone now."""
+        return self._clock.monotonic() < max(self._held.get(provider.name, 0.0), self._tries.get(account, (0, 0.0))[1])
+
+    def _may_begin(self, provider: Provider) -> bool:
+        """Whether there is room for another request; counts it if so."""
         now = self._clock.monotonic()
-        if now < max(self._held.get(provider.name, 0.0), self._tries.get(account, (0, 0.0))[1]):
-            return False
         under_way = sum(1 for one in self._work if one.startswith(f"{provider.name}/"))
         watch = self._watches[provider.name]
         if not watch.breaker.allowed(now, watch.crew.size, under_way):

@@ -112,14 +112,16 @@ class Outbox:
         entries = await self._ledger.tell(queue, shard, PAGE, CLAIM_MS)
         while entries:
             for entry in entries:
-                await self._tell_one(provider, entry)
+                await self._tell_one(provider, queue, entry)
             entries = await self._ledger.tell(queue, shard, PAGE, CLAIM_MS, entries)
 
-    async def _tell_one(self, provider: str, entry: bytes) -> None:
+    async def _tell_one(self, provider: str, queue: str, entry: bytes) -> None:
         event_id, kind, at_ms, account, data = entry.split(b"\n", 4)
         name = account.decode()
         if kind == b"account.dead":
-            self._companions.over(f"{provider}/{name}")
+            troubles = (await self._ledger.get(queue, name)).troubles
+            if troubles is not None and troubles.dead:  # It may be long ago, and the account have a new grant.
+                self._companions.over(f"{provider}/{name}")
         await self._events.tell(
             event_id.decode(), kind.decode(), int(at_ms), provider, name, details(kind.decode(), data)
         )

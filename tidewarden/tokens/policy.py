@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from msgspec.structs import replace
+
 from tidewarden.config import Provider
 
 from .answers import REFUSALS, Verdict
@@ -209,6 +211,17 @@ def _noted(case: Case, wait_s: float) -> Troubles:
         first_ms=old.first_ms or case.now_ms,
         last_ms=case.now_ms,
         next_ms=case.now_ms + int(wait_s * 1000),
+    )
+
+
+def doubted(troubles: Troubles, now_ms: int, delay_s: float) -> Troubles:
+    """The troubles of an account of which nothing was found out but that something is doubted."""
+    return replace(
+        troubles,
+        outcome=troubles.outcome or "unknown",
+        first_ms=troubles.first_ms or now_ms,
+        last_ms=now_ms,
+        next_ms=now_ms + int(delay_s * 1000),
     )
 
 

@@ -125,7 +125,7 @@ class Refresher:
             chosen = await self._choose(task, opened, until)
         except errors.Error:
             # Nothing was sent: an open intent would say that it may have been.
-            await self._hold(task, UNSENT_S, opened.troubles)
+            await self._hold(task, UNSENT_S, opened)
             raise
         if chosen is None:
             return
@@ -133,7 +133,7 @@ class Refresher:
         self._watch.began(opened)
         outcome, verdict = await self._ask(token, until)
         if verdict.outcome == "late":  # As if it had been found out before.
-            await self._hold(task, 0, opened.troubles)
+            await self._hold(task, 0, opened)
             return
         verdict = self._watch.note(task.id, verdict)
         try:
@@ -150,7 +150,7 @@ class Refresher:
             await self._note(task, resolved)
             return None
         if soon_s := policy.too_soon(self.provider, opened.row, opened.now_ms):
-            await self._hold(task, soon_s, opened.troubles)
+            await self._hold(task, soon_s, opened)
             return None
         spare = policy.use_spare(opened.troubles, self._spare_may_do(opened))
         try:
@@ -161,7 +161,7 @@ class Refresher:
             await self._failed(task, opened, verdict, spare, opened.now_ms)
             return None
         if not self._may_send(until) or self.stopping or not self.writable:
-            await self._hold(task, 0, opened.troubles)
+            await self._hold(task, 0, opened)
             return None
         return token, spare
 
@@ -230,10 +230,12 @@ class Refresher:
             await self._note(task, Step("hold", 1.0, Troubles()))
         return None
 
-    async def _hold(self, task: Taken, delay_s: float, troubles: Troubles | None = None) -> None:
+    async def _hold(self, task: Taken, delay_s: float, opened: Opened) -> None:
         """Back into the queue untouched; but a doubt that was found in an open intent is not forgotten."""
-        doubted = troubles is not None and troubles.doubts > 0
-        await self._note(task, Step("retry" if doubted else "hold", delay_s, troubles or Troubles()))
+        step = Step("hold", delay_s, Troubles())
+        if opened.troubles.doubts:
+            step = Step("retry", delay_s, policy.doubted(opened.troubles, opened.now_ms, delay_s))
+        await self._note(task, step)
 
     async def _unsealed(self, account: str, row: Row) -> str:
         place = Place(self.provider.name, account, "refresh", row.grant, row.generation)

@@ -20,9 +20,9 @@ from tidewarden.config import Provider
 from tidewarden.queue import Queues, Taken
 from tidewarden.queue.task import NewTask
 
-from .answers import Revoked
 from .exchange import Exchange
 from .ledger import Ledger
+from .revoked import Revoked
 from .rows import Row
 from .vault import Place, Unsealable, Vault
 

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from tidewarden import errors
 from tidewarden.clock import Clock
 from tidewarden.config import Config, Provider
+from tidewarden.provider import queue_of
 from tidewarden.queue import Queues
 from tidewarden.queue.task import check_range
 
@@ -87,7 +88,7 @@ class Tokens:
         self._keyring = Keyring(config.vault, key_file, os.environ if environ is None else environ)
         self._dice = dice or Random()
         self._confirm_s = confirm_s
-        self._queue_of = {name: accounts.queue_of(name, p.client_id) for name, p in config.providers.items()}
+        self._queue_of = {name: queue_of(name, p.client_id) for name, p in config.providers.items()}
         self._ledger = Ledger(script or queues.script, queues.shard_of)
         self._outlets = Outlets(config, queues, self._ledger, self._queue_of, call, clock)
         self.events = self._outlets.events
@@ -106,7 +107,7 @@ class Tokens:
         self._nodes = nodes
         self._connected = connected
         self._mac = peers.mac_of(cluster_secret) if cluster_secret else None
-        self._peers = peers.Peers(config, self._mac, members)
+        self._peers = peers.Peers(config, self._mac, members, self._shelf.address_of)
         self._unstored: Unstored | None = None
         self.counts = Counts()
 

@@ -61,11 +61,11 @@ class Unstored:
                     raise result
 
     def answer_peer(self, raw: bytes) -> bytes | None:
-        """The reply to another node's question; None: it is of no node of this cluster."""
+        """The reply to another node's question; None: it is of no node of this cluster, or meant for another."""
         if self._mac is None:
             return None
         question = open_question(raw, self._mac)
-        if question is None:
+        if question is None or question.node not in ("", self._tools.queues.holder.rpartition(".")[0]):
             return None
         tools, place = self._tools, (question.queue, question.account)
         reply = Reply("none")
