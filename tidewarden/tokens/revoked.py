@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from .answers import Answer, error_of, retry_after
+from .answers import Answer, error_of
+from .retry_after import retry_after
 
 
 @dataclass(frozen=True, slots=True)
