@@ -106,7 +106,6 @@ TESTED_IN = {
     "store_refusals": "test_store_link",
     "store_way": "test_store_sentinel",  # without sentinels it is one address
     "tokens_settler": "test_tokens_refresher",  # the second half of a refresh
-    "tokens_doubts": "test_tokens_peers",  # what follows from each reply
     "tokens_unstored": "test_tokens_refresher",  # an answer outlives a store that is away
     "tokens_watch": "test_tokens_pool",  # what a pool and its refresher share
     "tokens_tools": "test_tokens_refresher",  # declarations
