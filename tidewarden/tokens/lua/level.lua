@@ -8,29 +8,13 @@
 open()
 redis.call('HDEL', INTENTS, '') -- a removal first: a full store lets the script go on
 local horizon, every, most = int(3, 'horizon ms', 1, NEVER), int(4, 'ms', 1, NEVER), int(5, 'accounts', 1, 1000)
-local TOLERANCE, FEW, EXACT = 1.25, 8, 16
+local TOLERANCE, FEW = 1.25, 8
 if now - (tonumber(redis.call('HGET', META, 'levelled')) or 0) < every * 0.9 then return finish({0, -1}) end
 redis.call('HSET', META, 'levelled', text(now))
 
--- How many fall due after now and by `till`: exactly, but for the pieces in the middle where there are many.
-local function due_by(till)
-  local head, tail = piece_of(now), piece_of(till)
-  if head == tail then return piece_until(head, till) - piece_until(head, now) end
-  local n = redis.call('ZCARD', head) - piece_until(head, now) + piece_until(tail, till)
-  local between = redis.call('ZRANGEBYSCORE', key('pieces'), '(' .. text(now), text(till), 'LIMIT', 0, EXACT + 1)
-  if #between > EXACT then
-    return n + (redis.call('ZCOUNT', key('pieces'), '(' .. text(now), text(till)) - 1) * S.later / redis.call('ZCARD', key('pieces'))
-  end
-  for i = 1, #between do
-    local name = piece_key(between[i])
-    if name ~= tail then n = n + redis.call('ZCARD', name) end
-  end
-  return n
-end
-
-local first, pace, due, ahead_ms = 0, 0, 0, horizon
+local first, pace, due, ahead_ms, due_within = 0, 0, 0, horizon, delayed_within(horizon)
 while ahead_ms >= every do -- the last window is the nearest: what falls due by itself until the next call
-  local n = due_by(now + ahead_ms)
+  local n = due_within(ahead_ms)
   if ahead_ms == horizon then due = n end
   first = n / ahead_ms
   pace = math.max(pace, first)
