@@ -89,3 +89,24 @@ async def test_an_answer_for_a_deleted_account_is_dropped(bench: Bench) -> None:
     await bench.ledger.delete(QUEUE, "a")
     assert await bench.ledger.stored(QUEUE, "a", (1, 1), bench.row(1, 2).pack(), 1, 2) == "GONE"
     assert await bench.stats() == {}
+
+
+async def test_an_answer_for_a_deleted_account_is_not_given_to_the_next_of_its_name(bench: Bench) -> None:
+    """Who has the name now may be somebody else: the pair would hand out the former owner's token."""
+    await bench.put("a")
+    late = bench.row(1, 2, mark="late")
+    assert await bench.ledger.delete(QUEUE, "a")
+    assert await bench.put("a", (1, 0))
+    assert await bench.stored(late) == "GONE"
+    assert await bench.stats() == {"total": 1, "fresh": 1}
+
+
+async def test_another_account_that_was_deleted_takes_no_spare_away(bench: Bench) -> None:
+    shard = bench.queues.shard_of(QUEUE, "a")
+    other = next(name for name in map(str, range(1000)) if bench.queues.shard_of(QUEUE, name) == shard)
+    await bench.put("a")
+    for base in ((0, 0), (1, 1), (2, 2)):
+        assert await bench.put(other, base)
+    assert await bench.ledger.delete(QUEUE, other)
+    assert await bench.put("a", (1, 1), mark="new")
+    assert await bench.stored(bench.row(1, 2, mark="late")) == "SPARE"

@@ -4,7 +4,8 @@
 --         needed again (without its access token, see SPARES), else empty; `drop`: what does not fit is no spare
 -- RETURNS per account: STORED, RECOVERED (that, and it is to be told, see tell.lua), ALREADY (this very pair is there, perhaps sealed anew since, or its
 --         refresh token), SPARE (kept aside: the row had moved on), MOVED (it had, and the pair was to be dropped then), PAST (dropped: refreshes have
---         followed this one or its like, and where tokens are used once its use now would end the grant), GONE (no such account)
+--         followed this one or its like, and where tokens are used once its use now would end the grant), GONE (no such account; or one of its name that was put
+--         after it was deleted: what came for the old one may be somebody else's)
 open()
 redis.call('HDEL', INTENTS, '') -- a removal first: a full store lets the script go on
 local items = {}
@@ -23,12 +24,19 @@ local function hope(account, row)
   if died then settle_task(account, row, t) else place(account, t) end -- a dead account has no task
 end
 
+-- Whether the account that a request was for was deleted since: each one put after that has a greater grant than all that were deleted here.
+local function another(grant, head)
+  if head.grant <= grant then return false end
+  local floor = tonumber(redis.call('HGET', META, 'floor')) or 0
+  return grant <= floor and floor < head.grant
+end
+
 local reply = {}
 for i = 1, #items do
   local account, grant, generation, row, due, deadline, previous = unpack(items[i])
   local old = redis.call('HGET', ACCOUNTS, account)
   local head = old and row_head(old)
-  if not old then reply[i] = 'GONE'
+  if not old or another(grant, head) then reply[i] = 'GONE'
   elseif string.sub(old, 1, HEAD) == string.sub(row, 1, HEAD) then reply[i] = 'ALREADY'
   elseif head.grant == grant and head.generation == generation then
     redis.call('HDEL', INTENTS, account)
