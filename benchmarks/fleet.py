@@ -8,7 +8,7 @@ sealed tokens of 64 characters and are refreshed once an hour, spread evenly ove
 
 - *load*: by the product's own put script, in batches from one process that seals them; the rate;
 - *memory*: the engine's ``used_memory`` an account, and how much of it are the rows alone, as ``MEMORY USAGE`` has it: the rest is
-  the queue's;
+  the queue's, its index of due times and what tasks have of records by themselves apart from all else that the store holds;
 - *steady*: ``--seconds`` of refreshing what falls due, against an endpoint that costs nothing: how far it is behind, processor
   time by part;
 - *restart*: from the start of the processes until the node serves;
@@ -62,6 +62,8 @@ class Store:
     loaded_s: float = 0.0
     whole_bytes: float = 0.0
     rows_bytes: float = 0.0
+    index_bytes: float = 0.0
+    records_bytes: float = 0.0
     ready_s: float = 0.0
     engine_us: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     """Of the engine, µs an account, by phase, round by round."""
@@ -70,10 +72,10 @@ class Store:
 async def load(store: Store, fleet: Fleet, rate: float) -> None:
     """Put all accounts; ``rate``: how many a second that will be, about."""
     before = fleet.memory_bytes()
-    loader = Loader(fleet)
+    loader, progress = Loader(fleet), Progress()
     await loader.start()
     began = time.perf_counter()
-    store.begin_ms = int(time.time() * 1000 + (store.accounts / rate * 1.15 + 5) * 1000)
+    store.begin_ms = int(time.time() * 1000 + (store.accounts / rate * 1.3 + 15) * 1000)
     try:
         for first in range(0, store.accounts, CHUNK):
             numbers = range(first, min(store.accounts, first + CHUNK))
@@ -81,30 +83,60 @@ async def load(store: Store, fleet: Fleet, rate: float) -> None:
             places = [store.begin_ms + HOUR_MS * (n * 7919 % store.accounts) // store.accounts for n in numbers]
             await loader.load([name_of(n) for n in numbers], places.__getitem__)
             passed_s = time.perf_counter() - began
-            say(f"{numbers.stop:,} of {store.accounts:,} accounts, {numbers.stop / passed_s:,.0f} a second")
+            progress.say(f"{numbers.stop:,} of {store.accounts:,} accounts, {numbers.stop / passed_s:,.0f} a second")
     finally:
-        say("")
+        progress.end()
         await loader.stop()
     store.loaded_s = time.perf_counter() - began
     store.whole_bytes = (fleet.memory_bytes() - before) / store.accounts
-    with fleet.store() as client:
-        rows = sum(
-            client.memory_usage(f"{prefix_of(CLUSTER, QUEUE, shard)}:accounts", samples=0) or 0
-            for shard in range(SHARDS)
-        )
-    store.rows_bytes = rows / store.accounts
+    weigh(store, fleet)
     added = store.whole_bytes - store.rows_bytes
+    rest = added - store.index_bytes - store.records_bytes
     print(
         f"{store.accounts:,} accounts loaded in {store.loaded_s:,.1f} s, {store.accounts / store.loaded_s:,.0f} a second;"
-        f" {store.whole_bytes:.0f} bytes each: {store.rows_bytes:.0f} the row, {added:.0f} the queue",
+        f" {store.whole_bytes:.1f} bytes each: {store.rows_bytes:.1f} the row, {added:.1f} the queue, of these {store.index_bytes:.1f}"
+        f" its index, {store.records_bytes:.1f} records of tasks, {rest:.1f} all else in the store",
         flush=True,
     )
 
 
-def say(text: str) -> None:
-    """How far it is, on a terminal; progress every line else would be noise."""
-    if sys.stderr.isatty():
-        print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+def weigh(store: Store, fleet: Fleet) -> None:
+    """What the keys of a store say of their memory, as bytes an account."""
+    found: dict[str, int] = defaultdict(int)
+    with fleet.store() as client:
+        for shard in range(SHARDS):
+            prefix = f"{prefix_of(CLUSTER, QUEUE, shard)}:"
+            names = list(client.scan_iter(f"{prefix}*", count=10_000))
+            for first in range(0, len(names), 1000):
+                pipeline = client.pipeline(transaction=False)
+                for name in names[first : first + 1000]:
+                    pipeline.memory_usage(name, samples=0)
+                for name, used in zip(names[first : first + 1000], pipeline.execute(), strict=True):
+                    found[name.decode().removeprefix(prefix).partition(":")[0]] += used or 0
+    store.rows_bytes = found["accounts"] / store.accounts
+    store.index_bytes = (found["delayed"] + found["pieces"] + found["ready"]) / store.accounts
+    store.records_bytes = (found["tasks"] + found["tries"]) / store.accounts
+
+
+class Progress:
+    """How far it is: on a terminal always, in a file a line a minute."""
+
+    def __init__(self) -> None:
+        self._terminal = sys.stderr.isatty()
+        self._last = time.monotonic()
+
+    def say(self, text: str) -> None:
+        """So far."""
+        if self._terminal:
+            print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+        elif time.monotonic() > self._last + 60:
+            self._last = time.monotonic()
+            print(text, file=sys.stderr, flush=True)
+
+    def end(self) -> None:
+        """Nothing more: the line is the report's."""
+        if self._terminal:
+            print("\r\033[K", end="", file=sys.stderr, flush=True)
 
 
 async def steady(store: Store, fleet: Fleet, endpoint: Endpoint, seconds: float) -> None:
@@ -114,7 +146,7 @@ async def steady(store: Store, fleet: Fleet, endpoint: Endpoint, seconds: float)
     if late_s < 0:
         await asyncio.sleep(-late_s)
     else:
-        print(f"loading took longer than was thought: {due():,.0f} accounts are due already")
+        print(f"loading took longer than was thought: {due():,.0f} accounts are due already", flush=True)
     first, first_due, used, began = endpoint.answered(), due(), fleet.used_s(), time.perf_counter()
     behind: list[float] = []
     while time.perf_counter() < began + seconds:
@@ -219,9 +251,10 @@ def report(stores: list[Store]) -> None:
 
 def fill(store: Store, endpoint: Endpoint, seconds: float, rate: float, refreshers: int) -> None:
     """Load a store and, if ``seconds`` are given, refresh its accounts for so long; its processes end with it."""
-    with fleet_up(store.folder, refreshers=refreshers, token_url=endpoint.url) as fleet:
+    with fleet_up(store.folder) as fleet:  # without a provider: nothing is refreshed before all are there
         machine.run(load(store, fleet, rate))
-        if seconds:
+    if seconds:
+        with fleet_up(store.folder, refreshers=refreshers, token_url=endpoint.url) as fleet:
             machine.run(steady(store, fleet, endpoint, seconds))
 
 

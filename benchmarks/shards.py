@@ -26,7 +26,8 @@ from benchmarks import engines, machine
 from benchmarks.connections import PAYLOAD, WARM_S, Broken, Cycle, Round, rate_of
 from benchmarks.machine import median
 from benchmarks.peers import tidewarden
-from benchmarks.targets import Target, free_ports, running
+from benchmarks.ports import free_ports
+from benchmarks.targets import Target, running
 from tidewarden import __version__
 from tidewarden.queue.placing import prefix_of
 from tidewarden.store.slots import slot_of

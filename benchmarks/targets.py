@@ -56,20 +56,6 @@ def resident_bytes(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def free_ports(count: int) -> int:
-    """The first of ``count`` ports in a row that nothing listens on."""
-    while True:
-        with socket.socket() as first:
-            first.bind(("127.0.0.1", 0))
-            base: int = first.getsockname()[1]
-        if base + count > 65_535:
-            continue
-        with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
-            for port in range(base, base + count):
-                stack.enter_context(socket.socket()).bind(("127.0.0.1", port))
-            return base
-
-
 def binary_of(name: str, package: str) -> str:
     """
     Where a peer's program is.

@@ -18,7 +18,8 @@ from pathlib import Path
 
 import uvloop
 
-from benchmarks.targets import cpu_s, free_ports, running
+from benchmarks.ports import free_ports
+from benchmarks.targets import cpu_s, running
 
 LENGTH = b"content-length:"
 BODY = b'{"access_token":"a%063d","token_type":"Bearer","expires_in":%d,"refresh_token":"r%063d"}'

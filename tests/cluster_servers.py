@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -21,27 +20,10 @@ from sentinel_servers import wait
 from shard_audit import Snapshot, audit
 from store_servers import BECOME
 
+from benchmarks.ports import free_ports
 from tidewarden.store.slots import SLOTS
 
 TIMEOUT_MS = 1000  # cluster-node-timeout: a server that has been silent for so long is suspected
-
-
-def free_cluster_ports(count: int) -> list[int]:
-    """Ports that nobody listens at now, nor 10000 above, where a server's bus is."""
-    found: list[int] = []
-    with contextlib.ExitStack() as stack:
-        while len(found) < count:
-            with contextlib.suppress(OSError, OverflowError):
-                one = socket.socket()
-                stack.callback(one.close)
-                one.bind(("127.0.0.1", 0))
-                port = one.getsockname()[1] % 30000 + 20000
-                if port in found:
-                    continue
-                for number in (port, port + 10000):
-                    stack.enter_context(socket.create_server(("127.0.0.1", number)))
-                found.append(port)
-    return found
 
 
 @dataclass
@@ -76,7 +58,8 @@ class ClusterSet:
     def start(self) -> None:
         """Start all, and return when every server knows who has which slot."""
         count = self.primaries * (1 + self.replicas)
-        self.ports = free_cluster_ports(count + self.spare)
+        first = free_ports(count + self.spare, also=10_000)  # where a server's bus is
+        self.ports = list(range(first, first + count + self.spare))
         for port in self.ports:
             self.spawn(port)
         for port in self.ports:

@@ -10,9 +10,10 @@ import pytest
 import recording_node
 from typer.testing import CliRunner, Result
 
-from tidewarden.cli import app
+from tidewarden.cli import VERBS, command_line
 
 Run = Callable[..., Result]
+app = command_line(*VERBS)
 
 
 @pytest.fixture

@@ -9,7 +9,9 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import time
+import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -38,10 +40,31 @@ redis.utils.get_lib_version = functools.cache(redis.utils.get_lib_version)
 typer.testing._get_command = functools.cache(typer.testing._get_command)
 
 
+# What is imported and collected stays to the end: the collector of rings need not walk over it again and again.
+gc.disable()
+
+
 def pytest_collection_finish() -> None:
-    """What was imported and collected stays to the end: the collector of rings need not walk over it again and again."""
+    """The end of that."""
+    gc.enable()
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """What a failed test leaves open is let go at once, in silence: or it fails the test under which it is collected."""
+    failed = item.session.testsfailed
+    result = yield
+    if item.session.testsfailed > failed:
+        for name in ("last_exc", "last_value", "last_traceback"):
+            vars(sys).pop(name, None)
+        heed, sys.unraisablehook = sys.unraisablehook, lambda _: None
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            gc.collect()
+        sys.unraisablehook = heed
+    return result
 
 
 @pytest.fixture(scope="session")

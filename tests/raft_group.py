@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
-import socket
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
@@ -14,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.ports import free_ports
 from tidewarden.clock import SystemClock
 from tidewarden.config import Cluster, Config, Node
 from tidewarden.config import Raft as RaftSection
@@ -22,16 +21,6 @@ from tidewarden.raft import Raft
 
 SECRET = "a cluster secret of the tests"
 PACE = 1.0
-
-
-def free_base() -> int:
-    """A base port with a free Raft port, below the kernel's own range so that no client socket takes it meanwhile."""
-    while True:
-        base = random.randrange(20_000, 32_000)
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(("127.0.0.1", base + 2))
-            return base
 
 
 @dataclass
@@ -91,7 +80,7 @@ async def group(tmp_path: Path) -> AsyncIterator[Callable[..., Group]]:
     def make(size: int, pace: float = PACE) -> Group:
         bases: list[int] = []
         while len(bases) < size:
-            base = free_base()
+            base = free_ports(4)
             if all(abs(base - other) > 5 for other in bases):
                 bases.append(base)
         members = {f"n{i}": f"127.0.0.1:{base}" for i, base in enumerate(bases)} if size > 1 else {}

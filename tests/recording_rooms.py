@@ -7,6 +7,7 @@ from typing import Any
 
 from tidewarden.errors import NotFound, NotHeld
 from tidewarden.queue.task import Changes, NewTask, Taken
+from tidewarden.tokens.grants import Put
 
 
 class RecordingSession:
@@ -242,9 +243,9 @@ class RecordingTokens:
         self.custody = RecordingCustody(self.calls)
         self.events: Any = None
 
-    async def put(self, account: str, fields: dict[str, Any]) -> int:
-        self.calls.append(("put", account, fields))
-        return 5
+    async def put_told(self, account: str, fields: dict[str, Any], *, keep: bool = False) -> Put:
+        self.calls.append(("put", account, fields, *(["keep"] if keep else [])))
+        return Put(5, "new", "fresh")
 
     async def get(self, account: str, min_ttl_ms: int = 0, wait_ms: int = 0) -> RecordingToken:
         self.calls.append(("get", account, min_ttl_ms, wait_ms))
@@ -272,27 +273,15 @@ class RecordingTokens:
         self.calls.append(("list", provider, state, count, after))
         return [{"account": "p/a", "state": "fresh"}], ""
 
+    async def peek(self, account: str) -> dict[str, Any]:
+        self.calls.append(("peek", account))
+        return {"account": account, "state": "dead"}
+
     async def stats(self) -> dict[str, Any]:
         return {"p": {"total": 2, "fresh": 2, "dead": 0, "spares": 1}}
 
     def metrics(self) -> dict[str, Any]:
         return {"refreshes": {("p", "ok"): 9}, "in_flight": {"p": 1}, "late": {}, "spares": 3, "journal_pending": 4}
-
-
-class RecordingSchedules:
-    def __init__(self) -> None:
-        self.calls: list[tuple[Any, ...]] = []
-
-    async def put(self, name: str, spec: Any, queue: str, task: NewTask) -> int:
-        self.calls.append(("put", name, spec, queue, task))
-        return 2**41
-
-    async def list(self) -> list[dict[str, Any]]:
-        return [{"name": "nightly", "next_ms": 5}]
-
-    async def delete(self, name: str) -> bool:
-        self.calls.append(("delete", name))
-        return name == "nightly"
 
 
 class RecordingLocks:

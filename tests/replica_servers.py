@@ -12,9 +12,10 @@ from typing import Any
 
 import redis
 from desk import CLUSTER, queue_scripts
-from sentinel_servers import free_ports, wait
+from sentinel_servers import wait
 from store_servers import serve
 
+from benchmarks.ports import free_ports
 from tidewarden.clock import SystemClock
 from tidewarden.config import load
 from tidewarden.queue.queues import Queues
@@ -28,7 +29,8 @@ class Replicas:
 
     def __init__(self, binary: str, folder: Path, count: int, *options: str) -> None:
         self._binary, self._folder, self._options = binary, folder, options
-        self.ports = free_ports(1 + count)
+        first = free_ports(1 + count)
+        self.ports = list(range(first, first + 1 + count))
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
         for port in self.ports:
             self.start(port, of=self.ports[0] if port != self.ports[0] else 0)

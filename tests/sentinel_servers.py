@@ -6,7 +6,6 @@ import contextlib
 import os
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -19,15 +18,10 @@ from urllib.parse import quote
 import redis
 from store_servers import BECOME, StoreServer
 
+from benchmarks.ports import free_ports
+
 SERVICE = "main"
 DOWN_MS = 500  # a primary that has been silent for so long is held for down
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens at now."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [one.getsockname()[1] for one in sockets]
 
 
 @dataclass
@@ -51,7 +45,8 @@ class SentinelSet:
 
     def start(self) -> None:
         """Start all, and return when a failover would be possible."""
-        self.ports, self.sentinels = (ports := free_ports(5))[:2], ports[2:]
+        first = free_ports(5)
+        self.ports, self.sentinels = [first, first + 1], [first + 2, first + 3, first + 4]
         for port in self.ports:
             (self.folder / str(port)).mkdir()
             self._serve(port)

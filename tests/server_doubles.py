@@ -13,9 +13,9 @@ from recording_rooms import (
     FixedCluster,
     RecordingLocks,
     RecordingQueues,
-    RecordingSchedules,
     RecordingTokens,
 )
+from recording_schedules import RecordingSchedules
 from recording_steering import RecordingSteering
 
 from tidewarden.clock import SystemClock

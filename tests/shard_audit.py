@@ -56,6 +56,11 @@ def audit(seen: Snapshot, prefix: str) -> None:
         for task_id, raw in seen.hgetall(f"{prefix}:{name}").items()
     }
     assert len(tasks) == int(record.get(b"stored", 0)), f"{prefix}: the record counts {record.get(b'stored')} tasks"
+    if int(record.get(b"accounts", 0)):
+        dead = set(seen.entries(f"{prefix}:account_dead"))
+        for account, row in seen.hgetall(f"{prefix}:accounts").items():
+            if account not in tasks and account not in dead:
+                tasks[account] = derived_of(row)
     audit_delayed(seen, prefix, record, tasks)
     tries = seen.hgetall(f"{prefix}:tries")
     places: dict[bytes, list[str]] = {}
@@ -69,11 +74,12 @@ def audit(seen: Snapshot, prefix: str) -> None:
         *_suffixes(seen, prefix, "leased:"),
     ):
         index = seen.ranked(f"{prefix}:{name}")
+        low_ms = int(name[9:]) if name.startswith("delayed:+") else 0  # what the scores of a piece count from
         for task_id, score in index:
             places.setdefault(task_id, []).append(name)
             if name.startswith(("delayed", "leased")):
                 stepped_ms = int(record.get(b"lag", 0)) if name.startswith("leased") else 0
-                earliest = min(earliest, int(score) + stepped_ms)
+                earliest = min(earliest, low_ms + int(score) + stepped_ms)
         if index and name.startswith("ready:"):
             assert name[6:].encode() in record[b"pris"].split(), f"{name} is not in the record"
         if index and name.startswith("leased:"):
@@ -105,7 +111,7 @@ def audit(seen: Snapshot, prefix: str) -> None:
         expires_ms = expires_of(tasks[task_id]) if place.startswith(("delayed", "ready:", "waiting")) else 0
         assert int(expiring.get(task_id, 0)) == expires_ms, f"{task_id!r} in {place} expires at {expires_ms}"
         if place.startswith("ready:"):
-            assert int(place[6:]) == tasks[task_id][1], f"{task_id!r} is in {place} with another priority"
+            assert int(place[6:]) == priority_of(tasks[task_id]), f"{task_id!r} is in {place} with another priority"
     assert not sessions_leases, f"{prefix}: sessions know of leases that have ended: {sessions_leases}"
     assert expiring.keys() <= tasks.keys(), f"{prefix}: an entry that expires and is no task"
     # Nobody sleeps past what happens next.
@@ -121,18 +127,41 @@ def audit_delayed(seen: Snapshot, prefix: str, record: dict[bytes, bytes], tasks
     for (low, number), (high, _) in zip(bounds, [*bounds[1:], (NEVER_MS, "")], strict=True):
         entries = seen.ranked(f"{prefix}:delayed" if number == "0" else f"{prefix}:delayed:{number}")
         later += len(entries)
-        for task_id, due in entries:
+        base = int(number) if number.startswith("+") else 0
+        for task_id, behind in entries:
+            due = base + behind
             assert low <= due < high, f"{task_id!r} at {due} lies in the piece of {low} to {high}"
             tries = seen.hgetall(f"{prefix}:tries").get(task_id)
             own = tries and int.from_bytes(tries[13:19], "big")
-            assert due == (own or int.from_bytes(tasks[task_id][2:8], "big")), f"{task_id!r} is delayed at another time"
+            assert due == (own or due_of(tasks[task_id])), f"{task_id!r} is delayed at another time"
     assert later == int(record.get(b"later", 0)), (
         f"{prefix}: {later} are delayed, the record counts {record.get(b'later')}"
     )
 
 
+def derived_of(row: bytes) -> bytes:
+    """The static record that an account's row stands for."""
+    due, deadline = row[22:28], row[16:22]
+    return b"\x90" + due if due == deadline else b"\x91" + due + deadline
+
+
+def priority_of(record: bytes) -> int:
+    """The priority in a static record."""
+    return 50 if record[0] & 128 else record[1]
+
+
+def due_of(record: bytes) -> int:
+    """The due time in a static record, unix milliseconds."""
+    at = _due_at(record)
+    return int.from_bytes(record[at : at + 6], "big")
+
+
+def _due_at(record: bytes) -> int:
+    return 1 if record[0] & 128 else 2
+
+
 def _behind_times(record: bytes) -> int:
-    return 8 + sum(size for bit, size in ((1, 6), (2, 6), (4, 2), (8, 6)) if record[0] & bit)
+    return _due_at(record) + 6 + sum(size for bit, size in ((1, 6), (2, 6), (4, 2), (8, 6)) if record[0] & bit)
 
 
 def expires_of(record: bytes) -> int:
@@ -147,8 +176,11 @@ def lane_entry_of(task_id: bytes, record: bytes) -> tuple[bytes, bytes]:
         return b"", b""
     at = _behind_times(record) + (6 if record[0] & 32 else 0)
     behind = at + 1 + record[at]
-    deadline = record[8:14] if record[0] & 1 else record[2:8]
-    return record[at:behind], record[at:behind] + record[1:2] + deadline + record[behind : behind + 6] + task_id
+    due_at = _due_at(record)
+    deadline = record[due_at + 6 : due_at + 12] if record[0] & 1 else record[due_at : due_at + 6]
+    return record[at:behind], record[at:behind] + bytes([priority_of(record)]) + deadline + record[
+        behind : behind + 6
+    ] + task_id
 
 
 def audit_lanes(

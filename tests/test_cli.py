@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import Run, node, run
+import typer
+from command_line import Run, app, node, run
+from rich.text import Text
 
 import tidewarden
 from tidewarden import errors
@@ -35,7 +37,7 @@ VERBS = (
     "up node status doctor sandbox version worker",
     "queue list stats put take peek kick delete purge release-all move pause resume config",
     "token import get list refresh delete stats",
-    "schedule put list delete",
+    "schedule put list delete pause resume",
     "lock run list show release",
     "cluster status transfer join leave backup restore",
 )
@@ -202,3 +204,13 @@ def test_the_sandbox_runs_until_it_is_stopped(tmp_path: Path, until: Callable[..
         finally:
             process.terminate()
         assert process.wait(20) == 0
+
+
+def test_no_help_text_loses_its_brackets() -> None:
+    """A name in brackets, such as [providers.NAME], is markup to whoever draws the help, and vanishes."""
+    waiting: list[Any] = [typer.main.get_command(app)]
+    while waiting:
+        command = waiting.pop()
+        waiting += getattr(command, "commands", {}).values()
+        for text in (command.help, *(getattr(parameter, "help", None) for parameter in command.params)):
+            assert Text.from_markup(text or "").plain == (text or "").replace("\\[", "["), command.name

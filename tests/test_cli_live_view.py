@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -65,6 +66,25 @@ def test_the_screen_shows_tokens_by_state_and_time_left() -> None:
     assert "time left (of 1,000)   expired: 1   < 2 min: 999" in lines
 
 
+def test_providers_in_trouble_stand_below_the_tokens() -> None:
+    down = {
+        "total": 5,
+        "failing": 5,
+        "state": "silent",
+        "since_ms": 1_700_000_000_000,
+        "next_ms": 0,
+        "message": "no connection",
+    }
+    lines = drawn(replace(SNAPSHOT, tokens=SNAPSHOT.tokens | {"bank": down, "other": {"total": 1, "state": "answers"}}))
+    (line,) = (line for line in lines if line.startswith("bank "))
+    assert re.fullmatch(r"bank is silent since \d\d:13:20, next try when due: no connection", line)
+    many = {f"p{number}": down | {"failing": number} for number in range(9)}
+    lines = drawn(replace(SNAPSHOT, tokens=many), 80, 24)
+    assert [line.split()[0] for line in lines if " is silent " in line] == ["p8", "p7", "p6", "p5"]
+    assert "5 more: tidewarden token stats" in lines
+    assert len(lines) <= 24
+
+
 @pytest.mark.parametrize(("columns", "rows"), [(80, 24), (120, 40), (200, 60)])
 def test_the_screen_fits_and_the_newest_event_is_last(columns: int, rows: int) -> None:
     lines = drawn(SNAPSHOT, columns, rows)
@@ -77,7 +97,7 @@ def test_the_screen_fits_and_the_newest_event_is_last(columns: int, rows: int) -
 def test_before_there_is_anything_it_says_so() -> None:
     lines = drawn(Snapshot(nodes=[NodeRow("n0", "127.0.0.1", 7420)], data_dir="d"))
     assert lines[0].startswith("Tidewarden  no leader")
-    assert "tokens  0   0 late   none yet: tidewarden token import FILE --provider NAME" in lines
+    assert "tokens  0   0 late   none yet: tidewarden token import FILE" in lines
     assert "kill the leader  nobody leads just now" in lines
 
 
@@ -94,5 +114,6 @@ def test_time_left_is_counted_by_its_bounds() -> None:
     lives_s = (-1, 0, 9, 10, 59, 119, 3599, 3600, 86_400)
     counts = by_time_left([now_ms + life_s * 1000 for life_s in lives_s] + [0], now_ms)
     assert counts == {
-        "expired": 1, "< 10 s": 2, "< 30 s": 1, "< 1 min": 1, "< 2 min": 1, "< 10 min": 0, "< 1 h": 1, "≥ 1 h": 3
+        "expired": 1, "< 10 s": 2, "< 30 s": 1, "< 1 min": 1, "< 2 min": 1, "< 10 min": 0, "< 1 h": 1, "≥ 1 h": 2,
+        "no token yet": 1,
     }  # fmt: skip

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import app
 from typer.testing import CliRunner, Result
 
 from tidewarden import errors
-from tidewarden.cli import app
 
 _spec = importlib.util.spec_from_file_location("recording_node", Path(__file__).parent / "recording_node.py")
 assert _spec is not None
@@ -100,7 +100,7 @@ def test_it_is_renewed_and_the_command_ended_when_it_is_lost(node: Any) -> None:
 
 def test_a_broken_connection_is_made_again(node: Any) -> None:
     node.answers["L.RENEW"] = lambda request: None if verbs(node).count("L.RENEW") == 2 else "OK"
-    result = run(node, "run", "a", "--lease-ms", "600", "--", sys.executable, "-c", "import time; time.sleep(1)")
+    result = run(node, "run", "a", "--lease-ms", "1800", "--", sys.executable, "-c", "import time; time.sleep(2)")
     assert result.exit_code == 0, result.stderr
     assert verbs(node)[:7] == ["SESSION", "L.ACQUIRE", "SESSION", "L.RENEW", "L.RENEW", "SESSION", "L.RENEW"]
     assert verbs(node)[-1] == "L.RELEASE"

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from command_line import Run, node, run
 
+from tidewarden.errors import NotFound, StoreDown
+
 pytestmark = pytest.mark.live
 __all__ = ["node", "run"]  # fixtures
 
@@ -71,6 +73,8 @@ def test_take_reports_what_it_lost_before_its_ack(run: Run, node: Any) -> None:
         ("queue resume q", "Q.RESUME q", "OK", "OK\n"),
         ("queue config q", "Q.CONFIG q", {"lease_ms": 5}, "lease_ms  5\n"),
         ("schedule delete s", "S.DELETE s", 1, "OK\n"),
+        ("schedule pause s", "S.PAUSE s", "OK", "OK\n"),
+        ("schedule resume s", "S.RESUME s", 1_700_000_000_000, "OK, next at 2023-11-14 22:13:20 UTC\n"),
         (
             "schedule put s q p --every-ms 9",
             "S.PUT s EVERY 9 q p",
@@ -130,6 +134,15 @@ def test_wrong_usage_is_exit_code_2_and_asks_nothing(run: Run, node: Any, words:
 def test_deleting_nothing_is_exit_code_5(run: Run, node: Any, words: str) -> None:
     node.answers = {"Q.DELETE": 0, "S.DELETE": 0, "T.DELETE": 0}
     assert run(*words.split()).exit_code == 5
+
+
+@pytest.mark.parametrize("verb", ["pause", "resume"])
+def test_pausing_nothing_is_exit_code_5(run: Run, node: Any, verb: str) -> None:
+    node.answers = {f"S.{verb.upper()}": NotFound("there is no schedule 's'")}
+    result = run("schedule", verb, "s")
+    assert (result.exit_code, result.stdout) == (5, "")
+    node.answers = {f"S.{verb.upper()}": StoreDown("away")}
+    assert run("schedule", verb, "s").exit_code == 1
 
 
 def test_a_page_of_tasks_ends_with_its_cursor(run: Run, node: Any) -> None:

@@ -6,9 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
+from command_line import app
 from typer.testing import CliRunner
-
-from tidewarden.cli import app
 
 SANDBOX = '[providers.sandbox]\ntoken_url = "http://x/"\nclient_id = "x"\nauth = "none"\n'
 

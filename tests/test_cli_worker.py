@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -15,9 +16,9 @@ from typing import Any
 import pytest
 import typer
 from client_harness import Site, site
+from command_line import app
 from typer.testing import CliRunner
 
-from tidewarden.cli import app
 from tidewarden.cli.worker import load
 from tidewarden.client import AsyncClient
 
@@ -69,7 +70,11 @@ def test_what_is_none(
     assert message in capsys.readouterr().err
 
 
-def test_a_worker_without_handlers_is_wrong_usage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_without_handlers_is_wrong_usage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in (None, "tidewarden"):
+        caplog.set_level(logging.INFO, name)  # as the verb does; this takes it back
     (tmp_path / "shop_empty.py").write_text("from tidewarden.client import Worker\nworker = Worker()\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))

@@ -112,7 +112,7 @@ async def test_a_block_whose_lease_is_lost_says_so(queue: AsyncQueue) -> None:
             assert await task.wait_lost(20)
 
     with pytest.raises(NotHeld):
-        await work(None, lease_ms=200)
+        await work(None, lease_ms=1500)
     with pytest.raises(KeyError) as caught:
         await work(KeyError())  # the failing comes too late, which is noted on the exception
     assert "could not be given back" in caught.value.__notes__[0]

@@ -165,14 +165,14 @@ async def test_concurrency_is_kept_and_used(here: Site, client: AsyncClient, eve
 async def test_leases_run_on_while_handlers_work(here: Site, client: AsyncClient) -> None:
     worker = Worker()
 
-    @worker.task("jobs", lease_ms=300)
+    @worker.task("jobs", lease_ms=1500)
     def blocking(task: Task) -> int:
-        assert not task.wait_lost(1.0)
+        assert not task.wait_lost(2.0)
         return task.attempt
 
-    @worker.task("others", lease_ms=300)
+    @worker.task("others", lease_ms=1500)
     async def other(task: AsyncTask) -> int:
-        await asyncio.sleep(1.0)
+        await asyncio.sleep(2.0)
         return task.attempt
 
     async with running(worker, here):
@@ -186,7 +186,7 @@ async def test_a_handler_whose_lease_is_lost_is_cancelled(here: Site, client: As
     worker = Worker()
     seen: list[tuple[int, str]] = []
 
-    @worker.task("jobs", lease_ms=300)
+    @worker.task("jobs", lease_ms=1500)
     async def job(task: AsyncTask) -> None:
         if task.attempt == 1 and not seen:
             seen.append((task.fence, "begun"))
@@ -212,7 +212,7 @@ async def test_a_handler_whose_lease_is_lost_is_cancelled(here: Site, client: As
 async def test_a_stop_lets_work_finish_and_releases_the_rest(
     here: Site, client: AsyncClient, eventually: Any, blocks: bool
 ) -> None:
-    worker = Worker(concurrency=2, grace_s=0.5)
+    worker = Worker(concurrency=2, grace_s=1.5)
     begun: list[str] = []
     hold = threading.Event()
 
@@ -221,14 +221,14 @@ async def test_a_stop_lets_work_finish_and_releases_the_rest(
         @worker.task("jobs")
         def job(task: Task) -> None:
             begun.append(task.id)
-            hold.wait(0.2 if task.id == "quick" else 60)
+            hold.wait(0.1 if task.id == "quick" else 60)
 
     else:
 
         @worker.task("jobs")
         async def job_(task: AsyncTask) -> None:
             begun.append(task.id)
-            await asyncio.sleep(0.2 if task.id == "quick" else 60)
+            await asyncio.sleep(0.1 if task.id == "quick" else 60)
 
     jobs = client.queue("jobs")
     for name in ("quick", "slow", "waiting"):

@@ -102,6 +102,22 @@ def test_dead_are_those_old_at_the_store_and_not_heard_by_raft() -> None:
     assert dead_nodes(seen, "n0", heard.__getitem__) == [seen[1]], "not itself, not one that either still hears"
 
 
+async def test_how_many_live(nodes: MakeNodes) -> None:
+    n0, n1, n2 = [(await nodes(name))[0] for name in ("n0", "n1", "n2")]
+    assert n0.living() == 1, "not heard yet"
+    for each in (n0, n1, n2, n0):
+        await each.beat()
+    assert n0.living() == 3
+    gone = [
+        Registration("n1", 1, DEAD_MS),
+        Registration("n2/1", 1, 0),
+        Registration("n2", 1, 0),
+        Registration("n0", 1, 0),
+    ]
+    n0.seen = gone
+    assert n0.living() == 2, "a node's further processes are no nodes"
+
+
 def test_a_nodes_further_processes_are_dead_with_it() -> None:
     seen = [Registration(name, 1, DEAD_MS) for name in ("n0/1", "n1/1", "n1/2", "n2/1")]
     assert dead_nodes(seen, "n0", {"n1": 9e9, "n2": 0.1}.__getitem__) == seen[1:3]

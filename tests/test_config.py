@@ -288,7 +288,7 @@ def test_a_provider_takes_its_secret_from_one_place(write: Write, tmp_path: Path
         ("client_secret = 5\n", "found no text"),
         ('client_secret = "a"\nauth = "jwt"\n', "one of 'basic', 'basic_raw', 'post', 'none'"),
         ('client_secret = "a"\nrotation = "no"\n', "one of 'none', 'rolling', 'single_use'"),
-        ('client_secret = "a"\nrefreshers = 0\n', "from 1 to 1,000"),
+        ('client_secret = "a"\nrefreshers = -1\n', "from 0 to 1,000"),
         ('client_secret = "a"\nmargin = 5\n', "unknown setting providers.p.margin; did you mean 'margin_s'?"),
     ],
 )

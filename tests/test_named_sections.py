@@ -56,6 +56,14 @@ def test_what_they_become(tmp_path: Path) -> None:
         (f'[webhooks."a b"]\nurl = "https://x/"\nsecret = "{SECRET}"\n', "found the name 'a b'"),
         (f'[webhooks.ops]\nurl = "https://x/"\nsecret = "{SECRET}"\nevents = ["Dead!"]\n', "kinds like 'account.dead'"),
         (f'[webhooks.ops]\nurl = "https://x/"\nsecret = "{SECRET}"\nevent = []\n', "did you mean 'events'"),
+        (
+            f'[webhooks.ops]\nurl = "https://x/"\nsecret = "{SECRET}"\nevents = ["acount.*"]\n',
+            "config.toml:4: webhooks.ops.events: found 'acount.*', which no event is; did you mean 'account.",
+        ),
+        (
+            f'{PROVIDER}[companions.c]\nqueue = "q"\npayload = "{{acount}}"\n',
+            "payload: found {acount}; allowed: {account}, ",
+        ),
         ("webhooks = 1\n", "webhooks: allowed are sections [webhooks.NAME]"),
         ('[companions.c]\nqueue = "_locks"\n', "companions.c.queue"),
         ('[companions.c]\nqueue = "q"\nproviders = ["none"]\n', "found 'none'; allowed: providers that are configured"),

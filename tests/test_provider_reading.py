@@ -62,7 +62,7 @@ def test_a_bad_file_tells_every_problem_with_its_line(write: Write) -> None:
         + 'issuer = "https://a.example"\n'  # 5
         + 'auth = "private_key_jwt"\n'
         + "rotation = 'no'\n"
-        + "refreshers = 0\n"
+        + "refreshers = -1\n"
         + "margin_s = 60\n"
         + "not_before_s = 30\n"  # 10
         + "connect_timeout_s = 31\n"
@@ -86,7 +86,7 @@ def test_a_bad_file_tells_every_problem_with_its_line(write: Write) -> None:
     expect(4, "client_secret: not allowed with auth = 'private_key_jwt', which sends no secret")
     expect(6, "allowed only with jwt_key_file")
     expect(7, "one of 'none', 'rolling', 'single_use'")
-    expect(8, "a whole number from 1 to 1,000")
+    expect(8, "a whole number from 0 to 1,000")
     expect(9, "allowed with not_before_s: at most 30")
     expect(11, "allowed: at most timeout_s")
     expect(12, "allowed: true or false")
@@ -101,6 +101,18 @@ def test_a_bad_file_tells_every_problem_with_its_line(write: Write) -> None:
     expect(22, "providers.q.client_id: missing; allowed: the identifier it gave our client")
 
 
+@pytest.mark.parametrize("line", ["parameters = { key = 12345678 }", 'headers = ["hush"]', 'headers = "K: hush"'])
+def test_what_may_be_a_secret_is_in_no_problem(write: Write, line: str) -> None:
+    [found] = problems(write(GOOD + line + "\n"))
+    assert found.endswith("found a value that is not shown; allowed: names with a text each")
+
+
+def test_a_client_too_long_for_a_queue(write: Write) -> None:
+    [found] = problems(write(GOOD.replace('"c"', f'"{"c" * 192}"')))
+    assert "config.toml:3: providers.p.client_id: is too long by 2 for the name of a queue" in found
+    assert provider(write(GOOD.replace('"c"', f'"{"c" * 190}"'))).name == "p"
+
+
 def test_a_preset_lies_beneath_what_is_written(write: Write) -> None:
     text = '[providers.p]\npreset = "github"\nclient_id = "c"\nclient_secret = "s"\n'
     found = provider(write(text))
@@ -112,7 +124,7 @@ def test_a_preset_lies_beneath_what_is_written(write: Write) -> None:
     assert more.errors["bad_refresh_token"] == "invalid_grant"
     other = provider(write(text + 'issuer = "https://github.example"\n'))
     assert (other.token_url, other.issuer) == ("", "https://github.example")
-    assert "did you mean 'github'?" in problems(write(text.replace('"github"', '"git-hub"')))[0]
+    assert "did you mean 'github'?" in "\n".join(problems(write(text.replace('"github"', '"git-hub"'))))
     assert "known are atlassian" in "\n".join(problems(write(text.replace('"github"', "5"))))
 
 
@@ -156,3 +168,22 @@ def test_a_next_secret_comes_from_one_place(write: Write, tmp_path: Path) -> Non
     assert [secret.reveal() for secret in found.secrets] == ["s", "from file"]
     text = "\n".join(problems(write(f'{GOOD}next_secret = "a"\nnext_secret_env = "B"\n')))
     assert "found next_secret and next_secret_env; allowed: exactly one of next_secret, " in text
+
+
+def test_a_node_may_refresh_alone_only_where_that_does_no_harm(write: Write) -> None:
+    alone = GOOD.replace("[providers.p]\n", '[providers.p]\norphan = "refresh"\n')
+    assert provider(write(alone + 'rotation = "none"\n')).orphan == "refresh"
+    for more, found in (("", "rotation = 'single_use'"), ('rotation = "rolling"\n', "rotation = 'rolling'")):
+        (problem,) = problems(write(alone + more))
+        assert f"providers.p.orphan: found 'refresh' with {found}; allowed with rotation = 'none'" in problem
+    (problem,) = problems(write(alone + 'rotation = "none"\nkills_access_token = true\n'))
+    assert "with kills_access_token = true; allowed" in problem
+
+
+def test_a_revocation_needs_a_place(write: Write) -> None:
+    revoking = GOOD.replace("[providers.p]\n", '[providers.p]\non_delete = "revoke"\n')
+    (problem,) = problems(write(revoking))
+    assert "providers.p.on_delete: found 'revoke'; allowed only with revocation_url, or an issuer" in problem
+    assert provider(write(revoking + 'revocation_url = "https://a.example/r"\n')).on_delete == "revoke"
+    (problem,) = problems(write(revoking + 'revocation_url = "ftp://a.example/r"\n'))
+    assert "providers.p.revocation_url: found 'ftp://a.example/r'" in problem

@@ -19,7 +19,7 @@ from tidewarden.queue.task import Changes, NewTask
 from tidewarden.scheduler.schedules import Schedules
 from tidewarden.scheduler.trigger import Spec
 
-LIMIT_MS = 250
+LIMIT_MS = 400
 Act = Callable[[], Awaitable[Any]]
 
 

@@ -146,6 +146,49 @@ def test_a_retrys_own_time_is_known(pieces: Any) -> None:
     assert pieces.state(rows[6].id) == ""
 
 
+def to_format_1(client: Any, prefix: str) -> None:
+    """Make a shard what the former version would have written: each priority in its record, numbered pieces with scores from 0."""
+    for name in client.scan_iter(f"{prefix}:tasks*"):
+        for task_id, raw in client.hgetall(name).items():
+            if raw[0] & 128:
+                client.hset(name, task_id, bytes([raw[0] & 127, 50]) + raw[1:])
+    for number, (piece, low) in enumerate(client.zrange(f"{prefix}:pieces", 1, -1, withscores=True), 1):
+        entries = client.zrange(f"{prefix}:delayed:{piece.decode()}", 0, -1, withscores=True)
+        client.zadd(f"{prefix}:delayed:{number}", {task_id: low + score for task_id, score in entries})
+        client.delete(f"{prefix}:delayed:{piece.decode()}")
+        client.zrem(f"{prefix}:pieces", piece)
+        client.zadd(f"{prefix}:pieces", {str(number): low})
+        client.hset(f"{prefix}:shard", "cut", number)
+    client.hset(f"{prefix}:shard", "format", 1)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_shard_of_the_former_format_is_read_and_goes_with_its_tasks(pieces: Any, seed: int) -> None:
+    rng, held = random.Random(seed), []  # type: ignore[var-annotated]
+    for n in range(60):
+        pieces.put(f"o{n}", b"x" * n, delay_ms=rng.choice([300, rng.randrange(1, 3000)]), priority=rng.choice([50, 7]))
+    ids = [row[0] for row in pages(pieces, 9)]
+    to_format_1(pieces.client, pieces.prefix)
+    assert [row[0] for row in pages(pieces, 7)] == ids
+    pieces.audit()
+    for n in range(60):
+        one_step(pieces, rng, held)
+        if n % 10 == 0:
+            pieces.audit()
+    assert pieces.record("format") == "2"
+    pieces.now += 100_000
+    pieces.ids()
+    assert keys(pieces, "delayed") | keys(pieces, "pieces") == set()
+
+
+def test_pieces_that_grow_at_their_end_stay_full(pieces: Any) -> None:
+    for n in range(60):
+        pieces.put(f"t{n}", delay_ms=100 + n)
+    sizes = [pieces.client.zcard(f"{pieces.prefix}:{name}") for name in sorted(keys(pieces, "delayed"))]
+    assert sum(sizes) == 60
+    assert len(sizes) <= 16, "cut in halves there would be more than twenty"
+
+
 @pytest.mark.thorough
 def test_with_the_settings_of_an_embedded_store_each_key_is_packed(desk: Any) -> None:
     """A task of 136 bytes: 190 bytes in all, as benchmarks/memory.py measures; here only that nothing is unpacked."""

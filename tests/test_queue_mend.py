@@ -274,13 +274,13 @@ def test_looking_changes_nothing(desk: Any) -> None:
 
 def test_a_newer_format_is_refused_with_the_way_out(desk: Any) -> None:
     desk.put("a")
-    desk.client.hset(f"{desk.prefix}:shard", "format", 2)
+    desk.client.hset(f"{desk.prefix}:shard", "format", 3)
     before = desk.digest()
     for name, args in (("put", ("b", "", "")), ("take", (200, 1, 0, 0, "")), ("stats", ()), ("sweep", (1, 1))):
-        with pytest.raises(Internal, match="format 2; this version reads 1: upgrade"):
+        with pytest.raises(Internal, match="format 3; this version reads 2 and older: upgrade"):
             desk.run(f"queue.{name}", *args)
     assert desk.digest() == before
-    desk.client.hset(f"{desk.prefix}:shard", "format", 1)
+    desk.client.hset(f"{desk.prefix}:shard", "format", 2)
 
 
 def test_a_queue_that_nobody_configured_has_the_documented_settings(desk: Any) -> None:

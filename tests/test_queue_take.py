@@ -195,10 +195,10 @@ async def test_shards_that_had_nothing_are_asked_last_and_not_for_ever(node: Any
     session = n0.queues.open_session()
     assert await n0.queues.take(session, ["q"]) == []
     known = n0.queues.shards_known()
-    assert all(shard.dry for shard in known)
+    assert all(shard.bare.dry(shard) for shard in known)
     for i in range(200):
         await n0.queues.put("q", NewTask(b"x", id=f"a{i}~2"))
-    assert [shard.dry for shard in known] == [True, True, False, True]
+    assert [shard.bare.dry(shard) for shard in known] == [True, True, False, True]
     for _ in range(8):
         assert (await n0.queues.take(session, ["q"]))[0].id.endswith("~2")
     calls = n0.link.calls
@@ -209,3 +209,35 @@ async def test_shards_that_had_nothing_are_asked_last_and_not_for_ever(node: Any
     await n1.queues.put("q", NewTask(b"x", id="b~0"))  # nobody here is told
     found = [(await n0.queues.take(session, ["q"]))[0].id for _ in range(20)]
     assert "b~0" in found
+
+
+async def test_a_shard_that_gave_less_than_was_asked_for_is_passed_by_until_another_node_puts(
+    node: Any, eventually: Any
+) -> None:
+    n0, n1 = await node("n0"), await node("n1")
+    await n0.queues.configure("q", {"shards": 4})
+    session = n0.queues.open_session()
+    assert await n0.queues.take(session, ["q"], count=5, wait_ms=1) == []
+    await n1.queues.put("q", NewTask(b"x", id="a~2"))
+    assert len(await n0.queues.take(session, ["q"], count=5, wait_ms=10_000)) == 1
+    calls = n0.link.calls
+    waiting = n0.queues.take(session, ["q"], count=5, wait_ms=10_000)
+    await eventually(lambda: any(shard.parked for shard in n0.queues.shards_known()))
+    assert n0.link.calls == calls, "nobody was asked: all four are known to hold nothing"
+    await n1.queues.put("q", NewTask(b"x", id="b~2"))
+    assert [task.id for task in await waiting] == ["b~2"]
+
+
+def test_who_gets_less_is_told_of_more(desk: Any) -> None:
+    """By the third argument of a take, 2: registered where nothing is left, told at once where there may be more."""
+    desk.put("a")
+    assert len(desk.run("queue.take", 200, 5, 0, "2", "")[0]) == 1
+    assert (desk.woke, desk.record("waiting")) == (False, desk.holder)
+    desk.put("b", ttl_ms=1000)
+    desk.put("c", ttl_ms=1000)
+    desk.put("d")
+    desk.now += 1000  # one of the two is buried before, the other when it is picked
+    assert desk.run("queue.take", 1, 1, 0, "2", "") == [[]]
+    assert desk.woke
+    assert desk.run("queue.take", 1, 1, 0, "2", "")[0][0][0] == b"d"
+    assert not desk.woke

@@ -17,7 +17,7 @@ def test_what_is_within_the_bound_comes_out() -> None:
 
 
 def test_a_bomb_stays_packed() -> None:
-    bomb = zlib.compress(b"\0" * (256 << 20))
+    bomb = zlib.compress(b"\0" * (64 << 20))
     assert len(bomb) < wire.FRAME_BYTES_MAX
     tracemalloc.start()
     with pytest.raises(zlib.error, match="longer than"):

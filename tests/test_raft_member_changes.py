@@ -10,8 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from raft_group import Group, free_base, group, wait_for
+from raft_group import Group, group, wait_for
 
+from benchmarks.ports import free_ports
 from tidewarden.config import Cluster, Config
 from tidewarden.errors import BadArg, ConfigError, Exists, NoQuorum, NotFound
 from tidewarden.raft import Raft
@@ -29,7 +30,7 @@ def newcomer(made: Group, name: str, role: str = "joining") -> None:
     first = made.configs["n0"]
     if name not in made.configs:
         folder = str(Path(first.node.data_dir).parent / name)
-        node = dataclasses.replace(first.node, name=name, base_port=free_base(), data_dir=folder)
+        node = dataclasses.replace(first.node, name=name, base_port=free_ports(4), data_dir=folder)
         made.configs[name] = dataclasses.replace(first, node=node)
     node = dataclasses.replace(made.configs[name].node, role=role)
     everybody = {

@@ -20,6 +20,7 @@ import pysyncobj.pickle
 import pytest
 from pysyncobj.encryptor import getEncryptor
 
+from benchmarks.ports import free_ports
 from tidewarden.clock import SystemClock
 from tidewarden.config import Cluster, Config, Node
 from tidewarden.config import Raft as RaftSection
@@ -98,14 +99,7 @@ async def member(tmp_path: Path) -> AsyncIterator[Callable[..., Any]]:
     running: list[Raft] = []
 
     async def start(pace: float = 1.0, peer: bool = False) -> Raft:
-        with socket.socket() as probe:
-            while True:
-                base = random.randrange(20_000, 32_000)
-                try:
-                    probe.bind(("127.0.0.1", base + 2))
-                    break
-                except OSError:
-                    continue
+        base = free_ports(4)
         members = {"n0": f"127.0.0.1:{base}", "n1": "127.0.0.2:9"} if peer else {}
         config = Config(
             cluster=Cluster(members=members),

@@ -11,6 +11,7 @@ from tidewarden.config import User, hash_generated
 from tidewarden.rights import Rights
 from tidewarden.server.commands import COMMANDS
 from tidewarden.server.demands import DEMANDS, OWN, ROUTES, lacking_for
+from tidewarden.server.http import NAMED
 
 SECRET = doubles.SECRET
 TABLE = """
@@ -56,6 +57,7 @@ Q.LIST TOPICS                                   |
 T.GET p/a                                       | token:read
 T.LIST                                          | token:read or token:write
 T.STATS                                         | token:read or token:write
+T.PEEK p/a                                      | token:read or token:write
 T.MGET p/a                                      | token:read
 T.IMPORT 00 00 1 x                              | token:write
 T.EXPORT 00 00 1                                | token:export
@@ -149,6 +151,11 @@ def test_no_verb_is_forgotten_and_an_unknown_one_is_the_administrators() -> None
     assert {command.name for command in COMMANDS.values() if command.group != "later"} - OWN <= set(DEMANDS)
     assert lacking_for(Rights(("put", "take")), "X.NEW", [b"X.NEW"]) == "admin"
     assert set(ROUTES.values()) <= set(DEMANDS)
+
+
+def test_every_route_of_tokens_needs_a_user_also_where_nothing_else_does() -> None:
+    for (_, path), verb in ROUTES.items():
+        assert path.startswith(NAMED) == verb.startswith("T."), path
 
 
 async def test_a_right_that_is_missing_is_named_counted_and_logged(caplog: pytest.LogCaptureFixture) -> None:

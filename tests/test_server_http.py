@@ -109,8 +109,9 @@ async def test_without_users_the_tokens_stay_closed() -> None:
     async with site() as subject:
         status, body = await subject.ask("GET", "/v1/status")
         assert (status, body["role"]) == (200, "leader")
-        status, body = await subject.ask("GET", "/v1/tokens/p/a")
-        assert (status, body["error"]) == (401, "NOAUTH")
+        for path in ("/v1/tokens/p/a", "/v1/accounts/p/a", "/v1/providers"):
+            status, body = await subject.ask("GET", path)
+            assert (status, body["error"]) == (401, "NOAUTH")
 
 
 @pytest.mark.parametrize(
@@ -211,6 +212,8 @@ def _raise(error: Exception) -> Callable[..., Any]:
         ("GET", "/v1/tokens", "token:read or token:write"),
         ("GET", "/v1/tokens/p/a", "token:read"),
         ("HEAD", "/v1/tokens/p/a", "token:read"),
+        ("GET", "/v1/accounts/p/a", "token:read or token:write"),
+        ("GET", "/v1/providers", "token:read or token:write"),
         ("POST", "/v1/tokens:read", "token:read"),
         ("PUT", "/v1/tokens/p/a", "token:write"),
         ("DELETE", "/v1/tokens/p/a", "token:write"),

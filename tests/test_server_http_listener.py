@@ -153,3 +153,22 @@ async def test_a_pipeline_that_nobody_reads_stays_in_its_socket() -> None:
         assert (await answer(other))[0] == 200
         transport.abort()
         await hung_up(other)
+
+
+async def test_nobody_waits_for_who_has_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who gives up after five seconds and asks again would leave one more behind each time, for as long as it said."""
+    began, ended = asyncio.Event(), asyncio.Event()
+
+    async def waits(*_args: Any) -> None:
+        began.set()
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            ended.set()
+
+    async with site() as server:
+        monkeypatch.setattr(server._tokens, "get", waits)
+        stream = await connect(server, b"GET /v1/tokens/p/a?wait=3600 HTTP/1.1\r\nHost: x\r\n" + BEARER + b"\r\n\r\n")
+        await asyncio.wait_for(began.wait(), 10)
+        await hung_up(stream)
+        await asyncio.wait_for(ended.wait(), 10)

@@ -20,7 +20,7 @@ Door = doubles.Door
 async def ask(tokens: Any, method: str, path: str, body: bytes = b"") -> tuple[int, Any]:
     """One request to the routes alone: status and body."""
     status, answer, headers = await answered(tokens, method, path, body)
-    keeps = status == 200 and method == "GET" and not path.startswith("/v1/tokens?") and path != "/v1/tokens"
+    keeps = status == 200 and method == "GET" and path.startswith("/v1/tokens/")
     assert headers["Cache-Control"] == ("private, max-age=61" if keeps else "no-store")
     return status, answer
 
@@ -63,6 +63,7 @@ async def answered(
         ("GET /v1/tokens/p/a/refresh", ("get", "p/a/refresh", 0, 0), 200, None),
         ("POST /v1/tokens/p/a/refresh", ("refresh", "p/a"), 202, {"refresh": "queued"}),
         ("POST /v1/tokens/p/a%2Fb/refresh", ("refresh", "p/a/b"), 202, {"refresh": "queued"}),
+        ("GET /v1/accounts/p/a%2Fb", ("peek", "p/a/b"), 200, {"account": "p/a/b", "state": "dead"}),
         ("DELETE /v1/tokens/p/a", ("delete", "p/a"), 200, {"deleted": True}),
         ("GET /v1/tokens?provider=p&state=Dead&count=5&after=c", ("list", "p", "dead", 5, "c"), 200, None),
         (
@@ -125,7 +126,10 @@ async def test_many_tokens_at_once() -> None:
 
 async def test_put() -> None:
     tokens = doubles.RecordingTokens()
-    assert await ask(tokens, "PUT", "/v1/tokens/p/a", b'{"refresh_token": "r"}') == (200, {"generation": 5})
+    assert await ask(tokens, "PUT", "/v1/tokens/p/a", b'{"refresh_token": "r"}') == (
+        200,
+        {"generation": 5, "change": "new", "state": "fresh"},
+    )
     assert tokens.calls == [("put", "p/a", {"refresh_token": "r"})]
 
 

@@ -112,10 +112,10 @@ def test_what_cannot_be_followed(sent: bytes, code: str, said: str) -> None:
 
 
 def test_an_announced_length_allocates_nothing() -> None:
-    started = time.perf_counter()
+    started = time.process_time()
     for _ in range(100):
         reader().feed(b"*2147483647\r\n")
-    assert time.perf_counter() - started < 2
+    assert time.process_time() - started < 2
 
 
 def test_a_large_request_in_small_pieces_is_not_read_again_and_again() -> None:

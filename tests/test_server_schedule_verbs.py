@@ -53,7 +53,8 @@ async def test_what_reaches_the_schedules(request_: tuple[str | bytes, ...], spe
         (("S.PUT", "n", "CRON", "0 3 * * *", "TZ", "Nowhere/At", "mail", "x"), b"-BADARG"),
         (("S.PUT", "n", "EVERY", "5000", "_mail", "x"), b"-DENIED"),
         (("S.PUT", "n", "EVERY", "5000", "mail", "x", "WAIT", "5"), b"-BADARG"),
-        (("S.PAUSE", "n"), b"-BADARG"),
+        (("S.PAUSE",), b"-BADARG"),
+        (("S.RESUME", "n", "n"), b"-BADARG"),
     ],
 )
 async def test_what_does_not(request_: tuple[str | bytes, ...], word: bytes) -> None:
@@ -62,6 +63,14 @@ async def test_what_does_not(request_: tuple[str | bytes, ...], word: bytes) -> 
         line.send(request_)
         assert (await line.line()).startswith(word)
         assert not door.schedules.calls
+
+
+async def test_pause_and_resume() -> None:
+    async with Door() as door:
+        line = await door.dial()
+        line.send("S.PAUSE nightly", "S.RESUME nightly", "QUIT")
+        assert await line.rest() == b"+OK\r\n:7\r\n+OK\r\n"
+        assert door.schedules.calls == [("pause", "nightly"), ("resume", "nightly")]
 
 
 async def test_list_delete_and_status() -> None:

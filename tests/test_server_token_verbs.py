@@ -12,11 +12,13 @@ Door = doubles.Door
     ("request_", "call", "reply"),
     [
         (("T.PUT", "p/a@b:c/d", '{"refresh_token": "r"}'), ("put", "p/a@b:c/d", {"refresh_token": "r"}), b":5"),
+        (("T.PUT", "p/a", "{}", "verbose", "keep"), ("put", "p/a", {}, "keep"), b"*3"),
         (("T.GET", "p/a"), ("get", "p/a", 0, 0), b"*5"),
         (("T.GET", "p/a", "wait", "9", "MINTTL", "8"), ("get", "p/a", 8, 9), b"*5"),
         (("T.GET", "p/nobody"), ("get", "p/nobody", 0, 0), b"-NOTFOUND there is no such account"),
         (("T.MGET", "p/a", "p/nobody"), ("get_many", ["p/a", "p/nobody"], 0, 0), b"*2"),
         (("T.MGET", "WAIT", "5", "p/a"), ("get_many", ["p/a"], 0, 5), b"*1"),
+        (("T.PEEK", "p/a"), ("peek", "p/a"), b"*4"),
         (("T.REFRESH", "p/a"), ("refresh", "p/a"), b"+OK"),
         (("T.DELETE", "p/a"), ("delete", "p/a"), b":1"),
         (("T.DELETE", "p/nobody"), ("delete", "p/nobody"), b":0"),

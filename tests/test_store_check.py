@@ -55,7 +55,7 @@ async def link(valkey) -> AsyncIterator[Link]:  # type: ignore[no-untyped-def]
 async def test_a_real_server_is_recognised(link: Link) -> None:
     server = await check_store(link, "c")
     assert (server.name, server.views) == ("valkey", False)
-    assert await link.call("GET", "{c}:format") == b"1"
+    assert await link.call("GET", "{c}:format") == b"2"
 
 
 async def test_a_view_makes_it_an_embedded_one(link: Link) -> None:
@@ -63,8 +63,15 @@ async def test_a_view_makes_it_an_embedded_one(link: Link) -> None:
     assert (await check_store(link, "c")).views
 
 
+async def test_data_of_the_former_format_are_taken_on(link: Link) -> None:
+    """Older versions refuse them from now on; the shards follow one by one, when they are written."""
+    await link.call("SET", "{c}:format", 1)
+    await check_store(link, "c")
+    assert await link.call("GET", "{c}:format") == b"2"
+
+
 async def test_a_newer_format_is_refused_with_the_way_out(link: Link) -> None:
-    await link.call("SET", "{c}:format", 2)
+    await link.call("SET", "{c}:format", 3)
     with pytest.raises(ConfigError, match="upgrade"):
         await check_store(link, "c")
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tidewarden.clock import SystemClock
 from tidewarden.config import load
+from tidewarden.daemon import Daemon
 from tidewarden.errors import NoQuorum
 from tidewarden.store import Link
 from tidewarden.store.check import Server
@@ -108,3 +110,24 @@ async def test_what_is_said_at_the_start() -> None:
 
 async def test_figures() -> None:
     assert commits().stats() == {"commit_groups_total": 0, "commit_missed_total": 0}
+
+
+async def test_a_grant_that_was_deleted_stays_deleted_as_surely_as_one_that_was_put() -> None:
+    awaited: list[str] = []
+
+    class Commits:
+        def way_of_tokens(self, data: Any, key: str) -> tuple[Any, Any]:
+            async def firm() -> None:
+                awaited.append(key)
+
+            return data, firm
+
+    class Queues:
+        async def script_on(self, _link: Any, name: str, *_rest: Any) -> tuple[int, int, str]:
+            return 0, 0, name
+
+    node: Any = SimpleNamespace(commits=Commits(), queues=Queues(), accounts=None, _name="t")
+    for name in ("put", "intent", "stored", "reseal", "delete", "get", "failed"):
+        awaited.clear()
+        assert await Daemon._token_script(node, f"tokens.{name}", "_tokens:p:c", 3, ()) == f"tokens.{name}"
+        assert bool(awaited) == (name not in ("get", "failed")), name

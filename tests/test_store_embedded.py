@@ -17,6 +17,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from benchmarks.ports import free_ports
 from tidewarden.clock import SystemClock
 from tidewarden.config import Store
 from tidewarden.errors import ConfigError, StoreDown
@@ -91,7 +92,7 @@ async def test_starts_with_the_settings_that_data_needs(make: Maker) -> None:
         assert found["maxmemory-policy"] == "noeviction"
         assert found["maxmemory"] == "50000000"
         assert found["port"] == "0"
-        assert client.get("{c}:format") == "1"
+        assert client.get("{c}:format") == "2"
         assert client.get("{c}:view") == "1"
     assert stat.S_IMODE((store.folder / "valkey.conf").stat().st_mode) == 0o600
     assert stat.S_IMODE(store.folder.stat().st_mode) == 0o700
@@ -250,10 +251,10 @@ async def test_it_dies_with_its_daemon(make: Maker, tmp_path: Path) -> None:
 async def test_a_newer_format_is_refused_and_untouched(make: Maker) -> None:
     store = make()
     with redis.Redis.from_url(await store.start()) as client:
-        client.set("{c}:format", "2")
+        client.set("{c}:format", "3")
     await store.stop()
     refused = make()
-    with pytest.raises(ConfigError, match="its format is 2, this version reads 1; use the version that wrote it"):
+    with pytest.raises(ConfigError, match="its format is 3, this version reads 1 and 2; use the version that wrote it"):
         await refused.start()
     assert refused.pid is None
     with (
@@ -300,11 +301,7 @@ async def test_a_port_serves_beside_the_socket(make: Maker, free_port: int) -> N
 
 @pytest.fixture
 def free_port() -> int:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    return free_ports(1)
 
 
 def test_the_password_follows_from_the_secret() -> None:

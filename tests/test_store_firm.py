@@ -11,9 +11,10 @@ import redis
 from store_servers import StoreServer
 
 from tidewarden.clock import SystemClock
-from tidewarden.errors import NoQuorum
+from tidewarden.errors import Error, Full, NoQuorum
 from tidewarden.store import Link, firm
 from tidewarden.store.firm import Firm
+from tidewarden.store.link import pack
 
 Eventually = Callable[..., Awaitable[object]]
 
@@ -47,49 +48,104 @@ async def disk(valkey: StoreServer, with_aof: redis.Redis, data: Link) -> AsyncI
     await link.stop()
 
 
-async def write(disk: Firm, data: Link, key: str) -> None:
-    committed = disk.begun()
-    await data.call("SET", key, "a value that is looked for on disk")
-    await committed()
+def send(disk: Firm, *words: str) -> asyncio.Future[object]:
+    answered: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+    disk.route.send(pack(words), answered)
+    return answered
 
 
-async def test_what_was_vouched_for_was_written_while_every_write_is_synced(
-    with_aof: redis.Redis, disk: Firm, data: Link
-) -> None:
-    await write(disk, data, "k")
+async def write(disk: Firm, key: str) -> None:
+    assert await send(disk, "SET", key, "a value that is looked for on disk") == b"OK"
+
+
+def on_disk(client: redis.Redis, text: bytes) -> bool:
+    folder = Path(client.config_get("dir")["dir"]) / client.config_get("appenddirname")["appenddirname"]
+    return any(text in path.read_bytes() for path in folder.iterdir())
+
+
+async def test_what_was_vouched_for_was_written_while_every_write_is_synced(with_aof: redis.Redis, disk: Firm) -> None:
+    await write(disk, "k")
     assert with_aof.config_get("appendfsync") == {"appendfsync": "always"}
-    folder = Path(with_aof.config_get("dir")["dir"]) / with_aof.config_get("appenddirname")["appenddirname"]
-    assert any(b"a value that is looked for on disk" in path.read_bytes() for path in folder.iterdir())
+    assert on_disk(with_aof, b"a value that is looked for on disk")
 
 
-async def test_many_callers_share_few_groups(disk: Firm, data: Link) -> None:
-    await asyncio.gather(*(write(disk, data, f"k{i}") for i in range(200)))
+async def test_many_callers_share_few_groups_and_no_round_trip_more(disk: Firm, data: Link) -> None:
+    await asyncio.gather(*(write(disk, f"k{i}") for i in range(200)))
     assert 1 <= disk.groups < 40
+    groups, calls = disk.groups, data.calls
+    await asyncio.gather(*(write(disk, f"k{i}") for i in range(200)))
+    assert (disk.groups, data.calls) == (groups + 1, calls + 203)
+
+
+async def test_refusals_are_passed_on(disk: Firm) -> None:
+    with pytest.raises(Error, match="wrong number"):
+        await send(disk, "SET", "k")
+
+
+async def test_where_the_store_has_rested_meanwhile_a_group_is_committed(disk: Firm, data: Link) -> None:
+    await write(disk, "k")
+    groups = disk.groups
+    rest = (("SET", "{tw}:commits", "another"), ("CONFIG", "SET", "appendfsync", "everysec"))
+    await asyncio.gather(send(disk, "SET", "a", "1"), *(data.call(*one) for one in rest))
+    assert disk.groups == groups + 2  # the bracket, and a group behind it
+    await write(disk, "k")
+    assert disk.groups == groups + 3
+
+
+async def test_one_who_rests_at_that_very_moment_does_not(
+    with_aof: redis.Redis, disk: Firm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await write(disk, "k")
+    monkeypatch.setattr(firm, "REST_MS", 0)
+    watching = disk._link.call("WATCH", "{tw}:commits")
+    await watching
+    await write(disk, "k2")
+    words = (("MULTI",), ("SET", "{tw}:commits", "x"), ("CONFIG", "SET", "appendfsync", "everysec"), ("EXEC",))
+    *_, done = await asyncio.gather(*(disk._link.call(*one) for one in words))
+    assert done is None
+    assert with_aof.config_get("appendfsync") == {"appendfsync": "always"}
+
+
+async def test_a_full_store_goes_on_syncing(
+    with_aof: redis.Redis, disk: Firm, monkeypatch: pytest.MonkeyPatch, eventually: Eventually
+) -> None:
+    await write(disk, "k")
+    with_aof.config_set("maxmemory", "1")
+    try:
+        monkeypatch.setattr(firm, "REST_MS", 0)
+        with pytest.raises(Full):
+            await disk._rested()
+        assert await send(disk, "DEL", "k") == 1
+    finally:
+        with_aof.config_set("maxmemory", "0")
+    assert with_aof.config_get("appendfsync") == {"appendfsync": "always"}
 
 
 async def test_the_store_rests_once_nobody_has_had_a_group_for_a_while(
-    with_aof: redis.Redis, disk: Firm, data: Link, monkeypatch: pytest.MonkeyPatch, eventually: Eventually
+    with_aof: redis.Redis, disk: Firm, monkeypatch: pytest.MonkeyPatch, eventually: Eventually
 ) -> None:
     monkeypatch.setattr(firm, "REST_MS", 100)
-    await write(disk, data, "k")
+    await write(disk, "k")
     await eventually(lambda: with_aof.config_get("appendfsync") == {"appendfsync": "everysec"})
-    await write(disk, data, "k2")
+    await write(disk, "k2")
     assert with_aof.config_get("appendfsync") == {"appendfsync": "always"}
     await eventually(lambda: with_aof.config_get("appendfsync") == {"appendfsync": "everysec"})
 
 
 async def test_a_group_of_another_node_keeps_it_awake(
-    with_aof: redis.Redis, disk: Firm, data: Link, monkeypatch: pytest.MonkeyPatch
+    with_aof: redis.Redis, disk: Firm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(firm, "REST_MS", 60_000)
-    await write(disk, data, "k")
+    await write(disk, "k")
     assert not await disk._rested()
     assert with_aof.config_get("appendfsync") == {"appendfsync": "always"}
 
 
-async def test_a_server_that_refuses_is_no_ok(with_aof: redis.Redis, disk: Firm, data: Link) -> None:
-    await write(disk, data, "k")
-    disk._begin[1] = disk._begin[1].replace(b"always", b"nayway")
+async def test_a_server_that_refuses_is_no_ok(disk: Firm, monkeypatch: pytest.MonkeyPatch) -> None:
+    await write(disk, "k")
+    wrong = firm.AWAKE.replace(b"always", b"nayway")
+    monkeypatch.setattr(firm, "AWAKE", wrong)
+    disk._begin[1] = wrong
     disk._limit_ms = 200
     with pytest.raises(NoQuorum, match="disk"):
-        await write(disk, data, "k2")
+        await write(disk, "k2")

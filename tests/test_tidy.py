@@ -63,6 +63,8 @@ TESTED_IN = {
     "provider": "test_provider_reading",  # declarations, too
     "sandbox_grants": "test_sandbox",  # through the door that it keeps books for
     "__main__": "test_cli",
+    "scheduler_rows": "test_scheduler_schedules",
+    "tokens_revoked": "test_tokens_revoking",
     "cli_account_file": "test_cli_token",  # what `token import` reads
     "client_local": "test_client_address",
     "client_held": "test_client_blocking",
@@ -70,6 +72,7 @@ TESTED_IN = {
     "tokens_custody": "test_tokens_rotation",
     "tokens_outlets": "test_tokens_webhooks",  # puts them together
     "cli_connection": "test_cli",
+    "cli_options": "test_cli",
     "cli_output": "test_cli",
     "cli_node": "test_cli",
     "cli_sandbox": "test_cli",
@@ -103,7 +106,6 @@ TESTED_IN = {
     "store_refusals": "test_store_link",
     "store_way": "test_store_sentinel",  # without sentinels it is one address
     "tokens_settler": "test_tokens_refresher",  # the second half of a refresh
-    "tokens_doubts": "test_tokens_peers",  # what follows from each reply
     "tokens_unstored": "test_tokens_refresher",  # an answer outlives a store that is away
     "tokens_watch": "test_tokens_pool",  # what a pool and its refresher share
     "tokens_tools": "test_tokens_refresher",  # declarations

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidewarden.provider import CLASSES
-from tidewarden.tokens.answers import Answer, Unheard, Unsent, judge, retry_after, rules_of, scrub
+from tidewarden.tokens.answers import Answer, Unheard, Unsent, judge, rules_of, scrub
 
 NOW_MS = 1_700_000_000_000  # Tue, 14 Nov 2023 22:13:20 GMT
 
@@ -108,23 +108,21 @@ def test_a_success_that_cannot_be_read_is_kept() -> None:
     assert not judge(answer(502, b"<html>"), NOW_MS).keep_body
 
 
-@pytest.mark.parametrize(
-    ("headers", "seconds"),
-    [
-        ({"retry-after": "7"}, 7),
-        ({"retry-after": "0"}, 0),
-        ({"retry-after": "86400"}, 600),  # Capped.
-        ({"retry-after": "Tue, 14 Nov 2023 22:13:50 GMT"}, 30),
-        ({"retry-after": "Tue, 14 Nov 2023 22:00:00 GMT"}, 0),
-        # By the provider's own clock, which is an hour ahead of ours.
-        ({"retry-after": "Tue, 14 Nov 2023 23:13:50 GMT", "date": "Tue, 14 Nov 2023 23:13:20 GMT"}, 30),
-        ({"retry-after": "soon"}, None),
-        ({"retry-after": "-3"}, None),
-        ({}, None),
-    ],
-)
-def test_retry_after_in_both_forms(headers: dict[str, str], seconds: float | None) -> None:
-    assert retry_after(headers, NOW_MS) == seconds
+CUT = b'{"access_token": "a,}", "x": {"y": [1, 2]}, "refresh_token": "r", "id_token": "ey'
+
+
+@pytest.mark.parametrize("end", range(CUT.index(b'"id_token"'), len(CUT) + 1))
+def test_a_pair_that_had_come_before_the_answer_broke_off_is_saved(end: int) -> None:
+    verdict = judge(Answer(200, {}, CUT[:end], "it broke off"), NOW_MS)
+    assert verdict.pair is not None
+    assert (verdict.pair.access_token, verdict.pair.refresh_token) == ("a,}", "r")
+
+
+@pytest.mark.parametrize("end", range(1, CUT.index(b'"r"') + 3))
+def test_a_pair_of_which_a_part_is_missing_is_none(end: int) -> None:
+    verdict = judge(Answer(200, {}, CUT[:end], "it broke off"), NOW_MS)
+    assert (verdict.outcome, verdict.keep_body) == ("unknown", True)
+    assert judge(answer(200, CUT), NOW_MS).outcome == "unknown"  # Not cut, and still no JSON: who knows what it is.
 
 
 def test_error_texts_lose_what_looks_like_a_token() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -10,7 +11,15 @@ import pytest
 
 from tidewarden.clock import ManualClock
 from tidewarden.config import Provider
-from tidewarden.tokens.discovery import FRESH_S, RETRY_S, Discovery, NotFoundError, addresses, read_metadata
+from tidewarden.tokens.discovery import (
+    FRESH_S,
+    RETRY_S,
+    Discovery,
+    NotFoundError,
+    addresses,
+    read_metadata,
+    read_revocation,
+)
 
 ISSUER = "https://as.example/tenant"
 GOOD = {"issuer": ISSUER, "token_endpoint": "https://as.example/t"}
@@ -49,6 +58,20 @@ def test_a_client_with_a_certificate_is_sent_where_those_go() -> None:
     assert read_metadata(provider(tls_cert="c", tls_key="k"), raw) == "https://mtls.as.example/t"
 
 
+@pytest.mark.parametrize(
+    ("url", "found"),
+    [
+        ("https://as.example/r", "https://as.example/r"),
+        ("http://as.example/r", ""),
+        ("ftp://as.example/r", ""),
+        (None, ""),
+        (7, ""),
+    ],
+)
+def test_where_tokens_are_revoked(url: Any, found: str) -> None:
+    assert read_revocation(provider(), json.dumps({**GOOD, "revocation_endpoint": url}).encode()) == found
+
+
 async def test_it_is_asked_once_an_hour_and_goes_on_with_what_it_knew() -> None:
     asked: list[str] = []
     status = 200
@@ -77,3 +100,26 @@ async def test_it_is_asked_once_an_hour_and_goes_on_with_what_it_knew() -> None:
         await clock.advance(RETRY_S)
         assert await other.endpoint(provider(), client) == "https://as.example/t"
         assert await other.endpoint(Provider(name="q", token_url="https://q/t"), client) == "https://q/t"
+
+
+async def test_metadata_that_hang_hold_up_no_refresh_to_an_endpoint_that_is_known() -> None:
+    hanging = False
+
+    async def answer(_request: httpx.Request) -> httpx.Response:
+        if hanging:
+            await asyncio.get_running_loop().create_future()
+        return httpx.Response(200, json=GOOD)
+
+    clock = ManualClock()
+    discovery = Discovery(clock)
+    async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as client:
+        slow = provider(timeout_s=1.0)
+        assert await discovery.endpoint(slow, client) == "https://as.example/t"
+        hanging = True
+        await clock.advance(FRESH_S)
+        async with asyncio.timeout(slow.timeout_s):  # As the refresh has it.
+            first, second = await asyncio.gather(discovery.endpoint(slow, client), discovery.endpoint(slow, client))
+        assert first == second == "https://as.example/t"
+        other = Discovery(clock)
+        with pytest.raises(NotFoundError, match="no answer"):
+            await other.endpoint(slow, client)

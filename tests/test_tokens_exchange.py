@@ -10,7 +10,9 @@ from urllib.parse import parse_qsl
 import pytest
 from raw_provider import OK, ask, provider, server
 
-from tidewarden.tokens.answers import Answer, Unheard, Unsent
+from tidewarden.clock import SystemClock
+from tidewarden.config import Secret
+from tidewarden.tokens.answers import Answer, Unheard, Unsent, judge
 from tidewarden.tokens.exchange import Exchange
 
 pytestmark = pytest.mark.live
@@ -80,13 +82,86 @@ async def test_reset_after_the_whole_request_is_unknown() -> None:
         assert isinstance(await ask(url), Unheard)
 
 
-async def test_closed_within_the_answer_is_unknown() -> None:
+async def test_an_answer_that_was_cut_is_kept_as_far_as_it_came() -> None:
     async def talk(_request: bytes, writer: asyncio.StreamWriter) -> None:
         writer.write(OK[:-5])
         writer.close()
 
     async with server(talk) as url:
-        assert isinstance(await ask(url), Unheard)
+        outcome = await ask(url)
+    assert isinstance(outcome, Answer)
+    assert (outcome.status, outcome.body) == (200, b'{"access_token"')
+    assert "ended without" in outcome.cut
+    verdict = judge(outcome, 0)
+    assert (verdict.outcome, verdict.keep_body) == ("unknown", True)
+
+
+async def test_a_whole_pair_in_an_answer_that_was_cut_is_a_pair() -> None:
+    """Its length was wrong, or the connection was reset after the last byte: there is no other refresh token."""
+    body = b'{"access_token":"a","refresh_token":"r.1"}'
+
+    async def talk(_request: bytes, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n" + body)
+        writer.close()
+
+    async with server(talk) as url:
+        verdict = judge(await ask(url), 0)
+    assert verdict.pair is not None
+    assert verdict.pair.refresh_token == "r.1"
+
+
+async def test_half_a_form_is_no_pair() -> None:
+    async def talk(_request: bytes, writer: asyncio.StreamWriter) -> None:
+        head = b"HTTP/1.1 200 OK\r\nContent-Type: application/x-www-form-urlencoded\r\nContent-Length: 99\r\n\r\n"
+        writer.write(head + b"access_token=half-a-tok")
+        writer.close()
+
+    async with server(talk) as url:
+        verdict = judge(await ask(url), 0)
+    assert (verdict.outcome, verdict.keep_body) == ("unknown", True)
+
+
+@pytest.mark.parametrize(("status", "outcome"), [(403, "unavailable"), (503, "unavailable"), (401, "invalid_client")])
+@pytest.mark.parametrize("body", [b"<html>" + b"x" * 70_000, b"<html>"], ids=["long", "cut"])
+async def test_an_error_is_known_by_its_status_however_its_page_ends(status: int, outcome: str, body: bytes) -> None:
+    async def talk(_request: bytes, writer: asyncio.StreamWriter) -> None:
+        head = f"HTTP/1.1 {status} No\r\nContent-Type: text/html\r\nContent-Length: 70006\r\n\r\n"
+        writer.write(head.encode() + body)
+        writer.close()
+
+    async with server(talk) as url:
+        assert judge(await ask(url), 0).outcome == outcome
+
+
+async def test_long_headers_cost_no_answer() -> None:
+    async def talk(_request: bytes, writer: asyncio.StreamWriter) -> None:
+        writer.write(OK.replace(b"\r\n\r\n", b"\r\nContent-Security-Policy: " + b"x" * 20_000 + b"\r\n\r\n"))
+
+    async with server(talk) as url:
+        assert judge(await ask(url), 0).outcome == "ok"
+
+
+async def test_what_fails_before_the_first_byte_was_never_sent(tmp_path: Any) -> None:
+    """A file that a client proves itself by was there at the start and is not now."""
+    requests = []
+
+    async def talk(request: bytes, writer: asyncio.StreamWriter) -> None:
+        requests.append(request)
+        writer.write(OK)
+
+    gone = str(tmp_path / "gone.pem")
+    async with server(talk) as url:
+        for settings in (
+            {"auth": "private_key_jwt", "jwt_key_file": gone},
+            {"tls_cert": gone, "tls_key": gone},
+            {"tls_ca": gone},
+            {"auth": "post", "client_secret": Secret("\udce9")},
+        ):
+            outcome = await ask(url, **settings)
+            assert isinstance(outcome, Unsent), settings
+            assert outcome.reason == "misconfigured"
+            assert judge(outcome, 0).scope == "client"
+    assert requests == []
 
 
 async def test_a_kept_connection_that_closes_under_the_next_request_is_unknown_and_not_repeated() -> None:
@@ -138,7 +213,9 @@ async def test_a_dripping_body_ends_in_time() -> None:
     async with server(talk) as url:
         async with asyncio.timeout(3):
             outcome = await ask(url, timeout_s=0.5)
-    assert outcome == Unheard("no whole answer within 0.5 s")
+    assert isinstance(outcome, Answer)
+    assert outcome.cut == "no whole answer within 0.5 s"
+    assert judge(outcome, 0).outcome == "unknown"
 
 
 async def test_a_silent_server_ends_in_time() -> None:
@@ -157,7 +234,38 @@ async def test_an_endless_body_is_cut() -> None:
         await asyncio.sleep(3)
 
     async with server(talk) as url:
-        assert await ask(url) == Unheard("HTTP 200 with a body over 65536 bytes")
+        outcome = await ask(url)
+    assert isinstance(outcome, Answer)
+    assert (len(outcome.body), outcome.cut) == (65_536, "its body has more than 65536 bytes")
+
+
+async def test_what_would_leave_too_late_does_not_leave() -> None:
+    """The clock is read when there is a connection: a pause while it is made counts, too."""
+    requests = []
+
+    async def talk(request: bytes, writer: asyncio.StreamWriter) -> None:
+        requests.append(request)
+        writer.write(OK)
+
+    class Paused(SystemClock):
+        behind_s = 0.0
+
+        def monotonic(self) -> float:
+            return super().monotonic() + self.behind_s
+
+    clock = Paused()
+    exchange = Exchange(clock=clock)
+    async with server(talk) as url:
+        by = clock.monotonic() + 5
+        clock.behind_s = 6.0
+        late = await exchange.refresh(provider(url), "r-token", send_by=by)
+        assert isinstance(late, Unsent)
+        assert late.reason == "late"
+        assert judge(late, 0).scope == "ours"
+        clock.behind_s = 0.0
+        assert isinstance(await exchange.refresh(provider(url), "r-token", send_by=by), Answer)
+        await exchange.close()
+    assert len(requests) == 1
 
 
 async def test_a_redirect_is_not_followed() -> None:

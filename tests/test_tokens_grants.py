@@ -31,6 +31,28 @@ async def test_the_same_refresh_token_again_changes_nothing(still: Any) -> None:
         assert await side.tokens.put("p/b", fields) == 1  # The same token in another account is that one's own.
 
 
+async def test_what_came_of_a_put_is_told_and_the_living_are_kept_when_wanted(valkey: Any, tmp_path: Path) -> None:
+    async with harness.endpoint() as endpoint, harness.node(valkey, tmp_path, harness.provider(endpoint.url)) as side:
+        tokens = side.tokens
+
+        async def told(account: str, token: str, *, keep: bool = False) -> tuple[int, str, str]:
+            put = await tokens.put_told(account, {"refresh_token": token}, keep=keep)
+            return put.generation, put.change, put.state
+
+        assert await told("p/a", "a.0") == (1, "new", "expiring")
+        assert (await tokens.get("p/a", wait_ms=5000)).generation == 2
+        assert await told("p/a", "a.0") == (2, "same", "fresh")
+        assert await told("p/a", "b.0", keep=True) == (2, "same", "fresh")
+        assert await told("p/a", "a.9") == (3, "renewed", "expiring")
+
+        async def dead() -> bool:  # Refused twice; what is asked for while a request is under way is that one.
+            await tokens.refresh("p/a")
+            return (await told("p/a", "a.9"))[1:] == ("same", "dead")
+
+        await eventually(dead)
+        assert await told("p/a", "a.1", keep=True) == (4, "renewed", "expiring")
+
+
 async def test_an_import_of_the_first_token_does_not_undo_a_rotation(valkey: Any, tmp_path: Path) -> None:
     async with harness.endpoint() as endpoint, harness.node(valkey, tmp_path, harness.provider(endpoint.url)) as side:
         await side.tokens.put("p/a", {"refresh_token": "a.0"})
@@ -38,6 +60,28 @@ async def test_an_import_of_the_first_token_does_not_undo_a_rotation(valkey: Any
         for known in ("a.0", "a.1"):  # The one it began with, and the one it holds.
             assert await side.tokens.put("p/a", {"refresh_token": known}) == 2
         assert await side.tokens.put("p/a", {"refresh_token": "a.7"}) == 3
+
+
+async def test_a_new_consent_that_brings_the_same_refresh_token_brings_a_dead_account_back(
+    valkey: Any, tmp_path: Path
+) -> None:
+    """As providers do whose refresh tokens stay. The same file imported again is no new consent."""
+    async with harness.endpoint() as endpoint:
+        endpoint.current["a"] = 9
+        chosen = harness.provider(endpoint.url, rotation="none")
+        async with harness.node(valkey, tmp_path, chosen, confirm_s=0.0) as side:
+            fields = {"refresh_token": "a.0", "access_token": "old", "expires_at_ms": 1000}
+            await side.tokens.put("p/a", fields)
+
+            async def dead() -> bool:
+                return bool((await side.tokens.stats())["p"]["dead"])
+
+            await eventually(dead)
+            assert await side.tokens.put("p/a", fields) == 1
+            assert await side.tokens.put("p/a", {"refresh_token": "a.0"}) == 1
+            assert await side.tokens.put("p/a", fields | {"access_token": "new", "expires_at_ms": FAR_MS}) == 2
+            assert (await side.tokens.get("p/a")).access_token == "new"
+            assert await side.tokens.put("p/a", fields | {"expires_at_ms": FAR_MS + 1}) == 2  # It lives.
 
 
 async def test_puts_at_once_leave_one_winner_and_no_number_twice(still: Any) -> None:

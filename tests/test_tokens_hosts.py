@@ -41,3 +41,16 @@ def test_less_than_one_a_second() -> None:
     granted, wait_s = hosts.ask(slow, 5, 100.0)
     assert (granted, round(wait_s, 3)) == (0, 10.0)
     assert hosts.ask(slow, 5, 110.0)[0] == 1
+
+
+def test_nodes_share_a_host_and_whoever_stays_has_more() -> None:
+    living = 4
+    hosts = Hosts(lambda: living)
+    some = Provider(name="a", token_url="https://as.example/t", host_rate=40.0)
+    hosts.add(some)
+    assert hosts.ask(some, 50, 100.0)[0] == 10
+    assert sum(hosts.ask(some, 1, 100.1 + turn / 100)[0] for turn in range(100)) in (10, 11)
+    living = 2
+    assert sum(hosts.ask(some, 1, 102.0 + turn / 100)[0] for turn in range(200)) in range(39, 60)
+    living = 0  # not heard yet
+    assert hosts.ask(some, 100, 200.0)[0] == 40

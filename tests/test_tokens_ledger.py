@@ -2,65 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tokens_harness as harness
+from ledger_bench import LEASE_MS, QUEUE, Bench
 
 from tidewarden.errors import BadArg
-from tidewarden.queue import Taken
-from tidewarden.tokens.ledger import Ledger, Opened, Refused
+from tidewarden.tokens.ledger import Opened, Refused
 from tidewarden.tokens.policy import Step
-from tidewarden.tokens.rows import Row, Troubles
-
-QUEUE = "_tokens:p:c0"
-LEASE_MS = 40_000
-
-
-class Bench:
-    """A ledger whose clock stands where the test puts it."""
-
-    def __init__(self, queues: Any) -> None:
-        self.queues = queues
-        self.now_ms = 1_000_000
-        self.session = queues.open_session()
-
-        async def script(name: str, queue: str, shard: int, args: Any) -> Any:
-            return await queues.script(name, queue, shard, args, now_ms=self.now_ms)
-
-        self.ledger = Ledger(script, queues.shard_of)
-
-    def row(
-        self, grant: int = 1, generation: int = 1, life_ms: int = 10_000, due_ms: int = 7_000, mark: str = "m"
-    ) -> Row:
-        mark_bytes = mark.encode().ljust(8)
-        expires_ms = self.now_ms + life_ms
-        return Row(
-            grant, generation, self.now_ms, expires_ms, self.now_ms + due_ms, mark_bytes, mark_bytes, refresh=b"sealed-" + mark.encode()
-        )  # fmt: skip
-
-    async def put(self, account: str, base: tuple[int, int] = (0, 0), **settings: Any) -> bool:
-        row = self.row(base[0] + 1, base[1] + 1, **settings)
-        return await self.ledger.put(QUEUE, account, base, row, row.expires_at_ms)
-
-    async def take(self, account: str, holder: str = "n0.1") -> Taken:
-        """Lease the account's task by the frozen clock, as the queue's take does."""
-        self.queues.holder = holder
-        shard = self.queues.shard_of(QUEUE, account)
-        args = (200, 1, LEASE_MS, 0, account)
-        found = (await self.queues.script("queue.take", QUEUE, shard, args, now_ms=self.now_ms))[0]
-        assert found, f"{account} is not to be had"
-        _, lease, payload, attempt, deadline_ms, end_ms = found[0]
-        return Taken(QUEUE, account, lease, payload, attempt, deadline_ms, end_ms)
-
-    async def locate(self, account: str) -> str:
-        found = await self.queues.peek(QUEUE, account)
-        return str(found["state"])
-
-    async def stats(self) -> dict[str, int]:
-        return {name: n for name, n in (await self.ledger.stats(QUEUE, 16)).items() if n}
+from tidewarden.tokens.rows import Troubles
 
 
 @pytest.fixture
@@ -93,7 +47,7 @@ async def test_a_deleted_accounts_numbers_are_never_given_again(bench: Bench) ->
     assert (reading.row, reading.floor) == (None, 2)
     assert not await bench.put("a", (0, 0))
     assert await bench.put("a", (2, 0))
-    assert await bench.ledger.stored(QUEUE, "a", (1, 1), bench.row(1, 2).pack(), 1, 2) == "SPARE"
+    assert await bench.ledger.stored(QUEUE, "a", (1, 1), bench.row(1, 2, mark="late").pack(), 1, 2) == "SPARE"
     assert await bench.stats() == {"total": 1, "fresh": 1, "spares": 1}
 
 
@@ -107,8 +61,8 @@ async def test_one_refresh(bench: Bench) -> None:
     assert (opened.row.generation, opened.troubles, opened.spare, opened.found) == (1, Troubles(), None, None)
     assert (await bench.stats())["intents"] == 1
     new = bench.row(1, 2)
-    assert await bench.ledger.stored(QUEUE, "a", (1, 1), new.pack(), new.due_ms, new.expires_at_ms) == "STORED"
-    assert await bench.ledger.stored(QUEUE, "a", (1, 1), new.pack(), new.due_ms, new.expires_at_ms) == "ALREADY"
+    assert await bench.stored(new) == "STORED"
+    assert await bench.stored(new) == "ALREADY"
     assert await bench.stats() == {"total": 1, "fresh": 1}
     # The lease is void: nothing said under it changes the task.
     assert not await bench.ledger.failed(QUEUE, "a", task.lease, Step("dead", 0, Troubles(dead=True)))
@@ -122,6 +76,23 @@ async def test_an_intent_needs_the_lease(bench: Bench) -> None:
     await bench.put("a", (1, 1), due_ms=0)  # A new consent voids the lease.
     assert await bench.ledger.intend(QUEUE, "a", task.lease, LEASE_MS) == Refused("NOTHELD")
     assert (await bench.stats()).get("intents", 0) == 0
+
+
+async def test_of_many_intents_in_one_call_each_is_judged_by_itself(bench: Bench) -> None:
+    names = [f"a{n}" for n in range(100)]
+    leases = {}
+    for name in names:
+        await bench.put(name, due_ms=0)
+        leases[name] = (await bench.take(name)).lease
+    await bench.put("a7", (1, 1), due_ms=0)
+    await bench.ledger.delete(QUEUE, "a8")
+    asked = [*leases.items(), ("a9", leases["a9"]), ("nobody", 1)]
+    calls = [bench.ledger.intend(QUEUE, name, lease, LEASE_MS) for name, lease in asked]
+    *found, again, nobody = await asyncio.gather(*calls)
+    assert (again, nobody) == (Refused("OPEN", bench.now_ms + LEASE_MS), Refused("NOTHELD"))
+    assert [name for name, one in zip(names, found, strict=True) if one == Refused("NOTHELD")] == ["a7", "a8"]
+    assert all(isinstance(one, Opened) and one.troubles == Troubles() for one in (*found[:7], *found[9:]))
+    assert (await bench.stats())["intents"] == 98
 
 
 async def test_a_lease_with_an_intent_ends_by_its_time_alone(bench: Bench) -> None:
@@ -157,43 +128,6 @@ async def test_an_intent_that_is_not_over_is_left_to_its_node(bench: Bench) -> N
     assert refused == Refused("OPEN", bench.now_ms + LEASE_MS)
 
 
-async def test_an_answer_after_the_lease_ended_is_stored_all_the_same(bench: Bench) -> None:
-    await bench.put("a", due_ms=0)
-    task = await bench.take("a", "n0.1")
-    await bench.ledger.intend(QUEUE, "a", task.lease, LEASE_MS)
-    bench.now_ms += LEASE_MS
-    shard = bench.queues.shard_of(QUEUE, "a")
-    found = (await bench.queues.script("queue.take", QUEUE, shard, (200, 1, LEASE_MS, 0, ""), now_ms=bench.now_ms))[0]
-    new = bench.row(1, 2)
-    assert await bench.ledger.stored(QUEUE, "a", (1, 1), new.pack(), new.due_ms, new.expires_at_ms) == "STORED"
-    assert await bench.ledger.intend(QUEUE, "a", found[0][1], LEASE_MS) == Refused("NOTHELD")
-    assert await bench.stats() == {"total": 1, "fresh": 1}
-
-
-async def test_an_answer_that_comes_too_late_is_a_spare(bench: Bench) -> None:
-    await bench.put("a", due_ms=0)
-    assert await bench.put("a", (1, 1), due_ms=0, mark="new")
-    late = bench.row(1, 2, mark="late")
-    assert await bench.ledger.stored(QUEUE, "a", (1, 1), late.pack(), late.due_ms, late.expires_at_ms) == "SPARE"
-    task = await bench.take("a")
-    opened = await bench.ledger.intend(QUEUE, "a", task.lease, LEASE_MS)
-    assert isinstance(opened, Opened)
-    assert opened.spare == late
-    assert opened.row.refresh == b"sealed-new"
-    newer = bench.row(2, 3)
-    await bench.ledger.stored(QUEUE, "a", (2, 2), newer.pack(), newer.due_ms, newer.expires_at_ms)
-    assert await bench.stats() == {"total": 1, "fresh": 1}
-
-
-async def test_an_answer_for_a_deleted_account_is_dropped(bench: Bench) -> None:
-    await bench.put("a", due_ms=0)
-    task = await bench.take("a")
-    await bench.ledger.intend(QUEUE, "a", task.lease, LEASE_MS)
-    await bench.ledger.delete(QUEUE, "a")
-    assert await bench.ledger.stored(QUEUE, "a", (1, 1), bench.row(1, 2).pack(), 1, 2) == "GONE"
-    assert await bench.stats() == {}
-
-
 async def test_a_failure_goes_back_into_the_queue_with_its_troubles(bench: Bench) -> None:
     await bench.put("a", due_ms=0)
     task = await bench.take("a")
@@ -202,6 +136,7 @@ async def test_a_failure_goes_back_into_the_queue_with_its_troubles(bench: Bench
     assert await bench.ledger.failed(QUEUE, "a", task.lease, Step("retry", 5.0, troubles))
     assert await bench.locate("a") == "delayed"
     assert await bench.stats() == {"total": 1, "failing": 1}
+    assert (await bench.ledger.stats(QUEUE, 16))["next_ms"] == bench.now_ms + 5000
     reading = await bench.ledger.get(QUEUE, "a")
     assert (reading.row, reading.troubles) == (bench.row(due_ms=0), troubles)
     assert not await bench.ledger.failed(QUEUE, "a", task.lease, Step("retry", 5.0, troubles))
@@ -287,6 +222,18 @@ async def test_many_items_are_one_script(bench: Bench) -> None:
     assert set(entries) == {f"a{number}" for number in range(1000)}
 
 
+async def test_one_that_waits_for_its_provider_is_not_counted_fresh(bench: Bench) -> None:
+    await bench.put("a", due_ms=0)
+    task = await bench.take("a")
+    await bench.ledger.intend(QUEUE, "a", task.lease, LEASE_MS)
+    assert await bench.ledger.failed(QUEUE, "a", task.lease, Step("hold", 30.0, Troubles()))
+    assert await bench.locate("a") == "delayed"
+    assert await bench.stats() == {"total": 1, "expiring": 1}
+    bench.now_ms += 31_000
+    task = await bench.take("a")
+    assert await bench.stats() == {"total": 1, "expiring": 1}
+
+
 async def test_a_malformed_item_changes_nothing(bench: Bench) -> None:
     shard = bench.queues.shard_of(QUEUE, "a")
     row = bench.row().pack()
@@ -309,7 +256,7 @@ async def test_a_spare_saves_an_account_that_was_given_up(bench: Bench) -> None:
     task = await bench.take("a")
     await bench.ledger.failed(QUEUE, "a", task.lease, dead)
     assert (await bench.stats())["dead"] == 1
-    assert await bench.ledger.stored(QUEUE, "a", (1, 8), late.pack(), late.due_ms, late.expires_at_ms) == "SPARE"
+    assert await bench.stored(late) == "SPARE"
     assert await bench.stats() == {"total": 1, "failing": 1, "spares": 1}
     task = await bench.take("a")
     await bench.ledger.failed(QUEUE, "a", task.lease, dead)  # The spare came while it was under way.
@@ -317,3 +264,15 @@ async def test_a_spare_saves_an_account_that_was_given_up(bench: Bench) -> None:
     task = await bench.take("a")
     await bench.ledger.failed(QUEUE, "a", task.lease, Step("dead", 0, Troubles(dead=True), spare="drop"))
     assert await bench.stats() == {"total": 1, "dead": 1}
+
+
+async def test_a_new_grant_ends_the_previous_token_of_the_old_one_but_no_pair_in_hand(bench: Bench) -> None:
+    """Past its grace the previous token is a used one: sent again it would end a grant."""
+    await bench.put("a")
+    await bench.ledger.stored(QUEUE, "a", (1, 1), bench.row(1, 2).pack(), 1, 2, previous=bench.row(1, 1).pack())
+    assert (await bench.stats())["spares"] == 1
+    assert await bench.put("a", base=(1, 2))
+    assert "spares" not in await bench.stats()
+    await bench.ledger.stored(QUEUE, "a", (1, 2), bench.row(1, 3, mark="late").pack(), 1, 2)  # To one under way.
+    assert await bench.put("a", base=(2, 3))
+    assert (await bench.stats())["spares"] == 1

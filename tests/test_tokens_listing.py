@@ -38,6 +38,21 @@ async def test_every_account_is_met_on_pages_of_the_asked_size(still: Any) -> No
             assert most <= count
 
 
+@pytest.mark.parametrize("state", ["", "expiring"])
+async def test_who_deletes_what_a_page_had_meets_all_the_others(still: Any, state: str) -> None:
+    async with still as side:
+        await asyncio.gather(*(side.tokens.put(f"p/a:{n}", {"refresh_token": "r"}) for n in range(48)))
+        names, after = [], ""
+        while True:
+            page, after = await side.tokens.list(state=state, count=3, after=after)
+            for entry in page:
+                names.append(entry["account"])
+                assert await side.tokens.delete(entry["account"])
+            if not after:
+                break
+        assert sorted(names) == sorted(f"p/a:{n}" for n in range(48))
+
+
 async def test_by_state(still: Any) -> None:
     async with still as side:
         await asyncio.gather(*(side.tokens.put(f"p/new{n}", {"refresh_token": "r"}) for n in range(60)))
@@ -53,7 +68,7 @@ async def test_by_state(still: Any) -> None:
         assert page[0] | {"stored_ms": 0, "due_ms": 0, "next_ms": 0} == {
             "account": "p/late", "provider": "p", "state": "late", "grant": 1, "generation": 1, "stored_ms": 0,
             "expires_at_ms": 1000, "due_ms": 0, "tries": 0, "error": "", "message": "", "next_ms": 0,
-            "since_ms": 1000,
+            "since_ms": 1000, "advice": "",
         }  # fmt: skip
 
 

@@ -1,13 +1,8 @@
-"""What one node asks another about a refresh whose outcome it does not know: who may ask, and what follows from each reply."""
+"""What one node asks another about a refresh whose outcome it does not know: who may ask, and how."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import shutil
-import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +10,12 @@ import msgspec
 import pytest
 import tokens_harness as harness
 from aiohttp import web
+from peer_doors import door, served
 
 from tidewarden.config import Cluster, Config, Node
-from tidewarden.tokens import PEERS_PATH
-from tidewarden.tokens import pool as pool_module
-from tidewarden.tokens import refresher as refresher_module
 from tidewarden.tokens.peers import Peers, Question, Reply, mac_of, open_question, reply_to
 from tidewarden.tokens.records import Answer
+from tidewarden.tokens.shelf import Shelf
 
 pytestmark = pytest.mark.live
 
@@ -43,34 +37,6 @@ def test_a_reply_is_to_its_own_question() -> None:
     assert mac.open(message, b"reply", b"one") is not None
     assert mac.open(message, b"reply", b"other") is None
     assert mac.open(other) == b"other"
-
-
-@contextlib.asynccontextmanager
-async def door(answer: Callable[[bytes], bytes | None]) -> AsyncIterator[str]:
-    """A node's HTTP door with nothing but this; yields its address in ``cluster.members``."""
-
-    async def asked(request: web.Request) -> web.Response:
-        reply = answer(await request.read())
-        return web.Response(status=403) if reply is None else web.Response(body=reply)
-
-    async with served(asked) as address:
-        yield address
-
-
-@contextlib.asynccontextmanager
-async def served(asked: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> AsyncIterator[str]:
-    """Likewise, by a handler of one's own."""
-    app = web.Application()
-    app.router.add_post(PEERS_PATH, asked)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    port = site._server.sockets[0].getsockname()[1]  # type: ignore[union-attr]
-    try:
-        yield f"127.0.0.1:{port - 1}"
-    finally:
-        await runner.cleanup()
 
 
 def peers_of(address: str, secret: str = SECRET) -> Peers:
@@ -99,6 +65,34 @@ async def test_a_node_that_cannot_be_asked_is_away() -> None:
             await peers.close()
 
 
+async def test_a_node_that_is_no_member_is_asked_where_it_says_that_it_listens(valkey: Any, tmp_path: Path) -> None:
+    """A worker; and whoever has its address now does not answer for it."""
+    mac = mac_of(SECRET)
+    async with harness.endpoint() as endpoint:
+        config = Config(cluster=Cluster(name="t"), node=Node(name="w0"))
+        async with harness.node(
+            valkey, tmp_path, harness.provider(endpoint.url), "w0", config=config, cluster_secret=SECRET, go=False
+        ) as worker:
+            shelf = Shelf(worker.link.call, "t")
+            assert await shelf.address_of("w0") == Node().address == "127.0.0.1:7420"
+            async with door(worker.tokens.answer_peer) as address:
+
+                async def look_up(node: str) -> str:
+                    return {"w0": address, "w1": address}.get(node, "")
+
+                peers = Peers(Config(cluster=Cluster(name="t")), mac, dict, look_up)
+                found = [(await peers.ask(holder, "q", "a", 1, 1)).state for holder in ("w0.1", "w1.1", "w2.1")]
+                await peers.close()
+    assert found == ["none", "away", "away"]
+
+
+@pytest.mark.parametrize(
+    ("host", "address"), [("10.0.0.5", "10.0.0.5:7420"), ("::1", "[::1]:7420"), ("0.0.0.0", ""), ("::", "")]
+)
+def test_where_a_node_says_that_it_listens(host: str, address: str) -> None:
+    assert Node(host=host).address == address
+
+
 async def test_a_reply_that_comes_in_pieces_is_heard_whole() -> None:
     mac = mac_of(SECRET)
     long = Answer(1, "q", "a", 1, 1, b"r" * 9000, 0, 0)
@@ -117,128 +111,3 @@ async def test_a_reply_that_comes_in_pieces_is_heard_whole() -> None:
         reply = await peers.ask("n0.1", "q", "a", 1, 1)
         await peers.close()
     assert (reply.state, reply.answer) == ("answer", long)
-
-
-class Scene:
-    """Node n0 whose answer does not reach the store, and n1 that finds its intent when its lease is over."""
-
-    def __init__(self, store: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.store, self.folder = store, folder
-        monkeypatch.setattr(refresher_module, "LEASE_SLACK_S", 1.2)
-        monkeypatch.setattr(refresher_module, "SEND_SLACK_S", 0.3)
-        monkeypatch.setattr(pool_module, "STOP_S", 0.0)
-        self.doors = contextlib.AsyncExitStack()
-        self.held = asyncio.Event()
-
-    @contextlib.asynccontextmanager
-    async def stuck(self, chosen: Any, **grant: Any) -> AsyncIterator[Any]:
-        """n0, with the answer of ``p/a`` in its journal and no way to the store any more."""
-        config = Config(cluster=Cluster(name="t", members={"n0": "127.0.0.1:1", "n1": "127.0.0.1:2"}))
-        async with harness.node(
-            self.store, self.folder / "a", chosen, "n0", config=config, cluster_secret=SECRET
-        ) as one:
-
-            async def away(*_args: Any) -> str:
-                self.held.set()
-                await asyncio.get_running_loop().create_future()
-                return ""
-
-            one.tokens._ledger.stored = away
-            await one.tokens.put("p/a", {"refresh_token": "a.0", **grant})
-            await one.tokens.refresh("p/a")
-            await asyncio.wait_for(self.held.wait(), 10)
-            yield one
-
-    def other(self, chosen: Any, address: str) -> Any:
-        (self.folder / "b").mkdir()
-        shutil.copytree(self.folder / "a" / "secrets", self.folder / "b" / "secrets")
-        config = Config(cluster=Cluster(name="t", members={"n0": address, "n1": "127.0.0.1:2"}))
-        return harness.node(self.store, self.folder / "b", chosen, "n1", config=config, cluster_secret=SECRET)
-
-
-@pytest.fixture
-def scene(valkey: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
-    return Scene(valkey, tmp_path, monkeypatch)
-
-
-async def entry(side: Any) -> dict[str, Any]:
-    entries, _ = await side.tokens.list()
-    return dict(entries[0])
-
-
-async def test_an_answer_in_another_nodes_journal_is_found_there(scene: Scene) -> None:
-    """Single use without grace: sent again, it would have ended the grant."""
-    async with harness.endpoint() as endpoint:
-        chosen = harness.provider(endpoint.url, timeout_s=0.5, refreshers=1)
-        async with (
-            scene.stuck(chosen) as one,
-            door(one.tokens.answer_peer) as address,
-            scene.other(chosen, address) as two,
-        ):
-            await two.tokens.get("p/a", wait_ms=10_000)
-            assert (await two.tokens.get("p/a")).access_token == "secret-access-a-1"
-            assert two.tokens.metrics()["adopted"] == 1
-    assert endpoint.requests == {"a.0": 1}
-
-
-async def test_a_request_under_way_elsewhere_is_waited_for(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
-    async with harness.endpoint() as endpoint:
-        chosen = harness.provider(endpoint.url, timeout_s=0.5, refreshers=1)
-        async with scene.stuck(chosen) as one:
-            one.tokens._journal._answers.clear()  # Not written yet: the request hangs.
-
-            async with door(one.tokens.answer_peer) as address, scene.other(chosen, address) as two:
-
-                async def waits() -> bool:
-                    return "is asking the provider" in (await entry(two))["message"]
-
-                await harness.eventually(waits)
-                assert endpoint.requests == {"a.0": 1}
-
-
-async def test_while_a_token_lives_a_node_that_does_not_say_is_waited_for(scene: Scene) -> None:
-    async with harness.endpoint() as endpoint:
-        chosen = harness.provider(endpoint.url, timeout_s=0.5, refreshers=1)
-        with socket.create_server(("127.0.0.1", 0)) as closed:
-            port = closed.getsockname()[1]
-        async with (
-            scene.stuck(chosen, access_token="x", expires_in=3600),
-            scene.other(chosen, f"127.0.0.1:{port - 1}") as two,
-        ):
-
-            async def waits() -> bool:
-                return "n0.1 may hold the answer" in (await entry(two))["message"]
-
-            await harness.eventually(waits)
-            found = await entry(two)
-            assert found["next_ms"] - found["since_ms"] >= 29_000
-            assert (await two.tokens.get("p/a")).access_token == "x"  # It is served on.
-    assert endpoint.requests == {"a.0": 1}
-
-
-async def test_a_previous_token_saves_an_account_within_the_grace(valkey: Any, tmp_path: Path) -> None:
-    """A provider that rotates once more than we hear of: the stored token is refused, the one before still works."""
-    async with harness.endpoint(life_s=3600) as endpoint:
-        chosen = harness.provider(endpoint.url, grace_s=7200)
-        async with harness.node(valkey, tmp_path, chosen) as side:
-            await side.tokens.put("p/a", {"refresh_token": "a.0"})
-            await side.tokens.get("p/a", wait_ms=5000)
-            assert (await side.tokens.stats())["p"]["spares"] == 1
-            endpoint.current["a"] = 0  # It takes the old one within the grace, and knows nothing of the new one.
-            await side.tokens.refresh("p/a")
-
-            async def saved() -> bool:
-                return bool((await entry(side))["generation"] == 3)
-
-            await harness.eventually(saved)
-        endpoint.current["a"] = 5
-        async with harness.node(valkey, tmp_path, replace(chosen, grace_s=0.0), boot=2) as side:
-            await side.tokens.refresh("p/a")
-
-            async def refused() -> bool:
-                return (await entry(side))["error"] == "invalid_grant"
-
-            await harness.eventually(refused)
-            await asyncio.sleep(0.3)
-            assert (await side.tokens.stats())["p"]["spares"] == 0  # Its time is over; nothing is sent in a loop.
-    assert endpoint.requests == {"a.0": 2, "a.1": 2}

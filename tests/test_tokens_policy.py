@@ -175,10 +175,21 @@ def test_the_spare_is_tried_before_an_account_is_given_up() -> None:
     assert after_failure(case(REFUSED, refused.troubles)).what == "dead"
 
 
-def test_a_spare_of_unknown_outcome_is_not_tried_for_ever() -> None:
+def test_a_spare_of_unknown_outcome_is_tried_again_until_it_is_refused() -> None:
+    """It may be the only refresh token that works: a time-out is no reason to throw it away."""
     step = after_failure(case(UNKNOWN, Troubles(refusals=1), has_spare=True, used_spare=True))
-    assert (step.what, step.spare) == ("retry", "drop")
-    assert not use_spare(step.troubles, has_spare=True)
+    assert (step.what, step.spare) == ("retry", "keep")
+    assert step.delay_s > 0
+    assert step.troubles.doubts == 0  # Of the row's token nothing is doubted.
+    assert use_spare(step.troubles, has_spare=True)
+    refused = after_failure(case(REFUSED, step.troubles, has_spare=True, used_spare=True))
+    assert (refused.what, refused.spare) == ("retry", "drop")
+
+
+def test_a_scope_that_is_refused_says_nothing_of_a_lost_token() -> None:
+    doubted = after_failure(case(UNKNOWN)).troubles
+    step = after_failure(case(Verdict("invalid_scope", "account"), doubted))
+    assert (step.what, step.troubles.outcome) == ("retry", "invalid_scope")
 
 
 def test_a_spare_is_left_alone_while_the_row_was_not_refused() -> None:

@@ -13,6 +13,7 @@ import tokens_harness as harness
 from tidewarden.errors import StoreDown
 from tidewarden.tokens import journal as journal_module
 from tidewarden.tokens import pool as pool_module
+from tidewarden.tokens.answers import Verdict
 
 pytestmark = pytest.mark.live
 
@@ -56,6 +57,22 @@ async def test_every_account_is_refreshed_once_a_generation(valkey: Any, tmp_pat
     assert endpoint.most_open <= 16
 
 
+async def test_where_no_number_is_set_it_grows_while_accounts_are_late(valkey: Any, tmp_path: Path) -> None:
+    async with harness.endpoint(life_s=3600) as endpoint:
+        chosen = harness.provider(endpoint.url)
+        assert chosen.refreshers == 0
+        async with harness.node(valkey, tmp_path, chosen, go=False) as side:
+            await asyncio.gather(*(side.tokens.put(f"p/a{n}", {"refresh_token": f"a{n}.0"}) for n in range(250)))
+            endpoint.delay_s = 0.2  # 16 at a time would take them three seconds and more
+            running = asyncio.create_task(side.tokens.run())
+            await eventually(lambda: sum(endpoint.requests.values()) == 250)
+            assert side.tokens.metrics()["refreshers"]["p"] >= 16
+            await side.tokens.stop()
+            await asyncio.wait([running])
+    assert set(endpoint.requests.values()) == {1}
+    assert 16 < endpoint.most_open <= 256
+
+
 async def test_what_falls_due_together_is_taken_in_parts(
     valkey: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -64,11 +81,21 @@ async def test_what_falls_due_together_is_taken_in_parts(
         chosen = harness.provider(endpoint.url, refreshers=50)
         side = await stack.enter_async_context(harness.node(valkey, tmp_path, chosen, go=False))
         await asyncio.gather(*(side.tokens.put(f"p/a{n}", {"refresh_token": f"a{n}.0"}) for n in range(30)))
-        asked, take = [], side.queues.take
+        asked, open_takes, most_open, take = [], 0, 0, side.queues.take
+
+        def ended(_: object) -> None:
+            nonlocal open_takes
+            open_takes -= 1
 
         def noted(session: Any, queues: list[str], **options: Any) -> Any:
-            asked.append(options["count"] if queues[0].startswith("_tokens:p") else 0)
-            return take(session, queues, **options)
+            nonlocal open_takes, most_open
+            taking = take(session, queues, **options)
+            if queues[0].startswith("_tokens:p"):
+                asked.append(options["count"])
+                open_takes += 1
+                most_open = max(most_open, open_takes)
+                taking.add_done_callback(ended)
+            return taking
 
         monkeypatch.setattr(side.queues, "take", noted)
         endpoint.delay_s = 0.3  # so that one take's requests are under way while the next are taken
@@ -77,6 +104,7 @@ async def test_what_falls_due_together_is_taken_in_parts(
         await side.tokens.stop()
         await asyncio.wait([running])
     assert max(asked) == 4
+    assert 1 < most_open <= 3
     assert endpoint.most_open > 4
 
 
@@ -105,6 +133,20 @@ async def test_a_stop_finishes_what_is_under_way_and_begins_nothing(valkey: Any,
             assert stats["fresh"] == sum(endpoint.requests.values()) <= 8
             assert stats["intents"] == 0
             assert (await again.queues.stats("_tokens:p:c0"))["leased"] == 0
+
+
+@pytest.mark.parametrize("settings", [{"rotation": "single_use"}, {"rotation": "none"}], ids=["single use", "none"])
+async def test_a_stop_waits_longer_for_an_answer_that_could_not_be_had_again(
+    valkey: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(pool_module, "STOP_S", 0.3)
+    async with harness.endpoint(delay_s=0.5) as endpoint:
+        chosen = harness.provider(endpoint.url, **settings)
+        async with harness.node(valkey, tmp_path, chosen) as side:
+            await side.tokens.put("p/a", {"refresh_token": "a.0"})
+            await eventually(lambda: endpoint.open)
+        async with harness.node(valkey, tmp_path, chosen, boot=2, go=False) as again:
+            assert (await described(again))["generation"] == (2 if settings["rotation"] == "single_use" else 1)
 
 
 async def test_a_journal_that_cannot_write_stops_the_risky_requests(
@@ -181,7 +223,7 @@ async def test_a_provider_that_suddenly_refuses_everybody_ends_nobody(
             stats = (await side.tokens.stats())["p"]
             assert (stats["dead"], stats["failing"], stats["failures"]) == (0, 40, 0)
             assert side.tokens.metrics()["quarantines"] == {"p": 1}
-            assert side.tokens.events.told["p", "provider.quarantine_begun"] == 1
+            await eventually(lambda: side.tokens.events.told["p", "provider.quarantine_begun"] == 1)
             wrong = False
 
             async def all_fresh() -> bool:
@@ -215,3 +257,41 @@ async def test_one_odd_account_does_not_hold_up_the_others_for_ever(valkey: Any,
             assert found["error"] == "unauthorized_client"
             stats = (await side.tokens.stats())["p"]
             assert (stats["failures"], stats["held_until_ms"]) == (0, 0)
+
+
+async def test_what_a_client_was_told_once_is_not_held_against_an_account_for_ever(valkey: Any, tmp_path: Path) -> None:
+    """The next time a secret is refused its accounts are asked first of all: they must not open the breaker."""
+    refused, ok = Verdict("invalid_client", "client"), Verdict("ok", "ok")
+    async with harness.node(valkey, tmp_path, harness.provider("http://127.0.0.1:9/"), go=False) as side:
+        watch = side.tokens._pools["p"].watch
+        assert watch.note("a", refused).scope == "client"
+        watch.note("b", ok)
+        assert watch.note("a", refused).scope == "account"  # It alone, while another is served.
+        watch.note("a", ok)
+        assert watch.note("a", refused).scope == "client"
+
+
+async def test_three_nodes_keep_to_one_rate_of_their_host(valkey: Any, tmp_path: Path) -> None:
+    async with harness.endpoint(life_s=3600) as endpoint, contextlib.AsyncExitStack() as stack:
+        came: list[float] = []
+
+        async def note(_request: Any, made: Any, token: str) -> Any:
+            came.append(asyncio.get_running_loop().time())
+            return made.rotate(token)
+
+        endpoint.faults.extend([note] * 80)
+        chosen = harness.provider(endpoint.url, host_rate=30.0)
+        (tmp_path / "secrets").mkdir()
+        sides = []
+        for name in ("n0", "n1", "n2"):
+            (tmp_path / name).mkdir()
+            (tmp_path / name / "secrets").symlink_to(tmp_path / "secrets")
+            each = harness.node(valkey, tmp_path / name, chosen, name, go=False, nodes=lambda: 3)
+            sides.append(await stack.enter_async_context(each))
+        await asyncio.gather(*(sides[0].tokens.put(f"p/a{n}", {"refresh_token": f"a{n}.0"}) for n in range(80)))
+        for side in sides:
+            side.go()
+        await eventually(lambda: len(came) == 80, 40)
+        # A second's worth at once, and thirty a second from then on; a machine that stalls may have the first arrive late.
+        assert came[-1] - came[0] >= 1.0
+        assert len([side for side in sides if side.tokens.metrics()["refreshes"]]) == 3

@@ -10,27 +10,14 @@ from typing import Any
 import pytest
 import tokens_harness as harness
 
-from tidewarden.tokens import pool as pool_module
-from tidewarden.tokens import refresher as refresher_module
-from tidewarden.tokens.vault import Place
+from tidewarden import errors
+from tidewarden.tokens.vault import Place, Unsealable
 
 pytestmark = pytest.mark.live
 
 
 answers, cut, rotate_and_cut, eventually = harness.answers, harness.cut, harness.rotate_and_cut, harness.eventually
-
-
-async def described(side: Any, account: str = "p/a") -> dict[str, Any]:
-    entries, _ = await side.tokens.list()
-    return next(entry for entry in entries if entry["account"] == account)
-
-
-async def in_state(side: Any, state: str, account: str = "p/a", limit_s: float = 20) -> dict[str, Any]:
-    async def there() -> dict[str, Any] | None:
-        entry = await described(side, account)
-        return entry if entry["state"] == state else None
-
-    return await eventually(there, limit_s)
+described, in_state = harness.described, harness.in_state
 
 
 async def test_a_token_is_refreshed_again_and_again_before_it_expires(valkey: Any, tmp_path: Path) -> None:
@@ -93,7 +80,7 @@ async def test_a_lost_answer_is_replayed_once_and_then_reported(
             assert dead["error"] == "lost_rotation"
             assert side.tokens.metrics()["lost_rotations"] == 1
     assert endpoint.requests["a.0"] == 2
-    assert "p/a: lost_rotation" in caplog.text
+    assert "p/a lost_rotation: an earlier refresh" in caplog.text
 
 
 async def test_a_request_that_was_not_processed_is_replayed_with_success(valkey: Any, tmp_path: Path) -> None:
@@ -117,94 +104,8 @@ async def test_html_in_a_200_is_kept_for_whoever_has_to_look(valkey: Any, tmp_pa
             assert b"secret-html" not in (tmp_path / "tokens.journal").read_bytes()
 
 
-async def test_an_answer_outlives_a_store_that_is_away(
-    valkey: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The process dies between the journal and the store; another start brings the answer there."""
-    async with harness.endpoint() as endpoint:
-        chosen = harness.provider(endpoint.url)
-        async with harness.node(valkey, tmp_path, chosen) as side:
-            gone = asyncio.Event()
-
-            async def away(*_args: Any) -> str:
-                gone.set()
-                await asyncio.get_running_loop().create_future()
-                return ""
-
-            monkeypatch.setattr(pool_module, "STOP_S", 0.1)
-            side.tokens._ledger.stored = away
-            await side.tokens.put("p/a", {"refresh_token": "a.0"})
-            await asyncio.wait_for(gone.wait(), 10)
-        async with harness.node(valkey, tmp_path, chosen, boot=2, go=False) as again:
-            assert again.tokens.metrics()["replayed"] == 1
-            assert (await described(again))["generation"] == 2
-            assert (await again.tokens.get("p/a")).access_token == "secret-access-a-1"
-            assert again.tokens.metrics()["journal_pending"] == 0
-    assert endpoint.requests == {"a.0": 1}
-
-
-async def test_the_intent_of_a_node_that_died_is_resolved_by_its_journal(
-    valkey: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its lease lasts on; meanwhile its next start stores the answer, and nobody asks the provider twice."""
-    async with harness.endpoint() as endpoint:
-        chosen = harness.provider(endpoint.url, timeout_s=1.0)
-        monkeypatch.setattr(pool_module, "STOP_S", 0.1)
-        monkeypatch.setattr(refresher_module, "LEASE_SLACK_S", 4.0)
-        async with harness.node(valkey, tmp_path / "a", chosen, "n0") as one:
-            held = asyncio.Event()
-
-            async def away(*_args: Any) -> str:
-                held.set()
-                await asyncio.get_running_loop().create_future()
-                return ""
-
-            one.tokens._ledger.stored = away
-            await one.tokens.put("p/a", {"refresh_token": "a.0"})
-            await asyncio.wait_for(held.wait(), 10)
-        (tmp_path / "b").mkdir()
-        (tmp_path / "b" / "secrets").symlink_to(tmp_path / "a" / "secrets")
-        async with harness.node(valkey, tmp_path / "b", chosen, "n1") as two:
-            assert (await described(two))["generation"] == 1
-            await asyncio.sleep(0.5)
-            assert endpoint.requests == {"a.0": 1}  # The other node waits for the intent's lease.
-            async with harness.node(valkey, tmp_path / "a", chosen, "n0", boot=2, go=False):
-                assert (await described(two))["generation"] == 2
-            assert (await two.tokens.get("p/a")).access_token == "secret-access-a-1"
-    assert endpoint.requests == {"a.0": 1}
-
-
-async def test_without_that_journal_the_old_token_is_replayed_after_the_lease(
-    valkey: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO)
-    async with harness.endpoint() as endpoint:
-        endpoint.faults.append(rotate_and_cut)
-        chosen = harness.provider(endpoint.url, timeout_s=0.5)
-        monkeypatch.setattr(refresher_module, "LEASE_SLACK_S", 0.7)
-        monkeypatch.setattr(refresher_module, "SEND_SLACK_S", 0.3)
-        monkeypatch.setattr(pool_module, "STOP_S", 0.0)
-        async with harness.node(valkey, tmp_path / "a", chosen, "n0") as one:
-            died = asyncio.Event()
-
-            async def dies(*_args: Any) -> bool:
-                died.set()
-                await asyncio.get_running_loop().create_future()
-                return False
-
-            one.tokens._ledger.failed = dies
-            await one.tokens.put("p/a", {"refresh_token": "a.0"})
-            await asyncio.wait_for(died.wait(), 10)
-        (tmp_path / "b").mkdir()
-        (tmp_path / "b" / "secrets").symlink_to(tmp_path / "a" / "secrets")
-        async with harness.node(valkey, tmp_path / "b", chosen, "n1") as two:
-            dead = await in_state(two, "lost_rotation")
-            assert dead["error"] == "lost_rotation"
-    assert endpoint.requests["a.0"] == 2
-    assert "an intent of n0.1 was left open" in caplog.text
-
-
-async def test_a_refused_row_tries_its_spare(valkey: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("silent", [False, True], ids=["at once", "after an answer that never came"])
+async def test_a_refused_row_tries_its_spare(valkey: Any, tmp_path: Path, silent: bool) -> None:
     async with harness.endpoint() as endpoint:
         endpoint.current = {"a": 0, "old": 9}
         gate = asyncio.Event()
@@ -213,7 +114,7 @@ async def test_a_refused_row_tries_its_spare(valkey: Any, tmp_path: Path) -> Non
             await gate.wait()
             return made.rotate(token)
 
-        endpoint.faults.append(slow)
+        endpoint.faults += [slow, slow, cut] if silent else [slow]
         async with harness.node(valkey, tmp_path, harness.provider(endpoint.url)) as side:
             await side.tokens.put("p/a", {"refresh_token": "a.0"})
             await eventually(lambda: endpoint.requests["a.0"])
@@ -224,7 +125,7 @@ async def test_a_refused_row_tries_its_spare(valkey: Any, tmp_path: Path) -> Non
             assert token.access_token == "secret-access-a-2"
             assert side.tokens.metrics()["spares"] == 1
             assert (await side.tokens.stats())["p"]["spares"] == 0
-    assert endpoint.requests == {"a.0": 1, "old.1": 1, "a.1": 1}
+    assert endpoint.requests == {"a.0": 1, "old.1": 1, "a.1": 1 + silent}
 
 
 async def test_a_put_during_a_refresh_wins_and_a_refusal_of_the_old_means_nothing(valkey: Any, tmp_path: Path) -> None:
@@ -243,6 +144,51 @@ async def test_a_put_during_a_refresh_wins_and_a_refusal_of_the_old_means_nothin
             gate.set()
             assert (await in_state(side, "fresh"))["grant"] == 2
     assert endpoint.requests == {"a.7": 1, "b.0": 1}
+
+
+async def test_a_pair_that_does_not_open_says_since_when_and_what_follows(valkey: Any, tmp_path: Path) -> None:
+    async with harness.endpoint() as endpoint:
+        endpoint.faults.append(rotate_and_cut)
+        async with harness.node(valkey, tmp_path, harness.provider(endpoint.url)) as side:
+            vault, refused = side.tokens._vault, asyncio.Event()
+            unseal = vault.unseal
+
+            async def shut(record: bytes, place: Place) -> bytes:
+                if endpoint.requests and not refused.is_set():
+                    raise Unsealable("p/a refresh: the sealed record does not open here")
+                return await unseal(record, place)
+
+            vault.unseal = shut
+            await side.tokens.put("p/a", {"refresh_token": "a.0"})
+
+            async def told() -> dict[str, Any] | None:
+                entry = await described(side)
+                return entry if entry["error"] == "unsealable" else None
+
+            entry = await eventually(told)
+            assert entry["since_ms"] > 1_700_000_000_000
+            assert entry["next_ms"] > entry["since_ms"]
+            refused.set()
+            await in_state(side, "lost_rotation")  # What was known before is not forgotten: one answer never came.
+
+
+async def test_what_ends_before_the_request_leaves_no_doubt(valkey: Any, tmp_path: Path) -> None:
+    async with harness.endpoint() as endpoint, harness.node(valkey, tmp_path, harness.provider(endpoint.url)) as side:
+
+        async def lacking(_record: bytes, _place: Place) -> bytes:
+            raise errors.ConfigError(["vault: a key of another cluster"])
+
+        unseal, side.tokens._vault.unseal = side.tokens._vault.unseal, lacking
+        await side.tokens.put("p/a", {"refresh_token": "a.0"})
+
+        async def closed() -> bool:
+            return bool((await side.tokens.stats())["p"]["intents"] == 0)
+
+        await asyncio.sleep(0.2)
+        await eventually(closed, 5)
+        side.tokens._vault.unseal = unseal
+        await in_state(side, "fresh")
+    assert endpoint.requests == {"a.0": 1}
 
 
 async def test_expiry_is_reported_as_late(valkey: Any, tmp_path: Path) -> None:

@@ -49,5 +49,5 @@ async def test_whoever_waits_hears_of_a_seat() -> None:
     waiting = asyncio.create_task(seats.wait("b"))
     await asyncio.sleep(0)
     seats.leave("a")
-    await asyncio.wait_for(waiting, 1)
+    await asyncio.wait_for(waiting, 20)
     assert seats.free("b") == 1

@@ -9,19 +9,19 @@ from tidewarden.tokens.tidings import Tidings
 
 
 class Heard:
-    """Events and companions in one."""
+    """Outbox and companions in one."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []
-
-    def emit(self, kind: str, provider: str, account: str = "", **details: Any) -> None:
-        self.calls.append((kind, provider, account))
 
     def fresh(self, account: str) -> None:
         self.calls.append(("fresh", account))
 
     def over(self, account: str) -> None:
         self.calls.append(("over", account))
+
+    def look(self, provider: str, account: str = "") -> None:
+        self.calls.append(("look", provider, account))
 
     def taken(self) -> list[tuple[Any, ...]]:
         calls, self.calls = self.calls, []
@@ -35,29 +35,26 @@ def troubles(last_s: int, *, dead: bool = False) -> Troubles:
 def test_each_trouble_is_told_once_and_its_end() -> None:
     heard = Heard()
     tidings = Tidings(heard, heard, 600)  # type: ignore[arg-type]
-    tidings.failed("p", "a", Troubles(), troubles(0))
-    tidings.failed("p", "a", troubles(0), troubles(599))
-    tidings.refreshed("p", "a", troubles(599))
+    assert tidings.event_of(Troubles(), troubles(0)) == ""
+    assert tidings.event_of(troubles(0), troubles(599)) == ""
+    assert tidings.event_of(troubles(599), troubles(600)) == "account.failing"
+    assert tidings.event_of(troubles(600), troubles(700)) == ""
+    assert tidings.event_of(troubles(700), troubles(800, dead=True)) == "account.dead"
+    assert tidings.event_of(troubles(800, dead=True), troubles(900, dead=True)) == ""
+    tidings.failed("p", "a", "")
+    assert heard.taken() == []
+    tidings.failed("p", "a", "account.failing")
+    assert heard.taken() == [("look", "p", "a")]
+    tidings.failed("p", "a", "account.dead")
+    assert heard.taken() == [("over", "p/a"), ("look", "p", "a")]
+    tidings.refreshed("p", "a", recovered=False)
     assert heard.taken() == [("fresh", "p/a")]
-    tidings.failed("p", "a", troubles(599), troubles(600))
-    tidings.failed("p", "a", troubles(600), troubles(700))
-    assert heard.taken() == [("account.failing", "p", "a")]
-    tidings.failed("p", "a", troubles(700), troubles(800, dead=True))
-    tidings.failed("p", "a", troubles(800, dead=True), troubles(900, dead=True))
-    assert heard.taken() == [("over", "p/a"), ("account.dead", "p", "a")]
-    tidings.granted("p", "a", troubles(900, dead=True), living=False)
-    assert heard.taken() == [("account.recovered", "p", "a")]
-    tidings.granted("p", "a", None, living=False)
-    tidings.granted("p", "a", None, living=True)
-    tidings.refreshed("p", "a", None)
-    tidings.refreshed("p", "a", Troubles())
-    assert heard.taken() == [("fresh", "p/a")] * 3
-    tidings.refreshed("p", "a", troubles(700))
+    tidings.refreshed("p", "a", recovered=True)
+    assert heard.taken() == [("fresh", "p/a"), ("look", "p", "a")]
+    tidings.granted("p", "a", living=False, recovered=True)
+    tidings.granted("p", "a", living=True, recovered=False)
+    tidings.granted("p", "a", living=False, recovered=False)
     tidings.deleted("p", "a")
-    assert heard.taken() == [("fresh", "p/a"), ("account.recovered", "p", "a"), ("over", "p/a")]
-    tidings.held("p", "invalid_client", "HTTP 401")
-    tidings.released("p")
-    assert heard.taken() == [("provider.breaker_open", "p", ""), ("provider.breaker_closed", "p", "")]
-    tidings.doubted("p", 0.5)
-    tidings.trusted("p")
-    assert heard.taken() == [("provider.quarantine_begun", "p", ""), ("provider.quarantine_over", "p", "")]
+    assert heard.taken() == [("look", "p", "a"), ("fresh", "p/a"), ("over", "p/a")]
+    tidings.of_provider("p")
+    assert heard.taken() == [("look", "p", "")]

@@ -51,6 +51,15 @@ async def test_refresh_and_delete(valkey: Any, tmp_path: Path) -> None:
         assert (await side.tokens.stats())["p"]["total"] == 0
 
 
+async def test_nobody_waits_longer_than_the_limit(still: Any) -> None:
+    async with still as side:
+        await side.tokens.put("p/a", {"refresh_token": "r"})
+        with pytest.raises(BadArg, match="WAIT is 3600001; allowed is 0 to 3600000"):
+            await side.tokens.get("p/a", wait_ms=3_600_001)
+        [one] = await side.tokens.get_many(["p/a"], wait_ms=1 << 60)
+        assert isinstance(one, BadArg)
+
+
 async def test_wrong_names_are_told(still: Any) -> None:
     async with still as side:
         for verb in (side.tokens.get, side.tokens.refresh, side.tokens.delete):

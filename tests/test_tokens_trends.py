@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidewarden.tokens.trends import Breaker, Jump, Weather
+from tidewarden.tokens.trends import Breaker, Weather
 
 
 def test_a_breaker_bears_some_silence_then_probes_and_any_answer_closes_it() -> None:
@@ -20,28 +20,6 @@ def test_a_breaker_bears_some_silence_then_probes_and_any_answer_closes_it() -> 
     breaker.note(True, 2930)
     assert breaker.allowed(2930, 16, 0) == 16
     assert [breaker.note(False, 3000) for _ in range(2)] == [False, False]
-
-
-def test_a_jump_of_refusals_is_seen_and_what_goes_on_for_long_is_usual() -> None:
-    jump = Jump()
-    for at in range(19):
-        jump.note(True, at)
-    assert not jump.on  # A handful says nothing.
-    jump = Jump()
-    for at in range(1000):
-        jump.note(at % 50 == 0, at)
-    assert not jump.on
-    at = 1000
-    while not jump.on:
-        jump.note(True, at)
-        at += 1
-    assert at - 1000 < 250
-    for later in range(at, at + 400):
-        jump.note(False, later)
-    assert not jump.on
-    for later in range(2000, 4000):
-        jump.note(later % 2 == 0, later)  # Half of them, for good: imported dead, say.
-    assert not jump.on
 
 
 def test_when_no_provider_answers_the_fault_is_ours() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import secrets
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -186,6 +187,11 @@ async def node(
         await asyncio.sleep(0)  # Closed transports end in the next turn.
 
 
+async def tell(events: Any, kind: str, provider: str, account: str = "", **details: Any) -> None:
+    """Write an event that nothing has brought about."""
+    await events.tell(f"evt_{secrets.token_hex(12)}", kind, SystemClock().unix_ms(), provider, account, details)
+
+
 async def eventually(condition: Callable[[], Any], limit_s: float = 20.0) -> Any:
     """What ``condition`` (which may be a coroutine function) returns once that is true."""
     until = asyncio.get_running_loop().time() + limit_s
@@ -197,3 +203,16 @@ async def eventually(condition: Callable[[], Any], limit_s: float = 20.0) -> Any
             return value
         assert asyncio.get_running_loop().time() < until, f"not within {limit_s} s"
         await asyncio.sleep(0.01)
+
+
+async def described(side: Any, account: str = "p/a") -> dict[str, Any]:
+    entries, _ = await side.tokens.list()
+    return next(entry for entry in entries if entry["account"] == account)
+
+
+async def in_state(side: Any, state: str, account: str = "p/a", limit_s: float = 20) -> dict[str, Any]:
+    async def there() -> dict[str, Any] | None:
+        entry = await described(side, account)
+        return entry if entry["state"] == state else None
+
+    return await eventually(there, limit_s)

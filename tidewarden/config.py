@@ -17,7 +17,7 @@ from urllib.parse import parse_qsl, urlsplit
 from . import tls
 from .errors import ConfigError
 from .key_file import key_faults
-from .named_sections import FAMILIES, read_companions, read_webhooks
+from .named_sections import EVENT_KINDS, FAMILIES, means, no_kinds, read_companions, read_webhooks
 from .provider import Provider
 from .provider_reading import NAME, NAME_ALLOWED, NEXT_KEYS, SECRET_KEYS, read_provider
 from .rights import fault_of
@@ -41,8 +41,10 @@ from .settings import (
 from .sources import Found, Sources, nearest, read
 
 __all__ = [
-    "NAME", "NAME_ALLOWED", "Cluster", "Companion", "Config", "Events", "Limits", "Log", "Node", "Provider", "Queues", "Raft", "Secret",
+    "EVENT_KINDS", "NAME", "NAME_ALLOWED", "Cluster", "Companion", "Config", "Events", "Limits", "Log", "Node", "Provider", "Queues",
+    "Raft", "Secret",
     "Store", "Tokens", "User", "Vault", "Webhook", "check_secret", "hash_generated", "hash_secret", "is_loopback", "load",
+    "means", "no_kinds",
 ]  # fmt: skip
 
 # Variables of the command line, which no node reads.
@@ -108,8 +110,14 @@ def load(path: str | None, environ: Mapping[str, str], flags: Mapping[str, str])
     )
     _check(config, tables, problems)
     if problems:
-        raise ConfigError(problems)
+        raise ConfigError(sorted(problems, key=_place))
     return config
+
+
+def _place(problem: str) -> tuple[str, int]:
+    """The file and line that a problem begins with, to have them in the order of the file."""
+    found = re.match(r"(.*?):(\d+): ", problem)
+    return (found[1], int(found[2])) if found else ("", 0)
 
 
 def is_loopback(host: str) -> bool:

@@ -34,7 +34,6 @@ from tidewarden.server.http import HttpServer
 from tidewarden.server.resp import RespServer
 from tidewarden.server.users import Users
 from tidewarden.store.check import Server, check_store, warn_of_settings
-from tidewarden.store.commits import at_once
 from tidewarden.store.embedded import EmbeddedStore, store_password
 from tidewarden.store.snapshot import snapshot
 from tidewarden.tokens import PEERS_PATH, Tokens
@@ -43,7 +42,7 @@ log = logging.getLogger("tidewarden.daemon")
 
 DRAIN_S = 5.0
 HAND_OVER_S = 1.0
-FIRM_SCRIPTS = ("tokens.put", "tokens.intent", "tokens.stored", "tokens.reseal")
+FIRM_SCRIPTS = ("tokens.put", "tokens.intent", "tokens.stored", "tokens.reseal", "tokens.delete")
 
 
 class Daemon(Participant):
@@ -118,6 +117,7 @@ class Daemon(Participant):
         self.tokens = Tokens(
             config, self.queues, clock, self.control.call, script=self._token_script,
             connected=lambda: self.accounts.up, cluster_secret=self._secret, members=self.raft.base_addresses,
+            nodes=lambda: self.nodes.living(),
         )  # fmt: skip
 
     def _voter_or_onlooker(self) -> Raft:
@@ -163,18 +163,13 @@ class Daemon(Participant):
             self.health.view = int(done.result() or 0)
 
     async def _token_script(self, name: str, queue: str, shard: int, args: Sequence[str | bytes | int]) -> Any:
-        """A token's script; what must not be lost is on disk before it counts: a new grant, an intent, a new pair."""
-        commit = self.commits.of_tokens(self.accounts) if name in FIRM_SCRIPTS else None
-        firm = commit.begun(prefix_of(self._name, queue, shard)) if commit is not None else at_once
-        _, _, items = await self.queues.script_on(self.accounts, name, queue, shard, args)
+        """A token's script; what must not be lost is on disk before it counts: a new grant, or its end, an intent, a new pair."""
+        if name not in FIRM_SCRIPTS:
+            return (await self.queues.script_on(self.accounts, name, queue, shard, args))[2]
+        link, firm = self.commits.way_of_tokens(self.accounts, prefix_of(self._name, queue, shard))
+        _, _, items = await self.queues.script_on(link, name, queue, shard, args)
         await firm()
         return items
-
-    def _refreshes(self) -> dict[str, Any]:
-        """What this node's refreshers did, by provider and outcome, for /metrics."""
-        numbers = self.tokens.metrics()
-        by_kind = {f"{provider} {outcome}": n for (provider, outcome), n in numbers.pop("refreshes").items()}
-        return {"by_outcome_total": by_kind, **numbers}
 
     async def _duties(self, epoch: int, holder: str) -> None:
         """What only the leader does, under one epoch."""
@@ -238,7 +233,7 @@ class Daemon(Participant):
         self.http = http = HttpServer(
             config, self.queues, self.tokens, self.schedules, health, clock, users,
             alive=health.dead, ready=health.complaint, warning=health.warning,
-            stats={"node": health.stats, "resp": resp.stats, "refresh": self._refreshes}, internal={PEERS_PATH: self.tokens.answer_peer},
+            stats={"node": health.stats, "resp": resp.stats}, internal={PEERS_PATH: self.tokens.answer_peer},
         )  # fmt: skip
         if not (is_loopback(config.node.host) or config.node.tls_cert):
             log.warning(

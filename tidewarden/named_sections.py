@@ -6,19 +6,26 @@ import base64
 import binascii
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from .provider_reading import NAME, NAME_ALLOWED
 from .secret import Secret
 from .settings import Companion, Webhook
-from .sources import Found, read
+from .sources import Found, nearest, read
 
 SECRET_KEYS = ("secret", "secret_file", "secret_env")
 SECRET_PREFIX = "whsec_"
 SECRET_BYTES = (24, 64)  # as Standard Webhooks recommends
 SECRET_ALLOWED = f"{SECRET_PREFIX} and the base64 of {SECRET_BYTES[0]} to {SECRET_BYTES[1]} bytes"
+
+EVENT_KINDS = (
+    "account.dead", "account.recovered", "account.failing", "provider.breaker_open", "provider.breaker_closed",
+    "provider.quarantine_begun", "provider.quarantine_over", "provider.silent", "provider.answers",
+)  # fmt: skip
+PLACES = ("account", "provider", "name")
+"""What a companion's payload may stand in for: see :class:`Companion`."""
 
 Tables = Mapping[str, dict[str, Found]]
 
@@ -40,12 +47,17 @@ def read_webhooks(tables: Tables, environ: Mapping[str, str], problems: list[str
             problems.append(
                 f"{table['url'].origin}: {section}.url: found an address that is not shown; allowed: {allowed}"
             )
+        if nowhere := no_kinds(hook.events):
+            problems.append(
+                f"{table['events'].origin}: {section}.events: found {nowhere[0]!r}, which no event is; {nearest(nowhere[0], EVENT_KINDS)}"
+            )
         written = [key for key in SECRET_KEYS if key in table]
         if len(written) == 1:
             hook = dataclasses.replace(hook, secrets=_secrets(section, written[0], table, environ, problems))
         else:
             words = " and ".join(written) or "none of them"
-            problems.append(f"{section}: found {words}; allowed: exactly one of {', '.join(SECRET_KEYS)}")
+            where = next((f"{one.origin}: " for one in table.values()), "")
+            problems.append(f"{where}{section}: found {words}; allowed: exactly one of {', '.join(SECRET_KEYS)}")
         found[name] = hook
     return found
 
@@ -62,6 +74,10 @@ def read_companions(tables: Tables, problems: list[str]) -> dict[str, Companion]
             for one in companion.providers
             if one not in known
         )
+        for word in re.findall(r"\{(\w+)\}", companion.payload):
+            if word not in PLACES:
+                names = ", ".join(f"{{{one}}}" for one in PLACES)
+                problems.append(f"{table['payload'].origin}: {section}.payload: found {{{word}}}; allowed: {names}")
         found[name] = companion
     return found
 
@@ -116,3 +132,13 @@ def _is_address(url: str) -> bool:
         return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0 and " " not in url
     except ValueError:
         return False
+
+
+def means(patterns: Iterable[str], kind: str) -> bool:
+    """Whether one of ``account.dead``, ``account.*`` … means that kind of event."""
+    return any(kind.startswith(one[:-1]) if one.endswith("*") else kind == one for one in patterns)
+
+
+def no_kinds(patterns: Iterable[str]) -> list[str]:
+    """Those of the patterns that mean no kind of event there is."""
+    return [one for one in patterns if not any(means((one,), kind) for kind in EVENT_KINDS)]

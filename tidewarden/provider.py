@@ -6,13 +6,19 @@ An authorization server and our client there, as data: what may be said of it in
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
 from .secret import Secret
 from .sources import setting
 
+QUEUE_PREFIX = "_tokens:"
+QUEUE_BYTES_MAX = 200
 URL_ALLOWED = "an http:// or https:// address"
+REFRESHERS = (16, 256)  # Under way at a time on one node, at least and at most, where no number is set.
 ROTATIONS = ("none", "rolling", "single_use")
+ORPHANS = ("hold", "refresh")
+ON_DELETES = ("keep", "revoke")
 AUTHS = ("basic", "basic_raw", "post", "none", "private_key_jwt", "tls")
 SECRET_AUTHS = ("basic", "basic_raw", "post")
 ALGORITHMS = ("auto", "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
@@ -65,9 +71,9 @@ class Provider:
     """File (PEM) with the authorities by which the provider is trusted. Empty, the default: those of certifi."""
     body: str = setting("form", choices=("form", "json"))
     """How the request is written; RFC 6749 says ``form``."""
-    parameters: dict[str, str] = setting({}, allowed="names with a text each", show=False)  # noqa: RUF009  # becomes a factory
+    parameters: dict[str, str] = setting({}, allowed="names with a text each", secret=True, show=False)  # noqa: RUF009  # becomes a factory
     """Further members of the request's body."""
-    headers: dict[str, str] = setting({}, allowed="names with a text each", show=False)  # noqa: RUF009
+    headers: dict[str, str] = setting({}, allowed="names with a text each", secret=True, show=False)  # noqa: RUF009
     """Further headers of the request."""
     paths: dict[str, str] = setting({}, allowed=f"of {', '.join(PATHS)}, a dotted path each")  # noqa: RUF009
     """Where a member of the answer lies, if not under its own name at the top: ``access_token = "authed_user.access_token"``."""
@@ -79,6 +85,14 @@ class Provider:
     """How long a used refresh token still works there. 0, the default: assume not at all."""
     kills_access_token: bool = setting(False)
     """Whether a refresh ends the old access token at once: then nothing is refreshed sooner than it must be."""
+    orphan: str = setting("hold", choices=ORPHANS)
+    """What a node does for its readers while the store is away: nothing (``hold``, the default), or ``refresh`` accounts that it
+    knows. Two nodes may do it at once, so not where a use changes the refresh token or ends the old access token."""
+    on_delete: str = setting("keep", choices=ON_DELETES)
+    """What becomes of a deleted account's refresh token at the provider: it lives on (``keep``, the default), or is revoked (RFC
+    7009). Some end all grants of that user to the client with it."""
+    revocation_url: str = setting("", allowed=URL_ALLOWED)
+    """Its revocation endpoint. Empty, the default: the one that the issuer's metadata name."""
     margin_s: float = setting(300.0, low=0, high=31_536_000)
     """How long before its expiry a token is refreshed. Five minutes outlast most outages."""
     margin_share: float = setting(0.0, low=0, high=0.9)
@@ -98,13 +112,13 @@ class Provider:
     client_rate: float = setting(0.0, low=0, high=1_000_000)
     """Most requests a second of this client, all nodes together. 0, the default: no limit until the provider says 429."""
     host_rate: float = setting(0.0, low=0, high=1_000_000)
-    """Most requests a second of one node to the token endpoint's host, its other clients' there included. 0: no limit."""
+    """Most requests a second to the token endpoint's host, all nodes and its other clients' there together. 0: no limit."""
     timeout_s: float = setting(30.0, low=0.1, high=600)
     """Longest one refresh may take, connect to last byte."""
     connect_timeout_s: float = setting(0.0, low=0, high=600)
     """Longest the connecting may take. 0, the default: two fifths of ``timeout_s``."""
-    refreshers: int = setting(16, low=1, high=1000)
-    """Most refreshes under way at a time on one node."""
+    refreshers: int = setting(0, low=0, high=1000)
+    """Most refreshes under way at a time on one node. 0, the default: 16, and up to 256 while accounts would be refreshed too late."""
     unconfirmed: tuple[str, ...] = ()
     """Settings of its preset that nobody has found in the provider's own words: named in the log at the start."""
 
@@ -114,6 +128,11 @@ class Provider:
         return (self.client_secret, self.next_secret) if self.next_secret else (self.client_secret,)
 
     @property
+    def crew(self) -> tuple[int, int]:
+        """The least and the most of what may be the limit of refreshes under way at a time on one node."""
+        return (self.refreshers, self.refreshers) if self.refreshers else REFRESHERS
+
+    @property
     def connect_s(self) -> float:
         """Longest the connecting may take, in truth: what takes longer was surely not sent."""
         return min(self.connect_timeout_s or self.timeout_s * 0.4, self.timeout_s)
@@ -121,3 +140,18 @@ class Provider:
     def margin_of(self, life_s: float) -> float:
         """The margin of a token that lives ``life_s``, before any bound by its life."""
         return max(self.margin_s, self.margin_share * life_s)
+
+
+_PLAIN = re.compile(r"[A-Za-z0-9_.:/-]")
+
+
+def queue_of(provider: str, client_id: str) -> str:
+    """The queue of a provider's client. What a queue's name may not hold stands there as ``_xHH``, byte by byte."""
+    coded = []
+    for at, char in enumerate(client_id):
+        # An underscore that would read as such a code is coded itself, so that no two clients share a queue.
+        if _PLAIN.fullmatch(char) and not re.match(r"_x[0-9A-F]{2}", client_id[at:]):
+            coded.append(char)
+        else:
+            coded.extend(f"_x{byte:02X}" for byte in char.encode())
+    return f"{QUEUE_PREFIX}{provider}:{''.join(coded)}"

@@ -13,7 +13,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from . import presets, signing, tls
-from .provider import CLASSES, PATHS, RESERVED, SECRET_AUTHS, Provider
+from .provider import CLASSES, PATHS, QUEUE_BYTES_MAX, RESERVED, SECRET_AUTHS, Provider, queue_of
 from .secret import Secret
 from .sources import Found, nearest, read
 
@@ -82,6 +82,8 @@ def _faults(provider: Provider, table: Mapping[str, Found]) -> Iterator[tuple[st
     """What contradicts itself, as (setting, fault)."""
     yield from _address_faults(provider)
     yield from _proof_faults(provider)
+    if (excess := len(queue_of(provider.name, provider.client_id)) - QUEUE_BYTES_MAX) > 0:
+        yield "client_id", f"is too long by {excess} for the name of a queue; allowed with this provider's name: less"
     for name in (name for name in provider.parameters if name in RESERVED):
         yield f"parameters {name}", "the request says that by itself; allowed: any other name"
     for name, value in provider.headers.items():
@@ -99,6 +101,11 @@ def _faults(provider: Provider, table: Mapping[str, Found]) -> Iterator[tuple[st
             yield f"errors {key}", f"found the class {word[:80]!r}; allowed is one of {', '.join(CLASSES)}"
     if 0 < provider.not_before_s < provider.margin_s and "margin_s" in table:
         yield "margin_s", f"found {provider.margin_s:g}; allowed with not_before_s: at most {provider.not_before_s:g}"
+    if provider.orphan == "refresh" and (provider.rotation != "none" or provider.kills_access_token):
+        found = "kills_access_token = true" if provider.rotation == "none" else f"rotation = {provider.rotation!r}"
+        yield "orphan", f"found 'refresh' with {found}; allowed with rotation = 'none' and without kills_access_token"
+    if provider.on_delete == "revoke" and not (provider.revocation_url or provider.issuer):
+        yield "on_delete", "found 'revoke'; allowed only with revocation_url, or an issuer whose metadata name one"
     if provider.life_s_max < provider.default_life_s and "life_s_max" in table:
         yield "life_s_max", f"found {provider.life_s_max:g}; allowed: at least default_life_s"
     if provider.connect_timeout_s > provider.timeout_s:
@@ -108,7 +115,11 @@ def _faults(provider: Provider, table: Mapping[str, Found]) -> Iterator[tuple[st
 def _address_faults(provider: Provider) -> Iterator[tuple[str, str]]:
     if bool(provider.token_url) == bool(provider.issuer):
         yield "", f"found {'both' if provider.issuer else 'neither'}; allowed: one of token_url and issuer"
-    for key, url in (("token_url", provider.token_url), ("issuer", provider.issuer)):
+    for key, url in (
+        ("token_url", provider.token_url),
+        ("issuer", provider.issuer),
+        ("revocation_url", provider.revocation_url),
+    ):
         if url and (fault := url_fault(url)):
             yield key, fault
     if "?" in provider.issuer:

@@ -55,6 +55,14 @@ class Node:
     """File (PEM) with the certificate's key, not encrypted."""
 
     @property
+    def address(self) -> str:
+        """Where others may reach it, ``host:base_port``; empty: it listens at every address of its host, whichever those are."""
+        host = self.host.strip("[]")
+        if host in ("0.0.0.0", "::", "*", ""):
+            return ""
+        return f"[{host}]:{self.base_port}" if ":" in host else f"{host}:{self.base_port}"
+
+    @property
     def resp_port(self) -> int:
         """TCP port of the RESP door."""
         return self.base_port

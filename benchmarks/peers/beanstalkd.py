@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.connections import Board, Broken, Connection
-from benchmarks.targets import Target, binary_of, free_ports, resident_bytes, running
+from benchmarks.ports import free_ports
+from benchmarks.targets import Target, binary_of, resident_bytes, running
 
 LEASE_S = 600
 PIPELINED = 200

@@ -27,7 +27,8 @@ from benchmarks.peers import tidewarden
 from benchmarks.peers.environments import ROOT, WORKER, Library, environment
 from benchmarks.peers.row import Row
 from benchmarks.peers.runs import PATH, URL, Runs
-from benchmarks.targets import free_ports, kill, running
+from benchmarks.ports import free_ports
+from benchmarks.targets import kill, running
 
 ENQUEUED_MAX = 50_000
 DELAYED, DELAYED_OVER_S, DELAY_S = 100, 2.0, 1.0

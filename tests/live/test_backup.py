@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from command_line import app
 from live.harness import ADMIN, START_S, Node, background, free_base_port, until
+from typer.testing import CliRunner, Result
 
 from tidewarden.config import hash_generated
 
@@ -32,12 +32,11 @@ def node(folder: Path) -> Node:
     return Node("n0", folder, base, f'{text}secret_hash = "{hash_generated(SECRET)}"\n', SECRET)
 
 
-def tidewarden(*words: str) -> subprocess.CompletedProcess[str]:
-    argv = [sys.executable, "-m", "tidewarden", *words]
-    return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
+def tidewarden(*words: str) -> Result:
+    return CliRunner().invoke(app, words)
 
 
-def cli(one: Node, *words: str) -> subprocess.CompletedProcess[str]:
+def cli(one: Node, *words: str) -> Result:
     return tidewarden(*words, "--url", f"redis://{ADMIN}:{SECRET}@127.0.0.1:{one.base_port}")
 
 
@@ -59,9 +58,10 @@ async def noise(one: Node, put: list[str]) -> None:
 
 
 async def test_what_was_stored_is_there_again_and_numbers_go_on(made: Node, tmp_path: Path) -> None:
-    for number in range(200):
-        made.say("Q.PUT", "mails", f"body {number}", "ID", f"m{number}", "DELAY", 0 if number % 2 else 3_600_000)
     holder = made.client()
+    for number in range(200):
+        delay = ("DELAY", 0 if number % 2 else 3_600_000)
+        holder.execute_command("Q.PUT", "mails", f"body {number}", "ID", f"m{number}", *delay)
     ((_, held, lease, *_),) = holder.execute_command("Q.TAKE", "LEASE", 600_000, "FROM", "mails")
     fence = holder.execute_command("L.ACQUIRE", "nightly", 600_000)
     made.say("S.PUT", "daily", "EVERY", 3_600_000, "mails", "tick")
@@ -71,7 +71,7 @@ async def test_what_was_stored_is_there_again_and_numbers_go_on(made: Node, tmp_
     put: list[str] = []
     async with background(noise(made, put)):
         done = await asyncio.to_thread(cli, made, "cluster", "backup", str(file))
-    assert done.returncode == 0, done.stderr
+    assert done.exit_code == 0, done.stderr
     assert "needed with it" in done.stdout
     assert str(tmp_path / "first" / "data" / "secrets" / "vault.key") in done.stdout
     data = file.read_bytes()
@@ -80,15 +80,15 @@ async def test_what_was_stored_is_there_again_and_numbers_go_on(made: Node, tmp_
     assert b'"r1"' not in data
     assert file.stat().st_mode & 0o777 == 0o600
     assert not list((tmp_path / "first" / "data" / "backups").iterdir())
-    assert cli(made, "cluster", "backup", str(file)).returncode == 1
+    assert (await asyncio.to_thread(cli, made, "cluster", "backup", str(file))).exit_code == 1
     holder.close()
     later = made.say("Q.PUT", "mails", "after the backup")
     made.kill()
 
     target = tmp_path / "second" / "data"
     shutil.copytree(tmp_path / "first" / "data" / "secrets", target / "secrets")
-    done = tidewarden("cluster", "restore", str(file), "--data-dir", str(target), "--json")
-    assert done.returncode == 0, done.stderr
+    done = await asyncio.to_thread(tidewarden, "cluster", "restore", str(file), "--data-dir", str(target), "--json")
+    assert done.exit_code == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["epoch"] > before["epoch"]
     assert found["view"] > before["view"]
@@ -111,6 +111,6 @@ async def test_what_was_stored_is_there_again_and_numbers_go_on(made: Node, tmp_
         row = second.say("Q.TAKE", "WAIT", 10_000, "ID", held, "FROM", "mails")[0]
         assert row[2] > lease
         assert until(lambda: second.say("L.ACQUIRE", "nightly", 1000), 20, what="the lock is free") > fence
-        assert cli(second, "doctor").returncode == 0
+        assert cli(second, "doctor").exit_code == 0
     finally:
         second.close()

@@ -20,6 +20,7 @@ from live.processes import free_base_port
 from tidewarden.config import Provider, Secret
 from tidewarden.tokens.answers import Unsent, Verdict, judge
 from tidewarden.tokens.exchange import Exchange
+from tidewarden.tokens.revoked import Revoked
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]  # the first run may have to install oidc-provider
 
@@ -114,3 +115,38 @@ async def test_a_secret_is_rolled_while_accounts_are_refreshed(
     assert server.stats()["answers"] == {"401 invalid_client": 1, "200": 4}
     assert server.stats()["live"] == 4
     assert caplog.text.count("now takes our next secret") == 1
+
+
+async def revoke(provider: Provider, token: str) -> Revoked:
+    exchange = Exchange()
+    try:
+        return await exchange.revoke(provider, token)
+    finally:
+        await exchange.close()
+
+
+async def test_a_token_is_revoked_at_dot(dot: Any) -> None:
+    server = dot(accounts=3)
+    (_, first), (_, second), _ = server.seeds
+    where = {"revocation_url": f"{server.base}/o/revoke_token/"}
+    rolled = provider(server, client_secret=Secret("wrong"), next_secret=Secret(server.client_secret), **where)
+    assert await revoke(rolled, first) == Revoked("revoked"), "by whichever secret it takes"
+    good = provider(server, client_secret=Secret(server.client_secret), **where)
+    assert (await ask(good, first)).outcome == "invalid_grant"
+    assert server.stats()["live"] == 2
+    assert await revoke(good, first) == Revoked("revoked"), "it was no good before"
+    wrong = await revoke(provider(server, client_secret=Secret("wrong"), **where), second)
+    assert (wrong.outcome, wrong.message) == ("failed", "HTTP 401 invalid_client")
+    assert (await ask(good, second)).outcome == "ok"
+    server.stop()
+    assert (await revoke(good, second)).outcome == "failed"
+
+
+async def test_where_to_revoke_is_looked_up_at_an_issuer(oidc: Callable[..., Any]) -> None:
+    port = free_base_port()
+    server = oidc(accounts=2, PORT=str(port))
+    known = provider(server, token_url="", issuer=server.base, client_secret=Secret(server.client_secret))
+    (_, first), (_, second) = server.seeds
+    assert await revoke(known, first) == Revoked("revoked")
+    assert (await ask(known, first)).outcome == "invalid_grant"
+    assert (await ask(known, second)).outcome == "ok"

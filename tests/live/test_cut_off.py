@@ -163,7 +163,7 @@ async def test_without_a_quorum_only_the_sweep_waits(healed: FaultyCluster, prov
     for node in nodes.alive():
         late_s = await lateness(node)
         print(f"{node.name}, an orphan: a task due in 0.5 s came {late_s * 1000:.0f} ms late")
-        assert late_s < 2
+        assert late_s < 10
     for account in provider.seeds:  # long before they are due by themselves
         await asyncio.to_thread(leader.say, "T.REFRESH", f"counted/{account}")
     await until_async(lambda: len(provider.log) >= asked + len(provider.seeds), 20, what="refreshes go on")

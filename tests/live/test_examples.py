@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from live.processes import free_base_port, spawn, until
+from live.processes import spawn, until
+
+from benchmarks.ports import free_ports
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(180)]
 
@@ -30,7 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Where ``tidewarden up`` runs, with three sandbox accounts."""
     here = tmp_path_factory.mktemp("user")
     (here / "examples").symlink_to(EXAMPLES)
-    base = free_base_port()
+    base = free_ports(100)  # the sandbox is at the ninetieth
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(here)
         patch.setenv("PYTHONPATH", str(ROOT))

@@ -49,10 +49,10 @@ async def test_the_next_in_line_gets_the_lock_of_one_that_is_gone(healed: Cluste
         holding.kill()
     else:
         holding.freeze()
-    fence = await asyncio.wait_for(asked, 20)
+    fence = await asyncio.wait_for(asked, 60)
     print(f"{how}: the next in line has the lock after {(time.monotonic() - begun) * 1000:.1f} ms")
     assert fence > old
-    assert time.monotonic() - begun < (2 if how == "close" else 10), "not by the end of the lease"
+    assert time.monotonic() - begun < LONG_MS / 2000, "not by the end of the lease"
     if how == "freeze":
         holding.thaw()
         await until_async(lambda: holding.status()["holder"] != boot, what="it has registered anew")

@@ -75,7 +75,7 @@ def test_a_held_script_of_a_stopped_leader_is_stale(nodes: Cluster) -> None:
     assert new is not old
     until(lambda: fence(nodes, "jobs")[0] == greater, 10, what="the new leader has swept the shard")
     until(lambda: nodes.audit("jobs") == {"ready": 2}, 10, what="the task that the held call was for is moved")
-    until(lambda: any("is buried" in line for line in new.messages()), 10, what="the stopped one is declared dead")
+    until(lambda: any("is buried" in line for line in new.messages()), 40, what="the stopped one is declared dead")
     before = quiet(nodes, "jobs")
 
     trap.release()

@@ -71,4 +71,4 @@ def test_a_lease_outlives_a_step_of_the_stores_clock(stepped: tuple[Cluster, Clo
         until(lambda node=node: node.metric("tidewarden_node_store_clock_steps_total") == 1, what="both nodes know")
         assert "stepped" in node.http("/health/ready").json()["warning"]
     logged = [text for node in (one, two) for text in node.messages() if "clock has stepped by" in text]
-    assert len(logged) == 1
+    assert len(logged) in (1, 2), "who finds it first says so, or both who find it at one moment"

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import app
 from live.harness import CLUSTER, Cluster, Node, cluster, until
 from live.talkative_provider import TalkativeProvider, talkative
 from typer.testing import CliRunner
 
-from tidewarden.cli import app
 from tidewarden.key_file import prepend_key
 
 pytestmark = pytest.mark.live

@@ -19,11 +19,10 @@ from pathlib import Path
 import httpx
 import pytest
 import redis
+from command_line import app
 from live.harness import CALM, Cluster, cluster, free_base_port
 from live.nursery import Child
 from typer.testing import CliRunner
-
-from tidewarden.cli import app
 
 pytestmark = pytest.mark.live
 

@@ -2,57 +2,54 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import sys
+from typing import TYPE_CHECKING
 
-from tidewarden.process import hold_hangups
+if TYPE_CHECKING:
+    import typer
+
+# In the order of the help. A module has a function of its name or, those at the end, an ``app`` with verbs of its own.
+VERBS = (
+    "up", "node", "status", "doctor", "worker", "sandbox", "version",
+    "cluster", "queue", "token", "vault", "schedule", "lock",
+)  # fmt: skip
 
 if sys.argv[1:2] == ["node"]:
     # SIGHUP has a node read its users anew. Until it can, which takes it a second or two, the signal waits instead of killing.
+    from tidewarden.process import hold_hangups
+
     hold_hangups()
 
-import typer
 
-from . import cluster, doctor, lock, node, queue, sandbox, schedule, status, token, vault, version, worker
-from .connection import EXIT_CODES
+def command_line(*verbs: str) -> typer.Typer:
+    """The command line with these ``verbs``. What they import takes longer than most of them run."""
+    import typer
 
-app = typer.Typer(
-    name="tidewarden",
-    help="A cluster daemon that keeps OAuth tokens fresh: a deadline-ordered delay queue under an elected leader.",
-    epilog=EXIT_CODES,
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,  # its traces show local variables, secrets among them
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+    from .options import EXIT_CODES
 
-
-def _up() -> None:
-    """``up`` pulls in the daemon's rooms; an installation that lacks them keeps its client verbs."""
-    try:
-        up = importlib.import_module("tidewarden.cli.up")
-    except ModuleNotFoundError as error:
-        if error.name != "tidewarden.cli.up":
-            raise
-    else:
-        app.command("up")(up.up)
-
-
-_up()
-app.command("node")(node.node)
-app.command("status")(status.status)
-app.command("doctor")(doctor.doctor)
-app.add_typer(cluster.app, name="cluster")
-app.add_typer(queue.app, name="queue")
-app.add_typer(token.app, name="token")
-app.add_typer(vault.app, name="vault")
-app.add_typer(schedule.app, name="schedule")
-app.add_typer(lock.app, name="lock")
-app.command("worker")(worker.worker)
-app.command("sandbox")(sandbox.sandbox)
-app.command("version")(version.version)
+    app = typer.Typer(
+        name="tidewarden",
+        help="A cluster daemon that keeps OAuth tokens fresh: a deadline-ordered delay queue under an elected leader.",
+        epilog=EXIT_CODES,
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,  # its traces show local variables, secrets among them
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(lambda: None)  # or typer would take a lone verb for the whole program
+    for verb in verbs:
+        module = importlib.import_module(f"{__name__}.{verb}")
+        if hasattr(module, "app"):
+            app.add_typer(module.app, name=verb)
+        else:
+            app.command(verb)(getattr(module, verb))
+    return app
 
 
 def main() -> None:
     """The console script. Ends the process with an exit code; see ``tidewarden --help``."""
-    app()
+    gc.set_threshold(50_000, 20, 50)  # imports make much that stays, which it would look through again and again
+    named = [verb for verb in VERBS if verb in sys.argv[1:2]]
+    command_line(*(named or VERBS))()

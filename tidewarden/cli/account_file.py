@@ -8,17 +8,37 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from datetime import datetime
+from typing import IO, Any
 
-COLUMNS = ("account", "refresh_token", "access_token", "expires_at_ms", "scope", "client")
+COLUMNS = (
+    "account", "provider", "refresh_token", "access_token", "token_type", "expires_at", "expires_at_ms", "scope", "client",
+)  # fmt: skip
 REQUIRED = ("account", "refresh_token")
 LINE_BYTES_MAX = 262_144
+SECONDS_END = 100_000_000_000  # A unix time below it is in seconds (the year 5138), from it on in milliseconds (1973).
+HINTS = {
+    "expires_in": "from when would it count? write expires_at",
+    "expires": "write expires_at",
+    "token": "write refresh_token",
+}
+DELIMITERS = {"csv": ",", "csv with ;": ";"}
 
 
 class NotAccounts(Exception):
     """The file as a whole cannot be read: its header is none."""
+
+
+class Fault(ValueError):
+    """What is wrong with a line; never quotes what may be a secret."""
+
+    def __init__(self, field: str, reason: str) -> None:
+        """``field``: the column it is about, which the reason begins with; empty: the whole line."""
+        super().__init__(f"{field} {reason}" if field else reason)
+        self.field = field
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,19 +48,32 @@ class Row:
     line: int
     size_bytes: int
     account: str = ""
+    """``provider/name``; of a line with a fault as far as it is known."""
     fields: str = ""
     """The fields as JSON, for ``T.PUT``. Holds secrets."""
     fault: str = ""
+    field: str = ""
+    """The column that the fault is about."""
 
 
-def rows(lines: Iterable[bytes], provider: str) -> Iterator[Row]:
+def lines_of(source: IO[bytes]) -> Iterator[bytes]:
+    """The lines of a file; of one that is too long only the beginning, so that no file fills the memory."""
+    while line := source.readline(LINE_BYTES_MAX + 1):
+        yield line
+        while len(line) > LINE_BYTES_MAX and not line.endswith(b"\n"):
+            line = source.readline(LINE_BYTES_MAX + 1)
+
+
+def rows(lines: Iterable[bytes], provider: str, known: Collection[str] = ()) -> Iterator[Row]:
     """
     A row for each line but the header and empty ones.
 
-    The form is that of the first line: ``{`` begins JSONL, a tab in the header makes it TSV, else it is CSV. An account
-    is named as within its provider; ``provider/`` before it is taken off.
+    The form is that of the first line: ``{`` begins JSONL, a tab in the header makes it TSV, else it is CSV, with
+    semicolons if its header has no comma. ``provider`` is whose accounts all are, named as within it (``provider/``
+    before a name is taken off); empty: each line says so, in the column ``provider`` or as ``provider/account``.
+    ``known``: the providers there are, if that is known.
 
-    Raises: NotAccounts: the header lacks a column, or has an unknown one.
+    Raises: NotAccounts: there is no line, or the header lacks a column, or has an unknown one.
     """
     columns: list[str] = []
     form = ""
@@ -51,33 +84,51 @@ def rows(lines: Iterable[bytes], provider: str) -> Iterator[Row]:
             yield Row(number, len(raw))
             continue
         if not form:
-            form = "jsonl" if text.lstrip().startswith(b"{") else "tsv" if b"\t" in text else "csv"
+            form = _form(text, number)
             if form != "jsonl":
                 columns = _header(text, form, number)
                 yield Row(number, len(raw))
                 continue
+        account = ""
         try:
-            account, fields = _account(_fields(text, form, columns), provider)
-        except ValueError as error:
-            yield Row(number, len(raw), fault=str(error))
+            account, fields = _account(_fields(text, form, columns), provider, known)
+            key = hash(account)
+            if key in seen:
+                raise Fault("account", "stands on an earlier line already; that one counts")
+            seen.add(key)
+        except Fault as error:
+            yield Row(number, len(raw), account, fault=str(error), field=error.field)
             continue
-        key = hash(account)
-        if key in seen:
-            yield Row(number, len(raw), fault="the account stands on an earlier line already")
-            continue
-        seen.add(key)
         yield Row(number, len(raw), account, json.dumps(fields))
+    if not form:
+        raise NotAccounts("is empty; needed is a header with the columns account and refresh_token")
+
+
+def _form(raw: bytes, number: int) -> str:
+    if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise NotAccounts("is UTF-16; save it as UTF-8 (iconv -f UTF-16 -t UTF-8)")
+    first = raw.lstrip()
+    if first.startswith(b"["):
+        raise NotAccounts(f"line {number}: begins a JSON array; allowed is an object a line (jq -c '.[]' makes them)")
+    if first.startswith(b'{"tidewarden_export"'):
+        raise NotAccounts("is a sealed export; --key-file or --passphrase-env opens it")
+    if first.startswith(b"{"):
+        return "jsonl"
+    if b"\t" in raw:
+        return "tsv"
+    return "csv with ;" if b";" in raw and b"," not in raw else "csv"
 
 
 def _header(raw: bytes, form: str, number: int) -> list[str]:
     try:
         columns = [column.strip() for column in _cells(raw, form)]
-    except ValueError as error:
+    except Fault as error:
         raise NotAccounts(f"line {number}: the header cannot be read: {error}") from None
     for column in columns:
         if column not in COLUMNS:
             shown = column if len(column) <= 40 else column[:37] + "..."
-            raise NotAccounts(f"line {number}: unknown column {shown!r}; allowed are {', '.join(COLUMNS)}")
+            hint = f" ({HINTS[column]})" if column in HINTS else ""
+            raise NotAccounts(f"line {number}: unknown column {shown!r}{hint}; allowed are {', '.join(COLUMNS)}")
     for column in REQUIRED:
         if column not in columns:
             raise NotAccounts(
@@ -89,21 +140,27 @@ def _header(raw: bytes, form: str, number: int) -> list[str]:
 
 
 def _fields(raw: bytes, form: str, columns: list[str]) -> dict[str, Any]:
-    """Raises: ValueError: what is wrong with the line, without quoting it: it holds secrets."""
+    """Raises: Fault: what is wrong with the line, without quoting it: it holds secrets."""
     if form == "jsonl":
         try:
             found = json.loads(_text(raw))
         except (json.JSONDecodeError, RecursionError):
-            raise ValueError("is not JSON") from None
+            raise Fault("", "is not JSON, as the first line is") from None
         if not isinstance(found, dict):
-            raise ValueError("is not a JSON object")
+            raise Fault("", "is not a JSON object")
         if unknown := [name for name in found if name not in COLUMNS]:
-            raise ValueError(f"unknown field {unknown[0][:40]!r}; allowed are {', '.join(COLUMNS)}")
+            raise Fault("", f"unknown field {unknown[0][:40]!r}; allowed are {', '.join(COLUMNS)}")
         return found
     cells = _cells(raw, form)
-    if len(cells) != len(columns):
-        raise ValueError(f"has {len(cells)} fields where the header has {len(columns)}")
-    return dict(zip(columns, cells, strict=True))
+    if len(cells) == len(columns):
+        # Blanks around a cell are the table's, not the token's.
+        return dict(zip(columns, (cell.strip() for cell in cells), strict=True))
+    if raw.lstrip().startswith(b"{"):
+        raise Fault("", f"is JSON in a file that began as {form[:3].upper()}")
+    has = f"{len(cells)} field{'s' * (len(cells) != 1)} where the header has {len(columns)}"
+    if len(cells) > len(columns):
+        raise Fault("", f'has {has} ({", ".join(columns)}); a field that holds the delimiter stands in "quotes"')
+    raise Fault(columns[len(cells)], f"is missing: {has} ({', '.join(columns)})")
 
 
 def _cells(raw: bytes, form: str) -> list[str]:
@@ -111,25 +168,76 @@ def _cells(raw: bytes, form: str) -> list[str]:
     if form == "tsv":
         return text.split("\t")
     try:
-        return next(csv.reader([text], strict=True))
+        return next(csv.reader([text], strict=True, delimiter=DELIMITERS[form]))
     except csv.Error as error:
-        raise ValueError(f"is not CSV: {error}") from None
+        if str(error) == "unexpected end of data":
+            raise Fault("", "opens a quote that it does not close; no field may hold a line end") from None
+        raise Fault("", f"is not CSV: {error}") from None
 
 
 def _text(raw: bytes) -> str:
     if len(raw) > LINE_BYTES_MAX:
-        raise ValueError(f"has {len(raw):,} bytes; at most {LINE_BYTES_MAX:,} are allowed")
+        raise Fault("", f"has more than the {LINE_BYTES_MAX:,} bytes that are allowed")
     try:
         return raw.decode()
     except UnicodeDecodeError as error:
-        raise ValueError(f"is not UTF-8 at byte {error.start + 1}") from None
+        raise Fault("", f"is not UTF-8 at byte {error.start + 1}") from None
 
 
-def _account(found: dict[str, Any], provider: str) -> tuple[str, dict[str, Any]]:
-    account = found.pop("account", "")
-    if not isinstance(account, str) or not account.strip():
-        raise ValueError("account is empty")
-    fields = {name: value for name, value in found.items() if value not in (None, "")}
+def _account(found: dict[str, Any], provider: str, known: Collection[str]) -> tuple[str, dict[str, Any]]:
+    """The account's whole name and its other fields. Raises: Fault."""
+    name, whose = found.pop("account", ""), found.pop("provider", "") or ""
+    if not isinstance(name, str) or not name.strip():
+        raise Fault("account", "is empty")
+    whole = _whole(name.strip(), whose if isinstance(whose, str) else "?", provider, known)
+    fields = {column: value for column, value in found.items() if value not in (None, "")}
     if "refresh_token" not in fields:
-        raise ValueError("refresh_token is empty")
-    return account.strip().removeprefix(f"{provider}/"), fields
+        raise Fault("refresh_token", "is empty")
+    if "expires_at" in fields:
+        if "expires_at_ms" in fields:
+            raise Fault("expires_at", "stands beside expires_at_ms; one of them is allowed")
+        fields["expires_at_ms"] = unix_ms(fields.pop("expires_at"))
+    return whole, fields
+
+
+def _whole(name: str, whose: str, provider: str, known: Collection[str]) -> str:
+    """
+    ``provider/name``. One that names another provider than it is imported to is refused: its refresh token would be shown to a
+    server that it is none of.
+    """
+    first, slash, rest = name.partition("/")
+    if whose and provider and whose != provider:
+        raise Fault("provider", f"is {whose[:40]!r}, while --provider says {provider!r}")
+    said = whose or provider
+    if said and slash and first != said and first in known:
+        raise Fault("account", f"is of the provider {first!r}, not of {said!r}")
+    if not said:
+        said, name = first, rest
+        if not slash or not rest:
+            raise Fault(
+                "account", "names no provider; write provider/account, or add a column provider, or give --provider"
+            )
+    if known and said not in known:
+        raise Fault(
+            "provider" if whose else "account",
+            f"names the provider {said[:40]!r}; configured: {', '.join(sorted(known))}",
+        )
+    return f"{said}/{name.removeprefix(f'{said}/')}"
+
+
+def unix_ms(value: Any) -> int:
+    """A moment as people and databases write it, in unix milliseconds: ISO 8601 with a zone, or unix time. Raises: Fault."""
+    text = str(value).strip()
+    if re.fullmatch(r"\d{1,15}(\.\d{1,9})?", text):
+        number = float(text)
+        return int(number * 1000 if number < SECONDS_END else number)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        missing = "cannot be read" if moment is None else "says no time zone"
+        raise Fault(
+            "expires_at", f"{missing}; allowed are 2026-11-21T18:00:00Z, +01:00 for a zone, or unix time in s or ms"
+        )
+    return int(moment.timestamp() * 1000)

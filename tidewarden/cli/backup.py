@@ -20,7 +20,8 @@ from tidewarden.config import Store
 from tidewarden.errors import ConfigError, StoreDown
 from tidewarden.store.embedded import EmbeddedStore
 
-from .connection import DATA_DIR, REFUSED, AsJson, DataDir, Url, connected, stop
+from .connection import connected
+from .options import DATA_DIR, REFUSED, AsJson, DataDir, Url, stop
 from .output import print_json
 
 FORMAT = 1

@@ -10,7 +10,8 @@ import redis
 import typer
 
 from .backup import backup, restore
-from .connection import DATA_DIR, AsJson, DataDir, Url, addresses, connected, dial, shown
+from .connection import addresses, connected, dial, shown
+from .options import DATA_DIR, AsJson, DataDir, Url
 from .output import print_json, print_table
 
 app = typer.Typer(help="Members and leadership of a cluster.", no_args_is_help=True)

@@ -5,47 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import redis
-import typer
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from tidewarden.client.local import local_urls
 
-REFUSED = 1
-USAGE = 2
-UNREACHABLE = 3
-CONFIG = 4
-NOTHING = 5
-DATA_DIR = "./tidewarden-data"
+from .options import REFUSED, UNREACHABLE, USAGE, stop
+
 CONNECT_S = 5.0
-
-EXIT_CODES = (
-    "Exit codes: 0 done, 1 the node refused (or lines of a file were bad, or damage is left), 2 wrong usage, 3 no node can be reached, "
-    "4 the configuration cannot be used, 5 there was nothing to show, 130 interrupted."
-)
-
-Url = Annotated[
-    str,
-    typer.Option(
-        "--url",
-        envvar="TIDEWARDEN_URL",
-        metavar="redis://USER:SECRET@HOST:PORT",
-        help="The node to ask. Without it: the nodes of a local cluster whose data is in --data-dir, else 127.0.0.1:7420.",
-        show_default=False,
-        show_envvar=True,
-    ),
-]
-DataDir = Annotated[Path, typer.Option("--data-dir", help="Data folder of `tidewarden up`: its nodes and its secret.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Answer with JSON on standard output, for programs.")]
-
-
-def stop(message: str, code: int) -> typer.Exit:
-    """Say ``message`` on standard error; raise what this returns to end with ``code``."""
-    typer.echo(f"tidewarden: {message}", err=True)
-    return typer.Exit(code)
+WHO = " (name a user: --url redis://USER:SECRET@HOST:PORT)"
 
 
 def addresses(url: str, data_dir: Path) -> list[str]:
@@ -110,12 +81,14 @@ def connected(url: str, data_dir: Path) -> Iterator[NodeLine]:
     """A node to ask: the first that answers. Ends the program with a message and the right exit code on every error."""
     line: NodeLine | None = None
     faults: list[str] = []
+    who = ""
     for address in addresses(url, data_dir):
+        who = "" if "@" in address else WHO
         try:
             line = dial(address)
             break
         except (redis.AuthenticationError, redis.ResponseError) as error:
-            raise stop(f"{shown(address)} refused: {said(error)}{_who(url)}", REFUSED) from None
+            raise stop(f"{shown(address)} refused: {said(error)}{who}", REFUSED) from None
         except (redis.ConnectionError, redis.TimeoutError) as error:
             faults.append(f"{shown(address)}: {error}")
         except ValueError as error:
@@ -126,9 +99,9 @@ def connected(url: str, data_dir: Path) -> Iterator[NodeLine]:
     try:
         yield line
     except redis.AuthenticationError as error:
-        raise stop(f"refused: {said(error)}{_who(url)}", REFUSED) from None
+        raise stop(f"refused: {said(error)}{who}", REFUSED) from None
     except redis.ResponseError as error:
-        hint = _who(url) if str(error).startswith(("NOAUTH", "DENIED", "NOPERM")) else ""
+        hint = who if str(error).startswith(("NOAUTH", "DENIED", "NOPERM")) else ""
         raise stop(f"refused: {error}{hint}", REFUSED) from None
     except (redis.ConnectionError, redis.TimeoutError) as error:
         raise stop(f"the connection broke, what was asked may or may not have happened: {error}", UNREACHABLE) from None
@@ -159,7 +132,3 @@ def plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
     return value
-
-
-def _who(url: str) -> str:
-    return "" if "@" in url else " (name a user: --url redis://USER:SECRET@HOST:PORT)"

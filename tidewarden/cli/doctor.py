@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from .connection import DATA_DIR, REFUSED, AsJson, DataDir, Url, connected, stop
+from .connection import connected
+from .options import DATA_DIR, REFUSED, AsJson, DataDir, Url, stop
 from .output import cell, print_json, print_table
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -23,6 +24,9 @@ TOKEN_STATES = {
 }
 LEFT_S = {"expired": 0, "< 10 s": 10, "< 30 s": 30, "< 1 min": 60, "< 2 min": 120, "< 10 min": 600, "< 1 h": 3600}
 LEFT_MORE = "≥ 1 h"
+LEFT_NONE = "no token yet"
+PROVIDERS_MAX = 4
+"""Providers in trouble that are shown; of more it is said how many."""
 BAR_CELLS = 30
 ROWS_LOW = 32
 """A terminal with fewer rows shows the first hints only."""
@@ -60,8 +64,8 @@ class Snapshot:
     """Everything there is to draw, at one moment."""
 
     nodes: Sequence[NodeRow]
-    tokens: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    """``T.STATS``: accounts by state, per provider."""
+    tokens: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """``T.STATS``: accounts by state, and how it stands, per provider."""
     left: Mapping[str, int] = field(default_factory=dict)
     """A sample of accounts by the life that their access tokens have left: see :func:`by_time_left`."""
     refreshes_per_s: float | None = None
@@ -81,11 +85,12 @@ def leader_of(nodes: Sequence[NodeRow]) -> NodeRow | None:
 
 
 def by_time_left(expires_at_ms: Iterable[int], now_ms: int) -> dict[str, int]:
-    """Counts by the life left, shortest first; a token that never expires (0) counts as the longest."""
-    counts = dict.fromkeys((*LEFT_S, LEFT_MORE), 0)
+    """Counts by the life left, shortest first; 0 is that of an account which has no access token yet."""
+    counts = dict.fromkeys((*LEFT_S, LEFT_MORE, LEFT_NONE), 0)
     for at_ms in expires_at_ms:
-        left_s = (at_ms - now_ms) / 1000 if at_ms else float("inf")
-        counts[next((name for name, bound_s in LEFT_S.items() if left_s < bound_s), LEFT_MORE)] += 1
+        left_s = (at_ms - now_ms) / 1000
+        name = next((name for name, bound_s in LEFT_S.items() if left_s < bound_s), LEFT_MORE)
+        counts[name if at_ms else LEFT_NONE] += 1
     return counts
 
 
@@ -151,7 +156,7 @@ def _tokens(snapshot: Snapshot) -> list[Text | Table]:
         line.append(f"   {snapshot.refreshes_total:,} refreshed so far", style="not bold")
     line.append(f"   {counts['late']:,} late", style="red" if counts["late"] else "not bold")
     if not total:
-        line.append("   none yet: tidewarden token import FILE --provider NAME", style="dim")
+        line.append("   none yet: tidewarden token import FILE", style="dim")
         return [line]
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True, min_width=8)
@@ -162,7 +167,31 @@ def _tokens(snapshot: Snapshot) -> list[Text | Table]:
         cells = round(BAR_CELLS * counts[state] / total) or (1 if counts[state] else 0)
         bar = Text("█" * cells, style=colour).append("·" * (BAR_CELLS - cells), style="dim")
         table.add_row(Text(state, style=colour if counts[state] else "dim"), f"{counts[state]:,}", bar, meaning)
-    return [line, table, _time_left(snapshot.left, total)]
+    return [line, table, _time_left(snapshot.left, total), *_providers(snapshot.tokens)]
+
+
+def _providers(stats: Mapping[str, Mapping[str, Any]]) -> list[Text]:
+    """A line for each provider that is in trouble, those first whose accounts suffer most."""
+    troubled = [(name, one) for name, one in stats.items() if one.get("state", "answers") != "answers"]
+    troubled.sort(key=lambda pair: -int(pair[1].get("failing", 0)))
+    lines = [
+        Text(f"{name} ", style="bold red", no_wrap=True, overflow="ellipsis")
+        .append(f"is {one['state']}{_since(one)}, next try {_clock(one.get('next_ms'))}: ", style="not bold")
+        .append(str(one.get("message") or one.get("error") or ""), style="not bold red")
+        for name, one in troubled[:PROVIDERS_MAX]
+    ]
+    if len(troubled) > PROVIDERS_MAX:
+        lines.append(Text(f"{len(troubled) - PROVIDERS_MAX} more: tidewarden token stats", style="dim"))
+    return lines
+
+
+def _since(stands: Mapping[str, Any]) -> str:
+    return f" since {_clock(stands['since_ms'])}" if stands.get("since_ms") else ""
+
+
+def _clock(unix_ms: int | None) -> str:
+    """A time of day, as the events' are."""
+    return datetime.fromtimestamp(unix_ms / 1000, UTC).astimezone().strftime("%H:%M:%S") if unix_ms else "when due"
 
 
 def _time_left(left: Mapping[str, int], total: int) -> Text:
@@ -195,7 +224,7 @@ def _hints(snapshot: Snapshot) -> list[Text]:
     hints = {
         "kill the leader": f"kill -9 {leader.pid}" if leader else "nobody leads just now",
         "who leads": f"tidewarden status --data-dir {folder}",
-        "tokens": f"tidewarden token list --data-dir {folder}",
+        "tokens": f"tidewarden token stats --data-dir {folder}   (and: token list, token show)",
         "Redis clients": f'redis-cli -p {first.base_port} --user admin --pass "{secret}" Q.LIST',
         "metrics": f'curl -H "Authorization: Bearer admin:{secret}" {http}/metrics',
         "store": snapshot.store,

@@ -29,7 +29,7 @@ from .data_folder import SANDBOX_LIFE_S, Plan, check_ports, make_secrets, write_
 from .live_view import Event
 from .supervise import Child, either
 
-NODE_GRACE_S = 12.0
+NODE_GRACE_S = 20.0
 SANDBOX_GRACE_S = 3.0
 READY_S_MAX = 60.0
 EVENTS_KEPT = 200

@@ -18,20 +18,8 @@ import typer
 
 from tidewarden.clock import SystemClock
 
-from .connection import (
-    DATA_DIR,
-    NOTHING,
-    REFUSED,
-    AsJson,
-    DataDir,
-    NodeLine,
-    Url,
-    addresses,
-    connected,
-    dial,
-    said,
-    stop,
-)
+from .connection import NodeLine, addresses, connected, dial, said
+from .options import DATA_DIR, NOTHING, REFUSED, AsJson, DataDir, Url, stop
 from .output import moment, print_json, print_map, print_table
 
 app = typer.Typer(help="Look at locks, and run a command while holding one.", no_args_is_help=True)

@@ -12,7 +12,7 @@ import typer
 from tidewarden.config import Config, hash_secret, load
 from tidewarden.errors import ConfigError
 
-from .connection import CONFIG, USAGE, AsJson, stop
+from .options import CONFIG, USAGE, AsJson, stop
 from .output import print_json
 
 
@@ -34,7 +34,7 @@ def node(
     hash_a_secret: Annotated[
         bool,
         typer.Option(
-            "--hash-secret", help="Ask for a secret, print its hash for [[users]] secret_hash, start nothing."
+            "--hash-secret", help="Ask for a secret, print its hash for \\[\\[users]] secret_hash, start nothing."
         ),
     ] = False,
     as_json: AsJson = False,
@@ -99,6 +99,10 @@ def _report(config: Config, as_json: bool) -> None:
     typer.echo(
         f"Store: {store}. Users: {len(config.users)}. Providers: {', '.join(sorted(config.providers)) or 'none'}."
     )
+    if config.providers and not config.users:
+        typer.echo(
+            "Tokens are for named users alone, on loopback, too: add [[users]] (tidewarden node --hash-secret); `tidewarden up` makes one."
+        )
 
 
 def _problems(error: ConfigError, as_json: bool) -> typer.Exit:

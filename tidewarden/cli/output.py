@@ -9,10 +9,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 import typer
-from rich import box
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 WIDE = 10_000  # columns where no terminal cuts lines: a line of the table stays one line for grep
 
@@ -24,6 +20,11 @@ def print_json(value: Any, *, err: bool = False) -> None:
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     """A table, as wide as it needs to be when it does not go to a terminal."""
+    from rich import box  # most of what verbs say needs none of it
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in columns:
         table.add_column(column, overflow="fold")

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from . import task
-from .connection import DATA_DIR, USAGE, AsJson, DataDir, Url, connected, stop
+from .connection import connected
+from .options import DATA_DIR, USAGE, AsJson, DataDir, Url, stop
 from .output import cell, print_json, print_map
 from .task import Queue
 

@@ -13,7 +13,7 @@ from tidewarden.clock import SystemClock
 from tidewarden.errors import ConfigError
 from tidewarden.sandbox_grants import CLIENT_ID, CLIENT_SECRET
 
-from .connection import CONFIG, DATA_DIR, AsJson, stop
+from .options import CONFIG, DATA_DIR, AsJson, stop
 from .output import print_json
 
 if TYPE_CHECKING:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
+import redis
 import typer
 
-from .connection import DATA_DIR, NOTHING, USAGE, AsJson, DataDir, Url, connected, stop
+from .connection import connected
+from .options import DATA_DIR, NOTHING, USAGE, AsJson, DataDir, Url, stop
 from .output import moment, print_json, print_table
 from .task import payload_bytes
 
@@ -29,7 +31,10 @@ def put(
     zone: Annotated[str, typer.Option("--tz", help="Time zone of --cron, as Europe/Berlin. Without it: UTC.")] = "",
     every_ms: Annotated[int, typer.Option("--every-ms", min=0, help="Every so many milliseconds.")] = 0,
     at_ms: Annotated[int, typer.Option("--at-ms", min=0, help="Once, at this unix time in milliseconds.")] = 0,
-    catchup: Annotated[str, typer.Option("--catchup", help="Ticks missed while no leader was: none, one or all.")] = "",
+    catchup: Annotated[
+        str,
+        typer.Option("--catchup", help="Ticks missed while no leader was, or while it was paused: none, one or all."),
+    ] = "",
     priority: Annotated[
         int | None, typer.Option("--priority", min=0, max=99, help="Of each task; lower goes first.")
     ] = None,
@@ -104,6 +109,45 @@ def delete(name: Name, url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_jso
         raise stop(f"there is no schedule {name!r}", NOTHING)
     if not as_json:
         typer.echo("OK")
+
+
+@app.command("pause")
+def pause(name: Name, url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = False) -> None:
+    """
+    Have a schedule put nothing until it is resumed. Exit code 5 when there is none of that name.
+
+    Example: tidewarden schedule pause nightly
+    """
+    _stand("S.PAUSE", name, url, data_dir)
+    if as_json:
+        print_json({"name": name, "state": "paused"})
+    else:
+        typer.echo("OK")
+
+
+@app.command("resume")
+def resume(name: Name, url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = False) -> None:
+    """
+    Have a paused schedule go on. What it missed is made up for as its --catchup says: one task (unless told otherwise), none, or all.
+    Exit code 5 when there is none of that name.
+
+    Example: tidewarden schedule resume nightly
+    """
+    next_ms = _stand("S.RESUME", name, url, data_dir)
+    if as_json:
+        print_json({"name": name, "next_ms": next_ms})
+    else:
+        typer.echo(f"OK, next at {moment(next_ms)} UTC")
+
+
+def _stand(verb: str, name: str, url: str, data_dir: Path) -> Any:
+    with connected(url, data_dir) as node:
+        try:
+            return node.call(verb, name)
+        except redis.ResponseError as error:
+            if str(error).startswith("NOTFOUND"):
+                raise stop(f"there is no schedule {name!r}", NOTHING) from None
+            raise
 
 
 def _row(schedule: dict[str, Any]) -> list[Any]:

@@ -21,7 +21,8 @@ from tidewarden.sealed_file import (
     read_header,
 )
 
-from .connection import DATA_DIR, REFUSED, USAGE, AsJson, DataDir, Url, connected, stop
+from .connection import connected
+from .options import DATA_DIR, REFUSED, USAGE, AsJson, DataDir, Url, stop
 from .output import print_json
 
 KeyFile = Annotated[

@@ -8,7 +8,8 @@ from typing import Any
 import redis
 import typer
 
-from .connection import DATA_DIR, REFUSED, UNREACHABLE, AsJson, DataDir, Url, addresses, dial, said, shown, stop
+from .connection import addresses, dial, said, shown
+from .options import DATA_DIR, REFUSED, UNREACHABLE, AsJson, DataDir, Url, stop
 from .output import print_json, print_table
 
 COLUMNS = ("node", "role", "leader", "epoch", "view", "primary", "quorum", "pid")

@@ -15,8 +15,8 @@ from tidewarden.clock import Clock, sleep
 from tidewarden.errors import ConfigError
 from tidewarden.store.child import how_ended, kill_group, start_child, stop_child
 
-from .connection import CONFIG
 from .data_folder import node_environ
+from .options import CONFIG
 
 RESTART_S = 5.0
 OUTPUT_BYTES_MAX = 4 * 1024 * 1024

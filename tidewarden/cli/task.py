@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from .connection import DATA_DIR, NOTHING, USAGE, AsJson, DataDir, NodeLine, Url, connected, stop
+from .connection import NodeLine, connected
+from .options import DATA_DIR, NOTHING, USAGE, AsJson, DataDir, Url, stop
 from .output import cell, print_json, print_map, print_table
 
 Queue = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue's name.")]

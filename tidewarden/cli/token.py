@@ -2,104 +2,25 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import IO, Annotated, Any
+from typing import Annotated
 
-import redis
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from tidewarden.presets import PRESETS
 
-from .account_file import NotAccounts, Row, rows
-from .connection import DATA_DIR, NOTHING, REFUSED, USAGE, AsJson, DataDir, NodeLine, Url, connected, stop
-from .output import moment, print_json, print_map, print_table
-from .sealed import KeyFile, PassphraseEnv, export, import_sealed
+from .connection import connected
+from .options import DATA_DIR, NOTHING, REFUSED, USAGE, AsJson, DataDir, Url, stop
+from .output import print_json, print_table
+from .sealed import export
+from .token_import import import_
+from .token_view import Account, Provider, State, list_, pages, show, stats
 
 app = typer.Typer(help="Import accounts, and get, list and mend their tokens.", no_args_is_help=True)
-Account = Annotated[str, typer.Argument(metavar="PROVIDER/ACCOUNT", help="The account, as sandbox/user-000001.")]
-BATCH_ROWS = 500
-BATCH_BYTES = 262_144
 
 
-@dataclass(slots=True)
-class Tally:
-    """How far an import is, in lines that are accounts."""
-
-    stored: int = 0
-    bad: int = 0
-
-
-@app.command("import")
-def import_(
-    file: Annotated[
-        str, typer.Argument(metavar="FILE", help="CSV or TSV with a header, or JSONL; - is standard input.")
-    ],
-    provider: Annotated[
-        str,
-        typer.Option("--provider", metavar="NAME", help="The provider, as in [providers.NAME]; not for a sealed file."),
-    ] = "",
-    key_file: KeyFile = "",
-    passphrase_env: PassphraseEnv = "",
-    url: Url = "",
-    data_dir: DataDir = Path(DATA_DIR),
-    as_json: AsJson = False,
-) -> None:
-    """
-    Import accounts: each line a grant that you obtained. Repeating an import changes nothing.
-
-    Columns: account, refresh_token, and optionally access_token, expires_at_ms (unix, milliseconds), scope, client.
-
-    Every bad line is reported with its number and reason, the good ones are kept; then the exit code is 1. --json prints
-    a line of JSON for each bad line and a last one with the counts.
-
-    Examples:
-
-    curl -s 'http://127.0.0.1:7490/seed?n=1000' | tidewarden token import - --provider sandbox
-
-    tidewarden token import accounts.csv --provider google
-
-    tidewarden token import accounts.sealed --key-file transfer.key
-    """
-    if key_file or passphrase_env:
-        import_sealed(file, key_file, passphrase_env, lambda: connected(url, data_dir), as_json)
-        return
-    if not provider:
-        raise stop("--provider is missing: whose accounts are these? (A sealed file needs --key-file instead.)", USAGE)
-    tally = Tally()
-    with ExitStack() as stack:
-        try:
-            source: IO[bytes] = sys.stdin.buffer if file == "-" else stack.enter_context(open(file, "rb"))
-        except OSError as error:
-            raise stop(f"{file}: cannot be read: {error.strerror or error}", USAGE) from None
-        total_bytes = Path(file).stat().st_size if file != "-" else 0
-        node = stack.enter_context(connected(url, data_dir))
-        progress = stack.enter_context(_progress())
-        bar = progress.add_task("importing", total=total_bytes or None)
-        try:
-            for batch, size_bytes in _batches(rows(source, provider)):
-                _put(node, provider, batch, tally, progress.console, as_json)
-                progress.update(bar, advance=size_bytes, description=f"{tally.stored:,} stored, {tally.bad:,} bad")
-        except NotAccounts as error:
-            raise stop(f"{file}: {error}", USAGE) from None
-        except redis.AuthenticationError:  # to redis-py a kind of ConnectionError
-            raise
-        except (redis.ConnectionError, redis.TimeoutError):
-            typer.echo(f"tidewarden: {tally.stored:,} were stored before; run it again, that repeats nothing", err=True)
-            raise
-    if as_json:
-        print_json({"stored": tally.stored, "bad": tally.bad})
-    else:
-        typer.echo(f"{tally.stored:,} accounts stored, {tally.bad:,} bad lines")
-    if tally.bad:
-        raise typer.Exit(REFUSED)
-
-
+app.command("import")(import_)
 app.command("export")(export)
 
 
@@ -126,98 +47,108 @@ def get(
         typer.echo(answer[0])
 
 
-@app.command("list")
-def list_(
-    provider: Annotated[str, typer.Option("--provider", metavar="NAME", help="Of this provider alone.")] = "",
-    state: Annotated[str, typer.Option("--state", help="In this state alone, as failing or dead.")] = "",
-    count: Annotated[int, typer.Option("--count", min=1, max=100_000, help="At most so many.")] = 100,
-    after: Annotated[str, typer.Option("--after", help="Cursor that the list before ended with.")] = "",
+app.command("list")(list_)
+app.command("show")(show)
+
+
+Accounts = Annotated[
+    list[str] | None, typer.Argument(metavar="PROVIDER/ACCOUNT…", help="The accounts, as sandbox/user-000001.")
+]
+BATCH = 500
+
+
+@app.command("refresh")
+def refresh(
+    accounts: Accounts = None,
+    provider: Provider = "",
+    state: State = "",
     url: Url = "",
     data_dir: DataDir = Path(DATA_DIR),
     as_json: AsJson = False,
 ) -> None:
     """
-    List accounts with their state; no token is shown.
+    Refresh accounts now rather than when they are due, dead ones too. Does not wait for it.
 
-    Example: tidewarden token list --provider sandbox --state dead
+    Named accounts, or with --state all that are in it. After a provider's mistake: --state dead --provider NAME.
+
+    Examples:
+
+    tidewarden token refresh sandbox/user-000001
+
+    tidewarden token refresh --provider sandbox --state failing
     """
-    found: list[dict[str, Any]] = []
+    if bool(accounts) == bool(state):
+        raise stop("name the accounts, or give --state (and --provider), one of the two", USAGE)
+    names, bad = accounts or [], dict[str, str]()
     with connected(url, data_dir) as node:
-        while True:
-            # A page may be short or empty while there is more: a node looks at a bounded number of accounts at a time.
-            options = [
-                word
-                for pair in (("PROVIDER", provider), ("STATE", state), ("AFTER", after))
-                if pair[1]
-                for word in pair
-            ]
-            page, after = node.call("T.LIST", *options, "COUNT", min(1000, count - len(found)))
-            found += page
-            if not after or len(found) >= count:
-                break
-    if as_json:
-        print_json({"accounts": found, "after": after})
-        return
-    for entry in found:
-        entry["why"] = entry.get("message") or entry.get("error")
-    columns = ("account", "state", "since_ms", "generation", "expires_at_ms", "next_ms", "tries", "why")
-    headings = ("account", "state", "since", "generation", "expires", "next refresh", "tries", "why")
-    print_table(headings, [[_when(name, entry.get(name)) for name in columns] for entry in found])
-    if after:
-        typer.echo(f"more: --after {after}")
-
-
-@app.command("refresh")
-def refresh(account: Account, url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = False) -> None:
-    """
-    Refresh an account's token now rather than when it is due. Does not wait for it.
-
-    Example: tidewarden token refresh sandbox/user-000001
-    """
-    with connected(url, data_dir) as node:
-        node.call("T.REFRESH", account)
-    if as_json:
-        print_json({"ok": True})
-    else:
-        typer.echo("OK")
+        if state:
+            found, after = pages(node, provider, state, BATCH, "")
+            names = [one["account"] for one in found]
+            while after:
+                found, after = pages(node, provider, state, BATCH, after)
+                names += [one["account"] for one in found]
+            names = sorted(set(names))
+        for at in range(0, len(names), BATCH):
+            some = names[at : at + BATCH]
+            answers = node.batch([("T.REFRESH", name) for name in some])
+            bad |= {
+                name: str(answer) for name, answer in zip(some, answers, strict=True) if isinstance(answer, Exception)
+            }
+    _ended({"queued": len(names) - len(bad)}, bad, as_json)
 
 
 @app.command("delete")
-def delete(account: Account, url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = False) -> None:
+def delete(
+    accounts: Accounts = None, url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = False
+) -> None:
     """
-    Delete an account with its tokens. The grant lives on at the provider. Exit code 5 when there is none.
+    Delete accounts with their tokens. The grants live on at the provider. Exit code 5 when one was not there.
 
-    Example: tidewarden token delete sandbox/user-000001
+    Examples:
+
+    tidewarden token delete sandbox/user-000001
+
+    tidewarden token list --state dead --count 100000 --json | jq -r '.accounts[].account' | xargs tidewarden token delete
     """
+    if not accounts:
+        raise stop("name the accounts", USAGE)
     with connected(url, data_dir) as node:
-        deleted = bool(node.call("T.DELETE", account))
+        answers = [
+            answer
+            for at in range(0, len(accounts), BATCH)
+            for answer in node.batch([("T.DELETE", name) for name in accounts[at : at + BATCH]])
+        ]
+    bad = {name: str(answer) for name, answer in zip(accounts, answers, strict=True) if isinstance(answer, Exception)}
+    absent = [name for name, answer in zip(accounts, answers, strict=True) if answer == 0]
+    for name in absent:
+        typer.echo(f"tidewarden: there is no account {name!r}", err=True)
+    _ended({"deleted": len(accounts) - len(bad) - len(absent), "absent": len(absent)}, bad, as_json)
+    if absent:
+        raise typer.Exit(NOTHING)
+
+
+def _ended(counts: dict[str, int], bad: dict[str, str], as_json: bool) -> None:
+    """What came of several accounts. Ends the program with 1 if any was refused."""
+    for name, reason in bad.items():
+        typer.echo(f"tidewarden: refused: {name}: {reason}", err=True)
     if as_json:
-        print_json({"deleted": deleted})
-    if not deleted:
-        raise stop(f"there is no account {account!r}", NOTHING)
-    if not as_json:
-        typer.echo("OK")
-
-
-@app.command("stats")
-def stats(url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = False) -> None:
-    """
-    Count accounts by provider and state.
-
-    Example: tidewarden token stats --json
-    """
-    with connected(url, data_dir) as node:
-        answer = node.call("T.STATS")
-    if as_json:
-        print_json(answer)
+        print_json({**counts, "refused": len(bad)})
     else:
-        print_map(answer)
+        alone = [number for number in counts.values() if number] == [1] and not bad
+        first, *others = counts.items()
+        words = [f"{number:,} {name}" for name, number in (first, *((name, n) for name, n in others if n))]
+        typer.echo("OK" if alone and first[1] else ", ".join(words))
+    if bad:
+        raise typer.Exit(REFUSED)
+
+
+app.command("stats")(stats)
 
 
 @app.command("presets")
 def presets(as_json: AsJson = False) -> None:
     """
-    List the providers that are known, for ``preset`` in [providers.NAME], with the source of what is said of each.
+    List the providers that are known, for `preset` of a provider in config.toml, with the source of what is said of each.
 
     Example: tidewarden token presets --json
     """
@@ -227,48 +158,3 @@ def presets(as_json: AsJson = False) -> None:
         return
     rows = [[one.name, one.settings["rotation"], ", ".join(one.unconfirmed), one.note] for one in found]
     print_table(("preset", "rotation", "not confirmed", "note"), rows)
-
-
-def _batches(found: Iterator[Row]) -> Iterator[tuple[list[Row], int]]:
-    """Rows in batches, with the bytes of the file that each stands for; bounded in number and in size."""
-    batch: list[Row] = []
-    size_bytes = 0
-    for row in found:
-        batch.append(row)
-        size_bytes += row.size_bytes
-        if len(batch) >= BATCH_ROWS or size_bytes >= BATCH_BYTES:
-            yield batch, size_bytes
-            batch, size_bytes = [], 0
-    if batch:
-        yield batch, size_bytes
-
-
-def _put(node: NodeLine, provider: str, batch: list[Row], tally: Tally, console: Console, as_json: bool) -> None:
-    good = [row for row in batch if row.fields]
-    answers = node.batch([("T.PUT", f"{provider}/{row.account}", row.fields) for row in good]) if good else []
-    faults = {row.line: str(answer) for row, answer in zip(good, answers, strict=True) if isinstance(answer, Exception)}
-    for answer in answers:
-        # What concerns the caller or the store, not the line, will refuse all the others, too.
-        if isinstance(answer, redis.AuthenticationError) or str(answer).startswith(
-            ("NOAUTH", "DENIED", "STOREDOWN", "NOTFOUND")
-        ):
-            raise answer
-    faults |= {row.line: row.fault for row in batch if row.fault}
-    tally.stored += len(good) - sum(row.line in faults for row in good)
-    tally.bad += len(faults)
-    for line, reason in sorted(faults.items()):
-        if as_json:
-            print_json({"line": line, "reason": reason})
-        else:
-            console.print(f"line {line}: {reason}", markup=False, highlight=False, soft_wrap=True)
-
-
-def _progress() -> Progress:
-    """On standard error, and only when that is a terminal; what is said beside it goes there, too."""
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-
-
-def _when(name: str, value: Any) -> Any:
-    return moment(value) if name.endswith("_ms") else value

@@ -17,8 +17,8 @@ from tidewarden.clock import SystemClock
 from tidewarden.config import Config, is_loopback, load
 from tidewarden.errors import ConfigError, StoreDown
 
-from .connection import CONFIG, DATA_DIR, REFUSED, AsJson, stop
 from .data_folder import ADMIN, NODES_MAX, Plan
+from .options import CONFIG, DATA_DIR, REFUSED, AsJson, stop
 
 if TYPE_CHECKING:
     from .live_view import Event

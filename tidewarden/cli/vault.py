@@ -14,7 +14,8 @@ from tidewarden.clock import SystemClock, sleep
 from tidewarden.errors import ConfigError
 from tidewarden.key_file import prepend_key
 
-from .connection import CONFIG, DATA_DIR, REFUSED, AsJson, DataDir, NodeLine, Url, connected, stop
+from .connection import NodeLine, connected
+from .options import CONFIG, DATA_DIR, REFUSED, AsJson, DataDir, Url, stop
 from .output import moment, print_json, print_map, print_table
 
 app = typer.Typer(help="See and rotate the keys that seal the tokens.", no_args_is_help=True)

@@ -8,7 +8,7 @@ from importlib import metadata
 
 import typer
 
-from .connection import AsJson
+from .options import AsJson
 from .output import print_json
 
 

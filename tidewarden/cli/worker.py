@@ -14,7 +14,8 @@ import typer
 from tidewarden.errors import BadArg
 from tidewarden.log import Human, Json, close
 
-from .connection import DATA_DIR, REFUSED, USAGE, DataDir, addresses, stop
+from .connection import addresses
+from .options import DATA_DIR, REFUSED, USAGE, DataDir, stop
 
 if TYPE_CHECKING:
     from tidewarden.client import Worker

@@ -73,6 +73,10 @@ class Nodes:
         """``node.boot``, under which this process takes leases."""
         return f"{self._node}.{self.boot}"
 
+    def living(self) -> int:
+        """How many nodes live, as the store said at the last beat; at least one, for this one does."""
+        return max(1, len({each.owner for each in self.seen if each.age_ms < DEAD_MS}))
+
     async def register(self) -> None:
         """
         Register a new boot, greater than any before.

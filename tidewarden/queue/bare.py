@@ -1,4 +1,4 @@
-"""What is known of a shard that a take found empty: until something happens there, another need not ask."""
+"""What the latest take to come away with less than it asked for says of a shard: until something happens there, another need not ask."""
 
 from __future__ import annotations
 
@@ -11,22 +11,31 @@ BARE_S = 5.0  # How long it is believed: should a message be lost, takes pass th
 
 
 class Bare:
-    """Of one shard. The script that found nothing for a take that waits has registered this node, which is told when that changes."""
+    """Of one shard."""
 
-    __slots__ = ("_holder", "_until", "_wakes")
+    __slots__ = ("_holder", "_told", "_until", "_wakes")
 
     def __init__(self) -> None:
         self._wakes = -1
+        self._told = False
         self._holder = ""
         self._until = 0.0
 
-    def found(self, shard: Shard, wakes: int) -> None:
-        """A take that waits for any task, sent when ``shard`` had been woken so often, has found nothing."""
-        self._wakes, self._holder, self._until = wakes, shard.holder(), shard.time() + BARE_S
+    def found(self, shard: Shard, wakes: int, *, told: bool) -> None:
+        """
+        A take of any task, sent when ``shard`` had been woken so often, has left nothing there. ``told``: its script has registered
+        this node, which hears from whichever node changes that.
+        """
+        if told or not self.holds(shard):  # else it is known already, and better
+            self._wakes, self._told, self._holder, self._until = wakes, told, shard.holder(), shard.time() + BARE_S
+
+    def dry(self, shard: Shard) -> bool:
+        """Whether nothing is known to have become ready since then; another node may know better."""
+        return self._wakes == shard.wakes
 
     def holds(self, shard: Shard) -> bool:
         """Whether another would find nothing, either: nothing has become ready since then, and nothing is due yet."""
-        if self._wakes != shard.wakes or self._holder != shard.holder():
+        if not self._told or self._wakes != shard.wakes or self._holder != shard.holder():
             return False
         now = shard.time()
         return now < self._until and not shard.due_by(now)

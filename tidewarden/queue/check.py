@@ -33,7 +33,7 @@ class Check(Bulk):
                 part = parts.pop(0)
                 seen, problems, indexes = await self._part(shard, part, repair)
                 parts += indexes
-                tasks += seen if part == "tasks" else 0
+                tasks += seen if part in ("tasks", "accounts") else 0
                 for kind, task_id, detail, mended in problems:
                     found[kind.decode()] += 1
                     repaired += mended

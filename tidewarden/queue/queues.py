@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import operator
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -34,7 +33,6 @@ from tidewarden.store.commits import Commits
 from tidewarden.store.route import Route
 
 FAIR_ROUND = 4
-_is_dry = operator.attrgetter("dry")
 
 
 class Queues(Plain):
@@ -151,7 +149,7 @@ class Queues(Plain):
         first = turn % len(known)
         around = known[first:] + known[:first]
         if turn // len(known) % FAIR_ROUND:
-            around.sort(key=_is_dry)
+            around.sort(key=lambda shard: shard.bare.dry(shard))
         return around
 
     async def _take_later(

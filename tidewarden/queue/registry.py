@@ -23,7 +23,7 @@ from tidewarden.queue.task import check_name
 from tidewarden.store import Scripts
 from tidewarden.store.commits import SYSTEM, Commits
 from tidewarden.store.memory import PrimariesMemory, StoreMemory
-from tidewarden.store.route import Arg, Route
+from tidewarden.store.route import Arg, Route, Sender
 
 log = logging.getLogger("tidewarden.queue")
 
@@ -270,7 +270,7 @@ class Registry(Names):
         return self._loop.create_task(later())
 
     async def script_on(
-        self, link: Route, name: str, queue: str, shard: int, args: Sequence[Arg]
+        self, link: Sender, name: str, queue: str, shard: int, args: Sequence[Arg]
     ) -> tuple[int, int, Any]:
         """
         Run a script of one shard on another connection.

@@ -82,6 +82,7 @@ SYSTEM = {
     "_locks": QueueSettings(shards=8, losses_max=0, dedup_ms=0, history=0),
     "_vault": QueueSettings(losses_max=0, dedup_ms=0, history=0),
     "_webhooks": QueueSettings(losses_max=0, lane_limit=4),
+    "_revocations": QueueSettings(losses_max=0, lane_limit=2),
 }
 
 

@@ -71,7 +71,6 @@ class Shard:
         self.parked: dict[Parked, None] = {}
         self.wakes = 0
         self.bare = Bare()
-        self.dry = False  # the latest take here had nothing, and nothing has become ready since that we would know of
         self.now_ms = 0  # the store's clock at the latest answer
         self._serving = False
         self._retired = False
@@ -85,8 +84,8 @@ class Shard:
     def put(self, task_id: str, options: str, payload: bytes) -> asyncio.Future[Any]:
         return self._ask("queue.put", (task_id, options, payload), size=len(payload))
 
-    def take(self, count: int, lease_ms: int, wait: bool, task_id: str = "", session: str = "") -> asyncio.Future[Any]:
-        args = (count, lease_ms, f"{int(wait)}{session}" if session else int(wait), task_id)
+    def take(self, count: int, lease_ms: int, wait: int, task_id: str = "", session: str = "") -> asyncio.Future[Any]:
+        args = (count, lease_ms, f"{wait}{session}" if session else wait, task_id)
         return self._ask("queue.take", args, head=(PROMOTED_MAX,), size=count * TASK_BYTES)
 
     def ack(self, task_id: str, lease: int, result: bytes = b"") -> asyncio.Future[Any]:
@@ -295,7 +294,6 @@ class Shard:
     def wake(self) -> None:
         """Tasks may be ready here: try the waiting takes, oldest first."""
         self.wakes += 1
-        self.dry = False
         if self.parked and not self._serving:
             self._serve()
 

@@ -14,6 +14,7 @@ from tidewarden.queue.shard import Shard
 from tidewarden.queue.task import Taken
 from tidewarden.store.receiver import unread
 
+TOLD_OF_FEWER = 2  # see take.lua
 RETRY_S = 0.5  # after the store refused, or was away
 
 
@@ -99,13 +100,24 @@ class Take:
             return
         self._busy = True
         shard = self._shards[position]
-        wait = self._waits and not self._got
-        wakes = shard.wakes if wait and not self._task_id else -1
-        reply = shard.take(self._count - len(self._got), self._lease_ms, wait, self._task_id, self._session.uuid)
-        reply.add_done_callback(lambda done: self._answered(shard, done, wakes, lambda: self._ask(position + 1)))
+        reply, found = self._take_from(shard, self._count - len(self._got), wait=self._waits)
+        reply.add_done_callback(lambda done: self._answered(shard, done, found, lambda: self._ask(position + 1)))
 
-    def _answered(self, shard: Shard, done: asyncio.Future[Any], wakes: int, then: Callable[[], None]) -> None:
-        """``wakes``: the shard's wake-up number when it was asked by a take that waits for any task, else -1."""
+    def _take_from(self, shard: Shard, count: int, *, wait: bool) -> tuple[asyncio.Future[Any], Callable[[int], None]]:
+        """Ask for so many; the reply, and who is to hear how many came."""
+        # Of several shards, one that gave less than was asked for is passed by next time: so this node has to be told of more.
+        several, wakes = len(self._shards) > 1, shard.wakes
+        how = TOLD_OF_FEWER if wait and several else int(wait and not self._got)
+
+        def found(came: int) -> None:
+            if came < count and not self._task_id:
+                shard.bare.found(shard, wakes, told=how == TOLD_OF_FEWER or (how > 0 and came == 0))
+
+        return shard.take(count, self._lease_ms, how, self._task_id, self._session.uuid), found
+
+    def _answered(
+        self, shard: Shard, done: asyncio.Future[Any], found: Callable[[int], None], then: Callable[[], None]
+    ) -> None:
         self._busy = False
         error = self._trouble = done.exception()
         if error is not None:
@@ -125,10 +137,7 @@ class Take:
                 self._end(error=error)
             return
         tasks = taken_from(shard, done.result())
-        if wakes >= 0 and not tasks:
-            shard.bare.found(shard, wakes)
-        if not (tasks or self._task_id):
-            shard.dry = True
+        found(len(tasks))
         if self.future.done():
             give_back(tasks, [shard] * len(tasks))
             return
@@ -175,8 +184,7 @@ class Take:
             return None
         outcome: asyncio.Future[bool] = self._loop.create_future()
         self._busy = True
-        wakes = -1 if self._task_id else shard.wakes
-        reply = shard.take(self._count, self._lease_ms, True, self._task_id, self._session.uuid)
+        reply, found = self._take_from(shard, self._count, wait=True)
 
         def then() -> None:
             if self._got or self._ended:
@@ -185,7 +193,7 @@ class Take:
                 self.try_shard(self._again.pop(0))
 
         def answered(done: asyncio.Future[Any]) -> None:
-            self._answered(shard, done, wakes, then)
+            self._answered(shard, done, found, then)
             if not outcome.done():
                 outcome.set_result(done.exception() is None and bool(done.result()))
 

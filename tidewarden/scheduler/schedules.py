@@ -18,15 +18,15 @@ from typing import Any
 
 import msgspec
 
-from tidewarden.errors import BadArg, Exists, Full
+from tidewarden.errors import BadArg, Exists, Full, NotFound
 from tidewarden.queue.queues import Queues
 from tidewarden.queue.task import NewTask, check_name
+from tidewarden.scheduler.rows import check_schedule_name, described, shown, spec_of, task_of
 from tidewarden.scheduler.trigger import Spec, first_tick, ticks_due
 
 log = logging.getLogger("tidewarden.scheduler")
 
 DIRECTORY = "_schedules"
-NAME_MAX = 128  # a task's id, at most 200 bytes, is the name with its tick
 SCHEDULES_MAX = 10_000  # of one shard
 FIRE_MAX = 100  # schedules of one script call
 TICKS_MAX = 1_000  # tasks of one script call
@@ -37,19 +37,6 @@ PAYLOAD_SHOWN_BYTES = 256
 CLAIM_TRIES = 5
 
 Arg = str | bytes | int
-
-
-class _Task(msgspec.Struct, frozen=True, kw_only=True):
-    """What each tick's task is given, as fire.lua reads it; ``within_ms`` -1: no deadline of its own."""
-
-    priority: int = 50
-    delay_ms: int = 0
-    within_ms: int = -1
-    lease_ms: int = 0
-    attempts: int = 0
-    backoff_ms: int = 0
-    ttl_ms: int = 0
-    lane: str = ""
 
 
 class Schedules:
@@ -74,7 +61,7 @@ class Schedules:
         """
         check_schedule_name(name)
         check_name(queue)
-        options = _task(task, self._payload_max)
+        options = task_of(task, self._payload_max)
         if task.lane and await self._queues.shards(queue) > 1:
             raise BadArg(
                 f"LANE in a schedule needs a queue of one shard; {queue} has more, and the name has chosen one"
@@ -88,7 +75,7 @@ class Schedules:
             tick_ms,
             stamp,
             now_ms,
-            msgspec.msgpack.encode(_described(spec)),
+            msgspec.msgpack.encode(described(spec)),
             msgspec.msgpack.encode(options),
             task.payload,
             SCHEDULES_MAX,
@@ -120,10 +107,27 @@ class Schedules:
                     gone += await self._queues.script("scheduler.delete", queue, shard, [name, ""])
         return bool(gone)
 
+    async def pause(self, name: str) -> None:
+        """
+        Put nothing for it from now on, until it is resumed; a put of the name leaves it so. Twice is as once.
+
+        Raises: NotFound: there is none of this name. BadArg, StoreDown.
+        """
+        await self._stand(name, pause=True)
+
+    async def resume(self, name: str) -> int:
+        """
+        Go on with the tick that it stood at: what was missed since is made up for as its CATCHUP says.
+
+        Returns: that tick, unix ms, which may have come already; of one that is not paused, its next.
+        Raises: as :meth:`pause`.
+        """
+        return await self._stand(name, pause=False)
+
     async def list(self) -> list[dict[str, Any]]:
         """
-        Every schedule, by name: its words, queue, next tick (unix ms), state (``active``, ``stuck`` when its next tick cannot
-        be computed, ``unreadable``), task options,
+        Every schedule, by name: its words, queue, next tick (unix ms), state (``active``, ``paused``, ``stuck`` when its next tick
+        cannot be computed, ``unreadable``), task options,
         and the first bytes of its payload.
         """
         rows: dict[tuple[str, str], dict[str, Any]] = {}
@@ -136,8 +140,8 @@ class Schedules:
                     args: MutableSequence[Arg] = [cursor, PAGE, PAYLOAD_SHOWN_BYTES]
                     cursor, found = await self._queues.script("scheduler.list", queue, shard, args)
                     for row in found:
-                        shown = _shown(queue, row)
-                        rows[shown["name"], queue] = shown
+                        known = shown(queue, row)
+                        rows[known["name"], queue] = known
         return [rows[key] for key in sorted(rows)]
 
     async def fire_due(self, queue: str, shard: int, now_ms: int, epoch: int, holder: str) -> int:
@@ -159,7 +163,7 @@ class Schedules:
         for name_bytes, place_ms, tick_ms, stamp, anchor_ms, spec_bytes in rows:
             name = name_bytes.decode()
             try:
-                spec = _spec(spec_bytes, anchor_ms)
+                spec = spec_of(spec_bytes, anchor_ms)
                 ticks, following = ticks_due(spec, tick_ms, seen_ms, limit)
             except (BadArg, msgspec.MsgspecError) as error:
                 self._say_stuck(name, stamp, error)
@@ -181,6 +185,20 @@ class Schedules:
         if over:
             await self._queues.script("scheduler.forget", DIRECTORY, 0, over)
         return int(next_ms)
+
+    async def _stand(self, name: str, *, pause: bool) -> int:
+        check_schedule_name(name)
+        named = (await self._place(name)).partition(" ")[0]
+        places = [(named, await self._shard(named, name))] if named else []
+        for queue in await self._user_queues():
+            places += [(queue, shard) for shard in range(await self._queues.shards(queue))]
+        for queue, shard in places:
+            now_ms, tick_ms = await self._queues.script("scheduler.pause", queue, shard, [name, int(pause)])
+            if tick_ms >= 0:
+                if not pause:  # As of a put: the leader may be this very node.
+                    self._queues.on_next(queue, shard, max(0, tick_ms - now_ms))
+                return int(tick_ms)
+        raise NotFound(f"there is no schedule {name!r}")
 
     def _task_id(self, queue: str, shard: int, name: str, tick_ms: int) -> str:
         """
@@ -221,83 +239,3 @@ class Schedules:
         if (name, stamp) not in self._stuck_said:
             self._stuck_said.add((name, stamp))
             log.error("schedule %s cannot be computed and waits: %s", name, error)
-
-
-def check_schedule_name(name: str) -> str:
-    """The name, if a schedule may have it. Raises: BadArg."""
-    check_name(name, "schedule")
-    if len(name) > NAME_MAX:
-        raise BadArg(f"the schedule name has {len(name)} characters; at most {NAME_MAX} are allowed")
-    return name
-
-
-def _task(task: NewTask, payload_max: int) -> _Task:
-    """The row's part of a task. Raises: BadArg: an option that a schedule decides itself."""
-    task.check(payload_max)
-    refused = {"ID": task.id, "AT": task.at_ms, "DEADLINE": task.deadline_ms}
-    for option, value in refused.items():
-        if value not in (None, ""):
-            raise BadArg(
-                f"{option} is not allowed in a schedule, whose ticks decide it; DELAY and WITHIN count from the tick"
-            )
-    if task.if_exists != "keep":
-        raise BadArg("IFEXISTS is not allowed in a schedule: each tick has an id of its own")
-    return _Task(
-        priority=task.priority,
-        delay_ms=task.delay_ms or 0,
-        within_ms=-1 if task.within_ms is None else task.within_ms,
-        lease_ms=task.lease_ms,
-        attempts=task.attempts,
-        backoff_ms=task.backoff_ms,
-        ttl_ms=task.ttl_ms,
-        lane=task.lane or "",
-    )
-
-
-def _described(spec: Spec) -> dict[str, str | int]:
-    """A spec as its row keeps it, without the anchor, which lies beside it."""
-    match spec.kind:
-        case "cron":
-            return {"kind": "cron", "expr": spec.expr, "zone": spec.zone, "catchup": spec.catchup}
-        case "every":
-            return {"kind": "every", "every_ms": spec.every_ms, "catchup": spec.catchup}
-        case "at":
-            return {"kind": "at", "at_ms": spec.at_ms, "catchup": spec.catchup}
-
-
-def _spec(raw: bytes, anchor_ms: int) -> Spec:
-    """The spec of a row. Raises: BadArg, msgspec.MsgspecError: this node cannot read it."""
-    if not raw:
-        raise BadArg("its row is of a newer format, or damaged")
-    fields = msgspec.msgpack.decode(raw, type=dict[str, Any])
-    try:
-        match fields["kind"]:
-            case "cron":
-                return Spec.cron(fields["expr"], fields["zone"], fields["catchup"])
-            case "every":
-                return Spec.every(fields["every_ms"], fields["catchup"]).anchored(anchor_ms)
-            case "at":
-                return Spec.at(fields["at_ms"], fields["catchup"])
-            case kind:
-                raise BadArg(f"this version knows no schedule of kind {kind!r}")
-    except (KeyError, TypeError, AttributeError) as error:
-        raise BadArg(f"the schedule's row does not read: {error!r}") from None
-
-
-def _shown(queue: str, row: list[Any]) -> dict[str, Any]:
-    """A schedule as S.LIST shows it, from list.lua's row."""
-    name, tick_ms, stuck, anchor_ms, spec_bytes, task_bytes, payload_head, payload_bytes = row
-    if not spec_bytes:
-        return {"name": name.decode(), "queue": queue, "next_ms": tick_ms, "state": "unreadable"}
-    fields = msgspec.msgpack.decode(spec_bytes, type=dict[str, Any])
-    shown: dict[str, Any] = {"name": name.decode(), "queue": queue, **fields}
-    if fields.get("kind") == "every":
-        shown["anchor_ms"] = anchor_ms
-    shown["next_ms"] = tick_ms
-    shown["state"] = "stuck" if stuck else "active"
-    shown.update(msgspec.msgpack.decode(task_bytes, type=dict[str, Any]))
-    if shown["within_ms"] < 0:
-        del shown["within_ms"]
-    shown["payload"] = payload_head
-    shown["payload_bytes"] = payload_bytes
-    return shown

@@ -262,6 +262,10 @@ COMMANDS = (
 )
 
 LATER = (
-    *(unsupported(name, "a schedule verb") for name in ("S.PAUSE", "S.RESUME")),
-    unsupported("R.SWITCHOVER", "a cluster verb"),
-)  # fmt: skip
+    unsupported(
+        "R.SWITCHOVER",
+        "it is to move the primary among nodes whose embedded stores replicate, which they do not yet: there is one store. "
+        "R.TRANSFER has another node lead. The primary of a Redis or Valkey of your own is moved there: SENTINEL FAILOVER, "
+        "CLUSTER FAILOVER.",
+    ),
+)

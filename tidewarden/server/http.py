@@ -39,6 +39,8 @@ log = logging.getLogger("tidewarden.server")
 RIGHTS: web.RequestKey[Rights] = web.RequestKey("rights", Rights)
 BODY_S = 30.0  # longest that a request's body may take to come in, however slowly
 INTERNAL_BYTES = 4096
+NAMED = ("/v1/tokens", "/v1/accounts", "/v1/providers", "/v1/events")
+"""Where what is asked for is of tokens, and needs a user also where nothing else does: see ``T.*``."""
 OPEN = ("/health/live", "/health/ready", "/leader")
 Stats = Callable[[], Mapping[str, Any] | Awaitable[Mapping[str, Any]]]
 Inner = Callable[[bytes], bytes | None]
@@ -197,7 +199,7 @@ class HttpServer:
             return ""
         header = request.headers.get("Authorization", "")
         if not header:
-            if self._users.open and not request.path.startswith(("/v1/tokens", "/v1/events")):
+            if self._users.open and not request.path.startswith(NAMED):
                 return ""
             raise NoAuth("Send Authorization: Bearer user:secret.")
         scheme, _, credentials = header.partition(" ")

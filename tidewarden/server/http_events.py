@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 
 from aiohttp import web
 
 from tidewarden.clock import Clock
+from tidewarden.config import EVENT_KINDS, means, no_kinds
 from tidewarden.errors import BadArg, Error, Full
-from tidewarden.tokens.events import CURSOR, START, Event, Events, wanted
+from tidewarden.tokens.events import CURSOR, START, Event, Events
 
 log = logging.getLogger("tidewarden.server")
 
 LOOK_S = 0.5  # Events of other nodes are looked for so often, while somebody listens.
-BEAT_S = 15.0  # A comment, so that nobody in between takes the line for dead.
+BEAT_S = 15.0  # A comment, so that nobody in between takes the line for dead, and how far the reader is: it may have heard nothing.
 STREAMS_MAX = 200
+STALL_S = 60.0  # What a reader that reads nothing keeps its place for, once all that lies between is full.
 
 
 class EventRoutes:
@@ -44,6 +47,8 @@ class EventRoutes:
         if self._streams >= STREAMS_MAX:
             raise Full(f"{STREAMS_MAX} readers listen at this node already. Try another node.")
         kinds = tuple(part for part in query.get("types", "*").split(",") if part)
+        if nowhere := no_kinds(kinds):
+            raise BadArg(f"types has {nowhere[0][:40]!r}, which no event is; there are {', '.join(EVENT_KINDS)}.")
         provider = query.get("provider", "")
         cursor = await self._events.last() if after == "" else START if after == "0" else after
         lost = cursor == after != START and not await self._events.has(cursor)
@@ -53,12 +58,14 @@ class EventRoutes:
         self._streams += 1
         try:
             await response.prepare(request)
-            await response.write(b": what happens to accounts and providers\n\n")
+            await _send(response, b": what happens to accounts and providers\nid: %b\n\n" % cursor.encode())
             if lost:
-                await response.write(b'event: gap\ndata: {"message": "events before these are no longer kept"}\n\n')
+                await _send(response, b'event: gap\ndata: {"message": "events before these are no longer kept"}\n\n')
             await self._follow(response, cursor, kinds, provider)
-        except (ConnectionResetError, ConnectionError):
-            return response  # The reader has gone.
+        except ConnectionError:  # The reader has gone, or might as well have.
+            if request.transport is not None:
+                request.transport.abort()  # What lies unread there is not waited for.
+            return response
         finally:
             self._streams -= 1
         return response
@@ -72,15 +79,23 @@ class EventRoutes:
                 log.debug("a reader of events waits for the store: %s", error)
                 found = []
             for cursor, event in found:
-                if wanted(kinds, event.type) and provider in ("", event.data.get("provider")):
-                    await response.write(shown(cursor, event))
+                if means(kinds, event.type) and provider in ("", event.data.get("provider")):
+                    await _send(response, shown(cursor, event))
                     wrote = self._clock.monotonic()
             if found:
                 continue
             if self._clock.monotonic() - wrote >= BEAT_S:
-                await response.write(b":\n\n")
+                await _send(response, b":\nid: %b\n\n" % cursor.encode())
                 wrote = self._clock.monotonic()
             await self._events.wait(LOOK_S)
+
+
+async def _send(response: web.StreamResponse, data: bytes) -> None:
+    try:
+        async with asyncio.timeout(STALL_S):
+            await response.write(data)
+    except TimeoutError:
+        raise ConnectionResetError("it does not read") from None
 
 
 def shown(cursor: str, event: Event) -> bytes:

@@ -27,7 +27,12 @@ class HttpListener:
     def __init__(self, app: web.Application, connections_max: int, line_bytes: int) -> None:
         self._connections_max = connections_max
         self._runner = web.AppRunner(
-            app, access_log=None, keepalive_timeout=IDLE_S, max_line_size=line_bytes, max_field_size=line_bytes
+            app,
+            access_log=None,
+            keepalive_timeout=IDLE_S,
+            max_line_size=line_bytes,
+            max_field_size=line_bytes,
+            handler_cancellation=True,  # Nobody waits for a token for who has gone.
         )
         self._server: asyncio.Server | None = None
         self.connections_total = 0

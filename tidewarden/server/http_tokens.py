@@ -1,8 +1,10 @@
-"""The token routes of the HTTP door. A secret is in no error text, and in no cache but the asker's own."""
+"""The routes of tokens, accounts and providers of the HTTP door. A secret is in no error text, and in no cache but the asker's own."""
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from collections.abc import Awaitable
+from typing import Any, TypeVar
 from urllib.parse import unquote_to_bytes
 
 from aiohttp import web
@@ -13,12 +15,13 @@ from .parts import Tokens
 from .replying import respond
 from .token_verbs import account_name, fields_of, revealed
 
+Answer = TypeVar("Answer")
 COUNT = 100
 BATCH_MAX = 1000
 
 
 class TokenRoutes:
-    """``/v1/tokens``. An account's name stands in the path, its own ``/`` as it is or as ``%2F``."""
+    """``/v1/tokens``, ``/v1/accounts``, ``/v1/providers``. An account's name stands in the path, its own ``/`` as it is or as ``%2F``."""
 
     def __init__(self, tokens: Tokens, batch_max: int = BATCH_MAX) -> None:
         self._tokens = tokens
@@ -29,6 +32,8 @@ class TokenRoutes:
         account = "/v1/tokens/{provider:[^/]+}/{account:.+}"
         router.add_get("/v1/tokens", self.list)
         router.add_post("/v1/tokens:read", self.read)
+        router.add_get("/v1/accounts/{provider:[^/]+}/{account:.+}", self.peek)
+        router.add_get("/v1/providers", self.providers)
         router.add_post(account + "/refresh", self.refresh)
         router.add_get(account, self.get)
         router.add_put(account, self.put)
@@ -77,12 +82,23 @@ class TokenRoutes:
 
     async def put(self, request: web.Request) -> web.Response:
         """Store an account, or a new consent of one."""
-        return respond({"generation": await self._tokens.put(_account(request), fields_of(await request.read()))})
+        put = await _whole(self._tokens.put_told(_account(request), fields_of(await request.read())))
+        return respond({"generation": put.generation, "change": put.change, "state": put.state})
+
+    async def peek(self, request: web.Request) -> web.Response:
+        """How an account is, why, since when, and what can be done; no token."""
+        return respond(await self._tokens.peek(_account(request)))
+
+    async def providers(self, request: web.Request) -> web.Response:
+        """Each provider: its accounts by state, and how it stands with us."""
+        _query(request, ())
+        found = await self._tokens.stats()
+        return respond({"providers": [{"provider": name, **figures} for name, figures in found.items()]})
 
     async def delete(self, request: web.Request) -> web.Response:
         """Forget an account."""
         account = _account(request)
-        if not await self._tokens.delete(account):
+        if not await _whole(self._tokens.delete(account)):
             raise NotFound(f"There is no account {account}.")
         return respond({"deleted": True})
 
@@ -100,6 +116,11 @@ class TokenRoutes:
             query.get("provider", ""), query.get("state", "").lower(), int(count), query.get("after", "")
         )
         return respond({"accounts": accounts, "after": after})
+
+
+async def _whole(work: Awaitable[Answer]) -> Answer:
+    """What changes something is done to its end, though whoever asked has gone."""
+    return await asyncio.shield(asyncio.ensure_future(work))
 
 
 def _shown(token: Any) -> dict[str, Any]:
@@ -129,7 +150,7 @@ def _account(request: web.Request) -> str:
 def _query(request: web.Request, allowed: tuple[str, ...]) -> dict[str, Any]:
     for name in request.query:
         if name not in allowed:
-            raise BadArg(f"There is no parameter {name[:40]!r} here; there are {', '.join(allowed)}.")
+            raise BadArg(f"There is no parameter {name[:40]!r} here; there are {', '.join(allowed) or 'none'}.")
         if len(request.query.getall(name)) > 1:
             raise BadArg(f"{name} is given twice.")
     return dict(request.query)

@@ -27,11 +27,26 @@ TOKEN_NUMBERS = {
     "late": "late_total",
     "levelled": "levelled_total",
     "quarantines": "quarantines_total",
+    "refreshers": "refreshers",
     "held": "held",
     "rate": "rate_limit",
 }
 """Of each provider: the name among the counts, and in the series."""
-TOKEN_COUNTERS = ("spares", "lost_rotations", "replayed", "adopted", "events_lost")
+TOKEN_COUNTERS = ("spares", "lost_rotations", "replayed", "adopted", "orphans", "orphans_dropped", "events_lost")
+HELP = {
+    "tidewarden_tokens_accounts": "Accounts by state, of the whole cluster",
+    "tidewarden_tokens_standing": "1 for how the provider stands: answers, silent, erring, limiting or refusing",
+    "tidewarden_tokens_refreshes_total": "Refreshes of this node by the class of their outcome",
+    "tidewarden_tokens_late_total": "Refreshes of this node that came after the old token had expired",
+    "tidewarden_tokens_in_flight": "Refreshes under way on this node",
+    "tidewarden_tokens_held": "1: this node knows that its requests to the provider are held back",
+    "tidewarden_tokens_rate_limit": "Requests a second, of all nodes, that the provider seems to bear",
+    "tidewarden_tokens_intents_stored": "Refreshes that are under way, or of which nobody knows what became",
+    "tidewarden_tokens_spares_stored": "Pairs and previous tokens that are kept aside",
+    "tidewarden_tokens_journal_pending": "Answers in this node's journal that are not stored yet",
+    "tidewarden_tokens_lost_rotations_total": "Accounts whose new refresh token was lost with its answer",
+    "tidewarden_webhook_deliveries_total": "Deliveries of this node by webhook and outcome",
+}
 _UNFIT = re.compile(r"[^a-zA-Z0-9_]")
 
 
@@ -61,17 +76,20 @@ def render(samples: Iterable[Sample]) -> bytes:
     return generate_latest(registry)
 
 
-def of_tokens(stats: Mapping[str, Mapping[str, int]], counts: Mapping[str, Any]) -> list[Sample]:
+def of_tokens(stats: Mapping[str, Mapping[str, Any]], counts: Mapping[str, Any]) -> list[Sample]:
     """The tokens' figures by provider: accounts by state, and what this node has done."""
     samples: list[Sample] = []
     for name, found in stats.items():
         accounts = {state: found[state] for state in STATES if state in found}
         stored = {f"{what}_stored": found[what] for what in ("intents", "spares") if what in found}
-        samples.append(("tokens", {"provider": name}, {"accounts": accounts, **stored}))
+        stands = {"standing": {found["state"]: 1}} if "state" in found else {}
+        samples.append(("tokens", {"provider": name}, {"accounts": accounts, **stored, **stands}))
     for (provider, outcome), number in counts.get("refreshes", {}).items():
         samples.append(("tokens", {"provider": provider}, {"refreshes_total": {outcome: number}}))
     for name, shown in TOKEN_NUMBERS.items():
         samples += [("tokens", {"provider": key}, {shown: number}) for key, number in counts.get(name, {}).items()]
+    for (provider, outcome), number in counts.get("revocations", {}).items():
+        samples.append(("tokens", {"provider": provider}, {"revocations_total": {outcome: number}}))
     for (provider, kind), number in counts.get("events", {}).items():
         samples.append(("tokens", {"provider": provider}, {"events_total": {kind: number}}))
     for (name, outcome), number in counts.get("webhooks", {}).items():
@@ -96,7 +114,7 @@ def _family(families: Families, part: str, name: str, labels: tuple[str, ...]) -
     full = _UNFIT.sub("_", f"tidewarden_{part}_{name}".lower())
     family = families.get(full)
     if family is None:
-        what = f"{name} of {part}".replace("_", " ")
+        what = HELP.get(full, f"{name} of {part}".replace("_", " "))
         made = CounterMetricFamily if full.endswith("_total") else GaugeMetricFamily
         family = families[full] = made(full, what, labels=labels)
     return family

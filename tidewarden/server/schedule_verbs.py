@@ -50,11 +50,25 @@ def delete(connection: Connection, request: Request) -> Pending:
     return Pending(_schedules(connection).delete(text("A schedule's name", request[1])), _integer)
 
 
+def pause(connection: Connection, request: Request) -> Pending:
+    """S.PAUSE"""
+    return Pending(_schedules(connection).pause(text("A schedule's name", request[1])), _ok)
+
+
+def resume(connection: Connection, request: Request) -> Pending:
+    """S.RESUME"""
+    return Pending(_schedules(connection).resume(text("A schedule's name", request[1])), _integer)
+
+
 def _schedules(connection: Connection) -> Schedules:
     schedules = connection.server.schedules
     if schedules is None:
         raise Error("This node serves no schedules.")
     return schedules
+
+
+def _ok(result: None, resp: int) -> bytes:
+    return replies.OK
 
 
 def _integer(result: int | bool, resp: int) -> bytes:
@@ -66,4 +80,6 @@ COMMANDS = (
             "queue payload [task options]", group="schedule"),
     Command("S.LIST", listing, 1, 1, group="schedule"),
     Command("S.DELETE", delete, 2, 2, "name", group="schedule"),
+    Command("S.PAUSE", pause, 2, 2, "name", group="schedule"),
+    Command("S.RESUME", resume, 2, 2, "name", group="schedule"),
 )  # fmt: skip

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 LIFE = {"MINTTL": Option("min_ttl_ms", number), "WAIT": Option("wait_ms", number)}
 GET = Options("T.GET", LIFE)
 MGET = Options("T.MGET", LIFE, open_ended=True)
+PUT = Options("T.PUT", {"KEEP": Option("keep", None), "VERBOSE": Option("verbose", None)})
 LIST = Options(
     "T.LIST",
     {
@@ -62,7 +63,11 @@ def account_name(argument: bytes) -> str:
 
 def put(connection: Connection, request: Request) -> Pending:
     """T.PUT"""
-    return Pending(_tokens(connection).put(account_name(request[1]), fields_of(request[2])), _integer)
+    options = PUT.parse(request, 3)
+    account, fields, keep = account_name(request[1]), fields_of(request[2]), options.get("keep", False)
+    return Pending(
+        _tokens(connection).put_told(account, fields, keep=keep), _told if options.get("verbose") else _generation
+    )
 
 
 def get(connection: Connection, request: Request) -> Pending:
@@ -96,6 +101,11 @@ def _waits(connection: Connection, fields: dict[str, Any]) -> bool:
 def listing(connection: Connection, request: Request) -> Pending:
     """T.LIST"""
     return Pending(_tokens(connection).list(**LIST.parse(request, 1)), replies.encode)
+
+
+def peek(connection: Connection, request: Request) -> Pending:
+    """T.PEEK"""
+    return Pending(_tokens(connection).peek(account_name(request[1])), replies.encode)
 
 
 def refresh(connection: Connection, request: Request) -> Pending:
@@ -153,6 +163,14 @@ def _ok(result: object, resp: int) -> bytes:
     return replies.OK
 
 
+def _generation(put: Any, resp: int) -> bytes:
+    return replies.integer(put.generation)
+
+
+def _told(put: Any, resp: int) -> bytes:
+    return replies.encode([put.generation, put.change, put.state], resp)
+
+
 def _integer(result: int | bool, resp: int) -> bytes:
     return replies.integer(int(result))
 
@@ -170,7 +188,7 @@ def _tokens_or_errors(found: Any, resp: int) -> bytes:
 
 
 COMMANDS = (
-    Command("T.PUT", put, 3, 3, "provider/account json", needs="user", group="token"),
+    Command("T.PUT", put, 3, 5, "provider/account json [KEEP] [VERBOSE]", needs="user", group="token"),
     Command("T.GET", get, 2, 6, "provider/account [MINTTL ms] [WAIT ms]", needs="user", group="token"),
     Command(
         "T.MGET",
@@ -182,6 +200,7 @@ COMMANDS = (
         group="token",
     ),
     Command("T.LIST", listing, 1, 9, "[PROVIDER p] [STATE s] [COUNT n] [AFTER cursor]", needs="user", group="token"),
+    Command("T.PEEK", peek, 2, 2, "provider/account", needs="user", group="token"),
     Command("T.REFRESH", refresh, 2, 2, "provider/account", needs="user", group="token"),
     Command("T.DELETE", delete, 2, 2, "provider/account", needs="user", group="token"),
     Command("T.STATS", stats, 1, 1, needs="user", group="token"),

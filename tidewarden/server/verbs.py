@@ -77,10 +77,10 @@ class Command:
         )
 
 
-def unsupported(name: str, what: str) -> Command:
-    """A verb of the protocol that this version does not serve; its error names it."""
+def unsupported(name: str, why: str) -> Command:
+    """A verb of the protocol that this version does not serve; its error names it, and says why and what there is instead."""
 
     def refuse(connection: Connection, request: Request) -> bytes:
-        raise BadArg(f"{name} ({what}) is not supported by this version.")
+        raise BadArg(f"{name} is not supported by this version: {why}")
 
     return Command(name, refuse, 1, ANY, group="later")

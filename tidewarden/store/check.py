@@ -11,6 +11,9 @@ from tidewarden.store.route import Route
 
 log = logging.getLogger("tidewarden.store")
 
+FORMATS = ("1", "2")
+"""Numbers of the key layout that this version reads; it writes the last. A greater one in the data refuses the start."""
+
 OLDEST = (6, 2)
 WAITAOF_FROM = (7, 2)
 
@@ -119,13 +122,16 @@ async def check_store(link: Route, cluster: str) -> Server:
         raise StoreDown(link.why)
     stored = await link.call("GET", f"{{{cluster}}}:format")
     if stored is None:
-        await link.call("SET", f"{{{cluster}}}:format", "1", "NX")
-    elif stored != b"1":
+        await link.call("SET", f"{{{cluster}}}:format", FORMATS[-1], "NX")
+    elif stored.decode() not in FORMATS:
         raise ConfigError(
             [
-                f"store.url: the data of cluster {cluster} has format {stored.decode()}; this version reads 1: upgrade tidewarden"
+                f"store.url: the data of cluster {cluster} has format {stored.decode()};"
+                f" this version reads {' and '.join(FORMATS)}: upgrade tidewarden"
             ]
         )
+    elif stored.decode() != FORMATS[-1]:
+        await link.call("SET", f"{{{cluster}}}:format", FORMATS[-1])
     views = await link.call("EXISTS", f"{{{cluster}}}:view")
     oldest = min(infos, key=lambda info: numbers_of(info.get("redis_version", "0")))
     return Server(

@@ -14,7 +14,7 @@ from tidewarden.store.firm import Firm
 from tidewarden.store.link import Link
 from tidewarden.store.primaries import Primaries
 from tidewarden.store.primaries_commit import PrimariesCommit, PrimaryCommit
-from tidewarden.store.route import Route
+from tidewarden.store.route import Route, Sender
 
 AnyCommit = Commit | PrimariesCommit
 UNKNOWN = Server("?", "?", False, 0)
@@ -119,6 +119,16 @@ class Commits:
         """What a new grant, a refresh's intent and a new pair pass through: the strongest that the store has."""
         disk_here = not self._synced and (self._embedded or self._waitaof)
         return self._any(data, Demand(self.replicas, disk_here=disk_here)) if self.replicas or disk_here else None
+
+    def way_of_tokens(self, data: Route, key: str) -> tuple[Sender, Callable[[], Awaitable[None]]]:
+        """
+        By what such a script of ``key`` is to be sent, in this turn of the loop, instead of by ``data``; what is to be awaited
+        once it was answered.
+        """
+        commit = self.of_tokens(data)
+        if commit is None:
+            return data, at_once
+        return (commit.route, at_once) if isinstance(commit, Firm) else (data, commit.begun(key))
 
     def firm(self, data: Route, durability: str, key: str) -> Callable[[], Awaitable[None]]:
         """

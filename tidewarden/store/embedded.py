@@ -32,13 +32,10 @@ from tidewarden.clock import Clock, sleep
 from tidewarden.config import Store
 from tidewarden.errors import ConfigError, StoreDown
 from tidewarden.store.binary import find_binary
-from tidewarden.store.check import LISTPACKS
+from tidewarden.store.check import FORMATS, LISTPACKS
 from tidewarden.store.child import FolderLock, how_ended, kill_group, start_child, stop_child
 
 log = logging.getLogger("tidewarden.store")
-
-FORMAT = 1
-"""Number of the key layout that this version writes; a greater one in the data refuses the start."""
 
 SOCKET_PATH_BYTES_MAX = 107
 SILENCE_S_MAX = 30.0
@@ -244,15 +241,15 @@ class EmbeddedStore:
         tag = f"{{{self._cluster_name}}}"
         await client.config_set("appendfsync", "always")
         stored = await client.get(f"{tag}:format")
-        if stored is None:
-            await client.set(f"{tag}:format", str(FORMAT))
-        elif stored != str(FORMAT):
+        if stored is not None and stored not in FORMATS:
             raise ConfigError(
                 [
-                    f"data in {self.folder}: its format is {stored!s}, this version reads {FORMAT};"
+                    f"data in {self.folder}: its format is {stored!s}, this version reads {' and '.join(FORMATS)};"
                     " use the version that wrote it, or name another data folder"
                 ]
             )
+        if stored != FORMATS[-1]:
+            await client.set(f"{tag}:format", FORMATS[-1])
         view = int(await client.incr(f"{tag}:view"))
         await client.config_set("appendfsync", self._config.fsync)
         await client.function_flush()  # nodes load theirs; those of former versions would stay for ever

@@ -13,15 +13,22 @@ if TYPE_CHECKING:
 Arg = str | bytes | int
 
 
-class Route(Protocol):
+class Sender(Protocol):
+    """What a script is sent by. ``clustered``: it names a second key (docs/decisions/0016-redis-cluster.md)."""
+
+    clustered: bool
+
+    def send(self, packed: bytes, receiver: Receiver, key: Arg = "", /) -> None:
+        """Send one packed command, of which ``key`` is the first key."""
+
+
+class Route(Sender, Protocol):
     """
     See :class:`tidewarden.store.link.Link` and :class:`tidewarden.store.primaries.Primaries`.
 
-    ``clustered``: scripts name a second key (docs/decisions/0016-redis-cluster.md). ``why``: why it is not ``up``.
-    ``calls`` were made, and ``reconnects`` connections, so far.
+    ``why``: why it is not ``up``. ``calls`` were made, and ``reconnects`` connections, so far.
     """
 
-    clustered: bool
     url: str
     calls: int
 
@@ -43,9 +50,6 @@ class Route(Protocol):
 
     def call(self, *args: Arg) -> asyncio.Future[Any]:
         """Send one command."""
-
-    def send(self, packed: bytes, receiver: Receiver, key: Arg = "", /) -> None:
-        """Send one packed command, of which ``key`` is the first key."""
 
     def refused(self, message: str) -> None:
         """An error reply among the many in a reply."""

@@ -14,7 +14,7 @@ from tidewarden.errors import Error, Full
 from tidewarden.store.link import Link, pack
 from tidewarden.store.receiver import Receiver
 from tidewarden.store.refusals import known_already
-from tidewarden.store.route import Arg, Route
+from tidewarden.store.route import Arg, Route, Sender
 from tidewarden.store.trim import trim
 
 PRELUDE = "prelude.lua"
@@ -140,7 +140,7 @@ class Scripts:
                 if not known_already(error):
                     raise
 
-    def run(self, link: Route, name: str, keys: Sequence[str], args: Sequence[Arg]) -> asyncio.Future[Any]:
+    def run(self, link: Sender, name: str, keys: Sequence[str], args: Sequence[Arg]) -> asyncio.Future[Any]:
         """
         Run the script ``name``; the reply as it comes.
 
@@ -150,7 +150,7 @@ class Scripts:
         self.send(link, name, keys, args, future)
         return future
 
-    def send(self, link: Route, name: str, keys: Sequence[str], args: Sequence[Arg], receiver: Receiver) -> None:
+    def send(self, link: Sender, name: str, keys: Sequence[str], args: Sequence[Arg], receiver: Receiver) -> None:
         """
         Run the script ``name`` for ``receiver``, which gets what :meth:`run` returns or raises.
 
@@ -168,7 +168,7 @@ class _Call:
 
     __slots__ = ("_args", "_link", "_receiver", "_script", "_way", "done", "sent_by", "set_result")
 
-    def __init__(self, link: Route, script: Script, args: tuple[Arg, ...], receiver: Receiver) -> None:
+    def __init__(self, link: Sender, script: Script, args: tuple[Arg, ...], receiver: Receiver) -> None:
         self._link = link
         self._script = script
         self._args = args

@@ -1,8 +1,7 @@
 """Accounts, the vault that seals their tokens, and the refreshers that keep them fresh."""
 
-from tidewarden.tokens.importing import Imported, Problem
 from tidewarden.tokens.peers import PATH as PEERS_PATH
 from tidewarden.tokens.reader import Token
 from tidewarden.tokens.tokens import Tokens
 
-__all__ = ["PEERS_PATH", "Imported", "Problem", "Token", "Tokens"]
+__all__ = ["PEERS_PATH", "Token", "Tokens"]

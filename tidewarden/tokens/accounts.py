@@ -1,5 +1,5 @@
 """
-What an account is called, and where it lies: names, the queue of a provider's client, the fields of a ``T.PUT``.
+What an account is called, and what a grant of it holds: names, and the fields of a ``T.PUT``.
 """
 
 from __future__ import annotations
@@ -14,14 +14,13 @@ from tidewarden import errors
 ACCOUNT_BYTES_MAX = 200
 TOKEN_BYTES_MAX = 32_768
 SCOPE_BYTES_MAX = 8_192
-QUEUE_PREFIX = "_tokens:"
-QUEUE_BYTES_MAX = 200
 UNIX_MS_END = 1 << 42
 LIFE_S_MAX = 366 * 86_400
+SECONDS_BEGIN, SECONDS_END = 1_000_000_000, 100_000_000_000
+"""A time between them is of this century in seconds, and of the early seventies in milliseconds."""
 
 _ACCOUNT = re.compile(r"[A-Za-z0-9_.:@+=/-]+")
 _ACCOUNT_ALLOWED = f"1 to {ACCOUNT_BYTES_MAX} of A-Z a-z 0-9 _ . : @ + = / -"
-_PLAIN = re.compile(r"[A-Za-z0-9_.:/-]")
 _TYPE = re.compile(r"[A-Za-z0-9_.:/-]{1,64}")
 _FIELDS = frozenset(("refresh_token", "access_token", "token_type", "scope", "expires_at_ms", "expires_in", "client"))
 
@@ -64,23 +63,6 @@ def check_name(name: str) -> None:
         raise errors.BadArg(f"account {_short(name)} contains {bad!r}; allowed are {_ACCOUNT_ALLOWED}")
 
 
-def queue_of(provider: str, client_id: str) -> str:
-    """The queue of a provider's client. What a queue's name may not hold stands there as ``_xHH``, byte by byte."""
-    coded = []
-    for at, char in enumerate(client_id):
-        # An underscore that would read as such a code is coded itself, so that no two clients share a queue.
-        if _PLAIN.fullmatch(char) and not re.match(r"_x[0-9A-F]{2}", client_id[at:]):
-            coded.append(char)
-        else:
-            coded.extend(f"_x{byte:02X}" for byte in char.encode())
-    queue = f"{QUEUE_PREFIX}{provider}:{''.join(coded)}"
-    if len(queue) > QUEUE_BYTES_MAX:
-        raise errors.ConfigError(
-            [f"providers.{provider}.client_id: makes a queue name of {len(queue)} bytes; at most {QUEUE_BYTES_MAX}"]
-        )
-    return queue
-
-
 def parse_grant(fields: Mapping[str, Any], client_id: str) -> Grant:
     """
     Check the fields of a grant, as ``T.PUT`` and imports name them.
@@ -110,7 +92,7 @@ def parse_grant(fields: Mapping[str, Any], client_id: str) -> Grant:
         access_token=_token(given, "access_token"),
         token_type=token_type,
         scope=scope,
-        expires_at_ms=int(_number(given, "expires_at_ms", 0, UNIX_MS_END - 1)),
+        expires_at_ms=_unix_ms(given, "expires_at_ms"),
         expires_in_s=_number(given, "expires_in", 0, LIFE_S_MAX),
     )
 
@@ -121,9 +103,19 @@ def _token(given: Mapping[str, Any], name: str) -> str:
         raise errors.BadArg(f"{name} is not a text but {type(value).__name__}")
     # RFC 6749 appendix A: tokens are printable ASCII. Anything else is a damaged file rather than a token.
     if not value.isascii() or not value.isprintable():
-        raise errors.BadArg(f"{name} holds characters other than printable ASCII")
+        at = next(at for at, char in enumerate(value, 1) if not (char.isascii() and char.isprintable()))
+        raise errors.BadArg(
+            f"{name} holds characters other than printable ASCII: the first is number {at} of {len(value)}"
+        )
     if len(value) > TOKEN_BYTES_MAX:
         raise errors.BadArg(f"{name} has {len(value)} bytes; at most {TOKEN_BYTES_MAX}")
+    return value
+
+
+def _unix_ms(given: Mapping[str, Any], name: str) -> int:
+    value = int(_number(given, name, 0, UNIX_MS_END - 1))
+    if SECONDS_BEGIN <= value < SECONDS_END:
+        raise errors.BadArg(f"{name} is {value}, which looks like seconds; allowed is unix time in milliseconds")
     return value
 
 

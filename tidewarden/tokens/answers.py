@@ -8,18 +8,18 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from typing import Any, Literal
 from urllib.parse import parse_qsl
 
 import msgspec
 
+from .retry_after import retry_after
+
 Scope = Literal["ok", "account", "client", "provider", "unknown", "ours"]
 
-RETRY_AFTER_S_MAX = 600.0  # One that asks for an hour of silence is asked again sooner: tokens live about that long.
 LIFE_S_MAX = 1e12  # What is told beyond that, and may be no float, is nonsense.
 MESSAGE_CHARS_MAX = 240
+MEMBERS_MAX = 64  # Commas that are looked back for in an answer that broke off.
 
 # RFC 6749 5.2, and words that are seen at token endpoints in its place.
 _BY_CODE: dict[str, tuple[str, Scope]] = {
@@ -56,6 +56,7 @@ _BY_CLASS: dict[str, Scope] = {
     "unavailable": "provider",
     "unknown": "unknown",
 }
+_UNSENT: dict[str, Scope] = {"dns": "ours", "late": "ours", "bad_url": "client", "misconfigured": "client"}
 REFUSALS = frozenset(("invalid_grant", "invalid_scope"))
 """Classes that say this grant will not do, of which two end an account."""
 
@@ -71,6 +72,8 @@ class Answer:
     headers: Mapping[str, str] = field(repr=False)
     """Names in lower case."""
     body: bytes = field(repr=False)
+    cut: str = ""
+    """Why ``body`` is not known to be whole; empty: it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +81,13 @@ class Unsent:
     """The request never left: nothing can have happened at the provider."""
 
     reason: str
-    """``refused``, ``dns``, ``tls``, ``connect_timeout``, ``discovery`` or ``bad_url``."""
+    """``refused dns tls connect_timeout discovery bad_url``, ``late``, or ``misconfigured``: it could not be made."""
     message: str
 
 
 @dataclass(frozen=True, slots=True)
 class Unheard:
-    """The request was, or may have been, sent, and no whole answer came back."""
+    """The request was, or may have been, sent, and no answer came back."""
 
     message: str
 
@@ -149,11 +152,12 @@ def judge(outcome: Outcome, unix_ms: int, rules: Rules = PLAIN) -> Verdict:
     if isinstance(outcome, Unheard):
         return Verdict("unknown", "unknown", scrub(outcome.message), answered=False)
     if isinstance(outcome, Unsent):
-        scope: Scope = {"dns": "ours", "bad_url": "client"}.get(outcome.reason, "provider")  # type: ignore[assignment]
+        scope = _UNSENT.get(outcome.reason, "provider")
         return Verdict(outcome.reason, scope, scrub(outcome.message), answered=False)
     status = outcome.status
     members = _members(outcome)
     if 200 <= status < 300:
+        members = members or (_come(outcome, rules) if outcome.cut else {})
         return _judge_success(outcome, members, unix_ms, rules)
     retry_after_s = retry_after(outcome.headers, unix_ms)
     # HubSpot and a few others say `status`.
@@ -179,6 +183,12 @@ def judge(outcome: Outcome, unix_ms: int, rules: Rules = PLAIN) -> Verdict:
     return Verdict("unavailable", "provider", message, retry_after_s)  # A page of a proxy or firewall, not the AS's.
 
 
+def error_of(answer: Answer) -> tuple[str, str]:
+    """The error's code in an answer, if there is one; and what to say of it, which holds no secret."""
+    code, _ = _error_of(_members(answer), ("error",), {})
+    return code, _words(answer, code, "")
+
+
 def _judge_success(answer: Answer, members: Mapping[str, Any], unix_ms: int, rules: Rules) -> Verdict:
     token = _at(members, "access_token", rules.paths)
     if isinstance(token, str) and token and token.isascii() and token.isprintable():
@@ -191,7 +201,24 @@ def _judge_success(answer: Answer, members: Mapping[str, Any], unix_ms: int, rul
         return Verdict(known, scope, _words(answer, code, words), retry_after(answer.headers, unix_ms))
     kind = answer.headers.get("content-type", "no content type")
     message = f"HTTP {answer.status} without an access_token ({scrub(kind)[:80]}, {len(answer.body)} bytes)"
-    return Verdict("unknown", "unknown", message, keep_body=True)
+    if answer.cut:
+        message = f"{message}: {answer.cut}"
+    return Verdict("unknown", "unknown", message, keep_body=bool(answer.body))
+
+
+def _come(answer: Answer, rules: Rules) -> dict[str, Any]:
+    """The members that had come whole when the answer broke off, if the refresh token is among them: without it they are no pair."""
+    raw, at = answer.body, len(answer.body)
+    for _ in range(MEMBERS_MAX):
+        at = raw.rfind(b",", 0, at)
+        if at < 0:
+            break
+        try:
+            found = json.loads(raw[:at] + b"}")  # Anything but whole members is no JSON.
+        except (ValueError, RecursionError):
+            continue
+        return found if isinstance(_at(found, "refresh_token", rules.paths), str) else {}
+    return {}
 
 
 def _at(members: Mapping[str, Any], name: str, paths: Mapping[str, str]) -> Any:
@@ -231,6 +258,8 @@ def _life(value: object) -> float | None:
 def _members(answer: Answer) -> dict[str, Any]:
     """The answer's members, from JSON or, as some endpoints like it, from a form; empty when it is neither."""
     if answer.headers.get("content-type", "").partition(";")[0].strip().lower() == "application/x-www-form-urlencoded":
+        if answer.cut:
+            return {}  # Half a token looks like a whole one there.
         return dict(parse_qsl(answer.body.decode("utf-8", "replace")))
     try:
         members = msgspec.json.decode(answer.body)
@@ -249,25 +278,6 @@ def _error_of(members: Mapping[str, Any], names: tuple[str, ...], paths: Mapping
             words = _at(members, "error_description", paths) or members.get("message", "")
             return code.lower(), words if isinstance(words, str) else ""
     return "", ""
-
-
-def retry_after(headers: Mapping[str, str], unix_ms: int) -> float | None:
-    """Seconds to wait as Retry-After says (RFC 9110, 10.2.3: seconds or a date), capped; None without a usable one."""
-    text = headers.get("retry-after", "").strip()
-    if re.fullmatch(r"\d{1,9}", text):
-        return min(float(text), RETRY_AFTER_S_MAX)
-    try:
-        then = parsedate_to_datetime(text)
-        # Against the provider's own clock where it tells it: the two hosts need not agree.
-        told = headers.get("date")
-        now_s = unix_ms / 1000 if told is None else _aware(parsedate_to_datetime(told)).timestamp()
-        return float(min(max(0.0, _aware(then).timestamp() - now_s), RETRY_AFTER_S_MAX))
-    except (ValueError, TypeError, OverflowError):
-        return None
-
-
-def _aware(moment: datetime) -> datetime:
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def scrub(text: str) -> str:

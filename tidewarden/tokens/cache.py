@@ -1,13 +1,15 @@
 """
 The access tokens that this node read or refreshed last, for readers who come while the store is away.
 
-They stay sealed in here, without their refresh tokens. Nothing is served from here while the store answers.
+They stay sealed in here, without their refresh tokens (but for accounts that may be refreshed without the store, see
+:mod:`.orphans`). Nothing is served from here while the store answers.
 """
 
 from __future__ import annotations
 
 import sys
 from collections import OrderedDict
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from tidewarden.clock import Clock
@@ -25,6 +27,8 @@ class Kept:
     left_ms: int
     read_s: float
     read_unix_ms: int
+    base: tuple[int, int]
+    """Grant and generation of the row in the store, as far as is known: another than the row's own if that is of :mod:`.orphans`."""
 
 
 class Cache:
@@ -35,7 +39,9 @@ class Cache:
     sleeps, the other may be set.
     """
 
-    def __init__(self, entries_max: int, clock: Clock) -> None:
+    def __init__(self, entries_max: int, clock: Clock, whole: Collection[str] = ()) -> None:
+        """``whole``: providers whose rows are kept with their refresh tokens, and when their access tokens have expired, too."""
+        self._whole = whole
         self._entries_max = entries_max
         self._clock = clock
         self._kept: OrderedDict[str, Kept] = OrderedDict()
@@ -50,7 +56,9 @@ class Cache:
         ``read``: somebody asked for it; one that was only refreshed takes nobody's place.
         """
         left_ms = row.expires_at_ms - now_ms
-        if left_ms <= 0 or not row.access or len(row.access) > TOKEN_BYTES_MAX:
+        whole = self._is_whole(account)
+        useless = not row.refresh if whole else left_ms <= 0 or not row.access
+        if useless or len(row.access) + whole * len(row.refresh) > TOKEN_BYTES_MAX:
             self.drop(account)
             return
         former = self._kept.get(account)
@@ -60,8 +68,10 @@ class Cache:
             if not read or self._entries_max == 0:
                 return
             self._kept.popitem(last=False)
-        bare = replace(row, refresh=b"", origin=b"", current=b"", token_type=sys.intern(row.token_type))
-        self._kept[account] = Kept(bare, left_ms, self._clock.monotonic(), self._clock.unix_ms())
+        bare = (
+            row if whole else replace(row, refresh=b"", origin=b"", current=b"", token_type=sys.intern(row.token_type))
+        )
+        self._kept[account] = self._now(bare, left_ms, (row.grant, row.generation))
         if read or former is None:
             self._kept.move_to_end(account, last=read)
 
@@ -70,11 +80,25 @@ class Cache:
         kept = self._kept.get(account)
         if kept is None:
             return 0
-        passed_ms = max((self._clock.monotonic() - kept.read_s) * 1000, self._clock.unix_ms() - kept.read_unix_ms)
-        left_ms = kept.left_ms - int(passed_ms)
-        if left_ms <= 0:
+        left_ms = kept.row.expires_at_ms - self.now_ms(kept)
+        if left_ms <= 0 and not self._is_whole(account):
             self.drop(account)
-        return max(0, left_ms)
+        return max(0, left_ms) if kept.row.access else 0
+
+    def now_ms(self, kept: Kept) -> int:
+        """The store's time now, as far as what was kept tells it, unix milliseconds."""
+        passed_ms = max((self._clock.monotonic() - kept.read_s) * 1000, self._clock.unix_ms() - kept.read_unix_ms)
+        return kept.row.expires_at_ms - kept.left_ms + int(passed_ms)
+
+    def whole(self, account: str) -> Kept | None:
+        """A row that is kept with its refresh token, whether its access token lives or not."""
+        kept = self._kept.get(account)
+        return kept if kept is not None and kept.row.refresh else None
+
+    def renew(self, account: str, former: Kept, row: Row) -> None:
+        """Put a pair that the store does not know in the place of ``former``, unless something else has come there since."""
+        if self._kept.get(account) is former:
+            self._kept[account] = self._now(row, row.expires_at_ms - self.now_ms(former), former.base)
 
     def find(self, account: str) -> Row | None:
         """The row of a token that lives, for somebody who asks for it."""
@@ -92,6 +116,12 @@ class Cache:
     def drop(self, account: str) -> None:
         """The account is gone, or its token is no good any more."""
         self._kept.pop(account, None)
+
+    def _is_whole(self, account: str) -> bool:
+        return bool(self._whole) and account.partition("/")[0] in self._whole
+
+    def _now(self, row: Row, left_ms: int, base: tuple[int, int]) -> Kept:
+        return Kept(row, left_ms, self._clock.monotonic(), self._clock.unix_ms(), base)
 
 
 def _age(row: Row) -> tuple[int, int]:

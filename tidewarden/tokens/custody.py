@@ -36,7 +36,7 @@ class Custody:
     ) -> None:
         """``put`` puts an account, ``queue_of`` names the queue of each provider."""
         node = config.node.name
-        self.keeper = Keeper(node, vault, shelf, journal, clock)
+        self.keeper = Keeper(node, vault, shelf, journal, clock, config.node.address)
         self.rotator = Rotator(node, queues, ledger, vault, shelf, clock)
         self._exporting = Exporting(ledger, vault, config.providers, queue_of)
         self._put = put

@@ -20,6 +20,9 @@ from tidewarden.provider_reading import url_fault
 log = logging.getLogger("tidewarden.tokens")
 
 FRESH_S = 3600.0
+SHARE = (
+    1 / 3
+)  # Of a refresh's time for each place where they may lie; the rest is for the refresh, which an old endpoint may serve.
 RETRY_S = 10.0  # After a failure; whoever asks in between hears of the same one, or gets the endpoint known before.
 BODY_BYTES_MAX = 262_144
 
@@ -31,6 +34,7 @@ class NotFoundError(Exception):
 @dataclass(slots=True)
 class _Known:
     url: str = ""
+    revocation: str = ""
     until: float = 0.0
     fault: str = ""
     asking: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -52,7 +56,7 @@ class Discovery:
         if provider.token_url:
             return provider.token_url
         known = self._known.setdefault(provider.name, _Known())
-        if self._clock.monotonic() >= known.until:
+        if self._clock.monotonic() >= known.until and not (known.url and known.asking.locked()):
             async with known.asking:
                 if self._clock.monotonic() >= known.until:
                     await self._ask(provider, client, known)
@@ -60,15 +64,27 @@ class Discovery:
             raise NotFoundError(known.fault)
         return known.url
 
+    async def revocation(self, provider: Provider, client: httpx.AsyncClient) -> str:
+        """Where a provider revokes tokens, found likewise. Raises: NotFoundError."""
+        if provider.revocation_url:
+            return provider.revocation_url
+        await self.endpoint(provider, client)
+        known = self._known.get(provider.name)
+        if known is None or not known.revocation:
+            raise NotFoundError("its metadata name no revocation_endpoint")
+        return known.revocation
+
     async def _ask(self, provider: Provider, client: httpx.AsyncClient, known: _Known) -> None:
         faults = []
         for address in addresses(provider.issuer):
             try:
-                known.url = read_metadata(provider, await _get(client, address))
+                async with asyncio.timeout(provider.timeout_s * SHARE):
+                    raw = await _get(client, address)
+                known.url, known.revocation = read_metadata(provider, raw), read_revocation(provider, raw)
                 known.until, known.fault = self._clock.monotonic() + FRESH_S, ""
                 return
-            except NotFoundError as error:
-                faults.append(f"{urlsplit(address).path}: {error}")
+            except (NotFoundError, TimeoutError) as error:
+                faults.append(f"{urlsplit(address).path}: {str(error) or 'no answer in time'}")
         known.until, known.fault = self._clock.monotonic() + RETRY_S, "; ".join(faults)
         if known.url:
             log.warning("%s: its metadata cannot be read, %s is used on: %s", provider.name, known.url, known.fault)
@@ -92,15 +108,27 @@ def read_metadata(provider: Provider, raw: bytes) -> str:
         raise NotFoundError("no JSON object")
     if found.get("issuer") != provider.issuer:  # RFC 8414, 3.3: else anybody could take the place of anybody.
         raise NotFoundError("the metadata are of another issuer")
-    url = found.get("token_endpoint")
-    aliases = found.get("mtls_endpoint_aliases")
-    if provider.tls_cert and isinstance(aliases, dict):  # RFC 8705, 5
-        url = aliases.get("token_endpoint", url)
+    url = _named(provider, found, "token_endpoint")
     if not isinstance(url, str) or url_fault(url):
         raise NotFoundError("they name no token_endpoint")
     if provider.issuer.startswith("https:") and not url.startswith("https:"):
         raise NotFoundError("their token_endpoint is not encrypted, while the issuer is")
     return url
+
+
+def read_revocation(provider: Provider, raw: bytes) -> str:
+    """The revocation endpoint (RFC 8414, 2) of metadata that :func:`read_metadata` takes; empty: they name none that can be used."""
+    url = _named(provider, json.loads(raw), "revocation_endpoint")
+    if not isinstance(url, str) or url_fault(url):
+        return ""
+    return "" if provider.issuer.startswith("https:") and not url.startswith("https:") else url
+
+
+def _named(provider: Provider, found: dict[str, Any], name: str) -> Any:
+    aliases = found.get("mtls_endpoint_aliases")
+    if provider.tls_cert and isinstance(aliases, dict):  # RFC 8705, 5
+        return aliases.get(name, found.get(name))
+    return found.get(name)
 
 
 async def _get(client: httpx.AsyncClient, address: str) -> bytes:

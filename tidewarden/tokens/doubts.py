@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from typing import Literal
 
+from tidewarden import errors
 from tidewarden.config import Provider
 
 from . import policy
@@ -48,22 +49,38 @@ class Doubts:
             reply = await self._tools.peers.ask(holder, self._queue, account, row.grant, row.generation)
         if reply.state == "answer" and reply.answer is not None:
             log.info("%s/%s: its answer is in the journal of %s", self._provider.name, account, holder)
-            await self._settler.adopt(reply)
-            return "stored"
+            try:
+                await self._settler.adopt(reply)
+            except errors.Error as error:
+                log.warning("%s/%s: that answer is not stored yet: %s", self._provider.name, account, error)
+            else:
+                return "stored"
         if found is not None and fits and reply.state != "unsent":
             troubles.doubts += 1
             troubles.doubt_ms = troubles.doubt_ms or found.started_ms
             log.info("%s: an intent of %s was left open", self._provider.name, holder)
-        troubles.holder = holder if reply.state in ("busy", "away") else ""
+        troubles.holder = holder if reply.state in ("answer", "busy", "away") else ""
+        if (
+            reply.state == "answer"
+        ):  # Asked for again: nothing in the store tells of it but this, for the intent is ours now.
+            return self._wait(opened, BUSY_S, f"{holder} has the answer, which was not stored yet")
         if reply.state == "busy":
             return self._wait(opened, BUSY_S, f"{holder} is asking the provider")
-        if reply.state == "away":
+        if reply.state in ("none", "unsent") and await self._moved_on(account, opened):
+            return "stored"  # Whoever was asked had stored its answer just before it knew of nothing.
+        if (
+            reply.state == "away" and not troubles.dead
+        ):  # Of one that was given up its token was refused: nothing is spoiled.
             wait_s = policy.patience(
                 self._provider.rotation, self._provider.grace_s, opened.now_ms, troubles.doubt_ms, row.expires_at_ms
             )
             if wait_s:
                 return self._wait(opened, wait_s, f"{holder} may hold the answer and does not say; it is asked again")
         return "go"
+
+    async def _moved_on(self, account: str, opened: Opened) -> bool:
+        row = (await self._tools.ledger.get(self._queue, account)).row
+        return row is None or (row.grant, row.generation) != (opened.row.grant, opened.row.generation)
 
     def _wait(self, opened: Opened, wait_s: float, message: str) -> Step:
         troubles = opened.troubles

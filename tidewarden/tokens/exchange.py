@@ -14,10 +14,15 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
+import os
+import re
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from http.cookiejar import CookieJar, DefaultCookiePolicy
+from typing import Any
 from urllib.parse import quote_plus, urlencode
 
 import aiohttp
@@ -31,13 +36,18 @@ from tidewarden.config import Provider
 from .answers import Answer, Outcome, Unheard, Unsent
 from .credentials import Credentials
 from .discovery import Discovery, NotFoundError
+from .revoked import Revoked, judge_revocation
 
 BODY_BYTES_MAX = 65_536
-KEEPALIVE_S = 15.0  # Shorter than the idle time-outs of servers, so that they rarely close under a request.
+HEADER_BYTES_MAX = 65_536  # Of one header: an answer past it is lost, with the refresh token in it.
+KEEPALIVE_S = 4.0  # Shorter than the idle time-outs of servers (5 s is the default of many), so that they rarely close under a request.
 TOLD = ("content-type", "date", "retry-after")  # The headers that anything is decided by.
 KINDS = {"form": "application/x-www-form-urlencoded", "json": "application/json"}
 HEADERS = {"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": f"tidewarden/{__version__}"}
 UNREAD_S = 0.25  # What a request that has timed out gets to read the answer that may be there.
+
+_send_by: ContextVar[float] = ContextVar("send_by", default=math.inf)
+"""Until when this task's request may begin to leave, monotonic seconds."""
 
 # httpx logs the URL of every request at INFO; some providers want secrets there.
 for _name in ("httpx", "httpcore"):
@@ -54,6 +64,40 @@ class Line:
     headers: Mapping[str, str]
 
 
+class LateError(aiohttp.ClientError):
+    """There is a connection, but the time to send anything is over."""
+
+
+class _Connector(aiohttp.TCPConnector):
+    """
+    Connections that come too late are not used.
+
+    A process that was paused while it connected (SIGSTOP, a host that slept) would send at once when it wakes: perhaps after
+    another node has used the refresh token.
+    """
+
+    def __init__(self, clock: Clock, **options: Any) -> None:
+        super().__init__(**options)
+        self._clock = clock
+
+    async def connect(self, *args: Any, **options: Any) -> Any:
+        connection = await super().connect(*args, **options)
+        if self._clock.monotonic() > _send_by.get():
+            connection.release()
+            raise LateError
+        return connection
+
+
+@dataclass(slots=True)
+class _Coming:
+    """How far one request is, and as much of its answer as has come."""
+
+    sent: bool = False
+    status: int = 0
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
+
+
 class Exchange:
     """The HTTP client of this node's refreshers: one pool of connections per provider, no cookies, no redirects."""
 
@@ -61,37 +105,71 @@ class Exchange:
         """``tls``: the context to trust servers by; None, the default: each provider's ``tls_ca``, else certifi's."""
         self._tls = tls
         self._lines: dict[str, Line] = {}
-        clock = clock or SystemClock()
+        self._clock = clock = clock or SystemClock()
         self.credentials = Credentials(clock)
         self._discovery = Discovery(clock)
 
-    async def refresh(self, provider: Provider, refresh_token: str, secret: int = 0) -> Outcome:
+    async def refresh(
+        self, provider: Provider, refresh_token: str, secret: int = 0, send_by: float = math.inf
+    ) -> Outcome:
         """
         Trade a refresh token for a new pair; ``secret``: which of the client's to show.
 
+        ``send_by``: after that (monotonic seconds of the clock) nothing leaves any more; the outcome is ``late`` then.
         Never raises for what the network or the provider does.
         """
-        line = self._line(provider)
-        sent = False
+        coming = _Coming()
         try:
-            async with asyncio.timeout(None) as limit:
-                timer = _two_steps(limit, provider.timeout_s)
-                try:
-                    url = await self._discovery.endpoint(provider, line.client)
-                    sent = True
-                    return await self._post(line, provider, url, refresh_token, secret)
-                finally:
-                    timer.cancel()
+            outcome = await self._refresh(provider, refresh_token, secret, coming, send_by)
         except aiohttp.ClientError as error:  # Before TimeoutError, which some of them are, too.
-            return _judge_error(error)
+            outcome = _judge_error(error)
         except TimeoutError:
-            if not sent:
-                return Unsent("discovery", f"its metadata did not come within {provider.timeout_s:g} s")
-            return Unheard(f"no whole answer within {provider.timeout_s:g} s")
+            outcome = Unheard(f"no whole answer within {provider.timeout_s:g} s")
+            if not coming.sent:
+                outcome = Unsent("discovery", f"its metadata did not come within {provider.timeout_s:g} s")
         except NotFoundError as error:
-            return Unsent("discovery", f"its token endpoint was not found: {error}")
+            outcome = Unsent("discovery", f"its token endpoint was not found: {error}")
         except (OSError, ValueError) as error:
-            return _judge_error(error)
+            outcome = _judge_error(error)
+            if not coming.sent:
+                outcome = Unsent("misconfigured", f"the request cannot be made: {_reason(error)}")
+        if coming.status and isinstance(outcome, Unheard):
+            # The status says what it means, and what there is of a success may hold the only refresh token.
+            return Answer(coming.status, coming.headers, coming.body, outcome.message)
+        return outcome
+
+    async def revoke(self, provider: Provider, refresh_token: str) -> Revoked:
+        """
+        Have a refresh token revoked (RFC 7009), by each of the client's secrets until one is taken.
+
+        Never raises for what the network or the provider does.
+        """
+        client = self._line(provider).client
+        found = Revoked("failed", "nothing was sent")
+        try:
+            async with asyncio.timeout(provider.timeout_s):
+                url = await self._discovery.revocation(provider, client)
+                for number in self.credentials.order(provider):
+                    proof, members = self.credentials.prove(provider, number, url)
+                    form = {"token": refresh_token, "token_type_hint": "refresh_token", **members}
+                    headers = {**proof, **provider.headers, "Content-Type": KINDS["form"]}
+                    async with client.stream("POST", url, data=form, headers=headers) as response:
+                        raw = b""
+                        async for chunk in response.aiter_bytes():
+                            raw += chunk
+                            if len(raw) > BODY_BYTES_MAX:
+                                break
+                    told = {name: value for name in TOLD if (value := response.headers.get(name)) is not None}
+                    found = judge_revocation(Answer(response.status_code, told, raw), self._clock.unix_ms())
+                    if "invalid_client" not in found.message:
+                        break
+        except TimeoutError:
+            return Revoked("failed", f"no whole answer within {provider.timeout_s:g} s")
+        except NotFoundError as error:
+            return Revoked("failed", f"its revocation endpoint was not found: {error}")
+        except (httpx.HTTPError, httpx.StreamError, aiohttp.ClientError, OSError, ValueError) as error:
+            return Revoked("failed", f"no answer ({type(error.__cause__ or error).__name__})")
+        return found
 
     async def close(self) -> None:
         """Close every connection."""
@@ -99,31 +177,51 @@ class Exchange:
         for line in lines.values():
             await line.client.aclose()  # And the session under it.
 
-    async def _post(self, line: Line, provider: Provider, url: str, refresh_token: str, secret: int) -> Outcome:
-        proof, members = self.credentials.prove(provider, secret, url)
-        rest = {**members, **provider.parameters}
-        if provider.body == "json":
-            whole = {"grant_type": "refresh_token", "refresh_token": refresh_token, **rest}
-            body = json.dumps(whole, ensure_ascii=False, separators=(",", ":"))
-        else:
-            body = f"grant_type=refresh_token&refresh_token={quote_plus(refresh_token)}"
-            body = f"{body}&{urlencode(rest)}" if rest else body
-        async with line.session.post(
-            url, data=body.encode(), headers={**line.headers, **proof}, allow_redirects=False, timeout=line.timeout
-        ) as response:
-            raw = b""
-            while chunk := await response.content.readany():
-                raw += chunk
-                if len(raw) > BODY_BYTES_MAX:
-                    return Unheard(f"HTTP {response.status} with a body over {BODY_BYTES_MAX} bytes")
-            told = {name: value for name in TOLD if (value := response.headers.get(name)) is not None}
-            return Answer(response.status, told, raw)
+    async def _refresh(
+        self, provider: Provider, refresh_token: str, secret: int, coming: _Coming, send_by: float
+    ) -> Outcome:
+        line = self._line(provider)
+        async with asyncio.timeout(None) as limit:
+            timer = _two_steps(limit, provider.timeout_s)
+            try:
+                url = await self._discovery.endpoint(provider, line.client)
+                proof, members = self.credentials.prove(provider, secret, url)
+                body = _body(provider, refresh_token, members)
+                coming.sent = True
+                _send_by.set(send_by)
+                return await _post(line, url, body, {**line.headers, **proof}, coming)
+            finally:
+                _send_by.set(math.inf)
+                timer.cancel()
 
     def _line(self, provider: Provider) -> Line:
         line = self._lines.get(provider.name)
         if line is None:
-            line = self._lines[provider.name] = _new_line(provider, self._tls)
+            line = self._lines[provider.name] = _new_line(provider, self._tls, self._clock)
         return line
+
+
+def _body(provider: Provider, refresh_token: str, members: Mapping[str, str]) -> bytes:
+    rest = {**members, **provider.parameters}
+    if provider.body == "json":
+        whole = {"grant_type": "refresh_token", "refresh_token": refresh_token, **rest}
+        return json.dumps(whole, ensure_ascii=False, separators=(",", ":")).encode()
+    body = f"grant_type=refresh_token&refresh_token={quote_plus(refresh_token)}"
+    return (f"{body}&{urlencode(rest)}" if rest else body).encode()
+
+
+async def _post(line: Line, url: str, body: bytes, headers: Mapping[str, str], coming: _Coming) -> Outcome:
+    async with line.session.post(
+        url, data=body, headers=headers, allow_redirects=False, timeout=line.timeout
+    ) as response:
+        coming.headers = {name: value for name in TOLD if (value := response.headers.get(name)) is not None}
+        coming.status = response.status
+        while chunk := await response.content.readany():
+            coming.body += chunk
+            if len(coming.body) > BODY_BYTES_MAX:
+                cut = f"its body has more than {BODY_BYTES_MAX} bytes"
+                return Answer(response.status, coming.headers, coming.body[:BODY_BYTES_MAX], cut)
+        return Answer(response.status, coming.headers, coming.body)
 
 
 def _two_steps(limit: asyncio.Timeout, timeout_s: float) -> asyncio.TimerHandle:
@@ -137,7 +235,7 @@ def _two_steps(limit: asyncio.Timeout, timeout_s: float) -> asyncio.TimerHandle:
     return loop.call_later(timeout_s, lambda: limit.reschedule(loop.time() + UNREAD_S))
 
 
-def _new_line(provider: Provider, tls: ssl.SSLContext | None) -> Line:
+def _new_line(provider: Provider, tls: ssl.SSLContext | None, clock: Clock) -> Line:
     context = tls
     if context is None and provider.tls_ca:
         context = ssl.create_default_context(cafile=provider.tls_ca)
@@ -145,10 +243,16 @@ def _new_line(provider: Provider, tls: ssl.SSLContext | None) -> Line:
         context = httpx.create_ssl_context(trust_env=False)
     if provider.tls_cert:
         context.load_cert_chain(provider.tls_cert, provider.tls_key)
-    connector = aiohttp.TCPConnector(
-        limit=provider.refreshers + 4, ssl=context, keepalive_timeout=KEEPALIVE_S, ttl_dns_cache=30
+    connector = _Connector(
+        clock, limit=provider.crew[1] + 4, ssl=context, keepalive_timeout=KEEPALIVE_S, ttl_dns_cache=30
     )
-    session = aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar(), trust_env=False)
+    session = aiohttp.ClientSession(
+        connector=connector,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        trust_env=False,
+        max_line_size=HEADER_BYTES_MAX,
+        max_field_size=HEADER_BYTES_MAX,
+    )
     connect_s = provider.connect_s
     client = httpx.AsyncClient(
         transport=AiohttpTransport(verify=context, client=session),
@@ -164,16 +268,36 @@ def _new_line(provider: Provider, tls: ssl.SSLContext | None) -> Line:
     return Line(session, client, timeout, {name.title(): value for name, value in headers.items()})
 
 
+def reason_of(error: BaseException, name: str) -> str:
+    """What the system calls an error of connecting; asyncio's words for it are a call and an address."""
+    if isinstance(error, ssl.SSLError):
+        # Its own names for them are in capitals, and so long that they would be taken for a token.
+        return str(getattr(error, "verify_message", "") or error.reason or name).replace("_", " ").lower()
+    number = getattr(error, "errno", None)
+    if number is None and (found := re.search(r"\[Errno (\d+)\]", str(error))):
+        number = int(found[1])  # of several addresses
+    return os.strerror(number) if number and number > 0 else name
+
+
 def _judge_error(error: Exception) -> Outcome:
+    if isinstance(error, LateError):
+        return Unsent("late", "the lease was almost over when there was a connection")
     name = type(error).__name__  # The text of such errors may quote the URL or bytes of the answer.
     if isinstance(error, aiohttp.ClientConnectorDNSError):
         return Unsent("dns", "the name of the token endpoint does not resolve")
     if isinstance(error, aiohttp.ClientSSLError):
-        return Unsent("tls", f"no trusted TLS connection ({name})")
+        return Unsent("tls", f"no trusted TLS connection: {reason_of(error.os_error, name)}")
     if isinstance(error, aiohttp.ClientConnectorError):
-        return Unsent("refused", f"no connection ({error.os_error.strerror or name})")
+        return Unsent("refused", f"no connection: {reason_of(error.os_error, name)}")
     if isinstance(error, aiohttp.ConnectionTimeoutError):
         return Unsent("connect_timeout", "no connection in time")
     if isinstance(error, aiohttp.InvalidURL):
         return Unsent("bad_url", name)
     return Unheard(f"the connection ended without an answer ({name})")
+
+
+def _reason(error: Exception) -> str:
+    """Why, in words that quote nothing."""
+    if isinstance(error, OSError):
+        return error.strerror or type(error).__name__
+    return type(error).__name__ if isinstance(error, UnicodeError) else str(error)

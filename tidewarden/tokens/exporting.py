@@ -56,7 +56,7 @@ class Exporting:
         for name in names[names.index(provider) :]:
             while shard < SHARDS:
                 if len(lines) + len(unreadable) >= count:
-                    return lines, f"{name}:{shard}:{scan}:0", unreadable
+                    return lines, f"{name}:{shard}:{scan}:", unreadable
                 scan, found = await self._ledger.pairs(self._queue_of[name], shard, scan, count)
                 for pair in found:
                     try:

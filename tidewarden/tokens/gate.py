@@ -19,6 +19,7 @@ from tidewarden.clock import Clock
 from tidewarden.config import Provider
 from tidewarden.queue import Queues
 
+from . import advice
 from .answers import Verdict
 from .ledger import GateView, Ledger
 from .tidings import Tidings
@@ -108,7 +109,7 @@ class Gate:
             await self._slow(verdict)
         else:
             self._streak += 1
-            if self._streak >= max(10, self._provider.refreshers) or self.view.failures:
+            if self._streak >= max(10, self._provider.crew[0]) or self.view.failures:
                 await self._trip(verdict)
 
     async def _trip(self, verdict: Verdict) -> None:
@@ -118,9 +119,12 @@ class Gate:
         self.closed.set()
         await self._pause(max(0, view.until_ms - view.now_ms) + PAUSE_SLACK_MS)
         if view.news and self._tidings is not None:
-            self._tidings.held(name, verdict.outcome, verdict.message)
+            self._tidings.of_provider(name)
         if view.news and verdict.scope == "client":
-            log.error("%s refuses our client (%s): its accounts wait. %s", name, verdict.outcome, verdict.message)
+            what = advice.of_provider(self._provider, verdict.outcome)
+            log.error(
+                "%s refuses our client (%s): its accounts wait. %s. %s", name, verdict.outcome, verdict.message, what
+            )
         elif view.news:
             log.error("%s fails each request (%s): its accounts wait. %s", name, verdict.outcome, verdict.message)
 
@@ -139,7 +143,7 @@ class Gate:
         self.view = await self._ledger.gate(self._queue, "recover")
         await self._queues.resume(self._queue)
         if self.view.news and self._tidings is not None:
-            self._tidings.released(self._provider.name)
+            self._tidings.of_provider(self._provider.name)
         if self.view.news:
             log.warning("%s answers again: its accounts go on", self._provider.name)
 

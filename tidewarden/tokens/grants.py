@@ -5,14 +5,17 @@ Putting a grant: the tokens of a new consent become an account's row, sealed, an
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from random import Random
-from typing import Any
+from typing import Any, Literal
 
 from tidewarden import errors
 from tidewarden.config import Provider
 
 from . import accounts, policy
-from .ledger import Ledger
+from .ledger import Ledger, Reading
+from .policy import State
+from .revoking import Revoker
 from .rows import Row
 from .tidings import Tidings
 from .tools import OnSettled
@@ -22,32 +25,65 @@ PUT_TRIES_MAX = 10
 NEW_MS = 60_000  # A grant without an access token is wanted refreshed within this.
 
 
-class Grants:
-    """Puts grants."""
+@dataclass(frozen=True, slots=True)
+class Put:
+    """What came of putting a grant."""
 
-    def __init__(self, ledger: Ledger, vault: Vault, dice: Random, on_settled: OnSettled, tidings: Tidings) -> None:
+    generation: int
+    change: Literal["new", "renewed", "same"]
+    """``new``: there was no such account; ``renewed``: it has another grant now; ``same``: nothing was stored."""
+    state: State
+    """How the account is now."""
+
+
+class Grants:
+    """Puts grants, and deletes accounts."""
+
+    def __init__(
+        self, ledger: Ledger, vault: Vault, dice: Random, on_settled: OnSettled, tidings: Tidings, revoker: Revoker
+    ) -> None:
         self._ledger = ledger
         self._vault = vault
         self._dice = dice
         self._on_settled = on_settled
         self._tidings = tidings
+        self._revoker = revoker
 
-    async def put(self, provider: Provider, queue: str, name: str, fields: Mapping[str, Any]) -> tuple[int, bool]:
-        """The generation now, and whether anything was stored; see ``Tokens.put``."""
+    async def delete(self, provider: Provider, queue: str, name: str) -> bool:
+        """See ``Tokens.delete``."""
+        await self._revoker.deleting(provider.name, name)
+        found = await self._ledger.delete(queue, name)
+        self._tidings.deleted(provider.name, name)
+        return found
+
+    async def put(
+        self, provider: Provider, queue: str, name: str, fields: Mapping[str, Any], *, keep: bool = False
+    ) -> Put:
+        """See ``Tokens.put_told``."""
         grant, vault = accounts.parse_grant(fields, provider.client_id), self._vault
         await vault.ready()
         mark = vault.fingerprint(provider.name, name, grant.refresh_token)
         for _ in range(PUT_TRIES_MAX):
             reading = await self._ledger.get(queue, name)
             old = reading.row
-            if old is not None and mark in (old.origin, old.current):
-                return old.generation, False
+            troubles = reading.troubles
+            kept = keep and not _dead(reading)
+            known = old is not None and mark in (old.origin, old.current)
+            if old is not None and (kept or (known and not (mark == old.current and _dead(reading)))):
+                return Put(old.generation, "same", policy.state(old, troubles, reading.now_ms))
             base = (old.grant, old.generation) if old else (reading.floor, 0)
             row = self._new_row(provider, name, grant, base, reading.now_ms, mark)
-            if await self._ledger.put(queue, name, base, row, row.expires_at_ms or reading.now_ms + NEW_MS):
+            if old is not None and known and row.expires_at_ms <= max(old.expires_at_ms, reading.now_ms):
+                return Put(
+                    old.generation, "same", policy.state(old, troubles, reading.now_ms)
+                )  # No sign of a new consent.
+            stored = await self._ledger.put(queue, name, base, row, row.expires_at_ms or reading.now_ms + NEW_MS)
+            if stored:
                 self._on_settled(f"{provider.name}/{name}", row.generation)
-                self._tidings.granted(provider.name, name, reading.troubles, living=row.expires_at_ms > reading.now_ms)
-                return row.generation, True
+                living = row.expires_at_ms > reading.now_ms
+                self._tidings.granted(provider.name, name, living=living, recovered=stored == 2)
+                state = policy.state(row, None, reading.now_ms)
+                return Put(row.generation, "new" if old is None else "renewed", state)
         raise errors.Timeout(f"{provider.name}/{name} changed {PUT_TRIES_MAX} times while it was put; try again")
 
     def _new_row(
@@ -78,3 +114,7 @@ class Grants:
             access=access,
             refresh=vault.seal(grant.refresh_token.encode(), Place(provider.name, name, "refresh", number, generation)),
         )
+
+
+def _dead(reading: Reading) -> bool:
+    return reading.troubles is not None and reading.troubles.dead

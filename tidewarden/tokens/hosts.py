@@ -1,7 +1,10 @@
-"""How many requests a second one node sends to a host, all its clients there together."""
+"""
+How many requests a second go to a host, of all clients there together: each node keeps to its part, by how many nodes live.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from urllib.parse import urlsplit
 
 from tidewarden.config import Provider
@@ -12,7 +15,9 @@ BURST_S = 1.0
 class Hosts:
     """The rates of hosts; times are monotonic seconds. Where two providers of one host set a rate, the lower counts."""
 
-    def __init__(self) -> None:
+    def __init__(self, nodes: Callable[[], int] = lambda: 1) -> None:
+        """``nodes``: how many nodes live, this one included."""
+        self._nodes = nodes
         self._rates: dict[str, float] = {}
         self._spent: dict[str, float] = {}
         """Up to when each host's rate is used up."""
@@ -26,9 +31,9 @@ class Hosts:
     def ask(self, provider: Provider, wanted: int, now: float) -> tuple[int, float]:
         """How many of ``wanted`` requests may begin, and, if none, after how many seconds to ask again."""
         host = host_of(provider)
-        rate = self._rates.get(host)
-        if rate is None:
+        if host not in self._rates:
             return wanted, 0.0
+        rate = self._part(host)
         spent = max(self._spent.get(host, 0.0), now - max(BURST_S, 1 / rate))
         granted = max(0, min(wanted, int((now - spent) * rate + 1e-9)))
         self._spent[host] = spent + granted / rate
@@ -38,7 +43,10 @@ class Hosts:
         """So many that were granted are not sent."""
         host = host_of(provider)
         if host in self._rates:
-            self._spent[host] -= requests / self._rates[host]
+            self._spent[host] -= requests / self._part(host)
+
+    def _part(self, host: str) -> float:
+        return self._rates[host] / max(1, self._nodes())
 
 
 def host_of(provider: Provider) -> str:

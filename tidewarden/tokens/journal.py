@@ -102,6 +102,8 @@ class Journal:
         row: bytes,
         due: tuple[int, int],
         key: tuple[int, bytes],
+        *,
+        orphan: bool = False,
     ) -> Answer:
         """
         Write an answer down; returns when it is on disk. ``due``: due and deadline, ``key``: the data key it is under.
@@ -109,7 +111,7 @@ class Journal:
         Raises: OSError: it is not on disk. It is in :meth:`pending` all the same, for as long as this process lives.
         """
         self._number += 1
-        answer = Answer(self._number, queue, account, grant, generation, row, *due)
+        answer = Answer(self._number, queue, account, grant, generation, row, *due, orphan)
         await self._append(answer, key)
         return answer
 

@@ -11,8 +11,8 @@ from msgspec.structs import replace as changed
 
 from tidewarden import errors
 from tidewarden.clock import Clock, sleep
+from tidewarden.provider import QUEUE_PREFIX
 
-from .accounts import QUEUE_PREFIX
 from .journal import Journal
 from .records import Answer, Raw
 from .rows import parse_row
@@ -27,8 +27,12 @@ LOOK_S = 2.0
 class Keeper:
     """Of one node. :meth:`run` beside everything else."""
 
-    def __init__(self, node: str, vault: Vault, shelf: Shelf, journal: Journal, clock: Clock) -> None:
+    def __init__(
+        self, node: str, vault: Vault, shelf: Shelf, journal: Journal, clock: Clock, address: str = ""
+    ) -> None:
+        """``address``: where the node listens, ``host:base_port``; empty: that is not known."""
         self._node = node
+        self._address = address
         self._vault = vault
         self._shelf = shelf
         self._journal = journal
@@ -63,7 +67,13 @@ class Keeper:
             await reseal_journal(self._journal, self._vault)
         finally:
             keks = [key_id.hex() for key_id in self._vault.keyring.ids]
-            known = Known(change=change, keks=keks, newest=self._vault.newest_id, said_ms=self._clock.unix_ms())
+            known = Known(
+                change=change,
+                keks=keks,
+                newest=self._vault.newest_id,
+                said_ms=self._clock.unix_ms(),
+                address=self._address,
+            )
             await self._shelf.say(self._node, known)
         self._seen = change
 

@@ -16,6 +16,7 @@ from .policy import Step
 from .rows import Intent, Row, Troubles, parse_intent, parse_row, parse_troubles
 
 ITEMS_MAX = 200
+ORPHAN = b"drop"  # In the place of a previous row: what has no place any more is no spare.
 
 RunScript = Callable[[str, str, int, Sequence[str | bytes | int]], Awaitable[Any]]
 """``Queues.script``: name, queue, shard, arguments; returns the script's items."""
@@ -95,6 +96,17 @@ class GateView:
         return not self.failures and not self.rate and self.until_ms <= self.now_ms
 
 
+@dataclass(frozen=True, slots=True)
+class Trend:
+    """What the refusals of all nodes amount to."""
+
+    on: bool = False
+    """Nobody is to be declared dead."""
+    share: float = 0.0
+    """Refusals among the refreshes of late, 0 to 1."""
+    news: bool = False
+
+
 class Ledger:
     """Reads and writes accounts. Every method raises what the store raises: StoreDown leaves a write undecided."""
 
@@ -109,10 +121,13 @@ class Ledger:
         now_ms, floor, row, troubles = await self._item("get", queue, account, ())
         return Reading(now_ms, floor, parse_row(row) if row else None, parse_troubles(troubles))
 
-    async def put(self, queue: str, account: str, base: tuple[int, int], row: Row, deadline_ms: int) -> bool:
-        """Store a new grant if grant and generation are still ``base`` (floor and 0: no such account); else False."""
+    async def put(self, queue: str, account: str, base: tuple[int, int], row: Row, deadline_ms: int) -> int:
+        """
+        Store a new grant if grant and generation are still ``base`` (floor and 0: no such account); else 0. 1: it is stored;
+        2: that, and an account has recovered of which :meth:`tell` tells.
+        """
         args = (*base, row.pack(), row.due_ms, deadline_ms)
-        return bool(await self._item("put", queue, account, args))
+        return int(await self._item("put", queue, account, args))
 
     async def intend(self, queue: str, account: str, lease: int, lease_ms: int) -> Opened | Refused:
         """Write down that the holder of ``lease`` is about to refresh; the lease runs ``lease_ms`` from now and sticks."""
@@ -138,13 +153,16 @@ class Ledger:
         deadline_ms: int,
         previous: bytes = b"",
     ) -> str:
-        """Write a refreshed pair back, ``previous`` kept beside it: ``STORED``, ``ALREADY``, ``SPARE`` or ``GONE``."""
+        """
+        Write a refreshed pair back, ``previous`` kept beside it: ``STORED``, ``RECOVERED`` (that, and :meth:`tell` tells of it),
+        ``ALREADY``, ``SPARE``, ``PAST``, ``GONE``; or ``MOVED`` where it would be a spare and ``previous`` is :data:`ORPHAN`.
+        """
         word = await self._item("stored", queue, account, (*base, row, due_ms, deadline_ms, previous))
         return bytes(word).decode()
 
     async def failed(self, queue: str, account: str, lease: int, step: Step) -> bool:
         """Close the intent and send the task back as ``step`` says; False: the lease is not current."""
-        args = (lease, step.what, int(step.delay_s * 1000), step.troubles.pack(), step.spare)
+        args = (lease, step.what, int(step.delay_s * 1000), step.troubles.pack(), step.spare, step.event)
         return bool(await self._item("failed", queue, account, args))
 
     async def refresh(self, queue: str, account: str, *, force: bool, seen: tuple[int, int] = (0, 0)) -> str:
@@ -192,18 +210,28 @@ class Ledger:
         """``ask``, ``trip``, ``slow`` or ``recover`` the gate of a client; see ``tokens/lua/gate.lua``."""
         found = await self._script("tokens.gate", queue, 0, (verb, *args))
         granted, wait_ms, probe, failures, until_ms, since_ms, rate, reason, news, now_ms = found
-        return GateView(
-            now_ms,
-            granted,
-            wait_ms,
-            bool(probe),
-            failures,
-            until_ms,
-            since_ms,
-            rate / 1000,
-            reason.decode(),
-            bool(news),
-        )
+        rest = (failures, until_ms, since_ms, rate / 1000, reason.decode(), bool(news))
+        return GateView(now_ms, granted, wait_ms, bool(probe), *rest)
+
+    async def standing(self, queue: str, verb: str, *args: str | int) -> tuple[bool, list[list[Any]]]:
+        """
+        ``note``, ``over`` or ``read``: see ``tokens/lua/standing.lua``; whether there is something to be told of now, and what each
+        node meets with.
+        """
+        told, *found = await self._script("tokens.standing", queue, 0, (verb, *args))
+        return bool(told), [[item.decode() if isinstance(item, bytes) else item for item in one] for one in found]
+
+    async def tell(self, queue: str, shard: int, most: int, claim_ms: int, told: Sequence[bytes] = ()) -> list[bytes]:
+        """
+        What has become of a shard's accounts and is to be told, the oldest first, this node's to tell for ``claim_ms``; ``told``: what
+        was. See ``tokens/lua/tell.lua``.
+        """
+        return list(await self._script("tokens.tell", queue, shard, (most, claim_ms, *told)))
+
+    async def trend(self, queue: str, well: int, refused: int) -> Trend:
+        """Add refreshes of this node to those of all, and hear what they amount to; see ``tokens/lua/trend.lua``."""
+        on, thousandths, news = await self._script("tokens.trend", queue, 0, (well, refused))
+        return Trend(bool(on), thousandths / 1000, bool(news))
 
     async def held_by(self, queue: str) -> str:
         """What holds a client's accounts back, as far as it can be had; empty: nothing."""
@@ -228,9 +256,13 @@ class Ledger:
         return Taken(queue, name.decode(), lease, payload, attempt, deadline_ms, lease_end_ms)
 
     async def stats(self, queue: str, shards: int) -> dict[str, int]:
-        """Accounts of a queue by state, and ``total``, ``intents`` (under way or unresolved) and ``spares``."""
+        """
+        Accounts of a queue by state, and ``total``, ``intents`` (under way or unresolved), ``spares``; ``next_ms``, when one that
+        fails is tried next (0: none fails).
+        """
         parts = await asyncio.gather(*(self._script("tokens.stats", queue, shard, ()) for shard in range(shards)))
-        total, fresh, late, failing, dead, lost, intents, spares = (sum(column) for column in zip(*parts, strict=True))
+        *columns, tries = zip(*parts, strict=True)
+        total, fresh, late, failing, dead, lost, intents, spares = (sum(column) for column in columns)
         return {
             "total": total,
             "fresh": fresh,
@@ -241,6 +273,7 @@ class Ledger:
             "lost_rotation": lost,
             "intents": intents,
             "spares": spares,
+            "next_ms": min((at_ms for at_ms in tries if at_ms), default=0),
         }
 
     async def _item(self, verb: str, queue: str, account: str, args: tuple[str | bytes | int, ...]) -> Any:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Mapping
 from typing import Any
 
 from tidewarden import errors
+from tidewarden.config import Provider
 
-from . import policy
+from . import advice, policy
 from .ledger import Entry, Ledger
 from .rows import Troubles
+from .standing import Seen, beside, figures
 
 SHARDS = 16
 PAGE_MAX = 1000
@@ -19,67 +23,107 @@ Page = tuple[list[dict[str, Any]], str]
 class Listing:
     """Walks the accounts of ``queues`` (by provider)."""
 
-    def __init__(self, ledger: Ledger, queues: dict[str, str]) -> None:
+    def __init__(self, ledger: Ledger, queues: dict[str, str], providers: Mapping[str, Provider]) -> None:
         self._ledger = ledger
         self._queue_of = queues
+        self._providers = providers
 
     async def page(self, names: list[str], state: str, count: int, after: str) -> Page:
         """
-        The cursor is ``provider:shard:scan:skip``: the store's own scan cursor, and how many of its batch were given.
+        The cursor is ``provider:shard:scan:name``: the store's own scan cursor, and the account of its batch that was given last.
+
+        By its name, not by how many were given: who deletes what a page had moves up those behind.
         """
-        provider, shard, scan, skip = parse_cursor(after, names)
+        if state and state not in policy.STATES:
+            raise errors.BadArg(f"STATE is {state[:60]!r}; allowed are {', '.join(policy.STATES)}")
+        if not 1 <= count <= PAGE_MAX:
+            raise errors.BadArg(f"COUNT is {count}; allowed is 1 to {PAGE_MAX}")
+        provider, shard, scan, last = parse_cursor(after, names)
         troubled = state in ("failing", "dead", "lost_rotation")
         found: list[dict[str, Any]] = []
         for name in names[names.index(provider) :]:
+            stands = await self._stands(name)
             while shard < SHARDS:
                 following, now_ms, entries = await self._ledger.page(
                     self._queue_of[name], shard, scan, count, troubled=troubled
                 )
-                batch = [_described(name, entry, now_ms) for entry in entries]
-                for at in range(skip, len(batch)):
+                for entry in sorted(entries, key=lambda entry: entry.account):
+                    if entry.account <= last:
+                        continue
+                    shown = beside(self._described(name, entry, now_ms), stands)
+                    if state and shown["state"] != state:
+                        continue
                     if len(found) == count:
-                        return found, f"{name}:{shard}:{scan}:{at}"
-                    if not state or batch[at]["state"] == state:
-                        found.append(batch[at])
-                scan, skip = following, 0
+                        return found, f"{name}:{shard}:{scan}:{last}"
+                    found.append(shown)
+                    last = entry.account
+                scan, last = following, ""
                 if scan == 0:
                     shard += 1
                 if state and scan and len(entries) >= count and not found:
-                    return found, f"{name}:{shard}:{scan}:0"  # Bounded work: the caller goes on from here.
+                    return found, f"{name}:{shard}:{scan}:"  # Bounded work: the caller goes on from here.
             shard = 0
         return found, ""
 
+    def _described(self, provider: str, entry: Entry, now_ms: int) -> dict[str, Any]:
+        row, troubles = entry.row, entry.troubles or Troubles()
+        state = policy.state(row, entry.troubles, now_ms)
+        return {
+            "account": f"{provider}/{entry.account}",
+            "provider": provider,
+            "state": state,
+            "since_ms": policy.since_ms(row, entry.troubles, state),
+            "grant": row.grant,
+            "generation": row.generation,
+            "stored_ms": row.stored_ms,
+            "expires_at_ms": row.expires_at_ms,
+            "due_ms": row.due_ms,
+            "tries": troubles.tries,
+            "error": troubles.outcome,
+            "message": troubles.message,
+            "next_ms": troubles.next_ms if entry.troubles else row.due_ms,
+            "advice": advice.of_account(self._providers[provider], state, troubles.outcome),
+        }
 
-def _described(provider: str, entry: Entry, now_ms: int) -> dict[str, Any]:
-    row, troubles = entry.row, entry.troubles or Troubles()
-    state = policy.state(row, entry.troubles, now_ms)
-    return {
-        "account": f"{provider}/{entry.account}",
-        "provider": provider,
-        "state": state,
-        "since_ms": policy.since_ms(row, entry.troubles, state),
-        "grant": row.grant,
-        "generation": row.generation,
-        "stored_ms": row.stored_ms,
-        "expires_at_ms": row.expires_at_ms,
-        "due_ms": row.due_ms,
-        "tries": troubles.tries,
-        "error": troubles.outcome,
-        "message": troubles.message,
-        "next_ms": troubles.next_ms if entry.troubles else row.due_ms,
-    }
+    async def one(self, provider: str, name: str) -> dict[str, Any]:
+        """One account as on a page, and more of it. Raises: NotFound."""
+        reading = await self._ledger.get(self._queue_of[provider], name)
+        if reading.row is None:
+            raise errors.NotFound(f"there is no account {provider}/{name}")
+        row = reading.row
+        entry = Entry(name, row, reading.troubles)
+        return beside(self._described(provider, entry, reading.now_ms), await self._stands(provider)) | {
+            "token_type": row.token_type,
+            "scope": row.scope,
+            "access_token": bool(row.access),
+            "refreshed": row.refreshed,
+        }
+
+    async def stats(self) -> dict[str, dict[str, Any]]:
+        """The figures of every provider: see :func:`tidewarden.tokens.standing.figures`."""
+        found = {}
+        for name, queue in sorted(self._queue_of.items()):
+            stats = await self._ledger.stats(queue, SHARDS)
+            found[name] = stats | await self._stands(name, stats.pop("next_ms"))
+        return found
+
+    async def _stands(self, provider: str, due_ms: int = 0) -> dict[str, Any]:
+        """See :func:`tidewarden.tokens.standing.figures`."""
+        queue = self._queue_of[provider]
+        gate, (_, seen) = await asyncio.gather(
+            self._ledger.gate(queue, "ask", 0, 0, 1), self._ledger.standing(queue, "read")
+        )
+        return figures(self._providers[provider], gate, [Seen(*one) for one in seen], due_ms)
 
 
-def parse_cursor(after: str, names: list[str]) -> tuple[str, int, int, int]:
-    """Provider, shard, the store's cursor, and how many of its batch were given. Raises: BadArg, NotFound."""
+def parse_cursor(after: str, names: list[str]) -> tuple[str, int, int, str]:
+    """Provider, shard, the store's cursor, and the account of its batch that was given last. Raises: BadArg, NotFound."""
     if not names:
         raise errors.NotFound("no provider is configured")
     if not after:
-        return names[0], 0, 0, 0
-    provider, _, rest = after.partition(":")
-    numbers = rest.split(":")
-    read = [int(part) if part.isdecimal() and len(part) <= DIGITS_MAX else -1 for part in numbers]
-    if provider not in names or len(read) != 3 or min(read) < 0 or max(read) >= 1 << 64 or read[0] >= SHARDS:
+        return names[0], 0, 0, ""
+    provider, *numbers, last = (after.split(":", 3) + [""] * 4)[:4]
+    shard, scan = (int(part) if part.isdecimal() and len(part) <= DIGITS_MAX else -1 for part in numbers)
+    if provider not in names or not 0 <= shard < SHARDS or not 0 <= scan < 1 << 64:
         raise errors.BadArg(f"AFTER is {after[:60]!r}, which is no cursor of this list")
-    shard, scan, skip = read
-    return provider, shard, scan, skip
+    return provider, shard, scan, last

@@ -11,7 +11,7 @@ import asyncio
 import hmac
 import logging
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Literal
@@ -19,6 +19,7 @@ from typing import Literal
 import aiohttp
 import msgspec
 
+from tidewarden import errors
 from tidewarden.config import Config
 
 from .records import Answer
@@ -43,6 +44,8 @@ class Question(msgspec.Struct, frozen=True, array_like=True):
     account: str
     grant: int
     generation: int
+    node: str = ""
+    """Who is asked: at an address that is not (or no longer) its, another would say that it knows of nothing."""
 
 
 class Reply(msgspec.Struct, frozen=True, array_like=True):
@@ -79,23 +82,32 @@ def mac_of(cluster_secret: str) -> Mac:
 
 
 class Peers:
-    """Asks the other members; answers nothing itself: see :func:`reply_to`."""
+    """Asks the other nodes; answers nothing itself: see :func:`reply_to`."""
 
     def __init__(
-        self, config: Config, mac: Mac | None, addresses: Callable[[], Mapping[str, str]] | None = None
+        self,
+        config: Config,
+        mac: Mac | None,
+        addresses: Callable[[], Mapping[str, str]] | None = None,
+        look_up: Callable[[str], Awaitable[str]] | None = None,
     ) -> None:
-        """``mac``: None: nobody is asked. ``addresses``: the members' ``host:base_port``, which change; None: the configured ones."""
+        """
+        ``mac``: None: nobody is asked. ``addresses``: the members' ``host:base_port``, which change; None: the configured ones.
+        ``look_up``: where another node listens, such as a worker; empty: not known.
+        """
         self._addresses = addresses or config.peers
+        self._look_up = look_up
         self._scheme = "https" if config.node.tls_cert else "http"
         self._mac = mac
         self._session: aiohttp.ClientSession | None = None
 
     async def ask(self, holder: str, queue: str, account: str, grant: int, generation: int) -> Reply:
         """What the node of ``holder`` (``node.boot``, as an intent has it) knows. Never raises."""
-        host, _, port = self._addresses().get(holder.rpartition(".")[0], "").rpartition(":")
+        node = holder.rpartition(".")[0]
+        host, _, port = (await self._address_of(node)).rpartition(":")
         if not host or self._mac is None:
             return Reply("away")
-        question = Question(secrets.token_bytes(16), queue, account, grant, generation)
+        question = Question(secrets.token_bytes(16), queue, account, grant, generation, node)
         body = msgspec.msgpack.encode(question)
         try:
             async with asyncio.timeout(ASK_S):
@@ -117,6 +129,15 @@ class Peers:
         session, self._session = self._session, None
         if session is not None:
             await session.close()
+
+    async def _address_of(self, node: str) -> str:
+        address = self._addresses().get(node, "")
+        if not address and self._look_up is not None:
+            try:
+                address = await self._look_up(node)
+            except errors.Error as error:
+                log.debug("where %s listens is not known: %s", node, error)
+        return address
 
     async def _post(self, url: str, message: bytes) -> bytes:
         if self._session is None:

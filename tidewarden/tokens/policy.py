@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from msgspec.structs import replace
+
 from tidewarden.config import Provider
 
 from .answers import REFUSALS, Verdict
@@ -64,7 +66,10 @@ def too_soon(provider: Provider, row: Row, now_ms: int) -> float:
     if provider.not_before_s and row.access:
         wait_ms = row.expires_at_ms - provider.not_before_s * 1000 - now_ms
     if provider.account_interval_s and row.refreshed:
-        wait_ms = max(wait_ms, row.stored_ms + provider.account_interval_s * 1000 - now_ms)
+        interval_ms = (
+            provider.account_interval_s * 1000
+        )  # Never longer than that: the clock may have been stepped back since.
+        wait_ms = max(wait_ms, min(interval_ms, row.stored_ms + interval_ms - now_ms))
     return max(0.0, wait_ms / 1000)
 
 
@@ -91,6 +96,8 @@ class Step:
     troubles: Troubles
     spare: Literal["keep", "drop", "try"] = "keep"
     """What becomes of a spare. ``try``: one that came meanwhile is tried at once, before the account is given up."""
+    event: str = ""
+    """What is to be told of it; empty: nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +142,10 @@ def after_failure(case: Case) -> Step:
         return _after_unknown(case)
     if verdict.outcome == "too_early" and case.left_s > 0:
         return Step("hold", max(1.0, case.left_s / 2), old)  # Nothing is the matter with it.
+    if verdict.outcome == "unsealable" and case.used_spare:  # A spare that nobody can read is none.
+        step = Step("retry", case.confirm_s, _noted(case, case.confirm_s))
+        step.troubles.spare_refused = True
+        return step
     if verdict.outcome not in REFUSALS:
         wait = backoff(old.tries + 1, case.dice, case.left_s, REJECTED_BACKOFF_S_MAX)
         if verdict.outcome == "account_limited":
@@ -145,10 +156,10 @@ def after_failure(case: Case) -> Step:
 
 def _after_unknown(case: Case) -> Step:
     if case.used_spare:
-        # Whether it was used up nobody knows; it was the lesser hope anyway, and is not tried for ever.
-        step = Step("retry", 0, _noted(case, 0), spare="drop")
-        step.troubles.spare_refused = True
-        return step
+        # Whether it was used up nobody knows, and there is no other hope: it is tried until it is refused.
+        wait = backoff(case.troubles.tries + 1, case.dice, case.left_s)
+        wait = max(wait, case.verdict.retry_after_s or 0)
+        return Step("retry", wait, _noted(case, wait))
     doubt_ms = case.troubles.doubt_ms or case.now_ms
     first = case.troubles.doubts == 0
     safe = case.rotation != "single_use" or case.now_ms - doubt_ms < case.grace_s * 1000
@@ -173,7 +184,7 @@ def _after_refusal(case: Case) -> Step:
         return Step("retry", 0, troubles)  # The spare is next; see use_spare().
     spare: Literal["drop", "try"] = "drop" if troubles.spare_refused else "try"
     # A refused replay after a request of unknown outcome, where tokens rotate: it was processed, and its answer is lost.
-    lost = case.rotation == "single_use" and troubles.doubts > 0
+    lost = case.rotation == "single_use" and troubles.doubts > 0 and case.verdict.outcome == "invalid_grant"
     if (lost or troubles.refusals >= 2) and not case.quarantined:
         troubles.dead = True
         troubles.next_ms = 0
@@ -200,6 +211,17 @@ def _noted(case: Case, wait_s: float) -> Troubles:
         first_ms=old.first_ms or case.now_ms,
         last_ms=case.now_ms,
         next_ms=case.now_ms + int(wait_s * 1000),
+    )
+
+
+def doubted(troubles: Troubles, now_ms: int, delay_s: float) -> Troubles:
+    """The troubles of an account of which nothing was found out but that something is doubted."""
+    return replace(
+        troubles,
+        outcome=troubles.outcome or "unknown",
+        first_ms=troubles.first_ms or now_ms,
+        last_ms=now_ms,
+        next_ms=now_ms + int(delay_s * 1000),
     )
 
 

@@ -26,15 +26,22 @@ log = logging.getLogger("tidewarden.tokens")
 TAKE_WAIT_MS = 30_000
 # Tasks of one take at most. What is taken together goes through each step together, and whoever has no part in that step idles.
 TAKE_MAX = 64
+TAKES_MAX = 3  # Takes under way while there is plenty to do: by one alone, less is begun than could be.
 PAUSE_S = 1.0  # After the store refused.
 STOP_S = 5.0
+STOP_TIMES = 2.5  # So much longer for an answer without which the account is lost; a node ends within 25 s in all (process.END_S).
 GATE_S = 2.0  # Longest sleep before a gate is asked again: another node may have opened it.
 
 
 class Pool:
-    """At most ``provider.refreshers`` refreshes under way on this node, for one provider's client."""
+    """As many refreshes under way on this node, for one provider's client, as its crew has (:mod:`tidewarden.tokens.crew`)."""
 
     def __init__(self, provider: Provider, queue: str, tools: Tools) -> None:
+        if provider.unconfirmed:
+            log.warning(
+                "%s: its preset says %s, which is not in the provider's own words: look there, then set it yourself",
+                provider.name, ", ".join(provider.unconfirmed),
+            )  # fmt: skip
         self.queue = queue
         self._provider = provider
         self._tools = tools
@@ -47,12 +54,15 @@ class Pool:
         tools.hosts.add(provider)
         self._session = tools.queues.open_session("_tokens")
         self._work: set[asyncio.Task[None]] = set()
+        self._takes: dict[asyncio.Task[bool], int] = {}
+        """Takes under way, and for how many tasks each."""
+        self._plenty = False  # The latest take had all that it asked for.
         self._freed = asyncio.Event()
 
     @property
     def _idle(self) -> bool:
         """Whether there is room for refreshes that could wait."""
-        return not self.watch.held and len(self._work) < self._provider.refreshers
+        return not self.watch.held and len(self._work) < self.watch.crew.size
 
     @property
     def in_flight(self) -> int:
@@ -68,7 +78,7 @@ class Pool:
         await self._settler.store(answer)
 
     async def run(self) -> None:
-        """Refresh what falls due until cancelled; what is under way then is finished, five seconds at most."""
+        """Refresh what falls due until cancelled; what is under way then is finished, as far as :data:`STOP_S` allows."""
         name = self._provider.name
         beside = [
             asyncio.create_task(self._pay_forever(), name=f"what is owed to the store for {name}"),
@@ -84,8 +94,9 @@ class Pool:
                     log.warning("refreshers of %s pause: %s %s", self._provider.name, error.code, error)
                     await sleep(self._tools.clock, PAUSE_S)
         finally:
-            for task in beside:
+            for task in (*beside, *self._takes):
                 task.cancel()
+            await asyncio.gather(*self._takes, return_exceptions=True)
             await self._drain()
 
     async def _pay_forever(self) -> None:
@@ -99,28 +110,46 @@ class Pool:
                 log.debug("still owed to the store for %s: %s", self._provider.name, error)
 
     async def _turn(self) -> None:
-        """Take what is due, as much as may be begun, and begin it."""
-        tools, name = self._tools, self._provider.name
-        self._freed.clear()
-        free = self.watch.breaker.allowed(tools.clock.monotonic(), self._provider.refreshers, len(self._work))
-        if free == 0:
+        """Begin one more take if there is room for it, else wait until there may be."""
+        room = self._room()
+        if room > 0 and len(self._takes) < (TAKES_MAX if self._plenty and not self.watch.held else 1):
+            self._takes[asyncio.create_task(self._begin(room), name=f"take for {self._provider.name}")] = room
+        elif self._takes:
+            done, _ = await asyncio.wait(self._takes, return_when=asyncio.FIRST_COMPLETED)
+            for take in done:
+                del self._takes[take]
+            for full in await asyncio.gather(*done, return_exceptions=True):
+                if isinstance(full, BaseException):
+                    raise full
+                self._plenty = full
+        else:
             await self._wait_for_room()
-            return
-        free = min(free, tools.seats.free(name), TAKE_MAX)
-        if free == 0:
-            await tools.seats.wait(name)
-            return
+
+    def _room(self) -> int:
+        """How many tasks another take may ask for."""
+        crew, asked = self.watch.crew, sum(self._takes.values())
+        self._freed.clear()
+        free = self.watch.breaker.allowed(self._tools.clock.monotonic(), crew.size, len(self._work) + asked)
+        if free == 0 and (self._plenty or not asked):  # Else a take waits, and asks for all there is room for.
+            crew.full()
+        return min(free, self._tools.seats.free(self._provider.name) - asked, TAKE_MAX)
+
+    async def _begin(self, room: int) -> bool:
+        """Take what is due, as much as may be begun, and begin it; whether there was as much."""
+        tools, name = self._tools, self._provider.name
         await tools.vault.ready()
         if not self._refresher.writable:
             await tools.journal.heal()
             if not self._refresher.writable:
                 await sleep(tools.clock, PAUSE_S)
-                return
-        for task in await self._take(free):
+                return False
+        taken = await self._take(room)
+        for task in taken:
             tools.seats.take(name, 1)
             work = asyncio.create_task(self._refresh(task), name=f"refresh {name}/{task.id}")
             self._work.add(work)
             work.add_done_callback(self._ended)
+        return len(taken) == room
 
     async def _take(self, free: int) -> Sequence[Taken]:
         """At most ``free`` tasks, as many as the host and the gate let begin; empty after a wait else."""
@@ -171,9 +200,12 @@ class Pool:
         self._session.drop(self.queue, task.id, task.lease)
 
     async def _wait_for_room(self) -> None:
-        pause_s = self.watch.breaker.opens_in_s(self._tools.clock.monotonic())
+        tools, breaker, now = self._tools, self.watch.breaker, self._tools.clock.monotonic()
+        pause_s = breaker.opens_in_s(now)
         if pause_s > 0:
-            await sleep(self._tools.clock, pause_s)
+            await sleep(tools.clock, pause_s)
+        elif breaker.allowed(now, self.watch.crew.size, len(self._work)):
+            await tools.seats.wait(self._provider.name)
         else:
             await self._freed.wait()
 
@@ -187,7 +219,8 @@ class Pool:
         name = self._provider.name
         self._refresher.stopping = True
         if self._work:
-            _, late = await asyncio.wait(self._work, timeout=STOP_S)
+            again = self._provider.rotation != "single_use" or self._provider.grace_s * 1000 > self._refresher.lease_ms
+            _, late = await asyncio.wait(self._work, timeout=STOP_S if again else STOP_S * STOP_TIMES)
             for work in late:
                 work.cancel()
             if late:
@@ -208,6 +241,7 @@ def figures(pools: Mapping[str, Pool]) -> dict[str, dict[str, float]]:
     return {
         "in_flight": {name: pool.in_flight for name, pool in pools.items()},
         "levelled": {name: pool.leveller.levelled for name, pool in pools.items()},
+        "refreshers": {name: pool.watch.crew.size for name, pool in pools.items()},
         "held": {name: int(pool.watch.held) for name, pool in pools.items()},
         "rate": {name: rate for name, pool in pools.items() if (rate := pool.watch.gate.view.rate)},
     }

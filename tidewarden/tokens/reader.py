@@ -18,6 +18,7 @@ from tidewarden.config import Provider
 from . import policy
 from .cache import Cache
 from .ledger import Ledger, Reading
+from .orphans import Orphans
 from .policy import State
 from .rows import Row
 from .vault import Place, Vault
@@ -25,7 +26,8 @@ from .vault import Place, Vault
 log = logging.getLogger("tidewarden.tokens")
 
 WATCH_S = (0.02, 0.5)  # How often another node's refresh is looked for: at first, and at most.
-NEWEST_MS = 10_000
+NEW_SHARE = 0.1  # Of its life: a token that has lived less is as new as there is.
+STEP_MS = 5000  # What was stored so much later than it is now was stored before the store's clock was set back.
 STALE_AFTER_S = (
     1.0  # A store that is connected and says nothing for so long is as good as away, to whom a kept token helps.
 )
@@ -65,19 +67,25 @@ class Reader:
         self._connected = connected
         self._away = False  # when it was asked last
         self.stale_served = 0
+        self.orphans: Orphans | None = None
+        """What refreshes while the store is away; None: no provider lets it."""
         self._watchers: dict[str, asyncio.Task[None]] = {}
         self._settled: dict[str, asyncio.Event] = {}
 
     async def get(self, provider: Provider, queue: str, name: str, min_ttl_ms: int, wait_ms: int) -> Token:
         """A token with that much life, or the best there is when the wait is over; see ``Tokens.get``."""
         account = f"{provider.name}/{name}"
-        if self._connected() or self._cache.left_ms(account) < max(1, min_ttl_ms):
+        until = self._clock.monotonic() + wait_ms / 1000
+        known = self._cache.left_ms(account) >= max(1, min_ttl_ms) or self._serves_alone(account)
+        if self._connected() or not known:
             try:
                 return await self._asked(provider, queue, name, min_ttl_ms, wait_ms)
             except errors.StoreDown as error:
                 why = str(error)
         else:
             why = "it is not connected"
+        if self.orphans is not None and self._serves_alone(account):
+            await self.orphans.fresh(provider, name, min_ttl_ms, until - self._clock.monotonic())
         row = self._cache.find(account)
         if row is None:
             raise errors.StoreDown(f"{why}; no living token of {account} is known here")
@@ -86,7 +94,7 @@ class Reader:
     async def _asked(self, provider: Provider, queue: str, name: str, min_ttl_ms: int, wait_ms: int) -> Token:
         until = self._clock.monotonic() + wait_ms / 1000
         reading = await self._read(provider, queue, name)
-        if not lives(reading, min_ttl_ms) and not _dead(reading):
+        if not (lives(reading, min_ttl_ms) or _dead(reading) or in_vain(provider, reading, wait_ms)):
             before = _mark(reading.row)
             wanted = self._ledger.refresh(queue, name, force=False, seen=before)
             await self._or_else(f"{provider.name}/{name}", wanted)
@@ -107,13 +115,20 @@ class Reader:
         access_token = (await self._vault.unseal(row.access, place)).decode()
         return Token(access_token, row.token_type, row.expires_at_ms, row.generation, "stale", row.scope, row.grant)
 
+    def _serves_alone(self, account: str) -> bool:
+        """Whether this node could refresh the account without the store."""
+        orphans = self.orphans
+        return (
+            orphans is not None and orphans.serves(account.partition("/")[0]) and self._cache.whole(account) is not None
+        )
+
     async def _or_else(self, account: str, asked: Awaitable[Answer]) -> Answer:
         """
         What the store answers, for which nobody waits long who could have a token that is kept.
 
         Raises: StoreDown: not in time, or as it says.
         """
-        if self._cache.left_ms(account) == 0:
+        if self._cache.left_ms(account) == 0 and not self._serves_alone(account):
             answer = await asked
         else:
             try:
@@ -153,9 +168,9 @@ class Reader:
         if row.expires_at_ms <= reading.now_ms:
             if troubles is not None and troubles.dead:
                 raise errors.NotFound(
-                    f"{account} is dead ({troubles.outcome}) and its last token expired; put a new grant"
+                    f"{account} is dead ({troubles.outcome}: {troubles.message}) and has no living token; put a new grant"
                 )
-            why = f"; its refresh fails: {troubles.outcome} {troubles.message}" if troubles is not None else ""
+            why = f"; its refresh fails: {troubles.outcome} ({troubles.message})" if troubles is not None else ""
             raise errors.Timeout(f"{account} has no living access token yet{why}")
         place = Place(provider.name, name, "access", row.grant, row.generation)
         access_token = (await self._vault.unseal(row.access, place)).decode()
@@ -203,12 +218,23 @@ def lives(reading: Reading, min_ttl_ms: int) -> bool:
     row = reading.row
     assert row is not None
     left_ms = row.expires_at_ms - reading.now_ms
-    if left_ms <= 0:
+    if left_ms <= 0 or row.stored_ms > reading.now_ms + STEP_MS:
         return False
-    # One that is as good as new is all there is to have: a reader who wants more than the provider gives gets that.
+    # One that is as good as new is all there is to have: a reader who wants more than the provider gives gets that, and
+    # does not have it refreshed again and again.
     age_ms = reading.now_ms - row.stored_ms
-    as_new = row.refreshed and age_ms < min(NEWEST_MS, (left_ms + age_ms) // 10)
-    return left_ms >= min_ttl_ms or as_new
+    return left_ms >= min_ttl_ms or (row.refreshed and age_ms < (left_ms + age_ms) * NEW_SHARE)
+
+
+def in_vain(provider: Provider, reading: Reading, wait_ms: int) -> bool:
+    """Whether a token lives that cannot be refreshed within ``wait_ms``: too early for the provider, or it has just failed."""
+    row, troubles = reading.row, reading.troubles
+    assert row is not None
+    if row.expires_at_ms <= reading.now_ms:
+        return False
+    next_ms = troubles.next_ms if troubles is not None else 0
+    soon_ms = policy.too_soon(provider, row, reading.now_ms) * 1000
+    return max(soon_ms, next_ms - reading.now_ms) > wait_ms
 
 
 def _mark(row: Row | None) -> tuple[int, int]:

@@ -31,6 +31,8 @@ class Answer(msgspec.Struct, frozen=True, array_like=True, tag="answer"):
     """The new row, whole, its tokens sealed."""
     due_ms: int
     deadline_ms: int
+    orphan: bool = False
+    """It came while the store was away, without an intent: where its account has moved on it is dropped."""
 
     def __repr__(self) -> str:
         return f"Answer({self.number}, {self.queue}, {self.account}, grant={self.grant}, generation={self.generation})"

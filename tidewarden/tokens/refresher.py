@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 
 from tidewarden import errors
 from tidewarden.config import Provider
@@ -16,7 +17,8 @@ from tidewarden.queue import Taken
 
 from . import answers, policy
 from .answers import Verdict
-from .doubts import Doubts
+from .digest import Digest
+from .doubts import BUSY_S, Doubts
 from .ledger import Opened
 from .policy import Case, Step
 from .rows import Row, Troubles
@@ -28,6 +30,7 @@ from .watch import Watch
 log = logging.getLogger("tidewarden.tokens")
 
 LEASE_SLACK_S = 10.0  # Of the lease, beyond the longest request: for the journal, the store, and a slow loop.
+UNSENT_S = 5.0  # Until the next try, when something of ours stood in the way before anything was sent.
 SEND_SLACK_S = 3.0  # Of the lease that must be left beyond the longest request when the first byte is sent.
 
 
@@ -48,6 +51,7 @@ class Refresher:
         self._settler = settler
         self._watch = watch
         self._doubts = Doubts(provider, queue, tools, settler)
+        self._digest = Digest(provider.name, tools.clock)
         self._rules = answers.rules_of(provider.paths, provider.errors)
         self._owed: list[tuple[Taken, Step]] = []
         self.owing = asyncio.Event()
@@ -60,23 +64,23 @@ class Refresher:
 
     async def refresh(self, task: Taken) -> None:
         """Refresh the account of a leased task. Never raises: what goes wrong is noted in the store, or in the log."""
-        account = f"{self.provider.name}/{task.id}"
-        self._tools.asking.add((self.queue, task.id))
+        account, place = f"{self.provider.name}/{task.id}", (self.queue, task.id)
+        busy = place in self._tools.asking
+        self._tools.asking.add(place)
         try:
-            await self._refresh(task)
+            if busy:  # This process was paused past the lease of a request whose answer may lie in its socket.
+                await self._tools.ledger.failed(self.queue, task.id, task.lease, Step("hold", BUSY_S, Troubles()))
+            else:
+                await self._refresh(task)
         except (errors.StoreDown, errors.NoQuorum) as error:
             log.warning("refresh of %s: %s", account, error)
-        except Unsealable as error:
-            log.error("refresh of %s: %s", account, error)
-            # Nothing was sent, and a retry would end alike: much later.
-            troubles = Troubles(tries=1, outcome="unsealable", message=answers.scrub(str(error)))
-            await self._note(task, Step("retry", policy.REJECTED_BACKOFF_S_MAX, troubles))
         except errors.Error as error:
             log.warning("refresh of %s: %s %s", account, error.code, error)
         except Exception:
             log.exception("refresh of %s failed for a reason of ours", account)
         finally:
-            self._tools.asking.discard((self.queue, task.id))
+            if not busy:
+                self._tools.asking.discard(place)
 
     def unsent(self, account: str) -> bool:
         """Whether nothing was sent for an account whose intent this node could not close yet."""
@@ -115,29 +119,50 @@ class Refresher:
             log.info("%s/%s: its answer is in the journal", provider.name, task.id)
             await self._settler.store(answer)
             return
-        resolved = await self._doubts.resolve(task.id, opened)
-        if resolved == "stored":
-            return
-        if isinstance(resolved, Step):
-            await self._note(task, resolved)
-            return
-        if soon_s := policy.too_soon(provider, opened.row, opened.now_ms):
-            await self._hold(task, soon_s, opened.troubles)
-            return
-        spare = policy.use_spare(opened.troubles, self._spare_may_do(opened))
-        row = opened.spare if spare and opened.spare is not None else opened.row
-        token = await self._unsealed(task.id, row)
         # From the moment before the intent was asked for, which the store saw later: the lease lasts at least so long.
         until = asked + self.lease_ms / 1000
-        if not self._may_send(until) or self.stopping or not self.writable:
-            await self._hold(task, 0, opened.troubles)
+        try:
+            chosen = await self._choose(task, opened, until)
+        except errors.Error:
+            # Nothing was sent: an open intent would say that it may have been.
+            await self._hold(task, UNSENT_S, opened)
+            raise
+        if chosen is None:
             return
+        token, spare = chosen
+        self._watch.began(opened)
         outcome, verdict = await self._ask(token, until)
+        if verdict.outcome == "late":  # As if it had been found out before.
+            await self._hold(task, 0, opened)
+            return
         verdict = self._watch.note(task.id, verdict)
         try:
             await self._conclude(task, opened, outcome, verdict, token, spare, begun)
         finally:
             await self._watch.tell(verdict)
+
+    async def _choose(self, task: Taken, opened: Opened, until: float) -> tuple[str, bool] | None:
+        """The refresh token to send, and whether it is the spare's; None: nothing is sent now, and the store knows."""
+        resolved = await self._doubts.resolve(task.id, opened)
+        if resolved == "stored":
+            return None
+        if isinstance(resolved, Step):
+            await self._note(task, resolved)
+            return None
+        if soon_s := policy.too_soon(self.provider, opened.row, opened.now_ms):
+            await self._hold(task, soon_s, opened)
+            return None
+        spare = policy.use_spare(opened.troubles, self._spare_may_do(opened))
+        try:
+            token = await self._unsealed(task.id, opened.spare if spare and opened.spare is not None else opened.row)
+        except Unsealable as error:
+            verdict = Verdict("unsealable", "account", answers.scrub(str(error)), answered=False)
+            await self._failed(task, opened, verdict, spare, opened.now_ms)
+            return None
+        if not self._may_send(until) or self.stopping or not self.writable:
+            await self._hold(task, 0, opened)
+            return None
+        return token, spare
 
     async def _conclude(
         self,
@@ -178,7 +203,7 @@ class Refresher:
         tools, provider = self._tools, self.provider
         exchange = tools.exchange
         for number in exchange.credentials.order(provider):
-            outcome = await exchange.refresh(provider, token, number)
+            outcome = await exchange.refresh(provider, token, number, until - SEND_SLACK_S)
             verdict = answers.judge(outcome, tools.clock.unix_ms(), self._rules)
             if verdict.outcome != "invalid_client" or not self._may_send(until):
                 break
@@ -204,10 +229,12 @@ class Refresher:
             await self._note(task, Step("hold", 1.0, Troubles()))
         return None
 
-    async def _hold(self, task: Taken, delay_s: float, troubles: Troubles | None = None) -> None:
+    async def _hold(self, task: Taken, delay_s: float, opened: Opened) -> None:
         """Back into the queue untouched; but a doubt that was found in an open intent is not forgotten."""
-        doubted = troubles is not None and troubles.doubts > 0
-        await self._note(task, Step("retry" if doubted else "hold", delay_s, troubles or Troubles()))
+        step = Step("hold", delay_s, Troubles())
+        if opened.troubles.doubts:
+            step = Step("retry", delay_s, policy.doubted(opened.troubles, opened.now_ms, delay_s))
+        await self._note(task, step)
 
     async def _unsealed(self, account: str, row: Row) -> str:
         place = Place(self.provider.name, account, "refresh", row.grant, row.generation)
@@ -215,6 +242,8 @@ class Refresher:
 
     async def _failed(self, task: Taken, opened: Opened, verdict: Verdict, used_spare: bool, now_ms: int) -> None:
         tools, name = self._tools, self.provider.name
+        if verdict.outcome == "invalid_grant":
+            await self._watch.weigh()  # Before anybody is given up.
         step = policy.after_failure(
             Case(
                 verdict=verdict,
@@ -230,6 +259,8 @@ class Refresher:
                 quarantined=self._watch.quarantined,
             )
         )
+        if tools.tidings is not None:
+            step = replace(step, event=tools.tidings.event_of(opened.troubles, step.troubles))
         # The script reads the row anew, in effect: whatever had changed it would have voided the lease, and a refusal
         # of a pair that a sibling has replaced is noted nowhere.
         if not await self._note(task, step):
@@ -237,13 +268,34 @@ class Refresher:
             tools.on_settled(f"{name}/{task.id}", opened.row.generation)
             return
         if tools.tidings is not None:
-            tools.tidings.failed(name, task.id, opened.troubles, step.troubles)
+            tools.tidings.failed(name, task.id, step.event)
         if step.what == "lost":
             tools.counts.lost_rotations += 1
-            log.error("%s/%s: lost_rotation: %s", name, task.id, step.troubles.message)
         elif step.what == "dead":
             tools.cache.drop(f"{name}/{task.id}")
-            log.warning("%s/%s is dead: %s %s", name, task.id, step.troubles.outcome, step.troubles.message)
-        else:
-            log.debug("%s/%s: %s, again in %.1f s", name, task.id, verdict.outcome, step.delay_s)
+        self._say(task.id, opened.troubles, step)
         tools.on_settled(f"{name}/{task.id}", opened.row.generation)
+
+    def _say(self, account: str, before: Troubles, step: Step) -> None:
+        """What became of an account, where it is the account's own matter and news."""
+        now = step.troubles
+        if step.what == "lost":
+            self._digest.say(account, "lost_rotation", f"lost_rotation: {now.message}", logging.ERROR)
+        elif step.what == "dead":
+            self._digest.say(account, "dead", f"is dead: {now.message}; its owner has to consent again")
+        elif step.what == "retry" and now.refusals == 1 and before.refusals == 0:
+            again = (
+                f"asked once more in {step.delay_s / 60:.0f} min, then given up"
+                if step.delay_s >= 60
+                else "asked again"
+            )
+            self._digest.say(account, "failing", f"is refused: {now.message}; {again}")
+        elif (
+            step.what == "retry"
+            and now.outcome != before.outcome
+            and now.outcome in ("rejected", "account_limited", "unsealable")
+        ):
+            level = logging.ERROR if now.outcome == "unsealable" else logging.WARNING
+            self._digest.say(account, "failing", f"fails ({now.outcome}): {now.message}; tried again by itself", level)
+        else:
+            log.debug("%s/%s: %s, again in %.1f s", self.provider.name, account, now.outcome, step.delay_s)

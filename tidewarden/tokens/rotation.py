@@ -15,10 +15,10 @@ import msgspec
 
 from tidewarden import errors
 from tidewarden.clock import Clock, sleep
+from tidewarden.provider import QUEUE_PREFIX
 from tidewarden.queue import Queues, Taken
 from tidewarden.queue.task import NewTask
 
-from .accounts import QUEUE_PREFIX
 from .keeper import provider_of, reseal_row
 from .ledger import Ledger
 from .listing import SHARDS

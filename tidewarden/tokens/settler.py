@@ -11,10 +11,10 @@ from tidewarden.config import Provider
 
 from . import policy
 from .answers import Pair
-from .ledger import Opened
+from .ledger import ORPHAN, Opened
 from .peers import Reply
 from .records import Answer
-from .rows import Row, Troubles
+from .rows import Row, parse_row
 from .tools import Tools
 from .vault import Place
 
@@ -75,40 +75,49 @@ class Settler:
         # Where the grace lasts into the next refresh, the token that was used now may save the account then.
         again = pair.refresh_token and self.provider.grace_s * 1000 > due_ms - opened.now_ms
         previous = replace(old, access=b"", scope="").pack() if again else b""
-        await self.store(answer, previous, opened.troubles)
+        await self.store(answer, previous)
 
-    async def store(self, answer: Answer, previous: bytes = b"", before: Troubles | None = None) -> None:
+    async def store(self, answer: Answer, previous: bytes = b"") -> None:
         """
-        Write a journalled answer back; ``previous``: the row it came from, packed, if its refresh token may be needed again;
-        ``before``: the account's troubles until now, as far as they are known.
+        Write a journalled answer back; ``previous``: the row it came from, packed, if its refresh token may be needed again.
 
         Raises what the store raises; the answer stays in the journal then.
         """
-        await self._write(answer, previous, before)
+        await self._write(answer, previous)
         self._tools.journal.stored(answer)
 
     async def adopt(self, reply: Reply) -> None:
         """Write back what another node found in its journal. Raises what the store raises; that node has it still."""
         assert reply.answer is not None
         await self._tools.vault.restore(reply.key_id, reply.key)
-        await self._write(reply.answer, b"", None)
+        await self._write(reply.answer)
         self._tools.counts.adopted += 1
 
-    async def _write(self, answer: Answer, previous: bytes, before: Troubles | None) -> None:
+    async def _write(self, answer: Answer, previous: bytes = b"") -> None:
         tools = self._tools
         base = (answer.grant, answer.generation)
         word = await tools.ledger.stored(
-            self.queue, answer.account, base, answer.row, answer.due_ms, answer.deadline_ms, previous
-        )
-        if word in ("SPARE", "GONE"):
+            self.queue, answer.account, base, answer.row, answer.due_ms, answer.deadline_ms,
+            ORPHAN if answer.orphan else previous,
+        )  # fmt: skip
+        if word in ("SPARE", "PAST", "GONE", "MOVED"):
             tools.cache.drop(f"{self.provider.name}/{answer.account}")
-        if word == "STORED" and tools.tidings is not None:
-            tools.tidings.refreshed(self.provider.name, answer.account, before)
+        if word in ("STORED", "RECOVERED") and tools.tidings is not None:
+            tools.tidings.refreshed(self.provider.name, answer.account, recovered=word == "RECOVERED")
         if word == "SPARE":
             tools.counts.spares += 1
             log.warning("%s/%s had moved on when its answer came: kept as a spare", self.provider.name, answer.account)
+        elif word == "PAST":
+            log.info("%s/%s was refreshed again since its answer came", self.provider.name, answer.account)
+        elif word == "MOVED":
+            tools.counts.orphans_dropped += 1
+            log.info(
+                "%s/%s had moved on: what came for it without the store is dropped", self.provider.name, answer.account
+            )
         elif word == "GONE":
             log.info("%s/%s was deleted while it was refreshed", self.provider.name, answer.account)
+            if tools.revoker is not None:
+                await tools.revoker.abandoned(self.provider.name, answer.account, parse_row(answer.row))
         tools.on_settled(f"{self.provider.name}/{answer.account}", answer.generation + 1)
 
     async def keep_raw(self, account: str, opened: Opened, body: bytes) -> None:

@@ -68,6 +68,8 @@ class Known(msgspec.Struct, kw_only=True):
     newest: int = 0
     said_ms: int = 0
     """By that node's clock."""
+    address: str = ""
+    """Where it listens, ``host:base_port``; empty: at every address of its host, none of which it knows."""
 
 
 class Shelf:
@@ -128,6 +130,11 @@ class Shelf:
         """What each node said last, by its name."""
         found = _pairs(await self._call("HGETALL", self._nodes))
         return {name.decode(): msgspec.json.decode(raw, type=Known) for name, raw in found}
+
+    async def address_of(self, node: str) -> str:
+        """Where a node that said so listens; empty: not known."""
+        raw = await self._call("HGET", self._nodes, node)
+        return msgspec.json.decode(raw, type=Known).address if raw else ""
 
     async def forget(self, nodes: Iterable[str]) -> None:
         """These nodes are not waited for any more."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
@@ -15,21 +15,26 @@ from typing import Any, TypeVar
 from tidewarden import errors
 from tidewarden.clock import Clock
 from tidewarden.config import Config, Provider
+from tidewarden.provider import queue_of
 from tidewarden.queue import Queues
+from tidewarden.queue.task import check_range
 
-from . import accounts, importing, peers, policy
+from . import accounts, peers, policy
 from .cache import Cache
 from .custody import Custody
 from .events import Call
 from .exchange import Exchange
-from .grants import Grants
+from .grants import Grants, Put
+from .hosts import Hosts
 from .journal import Journal
 from .keyring import Keyring
 from .ledger import Ledger, RunScript
-from .listing import PAGE_MAX, SHARDS, Listing
+from .listing import Listing
+from .orphans import Orphans
 from .outlets import Outlets
 from .pool import Pool, figures
 from .reader import Reader, Token
+from .revoking import Revoker
 from .shelf import Shelf
 from .tools import Counts, Tools
 from .unstored import Unstored
@@ -63,6 +68,7 @@ class Tokens:
         connected: Callable[[], bool] = lambda: True,
         cluster_secret: str = "",
         members: Callable[[], Mapping[str, str]] | None = None,
+        nodes: Callable[[], int] = lambda: 1,
     ) -> None:
         """
         Args:
@@ -71,21 +77,22 @@ class Tokens:
                 ``queues.script`` when absent.
             cluster_secret: by which nodes ask each other for answers; empty: nobody is asked, and nobody answered.
             members: their ``host:base_port`` by name, as they are now; None: as configured.
+            nodes: how many nodes live, this one included.
             connected: whether the store is, as far as is known: while it is not, nobody need wait for it to say so.
         """
         self._config = config
         self._queues = queues
         self._clock = clock
         self._shelf = Shelf(call, config.cluster.name)
-        self._outlets = Outlets(config, queues, call, clock)
-        self.events = self._outlets.events
         key_file = Path(config.node.data_dir) / "secrets" / "vault.key"
         self._keyring = Keyring(config.vault, key_file, os.environ if environ is None else environ)
         self._dice = dice or Random()
         self._confirm_s = confirm_s
-        self._queue_of = {name: accounts.queue_of(name, p.client_id) for name, p in config.providers.items()}
+        self._queue_of = {name: queue_of(name, p.client_id) for name, p in config.providers.items()}
         self._ledger = Ledger(script or queues.script, queues.shard_of)
-        self._listing = Listing(self._ledger, self._queue_of)
+        self._outlets = Outlets(config, queues, self._ledger, self._queue_of, call, clock)
+        self.events = self._outlets.events
+        self._listing = Listing(self._ledger, self._queue_of, config.providers)
         self._journal = Journal(Path(config.node.data_dir) / "tokens.journal")
         self._exchange = exchange or Exchange(clock=clock)
         self._vault: Vault | None = None
@@ -94,10 +101,13 @@ class Tokens:
         self._reader: Reader | None = None
         self._grants: Grants | None = None
         self._running: asyncio.Task[None] | None = None
-        self._cache = Cache(config.tokens.cache_max, clock)
+        self._alone = frozenset(name for name, one in config.providers.items() if one.orphan == "refresh")
+        self._cache = Cache(config.tokens.cache_max, clock, self._alone)
+        self._orphans: Orphans | None = None
+        self._nodes = nodes
         self._connected = connected
         self._mac = peers.mac_of(cluster_secret) if cluster_secret else None
-        self._peers = peers.Peers(config, self._mac, members)
+        self._peers = peers.Peers(config, self._mac, members, self._shelf.address_of)
         self._unstored: Unstored | None = None
         self.counts = Counts()
 
@@ -110,7 +120,13 @@ class Tokens:
         Raises: ConfigError: the vault's key is absent or another one. Internal, OSError: the journal cannot be used.
         """
         self._vault = await open_vault(self._keyring, self._shelf, self._clock)
-        self._grants = Grants(self._ledger, self._vault, self._dice, self._on_settled, self._outlets.tidings)
+        self._revoker = Revoker(
+            self._config.providers, self._queue_of, self._queues, self._ledger, self._vault, self._exchange, self._clock,
+            self.counts.revocations,
+        )  # fmt: skip
+        self._grants = Grants(
+            self._ledger, self._vault, self._dice, self._on_settled, self._outlets.tidings, self._revoker
+        )
         self._reader = Reader(self._ledger, self._vault, self._clock, self._cache, self._connected)
         self._journal.open()
         for key_id, wrapped in self._journal.keys().items():
@@ -123,39 +139,40 @@ class Tokens:
         tools = Tools(
             self._queues, self._ledger, self._vault, self._journal, self._exchange, self._clock, self._dice,
             self.counts, self._on_settled, self._cache, self._peers, self._confirm_s, self._outlets.tidings,
+            self._revoker, hosts=Hosts(self._nodes),
         )  # fmt: skip
         for name, provider in self._config.providers.items():
-            if provider.unconfirmed:
-                log.warning(
-                    "%s: its preset says %s, which is not in the provider's own words: look there, then set it yourself",
-                    name, ", ".join(provider.unconfirmed),
-                )  # fmt: skip
             await self._queues.settings(self._queue_of[name])  # reads it, or makes it
             self._pools[name] = Pool(provider, self._queue_of[name], tools)
+        if self._alone:
+            watches = {name: self._pools[name].watch for name in self._alone}
+            self._orphans = self._reader.orphans = Orphans(tools, watches, self._queue_of, self._nodes)
         self._unstored = Unstored(tools, self._pools, self._mac)
         await self._unstored.replay()
 
     async def run(self) -> None:
-        """Refresh what falls due on this node until cancelled or stopped; what is under way is finished, 5 s at most."""
+        """Refresh what falls due on this node until cancelled or stopped; what is under way is finished, 13 s at most."""
         self._running = asyncio.current_task()
         try:
             async with asyncio.TaskGroup() as group:
                 for pool in self._pools.values():
                     group.create_task(pool.run())
                 group.create_task(self._opened(self._unstored).run())
-                for job in (*self.custody.jobs(), *self._outlets.jobs()):
+                for job in (*self.custody.jobs(), *self._outlets.jobs(), self._revoker.run):
                     group.create_task(job())
         finally:
             self._running = None
 
     async def stop(self) -> None:
-        """End :meth:`run`, finishing what is under way (5 s at most); close the journal and every connection."""
+        """End :meth:`run`, finishing what is under way (13 s at most); close the journal and every connection."""
         running = self._running
         if running is not None and running is not asyncio.current_task():
             running.cancel()
             await asyncio.wait([running])
         if self._reader is not None:
             self._reader.stop()
+        if self._orphans is not None:
+            await self._orphans.stop()
         await self._outlets.stop()
         if self._custody is not None:
             await self._custody.stop()
@@ -177,7 +194,14 @@ class Tokens:
 
         Raises: BadArg: which field, what was found, what is allowed. Full: the store has no room.
         """
-        return (await self._put(account, fields))[0]
+        return (await self.put_told(account, fields)).generation
+
+    async def put_told(self, account: str, fields: Mapping[str, Any], *, keep: bool = False) -> Put:
+        """
+        As :meth:`put`, and what came of it. ``keep``: an account that is there and not dead stays as it is, whatever is put.
+        """
+        provider, name = self._known(account)
+        return await self._opened(self._grants).put(provider, self._queue_of[provider.name], name, fields, keep=keep)
 
     async def get(self, account: str, min_ttl_ms: int = 0, wait_ms: int = 0) -> Token:
         """
@@ -191,6 +215,7 @@ class Tokens:
         StoreDown: it does not answer, and no living token of the account is known here.
         """
         provider, name = self._known(account)
+        check_range(wait_ms, "WAIT", 0, self._config.limits.wait_ms)
         queue = self._queue_of[provider.name]
         try:
             return await self._opened(self._reader).get(provider, queue, name, min_ttl_ms, wait_ms)
@@ -221,8 +246,7 @@ class Tokens:
     async def delete(self, account: str) -> bool:
         """Forget an account and its tokens; False: there was none."""
         provider, name = self._known(account)
-        found = await self._ledger.delete(self._queue_of[provider.name], name)
-        self._outlets.tidings.deleted(provider.name, name)
+        found = await self._opened(self._grants).delete(provider, self._queue_of[provider.name], name)
         self._cache.drop(account)
         return found
 
@@ -234,25 +258,22 @@ class Tokens:
 
         An account that stays is met at least once. With a ``state`` a page may be short, or empty, before the end.
         """
-        if state and state not in policy.STATES:
-            raise errors.BadArg(f"STATE is {state[:60]!r}; allowed are {', '.join(policy.STATES)}")
-        if not 1 <= count <= PAGE_MAX:
-            raise errors.BadArg(f"COUNT is {count}; allowed is 1 to {PAGE_MAX}")
         names = [self._provider(provider).name] if provider else sorted(self._queue_of)
         return await self._listing.page(names, state, count, after)
 
-    async def stats(self) -> dict[str, dict[str, int]]:
+    async def peek(self, account: str) -> dict[str, Any]:
+        """An account as :meth:`list` tells of it, and a little more; no token. Raises: NotFound."""
+        provider, name = self._known(account)
+        return await self._listing.one(provider.name, name)
+
+    async def stats(self) -> dict[str, dict[str, Any]]:
         """
-        Accounts by state, per provider; the cost does not grow with their number. ``held_until_ms``: nothing is sent before
-        that, 0 when nothing holds it back; ``failures``: probes in a row that failed.
+        Accounts by state and how it stands with us, per provider; the cost does not grow with their number.
+
+        ``held_until_ms``: nothing is sent before that, 0 when nothing holds it back; ``failures``: probes in a row that failed;
+        ``state since_ms next_ms error message nodes advice``: see :func:`tidewarden.tokens.standing.figures`.
         """
-        found = {}
-        for name, queue in sorted(self._queue_of.items()):
-            view = await self._ledger.gate(queue, "ask", 0, 0, 1)
-            held_ms = view.until_ms if view.failures or view.until_ms > view.now_ms else 0
-            found[name] = await self._ledger.stats(queue, SHARDS)
-            found[name] |= {"failures": view.failures, "held_until_ms": held_ms}
-        return found
+        return await self._listing.stats()
 
     @property
     def custody(self) -> Custody:
@@ -261,15 +282,8 @@ class Tokens:
 
     def metrics(self) -> dict[str, Any]:
         """This node's counters: ``refreshes`` by (provider, class), ``in_flight``, ``late`` and more by provider, and others."""
-        counts = self.counts
         return {
-            "refreshes": dict(counts.refreshes),
-            "late": dict(counts.late),
-            "spares": counts.spares,
-            "lost_rotations": counts.lost_rotations,
-            "replayed": counts.replayed,
-            "adopted": counts.adopted,
-            "quarantines": dict(counts.quarantines),
+            **self.counts.figures(),
             **figures(self._pools),
             "journal_pending": len(self._journal.pending()),
             **self._outlets.metrics(),
@@ -277,23 +291,10 @@ class Tokens:
             "stale_served_total": self._reader.stale_served if self._reader is not None else 0,
         }
 
-    def import_rows(
-        self, provider: str, rows: Iterable[Mapping[str, Any]] | AsyncIterable[Mapping[str, Any]]
-    ) -> AsyncIterator[importing.Imported]:
-        """Put many accounts of one provider; see :func:`tidewarden.tokens.importing.import_rows`."""
-        self._provider(provider)
-        return importing.import_rows(
-            lambda _, name, fields: self._put_new(f"{provider}/{name}", fields), provider, rows
-        )
-
     # --- within
 
-    async def _put(self, account: str, fields: Mapping[str, Any]) -> tuple[int, bool]:
-        provider, name = self._known(account)
-        return await self._opened(self._grants).put(provider, self._queue_of[provider.name], name, fields)
-
     async def _put_new(self, account: str, fields: Mapping[str, Any]) -> bool:
-        return (await self._put(account, fields))[1]
+        return (await self.put_told(account, fields)).change != "same"
 
     def _provider(self, name: str) -> Provider:
         found = self._config.providers.get(name)

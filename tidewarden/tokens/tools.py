@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from random import Random
+from typing import Any
 
 from tidewarden.clock import Clock
 from tidewarden.config import Config
@@ -18,6 +19,7 @@ from .hosts import Hosts
 from .journal import Journal
 from .ledger import Ledger
 from .peers import Peers
+from .revoking import Revoker
 from .seats import SEATS, Seats
 from .tidings import Tidings
 from .trends import Weather
@@ -41,10 +43,21 @@ class Counts:
     """Accounts whose new refresh token was lost with its answer, for which consent is needed anew."""
     quarantines: Counter[str] = field(default_factory=Counter)
     """Times that a provider's refusals jumped and nobody was declared dead for it."""
+    revocations: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Deleted accounts' tokens by provider and what became of them there."""
     adopted: int = 0
     """Answers that were found in another node's journal."""
+    orphans: int = 0
+    """Pairs that came while the store was away."""
+    orphans_dropped: int = 0
+    """Answers that came without the store, and whose accounts had moved on when it was back."""
     replayed: int = 0
     """Answers that came from the journal into the store."""
+
+    def figures(self) -> dict[str, Any]:
+        """Each by its name."""
+        found = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {name: dict(value) if isinstance(value, Counter) else value for name, value in found.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +78,8 @@ class Tools:
     confirm_s: float = policy.CONFIRM_S
     tidings: Tidings | None = None
     """Hears what becomes of accounts and providers."""
+    revoker: Revoker | None = None
+    """Revokes what nobody has any more; None: nobody does."""
     storing: set[tuple[str, str]] = field(default_factory=set)
     """Accounts (queue and name) whose answers are on their way into the store."""
     asking: set[tuple[str, str]] = field(default_factory=set)

@@ -1,5 +1,5 @@
 """
-What many answers say together: that nobody answers, that refusals have jumped, that it is our own network. Small state machines.
+What many answers say together: that nobody answers, that it is our own network. Small state machines.
 
 No clock in here: times are handed in, monotonic seconds.
 """
@@ -7,7 +7,6 @@ No clock in here: times are handed in, monotonic seconds.
 from __future__ import annotations
 
 import math
-from collections import deque
 
 
 class Breaker:
@@ -53,48 +52,6 @@ class Breaker:
         self._opened += 1
         self._until = now + min(self.MAX_S, self.FIRST_S * 2 ** min(self._opened - 1, 10))
         return self._opened == 1
-
-
-class Jump:
-    """
-    Whether a client's refresh tokens are refused far more often than usual: then something is the matter with the provider, and no
-    account is declared dead for it. Counts the last ten minutes against what was before them.
-    """
-
-    WINDOW_S = 600.0
-    ENTRIES_MAX = 500
-    ENTRIES_MIN = 20
-    SHARE_MIN = 0.3
-    TIMES = 3.0
-    USUAL = 0.02
-    WEIGHT = 1 / 200
-    """Of one refresh that leaves the window in what is usual: what goes on for long becomes usual."""
-
-    def __init__(self) -> None:
-        self._recent: deque[tuple[float, bool]] = deque()
-        self._refused = 0
-        self._usual = self.USUAL
-
-    def note(self, refused: bool, now: float) -> None:
-        """A refresh that was answered, by a pair or a refusal."""
-        self._recent.append((now, refused))
-        self._refused += refused
-        while len(self._recent) > self.ENTRIES_MAX or self._recent[0][0] < now - self.WINDOW_S:
-            _, old = self._recent.popleft()
-            self._refused -= old
-            self._usual += (old - self._usual) * self.WEIGHT
-
-    @property
-    def on(self) -> bool:
-        """Whether nobody is to be declared dead now."""
-        if len(self._recent) < self.ENTRIES_MIN:
-            return False
-        return self.share > max(self.SHARE_MIN, self.TIMES * self._usual)
-
-    @property
-    def share(self) -> float:
-        """Refusals among the recent refreshes, 0 to 1."""
-        return self._refused / max(1, len(self._recent))
 
 
 class Weather:

@@ -52,17 +52,20 @@ class Unstored:
             )
             tools.counts.replayed += results.count(None)
             for answer, result in zip(some, results, strict=True):
+                if isinstance(result, errors.StoreDown):
+                    log.warning("%d answers wait in the journal: %s", len(waiting), result)
+                    return  # The others would wait as long, one part after the other, and hear the same.
                 if isinstance(result, errors.Error):
                     log.warning("an answer of %s waits in the journal: %s", answer.account, result)
                 elif isinstance(result, BaseException):
                     raise result
 
     def answer_peer(self, raw: bytes) -> bytes | None:
-        """The reply to another node's question; None: it is of no node of this cluster."""
+        """The reply to another node's question; None: it is of no node of this cluster, or meant for another."""
         if self._mac is None:
             return None
         question = open_question(raw, self._mac)
-        if question is None:
+        if question is None or question.node not in ("", self._tools.queues.holder.rpartition(".")[0]):
             return None
         tools, place = self._tools, (question.queue, question.account)
         reply = Reply("none")

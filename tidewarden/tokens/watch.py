@@ -8,9 +8,13 @@ from dataclasses import replace
 from tidewarden.config import Provider
 
 from .answers import Verdict
+from .crew import Crew, late
+from .evidence import Evidence
 from .gate import Gate
+from .ledger import Opened
+from .standing import Standing
 from .tools import Tools
-from .trends import Breaker, Jump
+from .trends import Breaker
 
 log = logging.getLogger("tidewarden.tokens")
 
@@ -18,19 +22,27 @@ ODD_MAX = 10_000
 
 
 class Watch:
-    """Breaker, gate and the share of refusals of one provider's client on this node."""
+    """Breaker, gate, crew and the share of refusals of one provider's client, as this node knows them."""
 
     def __init__(self, provider: Provider, queue: str, tools: Tools, lease_ms: int) -> None:
         self._name = provider.name
+        node = tools.queues.holder.partition(".")[0]
+        self._standing = Standing(provider, queue, tools.ledger, tools.clock, node)
         self._tools = tools
-        self.breaker = Breaker(max(10, provider.refreshers))
-        self.jump = Jump()
+        self.crew = Crew(*provider.crew)
+        self.breaker = Breaker(max(10, self.crew.size))
+        self.evidence = Evidence(queue, tools.ledger, tools.clock)
         self.gate = Gate(provider, queue, tools.queues, tools.ledger, tools.clock, tools.dice, lease_ms, tools.tidings)
-        self._quarantined = False
         self._well = 0
         """Refreshes that went well."""
         self._odd: dict[str, int] = {}
         """How many had gone well when an account was first told something of the whole client."""
+
+    def began(self, opened: Opened) -> None:
+        """A refresh begins. One that was tried before is late by its backoff, which says nothing."""
+        row = opened.row
+        if not opened.troubles.tries:
+            self.crew.began(late=late(row.due_ms, row.expires_at_ms, opened.now_ms))
 
     def note(self, account: str, verdict: Verdict) -> Verdict:
         """
@@ -42,11 +54,12 @@ class Watch:
         if self.breaker.note(verdict.answered, now):
             log.error("%s does not answer this node (%s); it is asked rarely now", self._name, verdict.message)
         tools.weather.note(self._name, verdict.answered, now)
+        self.crew.ended(well=verdict.scope in ("ok", "account"), now=now)
         if verdict.scope == "ok" or verdict.outcome == "invalid_grant":
-            self.jump.note(verdict.scope != "ok", now)
-            self._say_quarantine()
+            self.evidence.note(refused=verdict.scope != "ok")
         if verdict.scope == "ok":
             self._well += 1
+            self._odd.pop(account, None)  # Whatever it was told, it is over.
         elif verdict.scope == "client":
             before = self._odd.setdefault(account, self._well)
             if self._well > before:
@@ -58,13 +71,26 @@ class Watch:
         return verdict
 
     async def tell(self, verdict: Verdict) -> None:
-        """Tell the other nodes what concerns them; see :meth:`Gate.told`."""
+        """Tell the other nodes what concerns them; see :meth:`Gate.told` and :meth:`Standing.heard`."""
         await self.gate.told(verdict)
+        opens_in_s = self.breaker.opens_in_s(self._tools.clock.monotonic())
+        if (
+            await self._standing.heard(verdict, opens_in_s, silent=self.breaker.open)
+            and self._tools.tidings is not None
+        ):
+            self._tools.tidings.of_provider(self._name)
+        if self.evidence.due:
+            await self.weigh()
+
+    async def weigh(self) -> None:
+        """Set what this node saw against what all nodes see; :attr:`quarantined` is up to date then. Never raises."""
+        if await self.evidence.weigh():
+            self._say_quarantine()
 
     @property
     def quarantined(self) -> bool:
         """Whether refusals have jumped, so that no account is declared dead."""
-        return self._quarantined
+        return self.evidence.latest.on
 
     @property
     def held(self) -> bool:
@@ -72,18 +98,14 @@ class Watch:
         return self.breaker.open or self.gate.view.failures > 0
 
     def _say_quarantine(self) -> None:
-        if self.jump.on == self._quarantined:
-            return
-        self._quarantined, tidings = self.jump.on, self._tools.tidings
-        if self._quarantined:
-            self._tools.counts.quarantines[self._name] += 1
-            if tidings is not None:
-                tidings.doubted(self._name, self.jump.share)
+        tools, trend = self._tools, self.evidence.latest
+        if tools.tidings is not None:
+            tools.tidings.of_provider(self._name)
+        if trend.on:
+            tools.counts.quarantines[self._name] += 1
             log.error(
                 "%s refuses %.0f %% of the refresh tokens of late, far more than usual: no account is declared dead for it",
-                self._name, self.jump.share * 100,
+                self._name, trend.share * 100,
             )  # fmt: skip
         else:
-            if tidings is not None:
-                tidings.trusted(self._name)
             log.warning("%s refuses no more refresh tokens than usual again", self._name)

@@ -1,6 +1,6 @@
 -- check: look for what cannot be, in one piece of the shard; with `repair` put it right.
 -- KEYS    1 the shard  2 the view
--- ARGV    3 part (record, tasks, tries, waits, lanes, or the name of an index)  4 cursor ("0": from the start)  5 entries at most, about  6 repair 0|1
+-- ARGV    3 part (record, tasks, accounts, tries, waits, lanes, or the name of an index)  4 cursor ("0": from the start)  5 entries at most, about  6 repair 0|1
 -- RETURNS {cursor ("0": this part is done), entries seen, problems {kind, id, detail, repaired 0|1}, names of the indexes (of `record` only)}
 -- A task that lies nowhere, or in two places, goes back to ready (or delayed, when it is not due) and loses its lease; an entry without a task is dropped.
 open()
@@ -18,6 +18,7 @@ local function score(index, id) return redis.call('ZSCORE', key(index), id) end
 
 local function check_record()
   names = {'delayed', 'buried', 'expiring', 'held', 'waiting', 'running', 'lanes'}
+  if S.accounts == 1 then names[#names + 1] = 'accounts' end
   for priority = 0, 99 do
     local name = 'ready:' .. priority
     if redis.call('EXISTS', key(name)) == 1 then
@@ -208,6 +209,7 @@ local function check_delayed(name, id, due)
   if not t then
     return problem('index entry without a task', id, 'delayed', function() set('later', S.later - redis.call('ZREM', name, id)) end)
   end
+  due = due + base_of(name)
   if due == delayed_at(t, r) and piece_of(due) == name then return end
   problem('delayed at another time than its record says', id, text(due), function()
     set('later', S.later - redis.call('ZREM', name, id))
@@ -248,6 +250,20 @@ local function check_entries(command, name, kind, drop)
   return page[1]
 end
 
+-- Tasks without records of their own.
+local function check_accounts()
+  local page = redis.call('HSCAN', key('accounts'), ARGV[4], 'COUNT', most)
+  for i = 1, #page[2], 2 do
+    local id, row = page[2][i], page[2][i + 1]
+    local raw = record_get(id, row)
+    if raw and raw == derived(row) then
+      seen = seen + 1
+      check_task(id, raw)
+    end
+  end
+  return page[1]
+end
+
 local at = '0'
 if part == 'record' then check_record()
 elseif part == 'tasks' then
@@ -258,6 +274,7 @@ elseif part == 'delayed' then
     local n = redis.call('ZRANGE', key('pieces'), i, i)[1]
     return n and piece_key(n)
   end, function(name, id, due) check_delayed(name, id, tonumber(due)) end)
+elseif part == 'accounts' then at = check_accounts()
 elseif part == 'lanes' then at = check_entries('HSCAN', 'lanes')
 elseif part == 'waiting' or part == 'running' then at = check_entries('ZSCAN', part)
 elseif part == 'tries' then at = check_entries('HSCAN', 'tries', 'tries without a task', tries_drop)

@@ -11,10 +11,10 @@ for i = 3, #ARGV, 2 do
   if not NAMES[ARGV[i]] then refuse('BADARG no such setting in a shard: ' .. ARGV[i]) end
   if ARGV[i] == 'order' then
     if ARGV[i + 1] ~= 'bands' and ARGV[i + 1] ~= 'edf' then refuse('BADARG order is ' .. tostring(ARGV[i + 1]) .. '; allowed are bands, edf') end
-    if ARGV[i + 1] ~= S.order and S.stored > 0 then return finish('NOTEMPTY') end
+    if ARGV[i + 1] ~= S.order and not no_tasks() then return finish('NOTEMPTY') end
   else
     local n = int(i + 1, ARGV[i], 0, NEVER)
-    local used = ARGV[i] == 'layout' and n ~= S.layout and (S.stored > 0 or redis.call('EXISTS', key('schedules')) == 1)
+    local used = ARGV[i] == 'layout' and n ~= S.layout and (not no_tasks() or redis.call('EXISTS', key('schedules')) == 1)
     if used then return finish('NOTEMPTY') end
   end
 end

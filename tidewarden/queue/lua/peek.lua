@@ -35,7 +35,7 @@ local function less(a, b)
 end
 
 -- The rank behind the place where a task stood, also when it has gone.
-local function rank_behind(index, score, id)
+local function rank_behind(index, score, id) -- the score as it stands there
   local rank = redis.call('ZRANK', key(index), id)
   if rank then return rank + 1 end
   local low, high = redis.call('ZCOUNT', key(index), '-inf', '(' .. score), redis.call('ZCOUNT', key(index), '-inf', score)
@@ -80,12 +80,13 @@ if state == 'delayed' then -- its pieces from the one on in which the cursor's t
 end
 for i = 1, #indexes do
   local index, from = indexes[i], 0
-  if index == at_index then from = rank_behind(index, at_score, at_id) end
+  local base = state == 'delayed' and base_of(key(index)) or 0
+  if index == at_index then from = rank_behind(index, string.format('%.17g', at_score - base), at_id) end
   if state == 'delayed' or not at_index or not before(index, at_index) then
     local page = redis.call('ZRANGE', key(index), from, from + most - #tasks - 1, 'WITHSCORES')
     for j = 1, #page, 2 do
-      show(page[j], state, page[j + 1])
-      if #tasks == most or room <= 0 then return finish({tasks, index .. ' ' .. string.format('%.17g', tonumber(page[j + 1])) .. ' ' .. page[j]}) end
+      show(page[j], state, page[j + 1] + base)
+      if #tasks == most or room <= 0 then return finish({tasks, index .. ' ' .. string.format('%.17g', page[j + 1] + base) .. ' ' .. page[j]}) end
     end
   end
 end

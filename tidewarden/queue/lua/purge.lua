@@ -14,7 +14,7 @@ local function taken_out(index, left)
     local first = delayed_first(left)
     for j = 1, #first, 2 do
       ids[#ids + 1] = first[j]
-      delayed_remove(first[j], tonumber(first[j + 1]))
+      delayed_remove(first[j], first[j + 1])
     end
     return ids
   elseif index == 'delayed' then

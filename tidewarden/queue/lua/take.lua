@@ -1,7 +1,8 @@
 -- take: lease ready tasks in the queue's order, after moving what is due and ending leases that ran out.
 -- KEYS    1 the shard  2 the view
--- ARGV    3 tasks moved at most before taking  4… per take: count, lease ms (0: the task's, else the queue's), wait 0|1 with the uuid
---         of the session behind it where the leases are a session's, id ("": any)
+-- ARGV    3 tasks moved at most before taking  4… per take: count, lease ms (0: the task's, else the queue's), wait (0: not, 1: this node
+--         is told when something is ready here after nothing came, 2: also after fewer came) with the uuid of the session behind it where
+--         the leases are a session's, id ("": any)
 -- RETURNS per take: a list of {id, lease, payload, attempt, deadline_ms, lease_end_ms}
 -- Errors  STALE: the caller's boot was declared dead
 open()
@@ -11,8 +12,8 @@ if #ARGV < 7 or #ARGV % 4 ~= 3 then refuse('BADARG a take has four arguments eac
 local wants, total = {}, 0
 for i = 4, #ARGV, 4 do
   local word = ARGV[i + 2]
-  local want = {int(i, 'count', 1, 1000), int(i + 1, 'lease ms', 0, NEVER), word == '1', ARGV[i + 3], CALLER}
-  if #word == 33 and string.match(word, '^[01]%x+$') then want[3], want[5] = string.byte(word) == 49, '~' .. string.sub(word, 2)
+  local want = {int(i, 'count', 1, 1000), int(i + 1, 'lease ms', 0, NEVER), string.sub(word, 1, 1), ARGV[i + 3], CALLER}
+  if #word == 33 and string.match(word, '^[012]%x+$') then want[5] = '~' .. string.sub(word, 2)
   elseif #word > 1 then refuse('BADARG the session of a take is no uuid: ' .. word) end
   wants[#wants + 1] = want
   if want[4] == '' then total = total + want[1] end
@@ -174,6 +175,7 @@ while searching do
   if #picked < total then woke = false end -- what became ready in this call is taken: nobody need be told
 end
 
+local drained = #picked < total -- else more may be ready, also where some of these come to nothing
 local clock = lease_clock()
 local leased, shared, kept = {}, {}, {} -- score, id …: of the caller's, of sessions'; their entries in `held`
 local records = {} -- id, tries …
@@ -225,7 +227,11 @@ for i = 1, #wants do
       if raws[at] then got[#got + 1] = lease(picked[at], raws[at], tried[at], want[2], want[5]) else count('strays') end
     end
   end
-  if #got == 0 and want[3] then hungry = true end
+  if want[3] == '1' and #got == 0 then hungry = true end
+  if want[3] == '2' and #got < want[1] then
+    if drained or #got == 0 then hungry = true end
+    if not drained then woke = true end -- whoever asked takes it for drained, else
+  end
   reply[i] = got
 end
 for from = 1, #records, 1000 do redis.call('HSET', key('tries'), unpack(records, from, math.min(from + 999, #records))) end

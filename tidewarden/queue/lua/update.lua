@@ -22,7 +22,7 @@ if limit_mode == 1 then t.deadline = limit elseif limit_mode == 2 then t.deadlin
 if priority >= 0 then t.priority = priority end
 task_put(id, t)
 if due_mode == 0 and stood then
-  make_delayed(id, t, tonumber(stood)) -- not asked to move in time: a retry's backoff stays
+  make_delayed(id, t, stood) -- not asked to move in time: a retry's backoff stays
 elseif due_mode == 0 and waits then
   make_ready(id, t) -- likewise when it was kicked or released before it is due
 elseif waits or where == 'delayed' then

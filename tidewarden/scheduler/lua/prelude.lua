@@ -2,6 +2,7 @@
 -- `schedules` hash name → msgpack {1, stamp, anchor_ms, spec, task, payload}; spec and task are msgpack maps of their own,
 -- so that they are compared as bytes and handed to the leader without the payload. `ticks` zset name by next tick ms.
 -- `stuck` hash name → its true tick, for a schedule whose next tick could not be computed and that is tried again later.
+-- `paused` hash name → its true tick, for one that stands still: in `ticks` it has NEVER.
 -- A row that this version cannot read (a newer node wrote it) has an empty spec: the leader then leaves it for later.
 local function row_get(name)
   local raw = redis.call('HGET', key('schedules'), name)
@@ -13,17 +14,19 @@ end
 
 local function row_drop(name)
   redis.call('HDEL', key('stuck'), name)
+  redis.call('HDEL', key('paused'), name)
   redis.call('ZREM', key('ticks'), name)
   return redis.call('HDEL', key('schedules'), name)
 end
 
 local function tick_of(name)
-  return tonumber(redis.call('HGET', key('stuck'), name) or redis.call('ZSCORE', key('ticks'), name))
+  return tonumber(redis.call('HGET', key('stuck'), name) or redis.call('HGET', key('paused'), name) or redis.call('ZSCORE', key('ticks'), name))
 end
 
 -- The earliest tick of the shard goes into its record, where the leader sees it.
 local function note_ticks()
   local head = redis.call('ZRANGE', key('ticks'), 0, 0, 'WITHSCORES')
-  note_tick(tonumber(head[2]) or NEVER)
-  return head[2] and S.tick or -1
+  local tick = tonumber(head[2]) or NEVER
+  note_tick(tick)
+  return tick < NEVER and S.tick or -1
 end

@@ -1,20 +1,21 @@
 -- failed: refreshes that brought no pair; the tasks go back into the queue, or out of it for good.
 -- KEYS    1 the shard  2 the view
 -- ARGV    3… per account: account, lease, what (retry: note the troubles, again after the delay | hold: again after the delay |
---         dead | lost: note them, out of the queue, the row stays), delay ms, troubles, spare (keep | drop | try: one that is there goes next, at once)
+--         dead | lost: note them, out of the queue, the row stays), delay ms, troubles, spare (keep | drop | try: one that is there goes next, at once),
+--         the event to be told of ("": none)
 -- RETURNS per account: 1, or 0 when the lease is not current (nothing is noted then, but an intent under it is closed)
 open()
 redis.call('HDEL', INTENTS, '') -- a removal first: a full store lets the script go on
 local WHATS, SPARE = {retry = true, hold = true, dead = true, lost = true}, {keep = true, drop = true, try = true}
 local items = {}
-for i = 3, #ARGV, 6 do
+for i = 3, #ARGV, 7 do
   if not WHATS[ARGV[i + 2]] then refuse('BADARG what becomes of ' .. ARGV[i] .. ': ' .. tostring(ARGV[i + 2])) end
   if not SPARE[ARGV[i + 5]] then refuse('BADARG what becomes of the spare of ' .. ARGV[i] .. ': ' .. tostring(ARGV[i + 5])) end
-  items[#items + 1] = {ARGV[i], int(i + 1, 'lease', 0, LEASE_MAX), ARGV[i + 2], int(i + 3, 'delay ms', 0, NEVER), ARGV[i + 4], ARGV[i + 5]}
+  items[#items + 1] = {ARGV[i], int(i + 1, 'lease', 0, LEASE_MAX), ARGV[i + 2], int(i + 3, 'delay ms', 0, NEVER), ARGV[i + 4], ARGV[i + 5], ARGV[i + 6]}
 end
 local reply = {}
 for i = 1, #items do
-  local account, lease, what, delay_ms, troubles, spare = unpack(items[i])
+  local account, lease, what, delay_ms, troubles, spare, event = unpack(items[i])
   close_intent(account, lease)
   local r = held(account, lease)
   local t = r and task_get(account)
@@ -25,21 +26,27 @@ for i = 1, #items do
       local kept = redis.call('HGET', SPARES, account)
       local s, h = kept and row_head(kept), kept and row_head(redis.call('HGET', ACCOUNTS, account))
       if s and s.grant == h.grant and s.generation + 1 == h.generation then redis.call('HDEL', SPARES, account) -- the one before: its time is over
-      elseif s then what, delay_ms = 'retry', 0 end
+      elseif s then what, delay_ms, event = 'retry', 0, '' end
     end
     if what ~= 'hold' then redis.call('HSET', TROUBLES, account, troubles) end
     if what == 'dead' or what == 'lost' then
       if what == 'lost' then redis.call('SADD', LOST, account) end
       redis.call('ZREM', FAILING, account)
-      redis.call('ZADD', DEAD, text(now), account)
+      redis.call('SREM', TOLD, account)
       drop_task(account)
+      redis.call('ZADD', DEAD, text(now), account)
       count('accounts died')
     else
+      if what == 'hold' and delay_ms > 0 then
+        redis.call('ZREMRANGEBYSCORE', key('account_held'), '-inf', text(now))
+        redis.call('ZADD', key('account_held'), text(now + delay_ms), account)
+      end
       if what == 'retry' then redis.call('ZADD', FAILING, text(now + delay_ms), account) end
       t.priority = NORMAL -- whoever wanted it sooner has had the try
       task_put(account, t)
       end_lease(account, t, r, 'release', delay_ms)
     end
+    if event ~= '' and tell(event, account, troubles) and event == 'account.failing' then redis.call('SADD', TOLD, account) end
     reply[i] = 1
   end
 end

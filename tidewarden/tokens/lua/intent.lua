@@ -7,28 +7,48 @@
 --         account: its task is removed) or {'OPEN', until_ms}: another's intent that is not over
 open()
 redis.call('HDEL', INTENTS, '') -- a removal first: a full store lets the script go on
-local items = {}
-for i = 3, #ARGV, 3 do items[#items + 1] = {ARGV[i], int(i + 1, 'lease', 0, LEASE_MAX), int(i + 2, 'lease ms', 1, NEVER)} end
+local accounts, leases, lengths = {}, {}, {}
+for i = 3, #ARGV, 3 do
+  local n = #accounts + 1
+  accounts[n], leases[n], lengths[n] = ARGV[i], int(i + 1, 'lease', 0, LEASE_MAX), int(i + 2, 'lease ms', 1, NEVER)
+end
+if #accounts == 0 or #accounts > 1000 then refuse('BADARG intents of 1 to 1000 accounts at a time') end
+-- All of them are read at once, and written at once: the calls cost more than what they do.
+local tries, rows = redis.call('HMGET', key('tries'), unpack(accounts)), redis.call('HMGET', ACCOUNTS, unpack(accounts))
+local found = redis.call('HMGET', INTENTS, unpack(accounts))
+local begun, ids, intents, records, indexes = {}, {}, {}, {}, {}
 local reply = {}
-for i = 1, #items do
-  local account, lease, lease_ms = unpack(items[i])
-  local r = held(account, lease)
-  local row = r and redis.call('HGET', ACCOUNTS, account)
-  local found = row and redis.call('HGET', INTENTS, account)
-  local open_until = found and select(4, struct.unpack('>I4I4I6I6c8I8', found)) or 0
-  if not r then reply[i] = {'NOTHELD'}
+for i = 1, #accounts do
+  local account, row = accounts[i], rows[i]
+  local r = tries[i] and tries_decode(tries[i])
+  local open_until = begun[account] or found[i] and select(4, struct.unpack('>I4I4I6I6c8I8', found[i])) or 0
+  if not r or r.holder == '' or r.lease ~= leases[i] then reply[i] = {'NOTHELD'}
   elseif not row then
     drop_task(account)
     reply[i] = {'GONE'}
   elseif open_until > now then reply[i] = {'OPEN', open_until}
   else
-    local head, lease_end = row_head(row), now + lease_ms
-    redis.call('HSET', INTENTS, account, struct.pack('>I4I4I6I6c8I8', head.grant, head.generation, now, lease_end, head.current, lease) .. CALLER)
-    redis.call('ZADD', key('leased:' .. index_of(r.holder)), text(lease_clock() + lease_ms), account)
+    local head, lease_end = row_head(row), now + lengths[i]
+    begun[account] = lease_end
+    intents[#intents + 1], ids[#ids + 1] = account, i
+    intents[#intents + 1] = struct.pack('>I4I4I6I6c8I8', head.grant, head.generation, now, lease_end, head.current, leases[i]) .. CALLER
+    r.lease_ms, r.sticky = lengths[i], true
+    records[#records + 1], records[#records + 2] = account, tries_encode(r)
+    local index = key('leased:' .. index_of(r.holder))
+    local list = indexes[index] or {}
+    indexes[index] = list
+    list[#list + 1], list[#list + 2] = text(lease_clock() + lengths[i]), account
     note(lease_end)
-    r.lease_ms = lease_ms
-    set_sticky(account, r, true)
-    reply[i] = {'OK', now, row, redis.call('HGET', TROUBLES, account), redis.call('HGET', SPARES, account), found}
+    reply[i] = {'OK', now, row, false, false, found[i]}
   end
+end
+if #ids > 0 then
+  redis.call('HSET', INTENTS, unpack(intents))
+  redis.call('HSET', key('tries'), unpack(records))
+  for index, list in pairs(indexes) do redis.call('ZADD', index, unpack(list)) end
+  local names = {}
+  for i = 1, #ids do names[i] = accounts[ids[i]] end
+  local troubles, spares = redis.call('HMGET', TROUBLES, unpack(names)), redis.call('HMGET', SPARES, unpack(names))
+  for i = 1, #ids do reply[ids[i]][4], reply[ids[i]][5] = troubles[i], spares[i] end
 end
 return finish(reply)

@@ -31,9 +31,9 @@ if busy or due < FEW or pace < math.max(first, S.later / life) * TOLERANCE or wa
 local ahead, moved = delayed_first(wanted * 2), 0
 for i = 1, #ahead, 2 do
   local account = ahead[i]
-  if moved == wanted or tonumber(ahead[i + 1]) > now + horizon then break end
+  if moved == wanted or ahead[i + 1] > now + horizon then break end
   local t = task_get(account)
-  if t and tonumber(ahead[i + 1]) > now + every and redis.call('HEXISTS', TROUBLES, account) == 0 then
+  if t and ahead[i + 1] > now + every and redis.call('HEXISTS', TROUBLES, account) == 0 then
     moved = moved + 1
     t.due = math.floor(now + every * moved / wanted)
     place(account, t)

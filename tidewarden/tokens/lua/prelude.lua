@@ -3,17 +3,22 @@
 --   account_intents  hash account -> grant 4, generation 4, started_ms 6, until_ms 6, fingerprint 8, lease 8, holder
 --   account_spares   hash account -> a row whose grant or generation no longer fitted when it came, or the one before, where a used token works on
 --   account_troubles hash account -> what refreshing it met with since its last success (msgpack, Python's alone)
+--   account_held     zset by end of those that wait for no reason of their own; one that was served sooner stays until then
 --   account_failing  zset account by next try     account_dead  zset account by time of death
---   account_lost     set of the dead whose refresh token was lost with an answer     account_gate  see gate.lua; first shard only
+--   account_lost     set of the dead whose refresh token was lost with an answer     account_gate, account_standing  see gate.lua, standing.lua; first shard only
+--   account_told     set of accounts that live, of whose troubles it was told     account_outbox  zset, by time, of what is to be told (see tell.lua)
 --   account_meta     hash floor -> the highest grant of any account deleted here: no number is ever given twice
--- A token's task has the account's name, no payload, due = the row's due_ms, deadline = its expires_at_ms.
-local ACCOUNTS, INTENTS, SPARES, TROUBLES, FAILING, DEAD, LOST, META
+-- A token's task has the account's name, no payload, due = the row's due_ms, deadline = its expires_at_ms: while it is just that it
+-- has no record of its own (see layout.lua), and a dead account has none at all.
+local ACCOUNTS, INTENTS, SPARES, TROUBLES, FAILING, DEAD, LOST, TOLD, OUTBOX, META
 local function prepare()
   ACCOUNTS, INTENTS, SPARES, TROUBLES = key('accounts'), key('account_intents'), key('account_spares'), key('account_troubles')
   FAILING, DEAD, LOST, META = key('account_failing'), key('account_dead'), key('account_lost'), key('account_meta')
+  TOLD, OUTBOX = key('account_told'), key('account_outbox')
 end
 local HEAD = 44 -- bytes of a row's head
 local NORMAL, WANTED = 50, 40 -- priorities: a token somebody waits for goes before those merely due
+local OUTBOX_MAX = 10000 -- of a shard; some 200 bytes each
 local LEASE_MAX, COUNT_MAX = 9007199254740991, 4294967295
 
 local function row_head(raw)
@@ -32,13 +37,35 @@ local function token_task(due, deadline, priority)
   return {priority = priority or NORMAL, due = due, deadline = deadline, lease_ms = 0, attempts_max = 0, backoff_ms = 0, own = true, payload = ''}
 end
 
+-- Before the row goes, and before the account is among the dead: the row says where the task lies.
 local function drop_task(account)
-  local t = task_get(account)
-  if not t then return end
-  local r = tries_get(account)
-  index_remove(account, t, r, locate(account, t, r))
-  if r then tries_drop(account) end
+  displace(account)
   records_drop({account})
+  local r = tries_get(account)
+  if not r then return end -- else its row went before its task, which should not be
+  if r.holder ~= '' then unlease(account, r) end
+  tries_drop(account)
+end
+
+-- Put the task of an account whose row has just been written; displace() was called before that, so that nothing is known of any tries.
+local function settle_task(account, row, t)
+  if S.accounts ~= 1 then set('accounts', 1) end
+  task_put(account, t, row)
+  if t.due <= now then return make_ready(account, t) end
+  delayed_add(account, t.due)
+  note(t.due)
+end
+
+-- Something that is to be told of, written down in the script that does it; `data`: what tokens/outbox.py makes the event of. False: so
+-- much waits to be told that this is not, lest it fill the store.
+local function tell(kind, account, data)
+  if redis.call('ZCARD', OUTBOX) >= OUTBOX_MAX then
+    count('events lost')
+    return false
+  end
+  local id = 'evt_' .. string.sub(redis.sha1hex(table.concat({P, kind, account, text(now)}, '\n')), 1, 24)
+  redis.call('ZADD', OUTBOX, text(now), table.concat({id, kind, text(now), account, data}, '\n'))
+  return true
 end
 
 -- It is among the dead no more; whether it was.
@@ -47,11 +74,27 @@ local function revive(account)
   return redis.call('ZREM', DEAD, account) == 1
 end
 
--- All is well with this account from now on.
+-- It is among the dead no more, but has not recovered yet; whether it was dead.
+local function hope_for(account)
+  local died = revive(account)
+  if died then redis.call('SADD', TOLD, account) end
+  return died
+end
+
+-- All is well with this account from now on; whether it is to be told so, for it was told otherwise. Who fails or is dead has troubles.
 local function clear_troubles(account)
+  local troubles = redis.call('HGET', TROUBLES, account)
+  if not troubles then return false end
   redis.call('HDEL', TROUBLES, account)
   redis.call('ZREM', FAILING, account)
-  revive(account)
+  local told = redis.call('SREM', TOLD, account) == 1
+  return (revive(account) or told) and troubles
+end
+
+local function recover(account)
+  local troubles = clear_troubles(account)
+  if troubles then tell('account.recovered', account, troubles) end
+  return troubles
 end
 
 -- An intent with that lease is over; another's stays.

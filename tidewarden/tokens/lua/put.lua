@@ -1,7 +1,7 @@
 -- put: store new grants, each only if the account is still as it was read; whoever refreshes it now finds the grant moved.
 -- KEYS    1 the shard  2 the view
 -- ARGV    3… per account: account, grant and generation as read (the shard's floor and 0: no such account), row, due ms, deadline ms
--- RETURNS per account: 1 stored, 0 the account is no longer as it was read
+-- RETURNS per account: 1 stored, 2 stored, and it is to be told that it has recovered (see tell.lua), 0 the account is no longer as it was read
 open()
 growing = true
 local items = {}
@@ -16,14 +16,18 @@ for i = 1, #items do
   local old = redis.call('HGET', ACCOUNTS, account)
   local head = old and row_head(old) or {grant = floor, generation = 0}
   if head.grant == grant and head.generation == generation then
-    redis.call('HSET', ACCOUNTS, account, row)
+    if old then displace(account, old) end
+    local recovered = old and recover(account)
     if old then
-      clear_troubles(account)
       redis.call('HDEL', INTENTS, account)
+      local kept = redis.call('HGET', SPARES, account)
+      local s = kept and row_head(kept)
+      if s and s.grant == grant and s.generation + 1 == generation then redis.call('HDEL', SPARES, account) end -- the old grant's previous token
     end
-    place(account, token_task(due, deadline))
+    redis.call('HSET', ACCOUNTS, account, row)
+    settle_task(account, row, token_task(due, deadline))
     count('accounts put')
-    reply[i] = 1
+    reply[i] = recovered and 2 or 1
   else
     reply[i] = 0
   end

@@ -23,7 +23,7 @@ for i = 3, #ARGV, 4 do
     if not (t and t.priority == WANTED and t.due <= now) then
       place(account, token_task(now, head.expires > 0 and head.expires or now + S.urgent_ms, WANTED))
     end
-    if revive(account) or next_try then redis.call('ZADD', FAILING, text(now), account) end
+    if hope_for(account) or next_try then redis.call('ZADD', FAILING, text(now), account) end
     reply[item] = 'QUEUED'
   end
 end

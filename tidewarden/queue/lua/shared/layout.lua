@@ -2,9 +2,12 @@
 -- Records (id → packed static record) lie in hashes of some fifty entries, each of which the server keeps as one packed string
 -- (hash-max-listpack-*): `tasks`, and when it holds 128 `tasks:1`, `tasks:2` …, one more at a time by linear hashing (Litwin, VLDB
 -- 1980). `buckets` of the shard's record says how many there are, `stored` how many records they hold.
--- The delayed index (id by due ms) is the sorted set `delayed`; from 257 entries on it is cut by time into pieces `delayed:<n>`
--- (zset-max-listpack-*). `pieces` has each piece's number by its lowest due ms, `cut` of the record the highest number in use
--- (0: there is but the first), `later` how many entries they hold. Entries of one due time stay in one piece.
+-- In a shard of accounts (`accounts` of the record is 1) a task has a record of its own only where that differs from what its
+-- account's row says of it; a dead account has no task.
+-- The delayed index (id by due ms) is the sorted set `delayed`; from 257 entries on it is cut by time into pieces `delayed:+<low>`
+-- (zset-max-listpack-*), whose scores count from `low`: small numbers take few bytes there. `pieces` has `+<low>` by each piece's lowest
+-- due ms, `cut` of the record says whether there is more than the first (0: no), `later` how many entries they hold. Entries of one
+-- due time stay in one piece. Former versions numbered their pieces, `delayed:<n>` with scores from 0: these go with their tasks.
 local BUCKET_MEAN, BUCKET_FIRST, PIECE_MAX, PIECE_LOOK = 48, 128, 256, 8
 
 local function hash_of(id) return tonumber(string.sub(redis.sha1hex(id), 1, 8), 16) end
@@ -60,19 +63,45 @@ local function records_put(list)
   while S.stored > BUCKET_FIRST and S.stored > S.buckets * BUCKET_MEAN do split_bucket() end
 end
 
--- The packed records of at most 1000 ids, false where there is none.
+-- The packed record that an account's row stands for: priority 50, an id of ours, the times of the row (see tokens/rows.py, task.lua).
+local function derived(row)
+  local due, deadline = string.sub(row, 23, 28), string.sub(row, 17, 22)
+  if due == deadline then return '\144' .. due end
+  return '\145' .. due .. deadline
+end
+
+-- The packed records of at most 1000 ids that stand in an index, false where there is none.
 local function records_get(ids)
-  if S.buckets == 1 then return redis.call('HMGET', key('tasks'), unpack(ids)) end
-  local found = {}
-  for i = 1, #ids do found[i] = redis.call('HGET', bucket_of(ids[i]), ids[i]) end
+  local found, rows = {}, S.accounts == 1 and redis.call('HMGET', key('accounts'), unpack(ids))
+  if S.buckets == 1 then
+    if not rows or S.stored > 0 then found = redis.call('HMGET', key('tasks'), unpack(ids)) end
+  else
+    for i = 1, #ids do found[i] = redis.call('HGET', bucket_of(ids[i]), ids[i]) end
+  end
+  for i = 1, rows and #ids or 0 do
+    if not found[i] then found[i] = rows[i] and derived(rows[i]) end
+  end
   return found
 end
 
-local function record_get(id) return redis.call('HGET', bucket_of(id), id) end
-local function stored(id) return redis.call('HEXISTS', bucket_of(id), id) == 1 end
+-- The packed record of one id, false when there is no such task. row: its account's, where the caller has it.
+local function record_get(id, row)
+  local raw = (S.accounts ~= 1 or S.stored > 0) and redis.call('HGET', bucket_of(id), id)
+  if raw or S.accounts ~= 1 then return raw end
+  row = row or redis.call('HGET', key('accounts'), id)
+  return row and not redis.call('ZSCORE', key('account_dead'), id) and derived(row)
+end
+
+local function stored(id)
+  if S.accounts == 1 then return record_get(id) ~= false end
+  return redis.call('HEXISTS', bucket_of(id), id) == 1
+end
+
+local function no_tasks() return S.stored == 0 and (S.accounts ~= 1 or redis.call('EXISTS', key('accounts')) == 0) end
 
 -- Remove the records of at most 1000 ids.
 local function records_drop(ids)
+  if S.stored == 0 then return end
   local gone = 0
   if S.buckets == 1 then gone = redis.call('HDEL', key('tasks'), unpack(ids))
   else
@@ -91,25 +120,35 @@ local function piece_key(n)
   return P .. ':delayed:' .. n
 end
 
+-- From which due ms the scores of a piece count.
+local function base_of(name)
+  return string.byte(name, #P + 10) == 43 and tonumber(string.sub(name, #P + 11)) or 0
+end
+
 -- The key of the piece in which a due time lies.
 local function piece_of(at)
   if S.cut == 0 then return key('delayed') end
   return piece_key(redis.call('ZREVRANGEBYSCORE', key('pieces'), at, '-inf', 'LIMIT', 0, 1)[1])
 end
 
--- Cut a piece in two near its middle.
-local function split_piece(name, entries)
-  local half = math.floor(entries / 2)
+-- Cut a piece in two near its middle; the last, when it grows at its end, near that: what stays is full.
+local function split_piece(name, entries, at)
+  local half, base = math.floor(entries / 2), base_of(name)
+  local few = math.ceil(entries / 8)
+  if redis.call('ZCOUNT', name, text(at - base), '+inf') <= few and piece_of(NEVER) == name then half = entries - few end
   local first, middle = redis.call('ZRANGE', name, 0, 0, 'WITHSCORES')[2], redis.call('ZRANGE', name, half, half, 'WITHSCORES')[2]
   if middle == first then middle = redis.call('ZRANGEBYSCORE', name, '(' .. first, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2] end
   if not middle then return end -- all of one due time
-  if S.cut == 0 then redis.call('ZADD', key('pieces'), 0, '0') end
-  set('cut', S.cut + 1)
-  redis.call('ZADD', key('pieces'), middle, S.cut)
-  local upper, into = redis.call('ZRANGEBYSCORE', name, middle, '+inf', 'WITHSCORES'), piece_key(text(S.cut))
+  if S.cut == 0 then
+    redis.call('ZADD', key('pieces'), 0, '0')
+    set('cut', 1)
+  end
+  local low = text(base + middle)
+  redis.call('ZADD', key('pieces'), low, '+' .. low)
+  local upper, into = redis.call('ZRANGEBYSCORE', name, middle, '+inf', 'WITHSCORES'), piece_key('+' .. low)
   for from = 1, #upper, 500 do
     local list = {}
-    for i = from, math.min(from + 499, #upper), 2 do list[#list + 1], list[#list + 2] = upper[i + 1], upper[i] end
+    for i = from, math.min(from + 499, #upper), 2 do list[#list + 1], list[#list + 2] = upper[i + 1] - middle, upper[i] end
     redis.call('ZADD', into, unpack(list))
   end
   redis.call('ZREMRANGEBYSCORE', name, middle, '+inf')
@@ -117,10 +156,10 @@ end
 
 local function delayed_add(id, at)
   local name = piece_of(at)
-  set('later', S.later + redis.call('ZADD', name, at, id))
+  set('later', S.later + redis.call('ZADD', name, at - base_of(name), id))
   if S.later > PIECE_MAX and S.later % PIECE_LOOK == 0 then
     local entries = redis.call('ZCARD', name)
-    if entries > PIECE_MAX then split_piece(name, entries) end
+    if entries > PIECE_MAX then split_piece(name, entries, at) end
   end
 end
 
@@ -152,7 +191,12 @@ local function delayed_remove(id, at)
   forget_piece(name)
 end
 
-local function delayed_score(id, at) return redis.call('ZSCORE', piece_of(at), id) end
+-- When an entry is due that should stand at `at`; nil when it is not in that piece.
+local function delayed_score(id, at)
+  local name = piece_of(at)
+  local score = redis.call('ZSCORE', name, id)
+  return score and score + base_of(name) or nil
+end
 
 -- The pieces with entries from `from` (ms) on, in order, at most `most` and the first; the first may be empty.
 local function pieces_from(from, most)
@@ -164,12 +208,13 @@ local function pieces_from(from, most)
   return names
 end
 
--- The first `most` entries as id, score, id, score …
+-- The first `most` entries as id, due ms, id, due ms …
 local function delayed_first(most)
   local found = {}
   for _, name in ipairs(pieces_from(0, most)) do
     local page = redis.call('ZRANGE', name, 0, most - #found / 2 - 1, 'WITHSCORES')
-    for i = 1, #page do found[#found + 1] = page[i] end
+    local base = base_of(name)
+    for i = 1, #page, 2 do found[#found + 1], found[#found + 2] = page[i], page[i + 1] + base end
     if #found >= 2 * most then break end
   end
   return found
@@ -177,8 +222,7 @@ end
 
 -- When the first entry is due, nil when there is none.
 local function delayed_head()
-  local found = delayed_first(1)
-  return found[2] and tonumber(found[2])
+  return delayed_first(1)[2]
 end
 
 -- Take out at most `most` (1 to 1000) entries that are due; their ids.
@@ -190,7 +234,7 @@ local function delayed_due(most)
       local second = redis.call('ZRANGE', key('pieces'), 1, 1)[1]
       if second then name = piece_key(second) end
     end
-    local due = redis.call('ZRANGEBYSCORE', name, '-inf', text(now), 'LIMIT', 0, most - #ids)
+    local due = redis.call('ZRANGEBYSCORE', name, '-inf', text(now - base_of(name)), 'LIMIT', 0, most - #ids)
     if #due == 0 then return ids end
     redis.call('ZREM', name, unpack(due))
     set('later', S.later - #due)
@@ -200,18 +244,23 @@ local function delayed_due(most)
   end
 end
 
+-- How many entries of a piece are due by `till`.
+local function piece_until(name, till) return redis.call('ZCOUNT', name, '-inf', text(till - base_of(name))) end
+
 -- How many entries are due after now.
 local function delayed_count()
-  if S.cut == 0 then return redis.call('ZCOUNT', key('delayed'), '(' .. text(now), '+inf') end
-  local due = redis.call('ZCOUNT', key('delayed'), '-inf', text(now))
-  for _, n in ipairs(redis.call('ZRANGEBYSCORE', key('pieces'), '(0', text(now))) do
-    due = due + redis.call('ZCOUNT', piece_key(n), '-inf', text(now))
+  local due = piece_until(key('delayed'), now)
+  for _, n in ipairs(S.cut == 0 and {} or redis.call('ZRANGEBYSCORE', key('pieces'), '(0', text(now))) do
+    due = due + piece_until(piece_key(n), now)
   end
   return S.later - due
 end
 
 -- The first entry that is due after `at` in its piece, if there is one.
-local function delayed_next(at) return redis.call('ZRANGEBYSCORE', piece_of(at), '(' .. text(at), '+inf', 'LIMIT', 0, 1)[1] end
+local function delayed_next(at)
+  local name = piece_of(at)
+  return redis.call('ZRANGEBYSCORE', name, '(' .. text(at - base_of(name)), '+inf', 'LIMIT', 0, 1)[1]
+end
 
 -- A function that tells how many entries are due after now and at most `ms` later, for any ms up to `horizon`: exactly, but
 -- where many pieces lie between as if all had the mean size of some.
@@ -226,16 +275,17 @@ local function delayed_within(horizon)
     local mean = sum / PIECES_COUNTED
     return function(ms) return ms <= 0 and 0 or mean * redis.call('ZCOUNT', key('pieces'), after, text(math.floor(now + ms))) end
   end
-  local names, from, before = {piece_of(now)}, {0}, {0}
+  local names, from, before = {piece_of(now)}, {0}, {}
+  before[1] = -piece_until(names[1], now)
   for i = 1, #starts, 2 do
     local n = #names
-    before[n + 1] = before[n] + redis.call('ZCOUNT', names[n], after, '+inf')
+    before[n + 1] = before[n] + redis.call('ZCARD', names[n])
     names[n + 1], from[n + 1] = piece_key(starts[i]), tonumber(starts[i + 1]) - now
   end
   return function(ms)
     if ms <= 0 then return 0 end
     local n = #from
     while from[n] > ms do n = n - 1 end
-    return before[n] + redis.call('ZCOUNT', names[n], after, text(math.floor(now + ms)))
+    return before[n] + piece_until(names[n], math.floor(now + ms))
   end
 end

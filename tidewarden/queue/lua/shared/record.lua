@@ -20,6 +20,7 @@ local bucket_size -- of the hashes with records (see layout.lua): the smallest p
 local lanes -- their rules, once there was need of them
 local growing -- put-like scripts set it: on a full store they are refused, all others must get through
 local pack, unpack_struct
+local FORMAT = 2 -- of the shard, as this version writes it (see docs/decisions/0021-format-2.md)
 local NEVER = 4398046511104 -- 2^42: later than any time on the wire
 local MODES = {keep = true, fail = true, replace = true}
 
@@ -116,7 +117,7 @@ local ABSENT = {__index = {
   format = 0, epoch = 0, view = 0, n = 0, seq = 0, taken = 0, layout = 0,
   steps = 0, lag = 0, pris = '', sweeper = '', holders = '', waiting = '', dead = '', roomless = '',
   paused = 0, alarm = NEVER, tick = NEVER, awaited = 0, ttls = 0,
-  buckets = 1, stored = 0, cut = 0, later = 0, capacity = 0,
+  buckets = 1, stored = 0, accounts = 0, cut = 0, later = 0, capacity = 0,
   urgent_ms = 60000, urgent_max_ms = 0, pace = 0, pace_at = 0, pace_taken = 0, reach = '', lease_ms = 30000, late_share = 8, early_share = 16, order = 'bands', dedup_ms = 60000,
   losses_max = 10, backoff_cap_ms = 3600000,
 }}
@@ -143,8 +144,8 @@ local function open()
   S = setmetatable({}, ABSENT)
   for i = 1, #raw, 2 do S[raw[i]] = tonumber(raw[i + 1]) or raw[i + 1] end
   if S.pris ~= '' then S.pris = tostring(S.pris) end -- a list of one priority looks like a number
-  if S.format > 1 then
-    refuse('INTERNAL the shard ' .. P .. ' has format ' .. text(S.format) .. '; this version reads 1: upgrade this node')
+  if S.format > FORMAT then
+    refuse('INTERNAL the shard ' .. P .. ' has format ' .. text(S.format) .. '; this version reads ' .. text(FORMAT) .. ' and older: upgrade this node')
   end
   if S.layout ~= layout then agree(layout) end
   if steps then step(steps, lag) end

@@ -87,14 +87,18 @@ local function index_add(id, t)
   end
 end
 
--- Put or replace a task wherever it lies; a lease on it is void from now on.
+-- A task leaves the place where it lies; a lease on it is void from now on. row: of its account, where the caller has it.
+local function displace(id, row)
+  local old = task_get(id, row)
+  if not old then return end
+  local r = tries_get(id)
+  index_remove(id, old, r, locate(id, old, r))
+  if r then tries_drop(id) end
+end
+
+-- Put or replace a task wherever it lies.
 local function place(id, t)
-  local old = task_get(id)
-  if old then
-    local r = tries_get(id)
-    index_remove(id, old, r, locate(id, old, r))
-    if r then tries_drop(id) end
-  end
+  displace(id)
   task_put(id, t)
   index_add(id, t)
 end
@@ -436,7 +440,7 @@ local function finish(items)
   if woke or alarm_lowered or #ended > 0 or (freed and S.roomless ~= '') then wake() end
   if next(changed) ~= nil or counted then
     set('seq', S.seq + 1)
-    if S.format == 0 then set('format', 1) end
+    if S.format < FORMAT then set('format', FORMAT) end
     local fields = {}
     for field in pairs(changed) do
       local value = S[field]

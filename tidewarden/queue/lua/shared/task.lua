@@ -1,5 +1,5 @@
 -- task: the two records of a task, as they are packed.
--- Static record, written at the put: flags, priority, due, then only what differs from the default.
+-- Static record, written at the put: flags, the priority (with the flag 128 it is 50 and absent), due, then only what differs from the default.
 local function encode(t)
   local flags, rest = 0, ''
   if t.deadline ~= t.due then flags, rest = flags + 1, rest .. pack('>I6', t.deadline) end
@@ -15,11 +15,13 @@ local function encode(t)
     end
     flags, rest = flags + 64, rest .. string.char(#t.lane) .. t.lane .. pack('>I6', t.order)
   end
+  if t.priority == 50 then return pack('>BI6', flags + 128, t.due) .. rest .. t.payload end
   return pack('>BBI6', flags, t.priority, t.due) .. rest .. t.payload
 end
 
 local function decode(raw)
-  local flags, priority, due, at = unpack_struct('>BBI6', raw)
+  local priority, flags, due, at = 50, unpack_struct('>BI6', raw)
+  if flags < 128 then priority, due, at = unpack_struct('>BI6', raw, 2) end
   local t = {priority = priority, due = due, deadline = due, lease_ms = 0, attempts_max = 0, backoff_ms = 0, own = flags % 32 >= 16,
              expires = 0}
   local rest = flags % 16
@@ -60,11 +62,19 @@ end
 
 local function fresh_tries() return {lease = 0, attempts = 0, losses = 0, sticky = false, own = false, lease_ms = 0, holder = '', reason = ''} end
 
-local function task_get(id)
-  local raw = record_get(id)
+-- row: of its account, where the caller has it.
+local function task_get(id, row)
+  local raw = record_get(id, row)
   return raw and decode(raw) or nil
 end
-local function task_put(id, t) records_put({id, encode(t)}) end
+local function task_put(id, t, row)
+  local raw = encode(t)
+  if S.accounts == 1 then
+    row = row or redis.call('HGET', key('accounts'), id)
+    if row and derived(row) == raw then return records_drop({id}) end
+  end
+  records_put({id, raw})
+end
 local function tries_get(id)
   local raw = redis.call('HGET', key('tries'), id)
   return raw and tries_decode(raw) or nil

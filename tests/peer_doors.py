@@ -1,0 +1,38 @@
+"""Nodes' HTTP doors with nothing but what one node asks another."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+from aiohttp import web
+
+from tidewarden.tokens import PEERS_PATH
+
+
+@contextlib.asynccontextmanager
+async def door(answer: Callable[[bytes], bytes | None]) -> AsyncIterator[str]:
+    """A node's HTTP door with nothing but this; yields its address in ``cluster.members``."""
+
+    async def asked(request: web.Request) -> web.Response:
+        reply = answer(await request.read())
+        return web.Response(status=403) if reply is None else web.Response(body=reply)
+
+    async with served(asked) as address:
+        yield address
+
+
+@contextlib.asynccontextmanager
+async def served(asked: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> AsyncIterator[str]:
+    """Likewise, by a handler of one's own."""
+    app = web.Application()
+    app.router.add_post(PEERS_PATH, asked)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    port = site._server.sockets[0].getsockname()[1]  # type: ignore[union-attr]
+    try:
+        yield f"127.0.0.1:{port - 1}"
+    finally:
+        await runner.cleanup()

@@ -1,0 +1,37 @@
+"""What a person is told to do: something for every class of failure, and of whom."""
+
+from __future__ import annotations
+
+import pytest
+
+from tidewarden.provider import CLASSES, Provider
+from tidewarden.tokens import advice
+
+PROVIDER = Provider(name="shop", token_url="https://me:secret@auth.example.org:8443/token?x=1")
+UNSENT = ("refused", "connect_timeout", "tls", "dns", "discovery", "bad_url")
+
+
+@pytest.mark.parametrize("error", [*CLASSES, *UNSENT, "unsupported_grant_type", "unsealable", "one of tomorrow"])
+def test_every_failure_has_its_advice(error: str) -> None:
+    text = advice.of_account(PROVIDER, "failing", error)
+    assert text[:1].isupper()
+    assert not text.endswith(".")
+    assert "me:" not in text
+    assert "{" not in text
+    assert advice.standing(error) in advice.STANDING
+    assert advice.of_provider(PROVIDER, error)
+
+
+def test_who_has_to_do_something() -> None:
+    assert "https://auth.example.org:8443 is up" in advice.of_account(PROVIDER, "failing", "refused")
+    assert "[providers.shop.errors]" in advice.of_account(PROVIDER, "failing", "rejected")
+    assert "client_id" in advice.of_provider(PROVIDER, "invalid_client")
+    for state in ("dead", "lost_rotation"):
+        assert "consent again" in advice.of_account(PROVIDER, state, "invalid_grant")
+    for state in ("fresh", "expiring", "late"):
+        assert advice.of_account(PROVIDER, state, "") == ""
+
+
+def test_each_standing_has_its_failures() -> None:
+    found = {advice.standing(error) for error in ("refused", "unavailable", "rate_limited", "invalid_client")}
+    assert found == advice.STANDING.keys() - {"answers"}

@@ -1,0 +1,112 @@
+"""Answers that come when their row is no longer as it was, on a real store."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tokens_harness as harness
+from ledger_bench import LEASE_MS, QUEUE, Bench
+
+from tidewarden.tokens.ledger import Opened, Refused
+from tidewarden.tokens.policy import Step
+from tidewarden.tokens.rows import Troubles
+
+
+@pytest.fixture
+async def bench(valkey: Any, tmp_path: Path) -> AsyncIterator[Bench]:
+    async with harness.node(valkey, tmp_path, harness.provider("http://127.0.0.1:9/"), go=False) as side:
+        yield Bench(side.queues)
+
+
+async def test_an_answer_after_the_lease_ended_is_stored_all_the_same(bench: Bench) -> None:
+    await bench.put("a", due_ms=0)
+    task = await bench.take("a", "n0.1")
+    await bench.ledger.intend(QUEUE, "a", task.lease, LEASE_MS)
+    bench.now_ms += LEASE_MS
+    shard = bench.queues.shard_of(QUEUE, "a")
+    found = (await bench.queues.script("queue.take", QUEUE, shard, (200, 1, LEASE_MS, 0, ""), now_ms=bench.now_ms))[0]
+    new = bench.row(1, 2)
+    assert await bench.stored(new) == "STORED"
+    assert await bench.ledger.intend(QUEUE, "a", found[0][1], LEASE_MS) == Refused("NOTHELD")
+    assert await bench.stats() == {"total": 1, "fresh": 1}
+
+
+async def test_an_answer_that_comes_too_late_is_a_spare(bench: Bench) -> None:
+    await bench.put("a", due_ms=0)
+    assert await bench.put("a", (1, 1), due_ms=0, mark="new")
+    late = bench.row(1, 2, mark="late")
+    assert await bench.stored(late) == "SPARE"
+    task = await bench.take("a")
+    opened = await bench.ledger.intend(QUEUE, "a", task.lease, LEASE_MS)
+    assert isinstance(opened, Opened)
+    assert opened.spare == late
+    assert opened.row.refresh == b"sealed-new"
+    newer = bench.row(2, 3)
+    await bench.stored(newer)
+    assert await bench.stats() == {"total": 1, "fresh": 1}
+
+
+async def test_an_answer_that_others_have_followed_is_no_spare(bench: Bench) -> None:
+    """A journal that comes back after days has pairs that were used since: to try one would end the grant at some providers."""
+    await bench.put("a")
+    answers = [bench.row(1, generation, mark=f"m{generation}") for generation in (2, 3, 4)]
+    assert [await bench.stored(row) for row in answers] == ["STORED", "STORED", "STORED"]
+    assert [await bench.stored(row) for row in answers] == ["PAST", "PAST", "ALREADY"]
+    assert await bench.stats() == {"total": 1, "fresh": 1}
+
+
+async def test_an_answer_with_the_same_refresh_token_is_no_spare(bench: Bench) -> None:
+    """Within its grace a provider gives both requests the same pair; and where tokens do not rotate it always does."""
+    await bench.put("a")
+    first, second = bench.row(1, 2, mark="same"), bench.row(1, 2, mark="same", life_ms=11_000)
+    assert await bench.stored(first) == "STORED"
+    assert await bench.stored(second) == "ALREADY"
+    assert await bench.stats() == {"total": 1, "fresh": 1}
+
+
+async def test_an_answer_that_comes_after_its_account_was_lost_is_tried_at_once(bench: Bench) -> None:
+    """The refusal may have ended the grant, its pair with it: nobody is told that all is well before it is known."""
+    await bench.put("a", due_ms=0)
+    task = await bench.take("a")
+    lost = Troubles(dead=True, outcome="lost_rotation")
+    await bench.ledger.failed(QUEUE, "a", task.lease, Step("lost", 0, lost))
+    assert await bench.stored(bench.row(1, 2, mark="late")) == "STORED"
+    reading = await bench.ledger.get(QUEUE, "a")
+    assert reading.row is not None
+    assert (reading.row.generation, reading.troubles) == (2, lost)
+    await bench.take("a")  # It is due.
+    assert await bench.stored(bench.row(1, 3, mark="later")) == "RECOVERED"
+    assert await bench.stats() == {"total": 1, "fresh": 1}
+
+
+async def test_an_answer_for_a_deleted_account_is_dropped(bench: Bench) -> None:
+    await bench.put("a", due_ms=0)
+    task = await bench.take("a")
+    await bench.ledger.intend(QUEUE, "a", task.lease, LEASE_MS)
+    await bench.ledger.delete(QUEUE, "a")
+    assert await bench.ledger.stored(QUEUE, "a", (1, 1), bench.row(1, 2).pack(), 1, 2) == "GONE"
+    assert await bench.stats() == {}
+
+
+async def test_an_answer_for_a_deleted_account_is_not_given_to_the_next_of_its_name(bench: Bench) -> None:
+    """Who has the name now may be somebody else: the pair would hand out the former owner's token."""
+    await bench.put("a")
+    late = bench.row(1, 2, mark="late")
+    assert await bench.ledger.delete(QUEUE, "a")
+    assert await bench.put("a", (1, 0))
+    assert await bench.stored(late) == "GONE"
+    assert await bench.stats() == {"total": 1, "fresh": 1}
+
+
+async def test_another_account_that_was_deleted_takes_no_spare_away(bench: Bench) -> None:
+    shard = bench.queues.shard_of(QUEUE, "a")
+    other = next(name for name in map(str, range(1000)) if bench.queues.shard_of(QUEUE, name) == shard)
+    await bench.put("a")
+    for base in ((0, 0), (1, 1), (2, 2)):
+        assert await bench.put(other, base)
+    assert await bench.ledger.delete(QUEUE, other)
+    assert await bench.put("a", (1, 1), mark="new")
+    assert await bench.stored(bench.row(1, 2, mark="late")) == "SPARE"

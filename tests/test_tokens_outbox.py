@@ -1,0 +1,124 @@
+"""What becomes of accounts is told, whoever is killed between the change and the telling."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tokens_harness as harness
+from dying_node import FAILING
+
+from tidewarden.config import Companion
+from tidewarden.tokens.events import START
+
+pytestmark = pytest.mark.live
+HELPER = Path(__file__).with_name("dying_node.py")
+
+
+async def killed(where: str, store: Any, folder: Path, url: str) -> None:
+    """A node that refreshes until it kills itself there."""
+    child = await asyncio.create_subprocess_exec(sys.executable, str(HELPER), where, store.path, str(folder), url)
+    async with asyncio.timeout(40):
+        assert await child.wait() == -9
+
+
+async def told(side: harness.Side, count: int) -> list[Any]:
+    async def enough() -> list[Any]:
+        found = [event for _, event in await side.tokens.events.after(START)]
+        return found if len(found) >= count else []
+
+    found: list[Any] = await harness.eventually(enough)
+    return found
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> tuple[Path, Path]:
+    """Of two nodes, which share the vault's key."""
+    one, two = tmp_path / "one", tmp_path / "two"
+    (one / "secrets").mkdir(parents=True)
+    two.mkdir()
+    (two / "secrets").symlink_to(one / "secrets")
+    return one, two
+
+
+async def test_a_death_is_told_by_another_when_its_node_is_killed(valkey: Any, folders: tuple[Path, Path]) -> None:
+    companions = {"contacts": Companion("contacts", ("p",), "contacts.sync", 3600, "x")}
+    async with harness.endpoint() as endpoint:
+        chosen, sections = harness.provider(endpoint.url), {"companions": companions}
+        async with harness.node(valkey, folders[0], chosen, go=False, sections=sections) as side:
+            await side.tokens.put("p/a", {"refresh_token": "a.5"})
+            await side.tokens._outlets._companions._do("p/a", True)
+            await killed("before_it_tells", valkey, folders[1], endpoint.url)
+            assert (await side.tokens.stats())["p"]["dead"] == 1
+            assert await side.tokens.events.after(START) == []
+            side.go()
+            (event,) = await told(side, 1)
+            assert (event.type, event.data["account"]) == ("account.dead", "p/a")
+            assert (event.data["error"], event.data["tries"]) == ("invalid_grant", 2)
+
+            async def dropped() -> bool:
+                return (await side.queues.stats("contacts.sync"))["total"] == 0
+
+            await harness.eventually(dropped)
+            # A new grant that lives is its end; both are counted where they were told.
+            await side.tokens.put("p/a", {"refresh_token": "a.0", "access_token": "x", "expires_in": 3600})
+            _, last = await told(side, 2)
+            assert (last.type, last.data["error"]) == ("account.recovered", "invalid_grant")
+            await harness.eventually(lambda: len(side.tokens.metrics()["events"]) == 2)
+            assert set(side.tokens.metrics()["events"].values()) == {1}
+
+
+async def test_what_is_told_late_takes_no_work_from_an_account_that_has_recovered(
+    valkey: Any, folders: tuple[Path, Path]
+) -> None:
+    companions = {"contacts": Companion("contacts", ("p",), "contacts.sync", 3600, "x")}
+    async with harness.endpoint() as endpoint:
+        chosen, sections = harness.provider(endpoint.url), {"companions": companions}
+        async with harness.node(valkey, folders[0], chosen, go=False, sections=sections) as side:
+            await side.tokens.put("p/a", {"refresh_token": "a.5"})
+            await killed("before_it_tells", valkey, folders[1], endpoint.url)
+            await side.tokens.put("p/a", {"refresh_token": "a.0", "access_token": "x", "expires_in": 3600})
+            side.go()
+            assert [event.type for event in await told(side, 2)] == ["account.dead", "account.recovered"]
+
+            async def there() -> bool:
+                return (await side.queues.stats("contacts.sync"))["total"] == 1
+
+            await harness.eventually(there)
+
+
+async def test_killed_after_it_told_it_is_told_again_under_the_same_id(valkey: Any, folders: tuple[Path, Path]) -> None:
+    async with harness.endpoint() as endpoint:
+        chosen = harness.provider(endpoint.url)
+        async with harness.node(valkey, folders[0], chosen, go=False) as side:
+            await side.tokens.put("p/a", {"refresh_token": "a.5"})
+            await killed("before_it_says_that_it_told", valkey, folders[1], endpoint.url)
+            (first,) = await told(side, 1)
+            side.go()
+            async with asyncio.timeout(30):
+                while len(found := await told(side, 1)) < 2:  # its claim ends first
+                    side.tokens._outlets._outbox.look("p", "a")
+                    await asyncio.sleep(0.1)
+            assert {(event.type, event.id) for event in found} == {("account.dead", first.id)}
+
+
+async def test_a_pair_from_a_journal_is_told_as_any_recovery(valkey: Any, folders: tuple[Path, Path]) -> None:
+    async with harness.endpoint() as endpoint:
+        chosen = harness.provider(endpoint.url)
+        async with harness.node(valkey, folders[0], chosen, go=False, sections=FAILING) as side:
+            await side.tokens.put("p/a", {"refresh_token": "a.0"})
+            endpoint.faults.append(harness.answers(503, {}))
+            await killed("before_it_stores", valkey, folders[1], endpoint.url)
+            assert (await side.tokens.stats())["p"]["failing"] == 1
+        # The killed node starts again on its journal.
+        async with harness.node(valkey, folders[1], chosen, "n1", 2, go=False) as side:
+            assert side.tokens.metrics()["replayed"] == 1
+            side.go()
+            found = await told(side, 2)
+            assert [event.type for event in found] == ["account.failing", "account.recovered"]
+            assert found[1].data["error"] == "unavailable"
+            assert (await side.tokens.get("p/a")).access_token == "secret-access-a-1"
+    assert endpoint.requests == {"a.0": 2}

@@ -1,0 +1,40 @@
+"""What verbs of the command line take alike, and how they end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+REFUSED = 1
+USAGE = 2
+UNREACHABLE = 3
+CONFIG = 4
+NOTHING = 5
+DATA_DIR = "./tidewarden-data"
+
+EXIT_CODES = (
+    "Exit codes: 0 done, 1 the node refused (or lines of a file were bad, or damage is left), 2 wrong usage, 3 no node can be reached, "
+    "4 the configuration cannot be used, 5 there was nothing to show, 130 interrupted."
+)
+
+Url = Annotated[
+    str,
+    typer.Option(
+        "--url",
+        envvar="TIDEWARDEN_URL",
+        metavar="redis://USER:SECRET@HOST:PORT",
+        help="The node to ask. Without it: the nodes of a local cluster whose data is in --data-dir, else 127.0.0.1:7420.",
+        show_default=False,
+        show_envvar=True,
+    ),
+]
+DataDir = Annotated[Path, typer.Option("--data-dir", help="Data folder of `tidewarden up`: its nodes and its secret.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Answer with JSON on standard output, for programs.")]
+
+
+def stop(message: str, code: int) -> typer.Exit:
+    """Say ``message`` on standard error; raise what this returns to end with ``code``."""
+    typer.echo(f"tidewarden: {message}", err=True)
+    return typer.Exit(code)

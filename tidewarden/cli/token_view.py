@@ -1,0 +1,174 @@
+"""``tidewarden token list|show|stats``: how accounts and providers are, why, since when, and what can be done."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tidewarden.clock import SystemClock
+
+from .connection import NodeLine, connected
+from .options import DATA_DIR, AsJson, DataDir, Url
+from .output import moment, print_json, print_map, print_table
+
+Account = Annotated[str, typer.Argument(metavar="PROVIDER/ACCOUNT", help="The account, as sandbox/user-000001.")]
+Provider = Annotated[str, typer.Option("--provider", metavar="NAME", help="Of this provider alone.")]
+State = Annotated[
+    str, typer.Option("--state", help="In this state alone: fresh, expiring, late, failing, dead or lost_rotation.")
+]
+STATES = ("total", "fresh", "expiring", "late", "failing", "dead", "lost_rotation")
+
+
+def pages(node: NodeLine, provider: str, state: str, count: int, after: str) -> tuple[list[dict[str, Any]], str]:
+    """At most ``count`` accounts, and the cursor to go on from; a page may be short, or empty, while there is more."""
+    found: list[dict[str, Any]] = []
+    while True:
+        options = [
+            word for pair in (("PROVIDER", provider), ("STATE", state), ("AFTER", after)) if pair[1] for word in pair
+        ]
+        page, after = node.call("T.LIST", *options, "COUNT", min(1000, count - len(found)))
+        found += page
+        if not after or len(found) >= count:
+            return found, after
+
+
+def list_(
+    provider: Provider = "",
+    state: State = "",
+    count: Annotated[int, typer.Option("--count", min=1, max=100_000, help="At most so many.")] = 100,
+    after: Annotated[str, typer.Option("--after", help="Cursor that the list before ended with.")] = "",
+    url: Url = "",
+    data_dir: DataDir = Path(DATA_DIR),
+    as_json: AsJson = False,
+) -> None:
+    """
+    List accounts with their state: since when they are so, why, and when they are tried next. No token is shown.
+
+    Times are UTC. What can be done about the accounts that fail or are dead stands below the table.
+
+    Example: tidewarden token list --provider sandbox --state dead
+    """
+    with connected(url, data_dir) as node:
+        found, after = pages(node, provider, state, count, after)
+    if as_json:
+        print_json({"accounts": found, "after": after})
+        return
+    if not found:
+        typer.echo(
+            "No account is so." if state or provider else "There are no accounts yet: tidewarden token import FILE",
+            err=True,
+        )
+        return
+    found.sort(key=lambda entry: str(entry["account"]))
+    headings = ("account", "state", "since (UTC)", "expires", "next try", "tries", "why")
+    print_table(headings, [_row(entry) for entry in found])
+    _advise(found)
+    if after:
+        typer.echo(f"more: --after {after}")
+
+
+def show(account: Account, url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = False) -> None:
+    """
+    Show how one account is: since when, why, when it is tried next, what can be done. No token is shown.
+
+    Example: tidewarden token show sandbox/user-000001
+    """
+    with connected(url, data_dir) as node:
+        found = node.call("T.PEEK", account)
+        stands = node.call("T.STATS").get(found.get("provider"), {}) if not as_json else {}
+    if as_json:
+        print_json(found)
+        return
+    state = str(found.get("state"))
+    print_map(
+        {
+            "account": found.get("account"),
+            "state": f"{state} since {moment(found.get('since_ms'))} UTC",
+            "why": _why(found) or "-",
+            "tries": found.get("tries"),
+            "next try": moment(found.get("next_ms")) if found.get("next_ms") else "none by itself",
+            "access token": f"expires {moment(found.get('expires_at_ms'))}"
+            if found.get("access_token")
+            else "none yet",
+            "grant": f"{found.get('grant')}, generation {found.get('generation')}, stored {moment(found.get('stored_ms'))}",
+            "scope": found.get("scope") or "-",
+            "provider": _stands(stands),
+            "what to do": found.get("advice") or "-",
+        }
+    )
+
+
+def stats(url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = False) -> None:
+    """
+    Count accounts by provider and state, and show how each provider stands: whether it answers, since when not, why.
+
+    Times are UTC.
+
+    Example: tidewarden token stats --json
+    """
+    with connected(url, data_dir) as node:
+        answer = node.call("T.STATS")
+    if as_json:
+        print_json(answer)
+        return
+    headings = ("provider", "accounts", *STATES[1:-1], "lost", "provider is", "since (UTC)", "next try")
+    print_table(
+        headings,
+        [
+            [
+                name,
+                *(one.get(state, 0) for state in STATES),
+                one.get("state", "-"),
+                short(one.get("since_ms")),
+                following(one.get("next_ms"), str(one.get("state", "answers"))),
+            ]
+            for name, one in answer.items()
+        ],
+    )
+    for name, one in answer.items():
+        if one.get("advice"):
+            typer.echo(f"{name}: {_why(one)}. {one['advice']}.")
+
+
+def short(unix_ms: int | None) -> str:
+    """A time of these days, UTC, for a column."""
+    return moment(unix_ms)[5:] if unix_ms else "-"
+
+
+def following(unix_ms: int | None, state: str) -> str:
+    """When the next try is, for a column: one whose time has come waits for its turn."""
+    if not unix_ms:
+        return "due" if state not in ("answers", "dead", "lost_rotation") else "-"
+    return short(unix_ms) if unix_ms > SystemClock().unix_ms() else "due"
+
+
+def _row(entry: Mapping[str, Any]) -> Sequence[Any]:
+    times = [short(entry.get(name)) for name in ("since_ms", "expires_at_ms")]
+    times.append(following(entry.get("next_ms"), str(entry.get("state"))))
+    return [entry.get("account"), entry.get("state"), *times, entry.get("tries"), _why(entry) or "-"]
+
+
+def _why(entry: Mapping[str, Any]) -> str:
+    return str(entry.get("message") or entry.get("error") or "")
+
+
+def _stands(stands: Mapping[str, Any]) -> str:
+    state = str(stands.get("state") or "-")
+    return (
+        state
+        if state in ("answers", "-")
+        else f"{state} since {moment(stands.get('since_ms'))}: {stands.get('message')}"
+    )
+
+
+def _advise(found: Sequence[Mapping[str, Any]]) -> None:
+    """Each advice once, with whom it is for; on standard error, so that the table stays a table."""
+    counts = Counter(
+        (str(one.get("provider")), str(one.get("state")), str(one["advice"])) for one in found if one.get("advice")
+    )
+    for (provider, state, advice), number in counts.items():
+        typer.echo(f"{number:,} of {provider} {state}: {advice}.", err=True)

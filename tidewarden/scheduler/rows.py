@@ -1,0 +1,107 @@
+"""A schedule's row, between what was asked for, what lies in the store, and what is shown."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from tidewarden.errors import BadArg
+from tidewarden.queue.task import NewTask, check_name
+from tidewarden.scheduler.trigger import Spec
+
+NAME_MAX = 128  # a task's id, at most 200 bytes, is the name with its tick
+STATES = ("active", "stuck", "paused")
+
+
+class Task(msgspec.Struct, frozen=True, kw_only=True):
+    """What each tick's task is given, as fire.lua reads it; ``within_ms`` -1: no deadline of its own."""
+
+    priority: int = 50
+    delay_ms: int = 0
+    within_ms: int = -1
+    lease_ms: int = 0
+    attempts: int = 0
+    backoff_ms: int = 0
+    ttl_ms: int = 0
+    lane: str = ""
+
+
+def check_schedule_name(name: str) -> str:
+    """The name, if a schedule may have it. Raises: BadArg."""
+    check_name(name, "schedule")
+    if len(name) > NAME_MAX:
+        raise BadArg(f"the schedule name has {len(name)} characters; at most {NAME_MAX} are allowed")
+    return name
+
+
+def task_of(task: NewTask, payload_max: int) -> Task:
+    """The row's part of a task. Raises: BadArg: an option that a schedule decides itself."""
+    task.check(payload_max)
+    refused = {"ID": task.id, "AT": task.at_ms, "DEADLINE": task.deadline_ms}
+    for option, value in refused.items():
+        if value not in (None, ""):
+            raise BadArg(
+                f"{option} is not allowed in a schedule, whose ticks decide it; DELAY and WITHIN count from the tick"
+            )
+    if task.if_exists != "keep":
+        raise BadArg("IFEXISTS is not allowed in a schedule: each tick has an id of its own")
+    return Task(
+        priority=task.priority,
+        delay_ms=task.delay_ms or 0,
+        within_ms=-1 if task.within_ms is None else task.within_ms,
+        lease_ms=task.lease_ms,
+        attempts=task.attempts,
+        backoff_ms=task.backoff_ms,
+        ttl_ms=task.ttl_ms,
+        lane=task.lane or "",
+    )
+
+
+def described(spec: Spec) -> dict[str, str | int]:
+    """A spec as its row keeps it, without the anchor, which lies beside it."""
+    match spec.kind:
+        case "cron":
+            return {"kind": "cron", "expr": spec.expr, "zone": spec.zone, "catchup": spec.catchup}
+        case "every":
+            return {"kind": "every", "every_ms": spec.every_ms, "catchup": spec.catchup}
+        case "at":
+            return {"kind": "at", "at_ms": spec.at_ms, "catchup": spec.catchup}
+
+
+def spec_of(raw: bytes, anchor_ms: int) -> Spec:
+    """The spec of a row. Raises: BadArg, msgspec.MsgspecError: this node cannot read it."""
+    if not raw:
+        raise BadArg("its row is of a newer format, or damaged")
+    fields = msgspec.msgpack.decode(raw, type=dict[str, Any])
+    try:
+        match fields["kind"]:
+            case "cron":
+                return Spec.cron(fields["expr"], fields["zone"], fields["catchup"])
+            case "every":
+                return Spec.every(fields["every_ms"], fields["catchup"]).anchored(anchor_ms)
+            case "at":
+                return Spec.at(fields["at_ms"], fields["catchup"])
+            case kind:
+                raise BadArg(f"this version knows no schedule of kind {kind!r}")
+    except (KeyError, TypeError, AttributeError) as error:
+        raise BadArg(f"the schedule's row does not read: {error!r}") from None
+
+
+def shown(queue: str, row: list[Any]) -> dict[str, Any]:
+    """A schedule as S.LIST shows it, from list.lua's row."""
+    name, tick_ms, state, anchor_ms, spec_bytes, task_bytes, payload_head, payload_bytes = row
+    if not spec_bytes:
+        return {"name": name.decode(), "queue": queue, "next_ms": tick_ms, "state": "unreadable"}
+    fields = msgspec.msgpack.decode(spec_bytes, type=dict[str, Any])
+    known: dict[str, Any] = {"name": name.decode(), "queue": queue, **fields}
+    if fields.get("kind") == "every":
+        known["anchor_ms"] = anchor_ms
+    known["next_ms"] = tick_ms
+    known["state"] = STATES[state]
+    known.update(msgspec.msgpack.decode(task_bytes, type=dict[str, Any]))
+    if known["within_ms"] < 0:
+        del known["within_ms"]
+    known["payload"] = payload_head
+    known["payload_bytes"] = payload_bytes
+    return known

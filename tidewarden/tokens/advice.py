@@ -1,0 +1,87 @@
+"""
+What a person can do about a failure, in words: by its class (see :mod:`.answers`) and the account's state. Plain functions.
+"""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+from tidewarden.config import Provider
+
+CONSENT = "ask the account's owner to consent again and put the new refresh token (token import, T.PUT)"
+GIVE_UP = "`token refresh` asks once more; `token delete` forgets the account"
+
+STANDING = {
+    "answers": "answers",
+    "silent": "does not answer",
+    "erring": "answers with errors",
+    "limiting": "wants fewer requests",
+    "refusing": "refuses our client",
+}
+"""How a provider may stand with us, and how that is said."""
+_SILENT = ("refused", "connect_timeout", "tls", "dns", "discovery")
+_REFUSING = {
+    "invalid_client": "look at client_id, its secret and auth of [providers.{name}]; then restart the nodes, one by one",
+    "unauthorized_client": "have the provider allow this client the grant type refresh_token",
+    "unsupported_grant_type": "have the provider allow the grant type refresh_token, or look at token_url of [providers.{name}]",
+    "misdirected": "look at token_url of [providers.{name}]: there is no token endpoint",
+    "bad_url": "look at token_url of [providers.{name}]: it is no address",
+    "misconfigured": "look at [providers.{name}]: no request can be made of it",
+}
+_PROVIDER = {
+    "refused": "See whether {host} is up, and whether this host reaches it",
+    "connect_timeout": "See whether {host} is up, and whether this host reaches it",
+    "tls": "Its certificate is not trusted here: see tls_ca of [providers.{name}], and the date of {host}'s certificate",
+    "dns": "See whether this host resolves the name of {host}",
+    "discovery": "See whether the metadata of {host} can be had, or write token_url of [providers.{name}]",
+    "unknown": "Ask whoever runs {host}, if it lasts; see timeout_s of [providers.{name}] if it is slow",
+    "unavailable": "Ask whoever runs {host}, if it lasts",
+    "rate_limited": "If it lasts: client_rate of [providers.{name}], or a higher limit there",
+}
+_ACCOUNT = {
+    "rejected": "the provider names no known cause: if it means a refused token, say so in [providers.{name}.errors]",
+    "account_limited": "nothing: it was asked for too often",
+    "too_early": "nothing: it is asked again later",
+    "unsealable": "the key that sealed it is not here: bring it back (docs/operations.md), or put the grant anew",
+}
+ITSELF = "its accounts are tried again by themselves"
+
+
+def standing(error: str) -> str:
+    """The word for how a provider stands by the class of what it did last: a key of :data:`STANDING`."""
+    if error in _REFUSING:
+        return "refusing"
+    if error == "rate_limited":
+        return "limiting"
+    return "silent" if error in _SILENT else "erring"
+
+
+def of_provider(provider: Provider, error: str) -> str:
+    """What an operator can do while a provider stands so."""
+    if error in _REFUSING:
+        words = _REFUSING[error]
+        return f"{words[0].upper()}{words[1:]}; no account is harmed, all wait".format(
+            name=provider.name, host=host_of(provider)
+        )
+    words = _PROVIDER.get(error, _PROVIDER["unavailable"])
+    return f"{words}; {ITSELF}".format(name=provider.name, host=host_of(provider))
+
+
+def of_account(provider: Provider, state: str, error: str) -> str:
+    """What can be done about an account; empty: nothing need be."""
+    if state in ("dead", "lost_rotation"):
+        return f"{CONSENT[0].upper()}{CONSENT[1:]}; {GIVE_UP}"
+    if state != "failing":
+        return ""
+    if error in ("invalid_grant", "invalid_scope"):
+        return f"It is asked once more before it is given up (now: `token refresh`); if it was revoked, {CONSENT}"
+    if error in _ACCOUNT:
+        words = _ACCOUNT[error].format(name=provider.name)
+        return f"{words[0].upper()}{words[1:]}"
+    return of_provider(provider, error)
+
+
+def host_of(provider: Provider) -> str:
+    """Where the provider is asked, for a person: scheme, host and port."""
+    found = urlsplit(provider.token_url or provider.issuer)
+    return f"{found.scheme}://{found.netloc.rpartition('@')[2]}"

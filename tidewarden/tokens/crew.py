@@ -1,0 +1,83 @@
+"""
+How many refreshes of one provider's client a node may have under way, where nobody has set the number.
+
+``rate × latency`` are needed: 16 do 80 a second where a request takes 200 ms, and 8 where it takes 2 s. How long it will take, and how
+many accounts there will be, nobody knows at the start; and a number that is too small lets tokens expire. So it grows while accounts
+are refreshed late for want of it, and only as long as that helps and the provider answers well.
+
+No clock in here: times are handed in, monotonic seconds.
+"""
+
+from __future__ import annotations
+
+LATE_SHARE = (
+    20  # One part in so many of the time from due to expiry that an account may be late before more are wanted.
+)
+
+
+class Crew:
+    """:attr:`size`: how many may be under way, between ``least`` and ``most``."""
+
+    PERIOD_S = 1.0
+    """Shortest time that is judged by; longer, until as many requests have ended as may be under way."""
+    PERIOD_S_MAX = 10.0
+    """Longest."""
+    HOLD_S = 10.0
+    """Nothing grows for so long after trouble, or when more brought nothing."""
+    ILL = 0.1
+    """Share of requests without a good answer that is borne."""
+    GAIN = 1.05
+    """A growth by a quarter has helped if the rate is this many times what it was."""
+
+    def __init__(self, least: int, most: int) -> None:
+        self._least = least
+        self._most = most
+        self.size = least
+        self._since = 0.0
+        self._begun = self._late = self._ended = self._ill = 0
+        self._full = False
+        self._before = (0, 0.0)
+        """Size and rate before the last growth; 0: the last period brought none."""
+        self._hold_until = 0.0
+
+    def full(self) -> None:
+        """All of them are under way."""
+        self._full = True
+
+    def began(self, *, late: bool) -> None:
+        """A refresh begins; ``late``: see :func:`late`."""
+        self._begun += 1
+        self._late += late
+
+    def ended(self, *, well: bool, now: float) -> None:
+        """A request has ended; ``well``: the provider has answered, and not that it is in trouble."""
+        self._since = self._since or now
+        self._ended += 1
+        self._ill += not well
+        passed_s = now - self._since
+        if passed_s >= (self.PERIOD_S if self._ended >= self.size else self.PERIOD_S_MAX):
+            self._judge(self._ended / passed_s, now)
+            self._since = now
+            self._begun = self._late = self._ended = self._ill = 0
+            self._full = False
+
+    def _judge(self, rate: float, now: float) -> None:
+        (size, former), self._before = self._before, (0, 0.0)
+        if self._ill > self.ILL * self._ended:
+            self.size = max(self._least, self.size // 2)
+            self._hold_until = now + self.HOLD_S
+        elif not self._full:
+            self.size -= min(self.size - self._least, max(1, self.size // 8))
+        elif 2 * self._late <= self._begun or now < self._hold_until:
+            return
+        elif size and rate < self.GAIN * former:
+            self.size = size
+            self._hold_until = now + self.HOLD_S
+        else:
+            self._before = (self.size, rate)
+            self.size = min(self._most, self.size + max(4, self.size // 4))
+
+
+def late(due_ms: int, expires_at_ms: int, now_ms: int) -> bool:
+    """Whether an account that is refreshed now, and was due then, has waited for longer than it should."""
+    return (now_ms - due_ms) * LATE_SHARE > max(0, expires_at_ms - due_ms)

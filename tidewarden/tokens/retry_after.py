@@ -1,0 +1,32 @@
+"""The pause that an HTTP answer asks for. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import UTC
+from email.utils import parsedate_to_datetime
+
+RETRY_AFTER_S_MAX = 600.0  # One that asks for an hour of silence is asked again sooner: tokens live about that long.
+
+
+def retry_after(headers: Mapping[str, str], unix_ms: int) -> float | None:
+    """Seconds to wait as Retry-After says (RFC 9110, 10.2.3: seconds or a date), capped; None without a usable one."""
+    text = headers.get("retry-after", "").strip()
+    if re.fullmatch(r"\d+(\.\d*)?", text):
+        return min(float(text), RETRY_AFTER_S_MAX)
+    then_s, told_s = _unix_s(text), _unix_s(headers.get("date", ""))
+    if then_s is None:
+        return None
+    # Against the provider's own clock where it tells it: the two hosts need not agree.
+    now_s = unix_ms / 1000 if told_s is None else told_s
+    return min(max(0.0, then_s - now_s), RETRY_AFTER_S_MAX)
+
+
+def _unix_s(text: str) -> float | None:
+    """An HTTP-date as unix seconds; None: it is none."""
+    try:
+        moment = parsedate_to_datetime(text)
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, TypeError, OverflowError):
+        return None

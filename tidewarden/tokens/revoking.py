@@ -1,0 +1,188 @@
+"""
+Revokes refresh tokens of deleted accounts at their provider (RFC 7009), where its ``on_delete`` says so.
+
+A revocation is a task of ``_revocations``, put before the account is deleted, with its token sealed; whichever node takes it makes sure
+that the account is gone, and asks. Anything but success is tried again with a growing pause; when the tries are used up the task is buried.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Mapping
+
+import msgspec
+
+from tidewarden import errors
+from tidewarden.clock import Clock, sleep
+from tidewarden.config import Provider
+from tidewarden.queue import Queues, Taken
+from tidewarden.queue.task import NewTask
+
+from .exchange import Exchange
+from .ledger import Ledger
+from .revoked import Revoked
+from .rows import Row
+from .vault import Place, Unsealable, Vault
+
+log = logging.getLogger("tidewarden.tokens")
+
+QUEUE = "_revocations"
+ATTEMPTS = 20  # 5 s, doubling up to an hour: about half a day
+BACKOFF_MS = 5_000
+DELAY_MS = 5_000  # The account is deleted behind the put; a task that finds it still there does nothing.
+AT_ONCE = 8
+TAKE_WAIT_MS = 600_000
+LEASE_SLACK_S = 15.0
+PAUSE_S = 1.0
+STOP_S = 2.0
+
+
+class Revocation(msgspec.Struct, frozen=True, array_like=True):
+    """The payload of a task."""
+
+    provider: str
+    account: str
+    """Name within the provider."""
+    grant: int
+    generation: int
+    refresh: bytes
+    """Sealed."""
+
+    def __repr__(self) -> str:
+        return f"Revocation({self.provider}/{self.account}, grant={self.grant}, generation={self.generation})"
+
+
+class Revoker:
+    """
+    Of one node. :meth:`run` until cancelled.
+
+    Args:
+        queue_of: where accounts lie, by provider.
+        done: counts by provider and outcome: ``revoked``, ``failed``, ``unsupported``, or ``kept``, for the account is there.
+    """
+
+    def __init__(
+        self,
+        providers: Mapping[str, Provider],
+        queue_of: Mapping[str, str],
+        queues: Queues,
+        ledger: Ledger,
+        vault: Vault,
+        exchange: Exchange,
+        clock: Clock,
+        done: Counter[tuple[str, str]],
+    ) -> None:
+        self._providers = {name: one for name, one in providers.items() if one.on_delete == "revoke"}
+        self._queue_of = queue_of
+        self._queues = queues
+        self._ledger = ledger
+        self._vault = vault
+        self._exchange = exchange
+        self._clock = clock
+        self._session = queues.open_session(QUEUE)
+        self._work: set[asyncio.Task[None]] = set()
+        self._freed = asyncio.Event()
+        self._done = done
+
+    async def deleting(self, provider: str, account: str) -> None:
+        """The account is about to be deleted: note its refresh token. Raises what the store raises."""
+        if provider in self._providers:
+            row = (await self._ledger.get(self._queue_of[provider], account)).row
+            if row is not None:
+                await self.abandoned(provider, account, row)
+
+    async def abandoned(self, provider: str, account: str, row: Row) -> None:
+        """A pair has no account any more, or soon none. Raises what the store raises; again it changes nothing."""
+        if provider not in self._providers or not row.refresh:
+            return
+        payload = msgspec.msgpack.encode(Revocation(provider, account, row.grant, row.generation, row.refresh))
+        task_id = f"{provider}:{row.current.hex()}"  # of one token there is one, however often it is deleted
+        await self._queues.put(
+            QUEUE,
+            NewTask(
+                payload, id=task_id, delay_ms=DELAY_MS, lane=provider, attempts=ATTEMPTS, backoff_ms=BACKOFF_MS,
+                if_exists="replace",
+            ),
+        )  # fmt: skip
+
+    async def run(self) -> None:
+        """Revoke what is queued, for ever; at once where no provider wants it."""
+        if not self._providers:
+            return
+        lease_ms = int((max(2 * one.timeout_s for one in self._providers.values()) + LEASE_SLACK_S) * 1000)
+        try:
+            while True:
+                self._freed.clear()
+                if len(self._work) >= AT_ONCE:
+                    await self._freed.wait()
+                    continue
+                try:
+                    found = await self._queues.take(
+                        self._session, [QUEUE], count=AT_ONCE - len(self._work), wait_ms=TAKE_WAIT_MS, lease_ms=lease_ms
+                    )
+                except errors.Error as error:
+                    log.warning("revocations wait: %s %s", error.code, error)
+                    await sleep(self._clock, PAUSE_S)
+                    continue
+                for task in found:
+                    work = asyncio.create_task(self._settle(task), name=f"revocation {task.id}")
+                    self._work.add(work)
+                    work.add_done_callback(self._ended)
+        finally:
+            await self._drain()
+
+    def _ended(self, work: asyncio.Task[None]) -> None:
+        self._work.discard(work)
+        self._freed.set()
+
+    async def _drain(self) -> None:
+        if self._work:
+            _, late = await asyncio.wait(self._work, timeout=STOP_S)
+            for work in late:
+                work.cancel()
+        try:
+            async with asyncio.timeout(1):
+                await self._queues.close_session(self._session)
+        except (TimeoutError, errors.Error) as error:
+            log.warning("revocations under way were not given back: %s", error)
+
+    async def _settle(self, task: Taken) -> None:
+        wanted = msgspec.msgpack.decode(task.payload, type=Revocation)
+        account = f"{wanted.provider}/{wanted.account}"
+        try:
+            found = await self._try(wanted)
+            outcome = found.outcome if found is not None else "kept"
+            self._done[wanted.provider, outcome] += 1
+            if found is not None and outcome == "failed":
+                level = logging.ERROR if task.attempt >= ATTEMPTS else logging.WARNING
+                log.log(
+                    level, "a token of %s, deleted, is not revoked, try %d: %s", account, task.attempt, found.message
+                )
+                delay_ms = int(found.retry_after_s * 1000) if found.retry_after_s else None
+                await self._queues.fail(self._session, QUEUE, task.id, task.lease, delay_ms, reason=found.message)
+            elif found is not None and outcome == "unsupported":
+                log.error("a token of %s, deleted, is not revoked: %s", account, found.message)
+                await self._queues.bury(self._session, QUEUE, task.id, task.lease, found.message)
+            else:
+                await self._queues.ack(self._session, QUEUE, [(task.id, task.lease)])
+        except errors.Error as error:
+            log.warning("revocation of a token of %s: %s %s", account, error.code, error)  # The lease ends: again.
+        except Exception:
+            log.exception("revocation of a token of %s failed for a reason of ours", account)
+
+    async def _try(self, wanted: Revocation) -> Revoked | None:
+        """What has become of it; None: the account is there."""
+        provider = self._providers.get(wanted.provider)
+        if provider is None:
+            return Revoked("failed", "its provider is not configured to revoke, on this node")
+        reading = await self._ledger.get(self._queue_of[wanted.provider], wanted.account)
+        if reading.row is not None:
+            return None  # Not deleted after all, or put anew: many providers end all of a user's grants with one token.
+        place = Place(wanted.provider, wanted.account, "refresh", wanted.grant, wanted.generation)
+        try:
+            token = (await self._vault.unseal(wanted.refresh, place)).decode()
+        except Unsealable as error:
+            return Revoked("unsupported", f"it cannot be read any more: {error}")
+        return await self._exchange.revoke(provider, token)
