@@ -216,7 +216,7 @@ def test_a_crowd_behind_a_pause_is_nothing_to_hurry_for(desk: Any) -> None:
 
 
 def test_nobody_waits_for_a_crowd_that_is_far_ahead(desk: Any) -> None:
-    """Tokens have five minutes from due to deadline: what nobody can save before eight and a half is nobody's business yet."""
+    """Tokens have five minutes from due to deadline: a crowd further ahead than nine is nobody's business yet."""
     shard = Recovering(desk, 3_600_000)
     desk.now += 10_000
     for n in range(6500):  # they need 650 s, and have from now on 600

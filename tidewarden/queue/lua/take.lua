@@ -24,9 +24,9 @@ if now >= S.alarm then promote(most) end
 -- Who goes before the late: the living that are due within `urgent_ms`, and all living ones when there is no time to lose. There is
 -- none when, at the shard's pace (tasks a ms, measured while it is taken from), more have to be done by some time than can be done by
 -- then, and until then the living never run out: else there is a moment to spare between them, which the late may have now. What is still
--- delayed counts, too. Nobody waits for it longer than 1.7 times as long as tasks have from due to deadline: a living one that is
+-- delayed counts, too. Nobody waits for it longer than 1.73 times as long as tasks have from due to deadline: a living one that is
 -- saved so would cost a late one more than that (docs/decisions/0013-urgent.md).
-local PACE_MS, PACE_TASKS, PACE_MS_MAX, LOOK_MS, FORESIGHT = 10000, 32, 120000, 1000, 1.7
+local PACE_MS, PACE_TASKS, PACE_MS_MAX, LOOK_MS, FORESIGHT = 10000, 32, 120000, 1000, 1.73
 local function no_time_to_lose(name, living, span, needed)
   local horizon = math.min(FORESIGHT * span, S.urgent_max_ms)
   local coming, after, ready = delayed_within(horizon), '(' .. text(now), 0

@@ -262,15 +262,17 @@ local function delayed_next(at)
   return redis.call('ZRANGEBYSCORE', name, '(' .. text(at - base_of(name)), '+inf', 'LIMIT', 0, 1)[1]
 end
 
--- A function that tells how many entries are due after now and at most `ms` later, for any ms up to `horizon`: exactly, but as if
--- all pieces were of one size where many lie between.
+-- A function that tells how many entries are due after now and at most `ms` later, for any ms up to `horizon`: exactly, but
+-- where many pieces lie between as if all had the mean size of some.
 local PIECES_COUNTED = 32
 local function delayed_within(horizon)
   local after = '(' .. text(now)
   local starts = S.cut == 0 and {}
-    or redis.call('ZRANGEBYSCORE', key('pieces'), after, text(math.floor(now + horizon)), 'WITHSCORES', 'LIMIT', 0, PIECES_COUNTED + 1)
+    or redis.call('ZRANGEBYSCORE', key('pieces'), after, text(math.floor(now + horizon)), 'WITHSCORES', 'LIMIT', 0, 1000)
   if #starts > 2 * PIECES_COUNTED then
-    local mean = S.later / redis.call('ZCARD', key('pieces'))
+    local sum = 0 -- of some of these: elsewhere pieces may be half as long
+    for i = 1, PIECES_COUNTED do sum = sum + redis.call('ZCARD', piece_key(starts[2 * math.floor(i * #starts / 2 / PIECES_COUNTED) - 1])) end
+    local mean = sum / PIECES_COUNTED
     return function(ms) return ms <= 0 and 0 or mean * redis.call('ZCOUNT', key('pieces'), after, text(math.floor(now + ms))) end
   end
   local names, from, before = {piece_of(now)}, {0}, {}
