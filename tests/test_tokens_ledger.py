@@ -47,8 +47,8 @@ async def test_a_deleted_accounts_numbers_are_never_given_again(bench: Bench) ->
     assert (reading.row, reading.floor) == (None, 2)
     assert not await bench.put("a", (0, 0))
     assert await bench.put("a", (2, 0))
-    assert await bench.ledger.stored(QUEUE, "a", (1, 1), bench.row(1, 2, mark="late").pack(), 1, 2) == "SPARE"
-    assert await bench.stats() == {"total": 1, "fresh": 1, "spares": 1}
+    assert await bench.ledger.stored(QUEUE, "a", (1, 1), bench.row(1, 2, mark="late").pack(), 1, 2) == "GONE"
+    assert await bench.stats() == {"total": 1, "fresh": 1}
 
 
 async def test_one_refresh(bench: Bench) -> None:
