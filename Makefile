@@ -41,6 +41,7 @@ check: setup
 
 bench: setup
 	@$(BIN)/python -m benchmarks.peers
+	@echo && $(BIN)/python -m benchmarks.outage --quick
 
 soak: setup
 	@SOAK_SECONDS=$(SECONDS) SOAK_SEED=$(SEED) RAFT_SEED=$(SEED)000 $(BIN)/python -m pytest -q -s -m soak

@@ -19,10 +19,10 @@ from benchmarks.targets import child_of, cpu_s, engine_url, process_of
 from tidewarden import __version__
 from tidewarden.clock import SystemClock
 from tidewarden.config import Vault as VaultSettings
+from tidewarden.provider import queue_of
 from tidewarden.queue.placing import prefix_of, shard_of
 from tidewarden.queue.registry import SCRIPT_ROOMS, SHARED
 from tidewarden.store import Link, Scripts
-from tidewarden.tokens.accounts import queue_of
 from tidewarden.tokens.keyring import Keyring
 from tidewarden.tokens.listing import SHARDS
 from tidewarden.tokens.rows import Row

@@ -42,6 +42,13 @@ def test_list_goes_on_until_it_has_enough(run: Run, node: Any) -> None:
     ]
 
 
+def test_list_of_nobody_says_so(run: Run, node: Any) -> None:
+    node.answers = {"T.LIST": [[], ""]}
+    assert (run("token", "list").stdout, run("token", "list", "--state", "dead").stderr) == ("", "No account is so.\n")
+    assert "token import FILE" in run("token", "list").stderr
+    assert json.loads(run("token", "list", "--json").stdout) == {"accounts": [], "after": ""}
+
+
 def test_show_tells_of_one_account_and_its_provider(run: Run, node: Any) -> None:
     node.answers = {"T.PEEK": DEAD | {"access_token": False, "scope": "mail"}, "T.STATS": {"p": DOWN}}
     text = run("token", "show", "p/b").stdout

@@ -197,11 +197,59 @@ def test_more_living_than_there_is_time_for_go_first(desk: Any) -> None:
     assert kinds.count("late") <= 400 - 290, "no more than there was no time left for are lost"
 
 
-def test_those_yet_to_come_count_too(desk: Any) -> None:
+def test_those_who_are_here_are_done_when_a_crowd_comes_and_not_sooner(desk: Any) -> None:
     shard = Recovering(desk, 3_600_000)
     shard.living(50, 30_000)
     shard.living(500, 30_000, delay_ms=10_000)  # there is not time enough for all of these
-    assert set(shard.taken(50)) == {"living"}
+    kinds = shard.taken(99)
+    assert set(kinds[:35]) == {"late"}, "the fifty take five seconds of the ten"
+    assert kinds.count("living") >= 48
+    shard.taken(10)
+    assert set(shard.taken(250)) == {"living"}
+
+
+def test_a_crowd_behind_a_pause_is_nothing_to_hurry_for(desk: Any) -> None:
+    shard = Recovering(desk, 3_600_000)
+    shard.living(50, 60_000)
+    shard.living(900, 60_000, delay_ms=40_000)  # too many; but the fifty are long done by then
+    assert set(shard.taken(300)) == {"late"}
+
+
+def test_nobody_waits_for_a_crowd_that_is_far_ahead(desk: Any) -> None:
+    """Tokens have five minutes from due to deadline: a crowd further ahead than nine is nobody's business yet."""
+    shard = Recovering(desk, 3_600_000)
+    desk.now += 10_000
+    for n in range(6500):  # they need 650 s, and have from now on 600
+        desk.put(f"living{n:04}", deadline_ms=desk.now + 600_000 + n % 7)
+    desk.put("usual", delay_ms=590_000, within_ms=300_000)
+    assert set(shard.taken(20)) == {"late"}
+    desk.now += 120_000
+    shard.taken(1)
+    assert set(shard.taken(20)) == {"living"}
+
+
+def test_what_was_found_holds_for_a_second(desk: Any) -> None:
+    shard = Recovering(desk, 3_600_000)
+    shard.living(1, 100_000)
+    assert shard.taken(1) == ["late"]
+    shard.living(400, 30_000)
+    kinds = shard.taken(11)
+    assert kinds[:9] == ["late"] * 9
+    assert kinds[10] == "living"
+
+
+def test_thousands_to_come_are_counted_by_their_pieces(desk: Any) -> None:
+    shard = Recovering(desk, 3_600_000)
+    at = desk.now + 10_000
+    for begin in range(0, 16_000, 500):
+        desk.put_all(
+            *(
+                (f"living{n:05}", b"", {"at_ms": at + n, "deadline_ms": at + n + 30_000})
+                for n in range(begin, begin + 500)
+            )
+        )
+    shard.living(120, 60_000)
+    assert set(shard.taken(90)) == {"living"}
 
 
 def test_a_window_that_may_not_widen_does_not(desk: Any) -> None:

@@ -222,6 +222,18 @@ async def test_many_items_are_one_script(bench: Bench) -> None:
     assert set(entries) == {f"a{number}" for number in range(1000)}
 
 
+async def test_one_that_waits_for_its_provider_is_not_counted_fresh(bench: Bench) -> None:
+    await bench.put("a", due_ms=0)
+    task = await bench.take("a")
+    await bench.ledger.intend(QUEUE, "a", task.lease, LEASE_MS)
+    assert await bench.ledger.failed(QUEUE, "a", task.lease, Step("hold", 30.0, Troubles()))
+    assert await bench.locate("a") == "delayed"
+    assert await bench.stats() == {"total": 1, "expiring": 1}
+    bench.now_ms += 31_000
+    task = await bench.take("a")
+    assert await bench.stats() == {"total": 1, "expiring": 1}
+
+
 async def test_a_malformed_item_changes_nothing(bench: Bench) -> None:
     shard = bench.queues.shard_of(QUEUE, "a")
     row = bench.row().pack()

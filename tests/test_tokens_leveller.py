@@ -20,6 +20,7 @@ pytestmark = pytest.mark.live
 QUEUE = "_tokens:p:c0"
 HORIZON_MS = 600_000
 EVERY_MS = 10_000
+LIFE_MS = 4 * HORIZON_MS
 
 
 class Bench:
@@ -46,7 +47,7 @@ class Bench:
         """How many accounts fall due in each round; they are refreshed, that is gone, at its end."""
         done = []
         for _ in range(rounds):
-            await self.ledger.level(QUEUE, 0, HORIZON_MS, EVERY_MS, 1000)
+            await self.ledger.level(QUEUE, 0, HORIZON_MS, EVERY_MS, 1000, LIFE_MS)
             self.now_ms += EVERY_MS
             taken = await self.queues.script("queue.take", QUEUE, 0, (1000, 500, 60_000, 0, ""), now_ms=self.now_ms)
             done.append(len(taken[0]))
@@ -78,6 +79,11 @@ async def test_an_even_fleet_is_left_alone(bench: Bench) -> None:
     assert sum(done) <= 40 * 5 * 1.1
 
 
+async def test_a_fleet_that_is_level_is_not_refreshed_early_for_ever(bench: Bench) -> None:
+    await bench.put([bench.now_ms + 300_000 + 5000 * n for n in range(400)])  # Even, behind a gap that levelling left.
+    assert sum(await bench.play(29)) == 0
+
+
 async def test_accounts_in_trouble_wait_for_their_time_and_one_node_levels_at_a_time(bench: Bench) -> None:
     await bench.put([bench.now_ms + HORIZON_MS - 1000] * 100)
     trouble = Troubles(tries=1, outcome="unavailable").pack()
@@ -86,17 +92,19 @@ async def test_accounts_in_trouble_wait_for_their_time_and_one_node_levels_at_a_
         f"{{t:{QUEUE}:0}}:account_troubles",
         *(part for name in sorted(bench.names[:100])[1:] for part in (name, trouble)),
     )
-    moved, due = await bench.ledger.level(QUEUE, 0, HORIZON_MS, 50_000, 1000)
+    moved, due = await bench.ledger.level(QUEUE, 0, HORIZON_MS, 50_000, 1000, LIFE_MS)
     assert (moved, due) == (1, 100)
-    assert await bench.ledger.level(QUEUE, 0, HORIZON_MS, 50_000, 1000) == (0, -1)
+    assert await bench.ledger.level(QUEUE, 0, HORIZON_MS, 50_000, 1000, LIFE_MS) == (0, -1)
 
 
 async def test_it_looks_more_often_while_there_is_something_to_do() -> None:
     told = {"found": (0, 0), "asked": 0}
 
     class Store:
-        async def level(self, _queue: str, _shard: int, horizon_ms: int, _every_ms: int, _most: int) -> tuple[int, int]:
-            assert horizon_ms == 900_000
+        async def level(
+            self, _queue: str, _shard: int, horizon_ms: int, _every_ms: int, _most: int, life_ms: int
+        ) -> tuple[int, int]:
+            assert (horizon_ms, life_ms) == (900_000, 3_600_000)
             told["asked"] = int(str(told["asked"])) + 1
             return told["found"]  # type: ignore[return-value]
 

@@ -57,6 +57,22 @@ async def test_every_account_is_refreshed_once_a_generation(valkey: Any, tmp_pat
     assert endpoint.most_open <= 16
 
 
+async def test_where_no_number_is_set_it_grows_while_accounts_are_late(valkey: Any, tmp_path: Path) -> None:
+    async with harness.endpoint(life_s=3600) as endpoint:
+        chosen = harness.provider(endpoint.url)
+        assert chosen.refreshers == 0
+        async with harness.node(valkey, tmp_path, chosen, go=False) as side:
+            await asyncio.gather(*(side.tokens.put(f"p/a{n}", {"refresh_token": f"a{n}.0"}) for n in range(250)))
+            endpoint.delay_s = 0.2  # 16 at a time would take them three seconds and more
+            running = asyncio.create_task(side.tokens.run())
+            await eventually(lambda: sum(endpoint.requests.values()) == 250)
+            assert side.tokens.metrics()["refreshers"]["p"] >= 16
+            await side.tokens.stop()
+            await asyncio.wait([running])
+    assert set(endpoint.requests.values()) == {1}
+    assert 16 < endpoint.most_open <= 256
+
+
 async def test_what_falls_due_together_is_taken_in_parts(
     valkey: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -143,3 +143,34 @@ for _, name in ipairs(redis.call('KEYS', '*:accounts')) do
 end
 return rows
 """
+
+
+async def test_two_that_are_asked_for_at_once_are_one(
+    valkey: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The later takes the place of the one under way, which ends where it is: never do two nodes work at both."""
+    async with two_nodes(valkey, tmp_path) as (one, two):
+        await one.tokens.custody.rotate()
+
+        async def under_way() -> bool:
+            found = (await one.tokens.custody.status())["rotation"]
+            return bool(found["state"] == "sealing" and found["seen"] > 3)
+
+        await eventually(under_way)
+        shelf = two.tokens.custody.rotator._shelf
+        read, stale = shelf.rotation, [None]
+
+        async def late() -> Any:
+            return stale.pop() if stale else await read()
+
+        monkeypatch.setattr(shelf, "rotation", late)  # It looked just before the other wrote down that it begins.
+        asked = (await two.tokens.custody.rotate())["rotation"]
+        found = await done(one)
+        assert (found["state"], found["started_ms"], found["unreadable"]) == ("done", asked["started_ms"], 0)
+
+        async def nothing_left() -> bool:
+            return (await one.queues.stats(rotation.QUEUE))["total"] == 0
+
+        await eventually(nothing_left)
+        await readable(one)
+        await readable(two)

@@ -171,12 +171,6 @@ class Daemon(Participant):
         await firm()
         return items
 
-    def _refreshes(self) -> dict[str, Any]:
-        """What this node's refreshers did, by provider and outcome, for /metrics."""
-        numbers = self.tokens.metrics()
-        by_kind = {f"{provider} {outcome}": n for (provider, outcome), n in numbers.pop("refreshes").items()}
-        return {"by_outcome_total": by_kind, **numbers}
-
     async def _duties(self, epoch: int, holder: str) -> None:
         """What only the leader does, under one epoch."""
         sweep = asyncio.ensure_future(self.sweep.run(epoch, holder))
@@ -239,7 +233,7 @@ class Daemon(Participant):
         self.http = http = HttpServer(
             config, self.queues, self.tokens, self.schedules, health, clock, users,
             alive=health.dead, ready=health.complaint, warning=health.warning,
-            stats={"node": health.stats, "resp": resp.stats, "refresh": self._refreshes}, internal={PEERS_PATH: self.tokens.answer_peer},
+            stats={"node": health.stats, "resp": resp.stats}, internal={PEERS_PATH: self.tokens.answer_peer},
         )  # fmt: skip
         if not (is_loopback(config.node.host) or config.node.tls_cert):
             log.warning(

@@ -16,6 +16,7 @@ from tidewarden.client.local import local_urls
 from .options import REFUSED, UNREACHABLE, USAGE, stop
 
 CONNECT_S = 5.0
+WHO = " (name a user: --url redis://USER:SECRET@HOST:PORT)"
 
 
 def addresses(url: str, data_dir: Path) -> list[str]:
@@ -80,12 +81,14 @@ def connected(url: str, data_dir: Path) -> Iterator[NodeLine]:
     """A node to ask: the first that answers. Ends the program with a message and the right exit code on every error."""
     line: NodeLine | None = None
     faults: list[str] = []
+    who = ""
     for address in addresses(url, data_dir):
+        who = "" if "@" in address else WHO
         try:
             line = dial(address)
             break
         except (redis.AuthenticationError, redis.ResponseError) as error:
-            raise stop(f"{shown(address)} refused: {said(error)}{_who(url)}", REFUSED) from None
+            raise stop(f"{shown(address)} refused: {said(error)}{who}", REFUSED) from None
         except (redis.ConnectionError, redis.TimeoutError) as error:
             faults.append(f"{shown(address)}: {error}")
         except ValueError as error:
@@ -96,9 +99,9 @@ def connected(url: str, data_dir: Path) -> Iterator[NodeLine]:
     try:
         yield line
     except redis.AuthenticationError as error:
-        raise stop(f"refused: {said(error)}{_who(url)}", REFUSED) from None
+        raise stop(f"refused: {said(error)}{who}", REFUSED) from None
     except redis.ResponseError as error:
-        hint = _who(url) if str(error).startswith(("NOAUTH", "DENIED", "NOPERM")) else ""
+        hint = who if str(error).startswith(("NOAUTH", "DENIED", "NOPERM")) else ""
         raise stop(f"refused: {error}{hint}", REFUSED) from None
     except (redis.ConnectionError, redis.TimeoutError) as error:
         raise stop(f"the connection broke, what was asked may or may not have happened: {error}", UNREACHABLE) from None
@@ -129,7 +132,3 @@ def plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
     return value
-
-
-def _who(url: str) -> str:
-    return "" if "@" in url else " (name a user: --url redis://USER:SECRET@HOST:PORT)"

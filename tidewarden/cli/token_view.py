@@ -57,6 +57,12 @@ def list_(
     if as_json:
         print_json({"accounts": found, "after": after})
         return
+    if not found:
+        typer.echo(
+            "No account is so." if state or provider else "There are no accounts yet: tidewarden token import FILE",
+            err=True,
+        )
+        return
     found.sort(key=lambda entry: str(entry["account"]))
     headings = ("account", "state", "since (UTC)", "expires", "next try", "tries", "why")
     print_table(headings, [_row(entry) for entry in found])

@@ -20,9 +20,9 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     ``durability``: what has to have a write before it is answered: the primary, replicas too, or the disk.
     ``urgent_ms``: how near a deadline makes a task urgent; ``urgent_max_ms``: how far that widens while late tasks wait and
-    the living could not all be taken in time otherwise, 0 = not. ``late_share``, ``early_share``: every n-th task comes from
-    that band, 0 = off. ``order``: ``bands``, or ``edf`` (earliest deadline alone). ``losses_max``: leases lost to
-    disconnects before a task is buried, 0 = no limit. ``dedup_ms``: how long a finished id of the caller's is
+    there is no time to lose for the living (docs/decisions/0013-urgent.md), 0 = not. ``late_share``, ``early_share``: every
+    n-th task comes from that band, 0 = off. ``order``: ``bands``, or ``edf`` (earliest deadline alone). ``losses_max``:
+    leases lost to disconnects before a task is buried, 0 = no limit. ``dedup_ms``: how long a finished id of the caller's is
     remembered, 0 = not at all. ``capacity``: tasks in any state that the queue holds at most, cut evenly over its
     shards, 0 = no limit. ``strategy``: how a put chooses its shard: ``hash``, ``round_robin``, or the dotted name of a
     function that the node's configuration allows. ``history``: ends that a failed task remembers, 0 = none. ``lane_limit``:
@@ -74,7 +74,7 @@ SYSTEM = {
         losses_max=0,
         dedup_ms=0,
         history=0,
-        urgent_ms=15_000,
+        urgent_ms=5_000,
         urgent_max_ms=3_600_000,
         late_share=256,
         early_share=0,

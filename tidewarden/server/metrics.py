@@ -33,6 +33,20 @@ TOKEN_NUMBERS = {
 }
 """Of each provider: the name among the counts, and in the series."""
 TOKEN_COUNTERS = ("spares", "lost_rotations", "replayed", "adopted", "orphans", "orphans_dropped", "events_lost")
+HELP = {
+    "tidewarden_tokens_accounts": "Accounts by state, of the whole cluster",
+    "tidewarden_tokens_standing": "1 for how the provider stands: answers, silent, erring, limiting or refusing",
+    "tidewarden_tokens_refreshes_total": "Refreshes of this node by the class of their outcome",
+    "tidewarden_tokens_late_total": "Refreshes of this node that came after the old token had expired",
+    "tidewarden_tokens_in_flight": "Refreshes under way on this node",
+    "tidewarden_tokens_held": "1: this node knows that its requests to the provider are held back",
+    "tidewarden_tokens_rate_limit": "Requests a second, of all nodes, that the provider seems to bear",
+    "tidewarden_tokens_intents_stored": "Refreshes that are under way, or of which nobody knows what became",
+    "tidewarden_tokens_spares_stored": "Pairs and previous tokens that are kept aside",
+    "tidewarden_tokens_journal_pending": "Answers in this node's journal that are not stored yet",
+    "tidewarden_tokens_lost_rotations_total": "Accounts whose new refresh token was lost with its answer",
+    "tidewarden_webhook_deliveries_total": "Deliveries of this node by webhook and outcome",
+}
 _UNFIT = re.compile(r"[^a-zA-Z0-9_]")
 
 
@@ -100,7 +114,7 @@ def _family(families: Families, part: str, name: str, labels: tuple[str, ...]) -
     full = _UNFIT.sub("_", f"tidewarden_{part}_{name}".lower())
     family = families.get(full)
     if family is None:
-        what = f"{name} of {part}".replace("_", " ")
+        what = HELP.get(full, f"{name} of {part}".replace("_", " "))
         made = CounterMetricFamily if full.endswith("_total") else GaugeMetricFamily
         family = families[full] = made(full, what, labels=labels)
     return family

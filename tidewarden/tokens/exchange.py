@@ -268,7 +268,7 @@ def _new_line(provider: Provider, tls: ssl.SSLContext | None, clock: Clock) -> L
     return Line(session, client, timeout, {name.title(): value for name, value in headers.items()})
 
 
-def _reason_of(error: BaseException, name: str) -> str:
+def reason_of(error: BaseException, name: str) -> str:
     """What the system calls an error of connecting; asyncio's words for it are a call and an address."""
     if isinstance(error, ssl.SSLError):
         # Its own names for them are in capitals, and so long that they would be taken for a token.
@@ -286,9 +286,9 @@ def _judge_error(error: Exception) -> Outcome:
     if isinstance(error, aiohttp.ClientConnectorDNSError):
         return Unsent("dns", "the name of the token endpoint does not resolve")
     if isinstance(error, aiohttp.ClientSSLError):
-        return Unsent("tls", f"no trusted TLS connection: {_reason_of(error.os_error, name)}")
+        return Unsent("tls", f"no trusted TLS connection: {reason_of(error.os_error, name)}")
     if isinstance(error, aiohttp.ClientConnectorError):
-        return Unsent("refused", f"no connection: {_reason_of(error.os_error, name)}")
+        return Unsent("refused", f"no connection: {reason_of(error.os_error, name)}")
     if isinstance(error, aiohttp.ConnectionTimeoutError):
         return Unsent("connect_timeout", "no connection in time")
     if isinstance(error, aiohttp.InvalidURL):

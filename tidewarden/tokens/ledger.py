@@ -240,9 +240,11 @@ class Ledger:
         except errors.Error:
             return ""
 
-    async def level(self, queue: str, shard: int, horizon_ms: int, every_ms: int, most: int) -> tuple[int, int]:
+    async def level(
+        self, queue: str, shard: int, horizon_ms: int, every_ms: int, most: int, life_ms: int
+    ) -> tuple[int, int]:
         """Level a shard, see ``tokens/lua/level.lua``: accounts moved, and about how many fall due within the horizon."""
-        moved, due = await self._script("tokens.level", queue, shard, (horizon_ms, every_ms, most))
+        moved, due = await self._script("tokens.level", queue, shard, (horizon_ms, every_ms, most, life_ms))
         return moved, due
 
     async def probe(self, queue: str, shard: int, lease_ms: int) -> Taken | None:

@@ -68,12 +68,13 @@ class Leveller:
 
     async def round(self, period_s: float) -> float:
         """Look at every shard once; after how many seconds to look again. Raises what the store raises."""
-        horizon_ms = int(min(self._life_s() * self._provider.level_share, HORIZON_S_MAX) * 1000)
+        life_s = self._life_s()
+        horizon_ms = int(min(life_s * self._provider.level_share, HORIZON_S_MAX) * 1000)
         if horizon_ms < 1000 * PERIOD_S[1]:
             return PERIOD_S[2]  # So short a life leaves nothing to level.
         found = await asyncio.gather(
             *(
-                self._ledger.level(self._queue, shard, horizon_ms, int(period_s * 1000), MOVED_MAX)
+                self._ledger.level(self._queue, shard, horizon_ms, int(period_s * 1000), MOVED_MAX, int(life_s * 1000))
                 for shard in range(SHARDS)
             )
         )

@@ -156,7 +156,6 @@ class Refresher:
         try:
             token = await self._unsealed(task.id, opened.spare if spare and opened.spare is not None else opened.row)
         except Unsealable as error:
-            log.error("refresh of %s/%s: %s", self.provider.name, task.id, error)
             verdict = Verdict("unsealable", "account", answers.scrub(str(error)), answered=False)
             await self._failed(task, opened, verdict, spare, opened.now_ms)
             return None
@@ -291,7 +290,12 @@ class Refresher:
                 else "asked again"
             )
             self._digest.say(account, "failing", f"is refused: {now.message}; {again}")
-        elif step.what == "retry" and now.tries == 1 and now.outcome in ("rejected", "account_limited"):
-            self._digest.say(account, "failing", f"fails ({now.outcome}): {now.message}; tried again by itself")
+        elif (
+            step.what == "retry"
+            and now.outcome != before.outcome
+            and now.outcome in ("rejected", "account_limited", "unsealable")
+        ):
+            level = logging.ERROR if now.outcome == "unsealable" else logging.WARNING
+            self._digest.say(account, "failing", f"fails ({now.outcome}): {now.message}; tried again by itself", level)
         else:
             log.debug("%s/%s: %s, again in %.1f s", self.provider.name, account, now.outcome, step.delay_s)

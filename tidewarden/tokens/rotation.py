@@ -76,7 +76,7 @@ class Rotator:
                 rotation.previous = last.key if last.state == "done" else last.previous
             await self._shelf.note(rotation)
             last = rotation
-        await self._queues.put(QUEUE, NewTask(id=f"rotation-{last.started_ms}"))
+        await self._queues.put(QUEUE, NewTask(id=_task_of(last)))
         return await self.status()
 
     async def status(self) -> dict[str, Any]:
@@ -115,7 +115,7 @@ class Rotator:
 
     async def _work(self, task: Taken) -> None:
         rotation = await self._shelf.rotation()
-        if rotation is not None and not rotation.ended:
+        if rotation is not None and not rotation.ended and task.id == _task_of(rotation):
             if rotation.node != self._node or rotation.state != "asked":
                 log.info("going on with a rotation of %s, which is %s", rotation.node, rotation.state)
             rotation.node = self._node
@@ -186,8 +186,12 @@ class Rotator:
             await sleep(self._clock, 0.2)
 
     async def _note(self, task: Taken, rotation: Rotation) -> None:
-        """Write down how far it is. Raises: NotHeld: another node works at it."""
+        """Write down how far it is. Raises: NotHeld: another node works at it, or at one that was asked for in the same moment."""
         await self._queues.touch(self._session, QUEUE, task.id, task.lease, LEASE_MS)
+        latest = await self._shelf.rotation()
+        if latest is None or _task_of(latest) != task.id:
+            await self._queues.ack(self._session, QUEUE, [(task.id, task.lease)])
+            raise errors.NotHeld("another rotation was asked for")
         rotation.updated_ms = self._clock.unix_ms()
         await self._shelf.note(rotation)
 
@@ -240,3 +244,8 @@ class Rotator:
             await self._shelf.drop(old)
             rotation.dropped = len(old)
         rotation.state = "done"
+
+
+def _task_of(rotation: Rotation) -> str:
+    """The id of the task that a rotation is."""
+    return f"rotation-{rotation.started_ms}"

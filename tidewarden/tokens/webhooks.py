@@ -24,6 +24,7 @@ from tidewarden.config import Secret, Webhook
 from tidewarden.queue import Queues, Taken
 
 from .events import ATTEMPTS, QUEUE, Delivery
+from .exchange import reason_of
 from .retry_after import retry_after
 
 log = logging.getLogger("tidewarden.tokens")
@@ -33,6 +34,7 @@ TAKE_WAIT_MS = 600_000
 LEASE_SLACK_S = 15.0
 PAUSE_S = 1.0
 STOP_S = 2.0
+SAY_S = 60.0
 
 
 def sign(secrets: Iterable[Secret], message_id: str, timestamp_s: int, body: bytes) -> str:
@@ -55,6 +57,8 @@ class Webhooks:
         self._session = queues.open_session(QUEUE)
         self._work: set[asyncio.Task[None]] = set()
         self._freed = asyncio.Event()
+        self._said: dict[str, float] = {}
+        """When the log last heard of a webhook that takes no events, monotonic seconds."""
         self.sent: Counter[tuple[str, str]] = Counter()
 
     async def run(self) -> None:
@@ -119,12 +123,25 @@ class Webhooks:
             if not fault:
                 await self._queues.ack(self._session, QUEUE, [(task.id, task.lease)])
                 return
-            level = logging.ERROR if task.attempt >= ATTEMPTS else logging.WARNING
-            log.log(level, "webhook %s, event %s, try %d: %s", name, delivery.event, task.attempt, fault)
+            self._say(name, delivery.event, task.attempt, fault)
             delay_ms = int(pause_s * 1000) if pause_s else None
             await self._queues.fail(self._session, QUEUE, task.id, task.lease, delay_ms, reason=fault)
         except errors.Error as error:
             log.warning("webhook %s: %s %s", name, error.code, error)  # The lease ends, and it is sent again.
+
+    def _say(self, name: str, event: str, attempt: int, fault: str) -> None:
+        """In the log: each delivery that is given up, and of the others the first of a minute."""
+        now = self._clock.monotonic()
+        if attempt >= ATTEMPTS:
+            log.error(
+                "webhook %s: event %s is not delivered after %d tries, and buried: %s", name, event, attempt, fault
+            )
+        elif now - self._said.get(name, float("-inf")) >= SAY_S:
+            self._said[name] = now
+            log.warning(
+                "webhook %s does not take events (%s): event %s, try %d of %d; tried again by itself, for a minute nothing more is said",
+                name, fault, event, attempt, ATTEMPTS,
+            )  # fmt: skip
 
     async def _post(self, client: aiohttp.ClientSession, hook: Webhook, delivery: Delivery) -> tuple[str, float | None]:
         """What went wrong, empty if nothing did; and how long the receiver wants to be left alone, seconds."""
@@ -147,5 +164,7 @@ class Webhooks:
                 return f"HTTP {response.status}", retry_after(told, self._clock.unix_ms())
         except TimeoutError:
             return f"no answer within {hook.timeout_s:g} s", None
+        except aiohttp.ClientConnectorError as error:
+            return f"no connection: {reason_of(error.os_error, type(error).__name__)}", None
         except (aiohttp.ClientError, OSError, ValueError) as error:
             return type(error).__name__, None  # Its text may quote the address, which may hold a secret.

@@ -21,39 +21,61 @@ end
 if total > 4000 then refuse('TOOBIG one script takes at most 4000 tasks') end
 if now >= S.alarm then promote(most) end
 
--- How far ahead is urgent: `urgent_ms`, or as much further (to `urgent_max_ms`) as the living would not all be taken in time otherwise.
--- At the shard's pace (tasks a ms, measured while it is taken from) `pace * t` tasks are taken within t. Where more are to be done by then,
--- there is no time for the late: they lose nothing that the living would not lose. What is still delayed counts, too, as
--- if it had as long from its due time to its deadline as the last of those that are ready.
-local PACE_MS, PACE_TASKS, PACE_MS_MAX = 10000, 32, 120000
-local function reach(name)
+-- Who goes before the late: the living that are due within `urgent_ms`, and all living ones when there is no time to lose. There is
+-- none when, at the shard's pace (tasks a ms, measured while it is taken from), more have to be done by some time than can be done by
+-- then, and until then the living never run out: else there is a moment to spare between them, which the late may have now. What is still
+-- delayed counts, too. Nobody waits for it longer than 1.73 times as long as tasks have from due to deadline: a living one that is
+-- saved so would cost a late one more than that (docs/decisions/0013-urgent.md).
+local PACE_MS, PACE_TASKS, PACE_MS_MAX, LOOK_MS, FORESIGHT = 10000, 32, 120000, 1000, 1.73
+local function no_time_to_lose(name, living, span, needed)
+  local horizon = math.min(FORESIGHT * span, S.urgent_max_ms)
+  local coming, after, ready = delayed_within(horizon), '(' .. text(now), 0
+  local ahead = math.max(S.urgent_ms, LOOK_MS)
+  while true do
+    if ready < living then ready = redis.call('ZCOUNT', name, after, text(math.floor(now + ahead))) end
+    local can = S.pace * ahead - needed -- these may be late ones
+    if ready + coming(ahead - span) > can then return true end
+    if ahead >= horizon or living + coming(ahead) <= can then return false end
+    ahead = math.min(horizon, ahead + math.min(ahead / 10, horizon / 24))
+  end
+end
+
+-- How long tasks have from due to deadline: the middle one of some that are still delayed; there may be none.
+local function usual_span(guess)
+  local spans = {}
+  for i = 1, 5 do
+    local t = delayed_next(math.floor(now + guess * i / 3))
+    t = t and task_get(t)
+    if t then spans[#spans + 1] = t.deadline - t.due end
+  end
+  table.sort(spans)
+  return spans[math.ceil(#spans / 2)] or guess
+end
+
+-- How far ahead is urgent, in the ready tasks of a priority whose first is late. What was found holds for a second.
+local function reach(name, needed)
   local passed, taken = now - S.pace_at, S.taken - S.pace_taken
   if passed >= PACE_MS and taken >= PACE_TASKS or passed >= PACE_MS_MAX or passed < 0 then
     set('pace', passed > 2 * PACE_MS_MAX and 0 or taken / passed)
     set('pace_at', now)
     set('pace_taken', S.taken)
   end
+  local looked, found, where = string.match(S.reach, '^(%d+) (%d+) (.*)$')
+  local age = now - (tonumber(looked) or 0)
+  if where == name and age >= 0 and age < LOOK_MS then return tonumber(found) end
   local last = tonumber(redis.call('ZRANGE', name, -1, -1, 'WITHSCORES')[2])
   if last <= now then return S.urgent_ms end -- all are late
-  local span = math.min(last - now, S.urgent_max_ms)
-  local ahead, after = math.max(S.urgent_ms, 1), '(' .. text(now) -- nothing would never grow
-  while ahead < span do
-    ahead = math.min(span, ahead * 1.1)
-    if redis.call('ZCOUNT', name, after, text(math.floor(now + ahead))) > S.pace * ahead then return math.floor(ahead) end
-  end
-  local living = redis.call('ZCOUNT', name, after, '+inf')
-  while living > 0 and ahead < S.urgent_max_ms do
-    ahead = ahead * 1.25
-    if living + delayed_until(math.floor(now + ahead - span)) > S.pace * ahead then return span end
-  end
-  return S.urgent_ms
+  local living = redis.call('ZCOUNT', name, '(' .. text(now), '+inf')
+  local ms = no_time_to_lose(name, living, usual_span(last - now), needed) and S.urgent_max_ms or S.urgent_ms
+  set('reach', text(now) .. ' ' .. text(ms) .. ' ' .. name)
+  return ms
 end
 
 -- The bands of one priority, read as far as they are needed. `heads` are its first `needed` entries with their scores: where
 -- they are all there is, or all late ones that are needed, the store is not asked again.
 local function bands(priority, needed, heads)
   local name = key('ready:' .. priority)
-  local edge = now + (S.urgent_max_ms > S.urgent_ms and heads[1] and tonumber(heads[2]) <= now and reach(name) or S.urgent_ms)
+  local edge = now + (S.urgent_max_ms > S.urgent_ms and heads[1] and tonumber(heads[2]) <= now and reach(name, needed) or S.urgent_ms)
   local ranges = {urgent = {'(' .. text(now), text(edge)}, early = {'(' .. text(edge), '+inf'}}
   local read, at = {late = {}}, {urgent = 0, late = 0, early = 0}
   local whole = #heads < 2 * needed

@@ -37,6 +37,10 @@ for i = 1, #items do
       redis.call('ZADD', DEAD, text(now), account)
       count('accounts died')
     else
+      if what == 'hold' and delay_ms > 0 then
+        redis.call('ZREMRANGEBYSCORE', key('account_held'), '-inf', text(now))
+        redis.call('ZADD', key('account_held'), text(now + delay_ms), account)
+      end
       if what == 'retry' then redis.call('ZADD', FAILING, text(now + delay_ms), account) end
       t.priority = NORMAL -- whoever wanted it sooner has had the try
       task_put(account, t)

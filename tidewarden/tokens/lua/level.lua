@@ -2,35 +2,21 @@
 -- imported together would fall due together for ever. What falls due within the horizon, within half of
 -- it, a quarter … needs some number a second each; the greatest of these is the pace at which nothing heaps up. What does not fall due
 -- by itself at that pace until the next call is taken from the front of what is delayed. Accounts in trouble wait for their time.
+-- A pace that is hardly above the whole fleet's over a token's life is none of a heap: to keep that up would refresh everything early for ever.
 -- KEYS    1 the shard  2 the view
--- ARGV    3 horizon ms  4 ms since the last call: what is done within nine tenths of that again does nothing  5 accounts moved at most
+-- ARGV    3 horizon ms  4 ms since the last call: what is done within nine tenths of that again does nothing  5 accounts moved at most  6 a token's life, ms
 -- RETURNS {accounts moved, about how many fall due within the horizon | -1: another node was here just now}
 open()
 redis.call('HDEL', INTENTS, '') -- a removal first: a full store lets the script go on
 local horizon, every, most = int(3, 'horizon ms', 1, NEVER), int(4, 'ms', 1, NEVER), int(5, 'accounts', 1, 1000)
-local TOLERANCE, FEW, EXACT = 1.25, 8, 16
+local life = int(6, 'life ms', 1, NEVER)
+local TOLERANCE, FEW = 1.25, 8
 if now - (tonumber(redis.call('HGET', META, 'levelled')) or 0) < every * 0.9 then return finish({0, -1}) end
 redis.call('HSET', META, 'levelled', text(now))
 
--- How many fall due after now and by `till`: exactly, but for the pieces in the middle where there are many.
-local function due_by(till)
-  local head, tail = piece_of(now), piece_of(till)
-  if head == tail then return piece_until(head, till) - piece_until(head, now) end
-  local n = redis.call('ZCARD', head) - piece_until(head, now) + piece_until(tail, till)
-  local between = redis.call('ZRANGEBYSCORE', key('pieces'), '(' .. text(now), text(till), 'LIMIT', 0, EXACT + 1)
-  if #between > EXACT then
-    return n + (redis.call('ZCOUNT', key('pieces'), '(' .. text(now), text(till)) - 1) * S.later / redis.call('ZCARD', key('pieces'))
-  end
-  for i = 1, #between do
-    local name = piece_key(between[i])
-    if name ~= tail then n = n + redis.call('ZCARD', name) end
-  end
-  return n
-end
-
-local first, pace, due, ahead_ms = 0, 0, 0, horizon
+local first, pace, due, ahead_ms, due_within = 0, 0, 0, horizon, delayed_within(horizon)
 while ahead_ms >= every do -- the last window is the nearest: what falls due by itself until the next call
-  local n = due_by(now + ahead_ms)
+  local n = due_within(ahead_ms)
   if ahead_ms == horizon then due = n end
   first = n / ahead_ms
   pace = math.max(pace, first)
@@ -40,7 +26,7 @@ local busy = false
 for word in string.gmatch(S.pris, '%S+') do busy = busy or redis.call('ZCARD', key('ready:' .. word)) > FEW end
 local share = (pace - first) * every
 local wanted = math.min(most, math.floor(share) + (now * 7919 % 1000 < share % 1 * 1000 and 1 or 0))
-if busy or due < FEW or pace < first * TOLERANCE or wanted < 1 then return finish({0, math.floor(due)}) end
+if busy or due < FEW or pace < math.max(first, S.later / life) * TOLERANCE or wanted < 1 then return finish({0, math.floor(due)}) end
 
 local ahead, moved = delayed_first(wanted * 2), 0
 for i = 1, #ahead, 2 do

@@ -3,6 +3,7 @@
 --   account_intents  hash account -> grant 4, generation 4, started_ms 6, until_ms 6, fingerprint 8, lease 8, holder
 --   account_spares   hash account -> a row whose grant or generation no longer fitted when it came, or the one before, where a used token works on
 --   account_troubles hash account -> what refreshing it met with since its last success (msgpack, Python's alone)
+--   account_held     zset by end of those that wait for no reason of their own; one that was served sooner stays until then
 --   account_failing  zset account by next try     account_dead  zset account by time of death
 --   account_lost     set of the dead whose refresh token was lost with an answer     account_gate, account_standing  see gate.lua, standing.lua; first shard only
 --   account_told     set of accounts that live, of whose troubles it was told     account_outbox  zset, by time, of what is to be told (see tell.lua)

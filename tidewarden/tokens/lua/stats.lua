@@ -5,7 +5,8 @@
 open()
 local total, failing, dead, lost = redis.call('HLEN', ACCOUNTS), redis.call('ZCARD', FAILING), redis.call('ZCARD', DEAD), redis.call('SCARD', LOST)
 local failing_due = redis.call('ZCOUNT', FAILING, '-inf', text(now))
-local fresh = delayed_count() - (failing - failing_due)
+local held = redis.call('ZCOUNT', key('account_held'), '(' .. text(now), '+inf') -- delayed, too, and not fresh
+local fresh = delayed_count() - (failing - failing_due) - held
 local late = 0
 for priority in string.gmatch(S.pris, '%S+') do late = late + redis.call('ZCOUNT', key('ready:' .. priority), '1', text(now)) end
 late = math.max(0, late - failing_due)

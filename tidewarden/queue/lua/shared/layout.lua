@@ -256,9 +256,36 @@ local function delayed_count()
   return S.later - due
 end
 
--- About how many entries are due after now and by `till`: with pieces, as many as if all were of one size.
-local function delayed_until(till)
-  if S.cut == 0 then return redis.call('ZCOUNT', key('delayed'), '(' .. text(now), text(till)) end
-  local pieces = key('pieces')
-  return redis.call('ZCOUNT', pieces, '(' .. text(now), text(till)) * S.later / redis.call('ZCARD', pieces)
+-- The first entry that is due after `at` in its piece, if there is one.
+local function delayed_next(at)
+  local name = piece_of(at)
+  return redis.call('ZRANGEBYSCORE', name, '(' .. text(at - base_of(name)), '+inf', 'LIMIT', 0, 1)[1]
+end
+
+-- A function that tells how many entries are due after now and at most `ms` later, for any ms up to `horizon`: exactly, but
+-- where many pieces lie between as if all had the mean size of some.
+local PIECES_COUNTED = 32
+local function delayed_within(horizon)
+  local after = '(' .. text(now)
+  local starts = S.cut == 0 and {}
+    or redis.call('ZRANGEBYSCORE', key('pieces'), after, text(math.floor(now + horizon)), 'WITHSCORES', 'LIMIT', 0, 1000)
+  if #starts > 2 * PIECES_COUNTED then
+    local sum = 0 -- of some of these: elsewhere pieces may be half as long
+    for i = 1, PIECES_COUNTED do sum = sum + redis.call('ZCARD', piece_key(starts[2 * math.floor(i * #starts / 2 / PIECES_COUNTED) - 1])) end
+    local mean = sum / PIECES_COUNTED
+    return function(ms) return ms <= 0 and 0 or mean * redis.call('ZCOUNT', key('pieces'), after, text(math.floor(now + ms))) end
+  end
+  local names, from, before = {piece_of(now)}, {0}, {}
+  before[1] = -piece_until(names[1], now)
+  for i = 1, #starts, 2 do
+    local n = #names
+    before[n + 1] = before[n] + redis.call('ZCARD', names[n])
+    names[n + 1], from[n + 1] = piece_key(starts[i]), tonumber(starts[i + 1]) - now
+  end
+  return function(ms)
+    if ms <= 0 then return 0 end
+    local n = #from
+    while from[n] > ms do n = n - 1 end
+    return before[n] + piece_until(names[n], math.floor(now + ms))
+  end
 end
