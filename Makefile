@@ -31,7 +31,7 @@ run: setup
 
 # In the order of files, the live ones first: xdist would begin with the files of most tests, and end with the longest few.
 test: setup
-	@$(PYTEST) -n 8 --no-loadscope-reorder -m "not soak"
+	@$(PYTEST) -n 6 --no-loadscope-reorder -m "not soak"
 
 check: setup
 	@began=$$(date +%s) && \
