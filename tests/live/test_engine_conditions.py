@@ -121,10 +121,10 @@ def test_each_is_said_and_survived(scene: Cluster, tmp_path: Path) -> None:
         store.config_set("maxmemory-policy", "noeviction")
         until(node.ready)
         # Another server at its address, with data of a newer version: found at the next connect, and so is its end.
-        store.set("{tidewarden}:format", 2)
+        store.set("{tidewarden}:format", 3)
         store.client_kill_filter(_type="pubsub")
-        until(lambda: "has format 2; this version reads 1" in reason(node))
-        store.set("{tidewarden}:format", 1)
+        until(lambda: "has format 3; this version reads 1 and 2" in reason(node))
+        store.set("{tidewarden}:format", 2)
         until(node.ready)
         assert node.say("Q.PUT", "q", "late", "ID", "a") == "a"
         waiting.join(20)

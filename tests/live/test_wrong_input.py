@@ -262,7 +262,7 @@ def test_starts_that_cannot_succeed(nodes: Cluster, tmp_path: Path) -> None:
         return nodes.config_text("n0", **settings)
 
     with nodes.valkey.client() as store:
-        store.set("{future}:format", "2")
+        store.set("{future}:format", "3")
     password = json.dumps(nodes.valkey.url().replace(nodes.valkey.password, "guess"))
     starts: dict[str, tuple[str, tuple[str, ...]]] = {
         "a busy port": (
@@ -271,7 +271,7 @@ def test_starts_that_cannot_succeed(nodes: Cluster, tmp_path: Path) -> None:
         ),
         "a second node on a folder": (lone(str(taken.folder)), (str(taken.folder), "in use by another")),
         "a folder in a file": (lone("/dev/null/x"), ("node.data_dir", "/dev/null/x")),
-        "data of the future": (lone(str(tmp_path / "f"), cluster__name='"future"'), ("format 2", "upgrade")),
+        "data of the future": (lone(str(tmp_path / "f"), cluster__name='"future"'), ("format 3", "upgrade")),
         "a wrong store password": (lone(str(tmp_path / "p"), store__url=password), ("store.url", "password")),
     }
     begun = time.monotonic()
