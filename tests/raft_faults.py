@@ -5,10 +5,15 @@ from __future__ import annotations
 from raft_simulation import SETTLE_S, Ours, World
 
 from tidewarden.raft import pysync
+from tidewarden.raft.membership import Seat
 
 
 def elected(world: World, limit_s: float = SETTLE_S) -> str:
     """Run until one member leads, all follow it, and everybody has applied everything; returns its address."""
+
+    def known(seat: Seat) -> bool:  # A member whose folder was lost has to be admitted anew.
+        own = world.members[seat.address].secret("raftLog").mark if seat.address in world.alive() else ""
+        return seat.mark in ("", own)
 
     def settled() -> bool:
         leaders = world.believers()
@@ -16,7 +21,7 @@ def elected(world: World, limit_s: float = SETTLE_S) -> str:
             return False
         leader = world.members[leaders[0]]
         named = getattr(leader.voter, "members", None)
-        inside = set(world.members) if named is None else {seat.address for seat in named.seats.values()}
+        inside = set(world.members) if named is None else {seat.address for seat in named.seats.values() if known(seat)}
         voters = [world.members[address].voter for address in world.alive() if address in inside]
         commit = leader.voter.raftCommitIndex
         return (

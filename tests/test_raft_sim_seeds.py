@@ -22,6 +22,7 @@ def play(seed: int, seconds: float) -> tuple[World, Storm]:
     with World(seed, size, late=0.03 if seed % 2 else 0.0) as world:
         storm = Storm(world)
         storm.blow(seconds)
+        world.run(0.2)  # One that wakes just now believes for a moment that it leads still.
         leader = elected(world)
         commit(world, leader, 0)
         elected(world)
