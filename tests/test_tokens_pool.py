@@ -19,19 +19,7 @@ pytestmark = pytest.mark.live
 
 
 answers, cut, rotate_and_cut, eventually = harness.answers, harness.cut, harness.rotate_and_cut, harness.eventually
-
-
-async def described(side: Any, account: str = "p/a") -> dict[str, Any]:
-    entries, _ = await side.tokens.list()
-    return next(entry for entry in entries if entry["account"] == account)
-
-
-async def in_state(side: Any, state: str, account: str = "p/a", limit_s: float = 20) -> dict[str, Any]:
-    async def there() -> dict[str, Any] | None:
-        entry = await described(side, account)
-        return entry if entry["state"] == state else None
-
-    return await eventually(there, limit_s)
+described, in_state = harness.described, harness.in_state
 
 
 async def test_every_account_is_refreshed_once_a_generation(valkey: Any, tmp_path: Path) -> None:

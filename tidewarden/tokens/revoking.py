@@ -7,7 +7,6 @@ that the account is gone, and asks. Anything but success is tried again with a g
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import Counter
 from collections.abc import Mapping
@@ -15,11 +14,12 @@ from collections.abc import Mapping
 import msgspec
 
 from tidewarden import errors
-from tidewarden.clock import Clock, sleep
+from tidewarden.clock import Clock
 from tidewarden.config import Provider
 from tidewarden.queue import Queues, Taken
 from tidewarden.queue.task import NewTask
 
+from .errands import Errands
 from .exchange import Exchange
 from .ledger import Ledger
 from .revoked import Revoked
@@ -33,10 +33,7 @@ ATTEMPTS = 20  # 5 s, doubling up to an hour: about half a day
 BACKOFF_MS = 5_000
 DELAY_MS = 5_000  # The account is deleted behind the put; a task that finds it still there does nothing.
 AT_ONCE = 8
-TAKE_WAIT_MS = 600_000
 LEASE_SLACK_S = 15.0
-PAUSE_S = 1.0
-STOP_S = 2.0
 
 
 class Revocation(msgspec.Struct, frozen=True, array_like=True):
@@ -80,10 +77,9 @@ class Revoker:
         self._ledger = ledger
         self._vault = vault
         self._exchange = exchange
-        self._clock = clock
-        self._session = queues.open_session(QUEUE)
-        self._work: set[asyncio.Task[None]] = set()
-        self._freed = asyncio.Event()
+        longest_s = max((2 * one.timeout_s for one in self._providers.values()), default=0.0) + LEASE_SLACK_S
+        self._errands = Errands(queues, QUEUE, clock, at_once=AT_ONCE, lease_ms=int(longest_s * 1000))
+        self._session = self._errands.session
         self._done = done
 
     async def deleting(self, provider: str, account: str) -> None:
@@ -111,42 +107,7 @@ class Revoker:
         """Revoke what is queued, for ever; at once where no provider wants it."""
         if not self._providers:
             return
-        lease_ms = int((max(2 * one.timeout_s for one in self._providers.values()) + LEASE_SLACK_S) * 1000)
-        try:
-            while True:
-                self._freed.clear()
-                if len(self._work) >= AT_ONCE:
-                    await self._freed.wait()
-                    continue
-                try:
-                    found = await self._queues.take(
-                        self._session, [QUEUE], count=AT_ONCE - len(self._work), wait_ms=TAKE_WAIT_MS, lease_ms=lease_ms
-                    )
-                except errors.Error as error:
-                    log.warning("revocations wait: %s %s", error.code, error)
-                    await sleep(self._clock, PAUSE_S)
-                    continue
-                for task in found:
-                    work = asyncio.create_task(self._settle(task), name=f"revocation {task.id}")
-                    self._work.add(work)
-                    work.add_done_callback(self._ended)
-        finally:
-            await self._drain()
-
-    def _ended(self, work: asyncio.Task[None]) -> None:
-        self._work.discard(work)
-        self._freed.set()
-
-    async def _drain(self) -> None:
-        if self._work:
-            _, late = await asyncio.wait(self._work, timeout=STOP_S)
-            for work in late:
-                work.cancel()
-        try:
-            async with asyncio.timeout(1):
-                await self._queues.close_session(self._session)
-        except (TimeoutError, errors.Error) as error:
-            log.warning("revocations under way were not given back: %s", error)
+        await self._errands.run(self._settle)
 
     async def _settle(self, task: Taken) -> None:
         wanted = msgspec.msgpack.decode(task.payload, type=Revocation)

@@ -19,10 +19,11 @@ import aiohttp
 import msgspec
 
 from tidewarden import errors
-from tidewarden.clock import Clock, sleep
+from tidewarden.clock import Clock
 from tidewarden.config import Secret, Webhook
 from tidewarden.queue import Queues, Taken
 
+from .errands import Errands
 from .events import ATTEMPTS, QUEUE, Delivery
 from .exchange import reason_of
 from .retry_after import retry_after
@@ -30,10 +31,7 @@ from .retry_after import retry_after
 log = logging.getLogger("tidewarden.tokens")
 
 AT_ONCE = 16
-TAKE_WAIT_MS = 600_000
 LEASE_SLACK_S = 15.0
-PAUSE_S = 1.0
-STOP_S = 2.0
 SAY_S = 60.0
 
 
@@ -54,9 +52,9 @@ class Webhooks:
         self._queues = queues
         self._webhooks = webhooks
         self._clock = clock
-        self._session = queues.open_session(QUEUE)
-        self._work: set[asyncio.Task[None]] = set()
-        self._freed = asyncio.Event()
+        longest_s = max((hook.timeout_s for hook in webhooks.values()), default=0.0) + LEASE_SLACK_S
+        self._errands = Errands(queues, QUEUE, clock, at_once=AT_ONCE, lease_ms=int(longest_s * 1000))
+        self._session = self._errands.session
         self._said: dict[str, float] = {}
         """When the log last heard of a webhook that takes no events, monotonic seconds."""
         self.sent: Counter[tuple[str, str]] = Counter()
@@ -69,45 +67,7 @@ class Webhooks:
         async with aiohttp.ClientSession(
             connector=connector, cookie_jar=aiohttp.DummyCookieJar(), trust_env=False
         ) as client:
-            try:
-                while True:
-                    await self._turn(client)
-            finally:
-                await self._drain()
-
-    async def _turn(self, client: aiohttp.ClientSession) -> None:
-        self._freed.clear()
-        if len(self._work) >= AT_ONCE:
-            await self._freed.wait()
-            return
-        lease_ms = int((max(hook.timeout_s for hook in self._webhooks.values()) + LEASE_SLACK_S) * 1000)
-        try:
-            found = await self._queues.take(
-                self._session, [QUEUE], count=AT_ONCE - len(self._work), wait_ms=TAKE_WAIT_MS, lease_ms=lease_ms
-            )
-        except errors.Error as error:
-            log.warning("webhooks wait: %s %s", error.code, error)
-            await sleep(self._clock, PAUSE_S)
-            return
-        for task in found:
-            work = asyncio.create_task(self._deliver(client, task), name=f"webhook {task.id}")
-            self._work.add(work)
-            work.add_done_callback(self._ended)
-
-    def _ended(self, work: asyncio.Task[None]) -> None:
-        self._work.discard(work)
-        self._freed.set()
-
-    async def _drain(self) -> None:
-        if self._work:
-            _, late = await asyncio.wait(self._work, timeout=STOP_S)
-            for work in late:
-                work.cancel()
-        try:
-            async with asyncio.timeout(1):
-                await self._queues.close_session(self._session)
-        except (TimeoutError, errors.Error) as error:
-            log.warning("deliveries under way were not given back: %s", error)
+            await self._errands.run(lambda task: self._deliver(client, task))
 
     async def _deliver(self, client: aiohttp.ClientSession, task: Taken) -> None:
         delivery = msgspec.json.decode(task.payload, type=Delivery)

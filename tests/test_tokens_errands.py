@@ -1,0 +1,45 @@
+"""Tasks of the system's own queues: some at a time, and given back at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import tokens_harness as harness
+
+from tidewarden.queue import Taken
+from tidewarden.queue.task import NewTask
+from tidewarden.tokens.errands import Errands
+
+eventually = harness.eventually
+
+
+async def test_so_many_at_a_time_and_the_rest_is_given_back(valkey: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr("tidewarden.tokens.errands.STOP_S", 0.1)
+    chosen = harness.provider("http://127.0.0.1:9/")
+    async with harness.node(valkey, tmp_path, chosen, go=False) as side:
+        errands = Errands(side.queues, "_work", harness.SystemClock(), at_once=2, lease_ms=30_000)
+        begun: list[str] = []
+        may_end = asyncio.Event()
+
+        async def do(task: Taken) -> None:
+            begun.append(task.id)
+            await may_end.wait()
+            await side.queues.ack(errands.session, "_work", [(task.id, task.lease)])
+            may_end.clear()
+
+        for name in "abcd":
+            await side.queues.put("_work", NewTask(id=name))
+        running = asyncio.create_task(errands.run(do))
+        await eventually(lambda: len(begun) == 2)
+        assert (await side.queues.stats("_work"))["leased"] == 2
+        may_end.set()  # One or both end, and others take their places.
+        await eventually(lambda: len(begun) > 2)
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+        stats = await side.queues.stats("_work")
+        assert (stats["leased"], stats["ready"]) == (0, stats["total"])
+        assert stats["total"] >= 2
