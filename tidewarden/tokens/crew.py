@@ -10,9 +10,8 @@ No clock in here: times are handed in, monotonic seconds.
 
 from __future__ import annotations
 
-LATE_SHARE = (
-    20  # One part in so many of the time from due to expiry that an account may be late before more are wanted.
-)
+LATE_SHARE = 20
+"""One part in so many of the time from due to expiry that an account may be late before more are wanted."""
 
 
 class Crew:

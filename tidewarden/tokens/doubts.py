@@ -60,17 +60,15 @@ class Doubts:
             troubles.doubt_ms = troubles.doubt_ms or found.started_ms
             log.info("%s: an intent of %s was left open", self._provider.name, holder)
         troubles.holder = holder if reply.state in ("answer", "busy", "away") else ""
-        if (
-            reply.state == "answer"
-        ):  # Asked for again: nothing in the store tells of it but this, for the intent is ours now.
+        if reply.state == "answer":
+            # Asked for again: nothing in the store tells of it but this, for the intent is ours now.
             return self._wait(opened, BUSY_S, f"{holder} has the answer, which was not stored yet")
         if reply.state == "busy":
             return self._wait(opened, BUSY_S, f"{holder} is asking the provider")
         if reply.state in ("none", "unsent") and await self._moved_on(account, opened):
             return "stored"  # Whoever was asked had stored its answer just before it knew of nothing.
-        if (
-            reply.state == "away" and not troubles.dead
-        ):  # Of one that was given up its token was refused: nothing is spoiled.
+        # Of one that was given up its token was refused: nothing is spoiled.
+        if reply.state == "away" and not troubles.dead:
             wait_s = policy.patience(
                 self._provider.rotation, self._provider.grace_s, opened.now_ms, troubles.doubt_ms, row.expires_at_ms
             )

@@ -73,12 +73,10 @@ class Watch:
     async def tell(self, verdict: Verdict) -> None:
         """Tell the other nodes what concerns them; see :meth:`Gate.told` and :meth:`Standing.heard`."""
         await self.gate.told(verdict)
-        opens_in_s = self.breaker.opens_in_s(self._tools.clock.monotonic())
-        if (
-            await self._standing.heard(verdict, opens_in_s, silent=self.breaker.open)
-            and self._tools.tidings is not None
-        ):
-            self._tools.tidings.of_provider(self._name)
+        tidings, opens_in_s = self._tools.tidings, self.breaker.opens_in_s(self._tools.clock.monotonic())
+        event = await self._standing.heard(verdict, opens_in_s, silent=self.breaker.open)
+        if event and tidings is not None:
+            tidings.of_provider(self._name)
         if self.evidence.due:
             await self.weigh()
 
