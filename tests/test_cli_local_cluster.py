@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.ports import free_ports
 from tidewarden.cli.data_folder import Plan
 from tidewarden.cli.live_view import Event
 from tidewarden.cli.local_cluster import LocalCluster
@@ -55,8 +56,7 @@ def stand_in(plan: Plan, events: list[Event], manner: str) -> LocalCluster:
 
 @pytest.fixture
 def plan(tmp_path: Path) -> Plan:
-    base_port = 20_000 + os.getpid() % 120 * 100  # below the ports that outgoing connections take
-    return Plan(tmp_path / "data", load(None, {}, {"node.base_port": str(base_port)}), None, 2, 0)
+    return Plan(tmp_path / "data", load(None, {}, {"node.base_port": str(free_ports(20))}), None, 2, 0)
 
 
 async def test_a_cluster_starts_in_order_and_stops_in_the_other(plan: Plan) -> None:
@@ -83,8 +83,9 @@ async def test_a_node_that_does_not_stop_is_killed(plan: Plan, monkeypatch: pyte
         await asyncio.Event().wait()
 
     task = asyncio.create_task(stand_in(plan, events, "deaf").run(body))
-    async with asyncio.timeout(30):
-        await running.wait()
+    reached = asyncio.create_task(running.wait())
+    await asyncio.wait([task, reached], timeout=30, return_when=asyncio.FIRST_COMPLETED)
+    assert running.is_set(), task
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
