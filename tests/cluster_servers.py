@@ -23,7 +23,7 @@ from store_servers import BECOME
 from benchmarks.ports import free_ports
 from tidewarden.store.slots import SLOTS
 
-TIMEOUT_MS = 1000  # cluster-node-timeout: a server that has been silent for so long is suspected
+TIMEOUT_MS = 2000  # cluster-node-timeout: a server that has been silent for so long is suspected
 
 
 @dataclass

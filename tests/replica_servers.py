@@ -109,25 +109,7 @@ class Seat:
         self.commits = Commits(self.config.store, CLUSTER, self.clock, beside, embedded=False, server=self.server)
         self.queues = Queues(self.config, self.data, self.scripts, self.clock, views=False, commits=self.commits)
         self.queues.holder = "n0.1"
-        self._limit(PATIENT_MS)
-
-    @contextlib.contextmanager
-    def hurried(self, limit_ms: int) -> Iterator[None]:
-        """Whoever begins to wait for a group now is told so soon that there is none; else a starved machine may take its time."""
-        self._limit(limit_ms)
-        try:
-            yield
-        finally:
-            self._limit(PATIENT_MS)
-
-    def _limit(self, limit_ms: int) -> None:
-        self.commits._store = replace(self.config.store, commit_ms=limit_ms)
-        for commit in self.commits._made.values():
-            commit._limit_ms = limit_ms
-            commit._waits = tuple((pack(command), least) for command, least in commit._demand.commands(limit_ms))
-            if commit._timer is not None:  # which counts on it that all wait equally long
-                commit._timer.cancel()
-                commit._expire()
+        limit(self.commits, PATIENT_MS)
 
     async def stop(self) -> None:
         """End it."""
@@ -146,10 +128,31 @@ async def seat(url: str, commit_url: str = "", **store: Any) -> AsyncIterator[Se
         await made.stop()
 
 
+def limit(commits: Commits, limit_ms: int) -> None:
+    """From now on a group is waited for so long."""
+    commits._store = replace(commits._store, commit_ms=limit_ms)
+    for commit in commits._made.values():
+        commit._limit_ms = limit_ms
+        commit._waits = tuple((pack(command), least) for command, least in commit._demand.commands(limit_ms))
+        if commit._timer is not None:  # which counts on it that all wait equally long
+            commit._timer.cancel()
+            commit._expire()
+
+
 @contextlib.contextmanager
-def stopped(one: Seat, pair: Replicas, limit_ms: int = LIMIT_MS) -> Iterator[None]:
+def hurried(commits: Commits, limit_ms: int = LIMIT_MS) -> Iterator[None]:
+    """Whoever begins to wait for a group now is told so soon that there is none; else a starved machine may take its time."""
+    limit(commits, limit_ms)
+    try:
+        yield
+    finally:
+        limit(commits, PATIENT_MS)
+
+
+@contextlib.contextmanager
+def stopped(one: Seat, pair: Replicas) -> Iterator[None]:
     """The replica does not answer, and whoever waits for it is told so soon."""
-    with one.hurried(limit_ms), pair.stopped(pair.ports[1]):
+    with hurried(one.commits), pair.stopped(pair.ports[1]):
         yield
 
 

@@ -21,7 +21,7 @@ from store_servers import BECOME, StoreServer
 from benchmarks.ports import free_ports
 
 SERVICE = "main"
-DOWN_MS = 500  # a primary that has been silent for so long is held for down
+DOWN_MS = 1500  # a primary that has been silent for so long is held for down
 
 
 @dataclass

