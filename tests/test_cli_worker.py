@@ -25,7 +25,7 @@ from tidewarden.client import AsyncClient
 APP = """
 import time
 from tidewarden.client import Task, Worker
-worker = Worker(concurrency=2, grace_s=10)
+worker = Worker(concurrency=2, grace_s=60)
 number = 5
 
 @worker.task("jobs")
@@ -96,22 +96,28 @@ async def test_a_signal_lets_it_finish(here: Site, tmp_path: Path, number: signa
         )  # fmt: skip
         try:
             assert (await jobs.wait("quick", timeout_ms=30_000)).result == b"0"
-            await jobs.put("1", id="slow")
+            await jobs.put("3", id="slow")
             while (await jobs.peek("slow")).state != "leased":
                 await asyncio.sleep(0.01)
             process.send_signal(number)
-            await asyncio.sleep(0.1)
+            assert process.stderr is not None
+            output = b""
+            while b"stops: " not in output:
+                line = await process.stderr.readline()
+                assert line, output
+                output += line
             await jobs.put("0", id="too-late")
-            _, output = await asyncio.wait_for(process.communicate(), 30)
+            _, rest = await asyncio.wait_for(process.communicate(), 60)
+            output += rest
         finally:
             if process.returncode is None:
                 process.kill()
         assert process.returncode == 0
-        assert (await jobs.wait("slow", timeout_ms=0)).result == b"1"
+        assert (await jobs.wait("slow", timeout_ms=0)).result == b"3"
         assert (await jobs.peek("too-late")).state == "ready"
         lines = [json.loads(line) for line in output.decode().splitlines()]
         messages = [line["message"] for line in lines]
         assert messages[0].startswith("works on jobs, 2 at a time, at <AsyncClient redis://127.0.0.1:")
-        assert "stops: 1 under way have 10 s" in messages
+        assert "stops: 1 under way have 60 s" in messages
         assert messages[-1] == "stopped"
         assert {line["node"] for line in lines} == {"shop_app.worker"}

@@ -113,7 +113,7 @@ async def test_metadata_that_hang_hold_up_no_refresh_to_an_endpoint_that_is_know
     clock = ManualClock()
     discovery = Discovery(clock)
     async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as client:
-        slow = provider(timeout_s=1.0)
+        slow = provider(timeout_s=4.0)
         assert await discovery.endpoint(slow, client) == "https://as.example/t"
         hanging = True
         await clock.advance(FRESH_S)

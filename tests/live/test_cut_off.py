@@ -12,7 +12,7 @@ import redis
 from live.counting_provider import CountingProvider, provided
 from live.faulty import LIFE_S, FaultyCluster
 from live.harness import CLUSTER, Node, serving, until, until_async
-from live.test_stale_leader import catch_a_sweep, fence, quiet
+from live.test_stale_leader import catch_a_sweep, fence, quiet, refused_by, unchanged
 
 pytestmark = pytest.mark.live
 
@@ -84,7 +84,7 @@ def test_what_a_leader_said_before_it_was_cut_off_is_stale(
     new, greater = until(lambda: nodes.sweeper(epoch), SETTLE_S, what="another sweeps")
     print(f"epoch {greater} sweeps on {new.name} {time.monotonic() - begun:.2f} s after the cut")
     assert new is not old
-    until(lambda: fence(nodes, queue)[0] == greater, what="the new leader has swept the shard")
+    until(lambda: fence(nodes, queue)[0] >= greater, what="the new leader has swept the shard")
     until(lambda: nodes.audit(queue) == {"ready": 2}, what="the task that the held call was for is moved")
     before = quiet(nodes, queue)
 
@@ -92,9 +92,8 @@ def test_what_a_leader_said_before_it_was_cut_off_is_stale(
     for way in nodes.proxies[old.name].ways.values():
         way.open.set()
     until(lambda: trap.replies, what="the store answers the held call")
-    assert f"epoch {greater} held by {new.name}.".encode() in trap.replies
-    assert trap.replies.startswith(b"-STALE ")
-    assert nodes.dump(queue) == before, "a refused script changes nothing"
+    refused_by(trap, old, epoch)
+    unchanged(nodes, queue, greater, before)
     until(lambda: not old.status()["sweeping"], what="it does not sweep")
 
     nodes.calm()
