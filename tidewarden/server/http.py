@@ -39,7 +39,7 @@ log = logging.getLogger("tidewarden.server")
 RIGHTS: web.RequestKey[Rights] = web.RequestKey("rights", Rights)
 BODY_S = 30.0  # longest that a request's body may take to come in, however slowly
 INTERNAL_BYTES = 4096
-NAMED = ("/v1/tokens", "/v1/accounts", "/v1/providers", "/v1/events")
+NAMED = ("/v1/tokens", "/v1/accounts", "/v1/answers", "/v1/providers", "/v1/events")
 """Where what is asked for is of tokens, and needs a user also where nothing else does: see ``T.*``."""
 OPEN = ("/health/live", "/health/ready", "/leader")
 Stats = Callable[[], Mapping[str, Any] | Awaitable[Mapping[str, Any]]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 from collections.abc import Awaitable
 from typing import Any, TypeVar
 from urllib.parse import unquote_to_bytes
@@ -33,6 +34,7 @@ class TokenRoutes:
         router.add_get("/v1/tokens", self.list)
         router.add_post("/v1/tokens:read", self.read)
         router.add_get("/v1/accounts/{provider:[^/]+}/{account:.+}", self.peek)
+        router.add_get("/v1/answers/{provider:[^/]+}/{account:.+}", self.answers)
         router.add_get("/v1/providers", self.providers)
         router.add_post(account + "/refresh", self.refresh)
         router.add_get(account, self.get)
@@ -89,6 +91,11 @@ class TokenRoutes:
         """How an account is, why, since when, and what can be done; no token."""
         return respond(await self._tokens.peek(_account(request)))
 
+    async def answers(self, request: web.Request) -> web.Response:
+        """What its provider answered with success and could not be read; ``body`` is text, or ``body_base64`` if it is none."""
+        found = await self._tokens.custody.answers(_account(request))
+        return respond({**found, "answers": [_told(one) for one in found["answers"]]})
+
     async def providers(self, request: web.Request) -> web.Response:
         """Each provider: its accounts by state, and how it stands with us."""
         _query(request, ())
@@ -131,6 +138,15 @@ def _shown(token: Any) -> dict[str, Any]:
         "generation": token.generation,
         "state": token.state,
     }
+
+
+def _told(answer: dict[str, Any]) -> dict[str, Any]:
+    body: bytes = answer["body"]
+    try:
+        return answer | {"body": body.decode()}
+    except UnicodeDecodeError:
+        rest = {name: value for name, value in answer.items() if name != "body"}
+        return rest | {"body_base64": base64.b64encode(body).decode()}
 
 
 def _etags(header: str) -> list[str]:
