@@ -52,6 +52,8 @@ def test_it_knows_the_leader_and_serves_every_verb(pair: tuple[Cluster, Node]) -
         worker.say("R.TRANSFER")
     until(lambda: "n1" in members(made.nodes["n0"]), 10, what="the member lists it")
     assert not members(made.nodes["n0"])["n1"]["votes"]
+    told = str(members(made.nodes["n0"])["n1"]["address"])
+    assert [told, members(worker)["n1"]["address"]] == [f"127.0.0.1:{made.members['n1']}"] * 2
 
 
 def members(node: Node) -> dict[str, dict[str, object]]:
