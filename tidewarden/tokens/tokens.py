@@ -295,7 +295,8 @@ class Tokens:
     # --- within
 
     async def _put_new(self, account: str, fields: Mapping[str, Any]) -> bool:
-        return (await self.put_told(account, fields)).change != "same"
+        provider, name = self._known(account)
+        return await self._opened(self._grants).take_in(provider, self._queue_of[provider.name], name, fields)
 
     def _provider(self, name: str) -> Provider:
         found = self._config.providers.get(name)
