@@ -140,6 +140,12 @@ async def test_put() -> None:
         {"generation": 5, "change": "new", "state": "fresh"},
     )
     assert tokens.calls == [("put", "p/a", {"refresh_token": "r"})]
+    await ask(tokens, "PUT", "/v1/tokens/p/a?keep=true", b'{"refresh_token": "r"}')
+    await ask(tokens, "PUT", "/v1/tokens/p/a?keep=false", b'{"refresh_token": "r"}')
+    assert tokens.calls[1:] == [("put", "p/a", {"refresh_token": "r"}, "keep"), ("put", "p/a", {"refresh_token": "r"})]
+    for wrong in ("keep=1", "keep", "KEEP=true"):
+        status, answer = await ask(tokens, "PUT", f"/v1/tokens/p/a?{wrong}", b'{"refresh_token": "r"}')
+        assert (status, answer["error"]) == (400, "BADARG")
 
 
 @pytest.mark.parametrize(

@@ -135,8 +135,14 @@ ROUTES: dict[tuple[str, str], str] = {
     ("PUT", "/v1/tokens/{provider}/{account}"): "T.PUT",
     ("DELETE", "/v1/tokens/{provider}/{account}"): "T.DELETE",
     ("POST", "/v1/tokens/{provider}/{account}/refresh"): "T.REFRESH",
+    ("GET", "/v1/schedules"): "S.LIST",
+    ("GET", "/v1/schedules/{name}"): "S.PAUSE",
+    ("PUT", "/v1/schedules/{name}"): "S.PAUSE",  # and ``put`` for the queue, which the body names
+    ("DELETE", "/v1/schedules/{name}"): "S.DELETE",
+    ("POST", "/v1/schedules/{name}/pause"): "S.PAUSE",
+    ("POST", "/v1/schedules/{name}/resume"): "S.RESUME",
 }
-"""The verb whose rights a route needs; all of them are of no name."""
+"""The verb whose rights a route needs, of the name in its path or of none."""
 OWN = frozenset(
     "PING ECHO HELLO AUTH QUIT RESET SELECT INFO TIME COMMAND MULTI EXEC DISCARD SESSION".split()  # noqa: SIM905  # a list of verbs
 )
