@@ -184,7 +184,12 @@ class Refresher:
                 tools.storing.discard((self.queue, task.id))
             return
         if verdict.keep_body and isinstance(outcome, answers.Answer):
-            await self._settler.keep_raw(task.id, opened, outcome.body)
+            opened.troubles.kept = await self._settler.keep_raw(task.id, opened, outcome.body) or opened.troubles.kept
+            self._digest.say(
+                task.id,
+                "failing",
+                f"answered {verdict.message}; it is kept: tidewarden token answers {self.provider.name}/{task.id}",
+            )
         now_ms = opened.now_ms + int((tools.clock.monotonic() - begun) * 1000)
         await self._failed(task, opened, verdict, spare, now_ms)
 
