@@ -45,7 +45,7 @@ class TokenRoutes:
 
         ``Cache-Control`` tells how long it may be used without asking again.
         """
-        query = _query(request, ("min_ttl", "wait"))
+        query = query_of(request, ("min_ttl", "wait"))
         token = await self._tokens.get(_account(request), _milliseconds(query, "min_ttl"), _milliseconds(query, "wait"))
         headers = {
             "Cache-Control": f"private, max-age={token.keep_ms // 1000}",
@@ -91,7 +91,7 @@ class TokenRoutes:
 
     async def providers(self, request: web.Request) -> web.Response:
         """Each provider: its accounts by state, and how it stands with us."""
-        _query(request, ())
+        query_of(request, ())
         found = await self._tokens.stats()
         return respond({"providers": [{"provider": name, **figures} for name, figures in found.items()]})
 
@@ -108,7 +108,7 @@ class TokenRoutes:
 
     async def list(self, request: web.Request) -> web.Response:
         """A page of accounts, without their tokens."""
-        query = _query(request, ("provider", "state", "count", "after"))
+        query = query_of(request, ("provider", "state", "count", "after"))
         count = query.get("count", str(COUNT))
         if not (count.isascii() and count.isdigit()) or len(count) > 9:
             raise BadArg(f"count must be an integer of 0 or more: found {count[:40]!r}.")
@@ -147,7 +147,8 @@ def _account(request: web.Request) -> str:
     return account_name(name.encode("utf-8", "surrogateescape"))
 
 
-def _query(request: web.Request, allowed: tuple[str, ...]) -> dict[str, Any]:
+def query_of(request: web.Request, allowed: tuple[str, ...]) -> dict[str, Any]:
+    """The parameters of a request. Raises: BadArg: there is another than those, or one of them twice."""
     for name in request.query:
         if name not in allowed:
             raise BadArg(f"There is no parameter {name[:40]!r} here; there are {', '.join(allowed) or 'none'}.")
