@@ -92,6 +92,7 @@ class _Connector(aiohttp.TCPConnector):
 class _Coming:
     """How far one request is, and as much of its answer as has come."""
 
+    secrets: tuple[str, ...] = ()
     sent: bool = False
     status: int = 0
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -118,7 +119,7 @@ class Exchange:
         ``send_by``: after that (monotonic seconds of the clock) nothing leaves any more; the outcome is ``late`` then.
         Never raises for what the network or the provider does.
         """
-        coming = _Coming()
+        coming = _Coming(_secrets(provider, refresh_token))
         try:
             outcome = await self._refresh(provider, refresh_token, secret, coming, send_by)
         except aiohttp.ClientError as error:  # Before TimeoutError, which some of them are, too.
@@ -135,7 +136,7 @@ class Exchange:
                 outcome = Unsent("misconfigured", f"the request cannot be made: {_reason(error)}")
         if coming.status and isinstance(outcome, Unheard):
             # The status says what it means, and what there is of a success may hold the only refresh token.
-            return Answer(coming.status, coming.headers, coming.body, outcome.message)
+            return Answer(coming.status, coming.headers, coming.body, outcome.message, coming.secrets)
         return outcome
 
     async def revoke(self, provider: Provider, refresh_token: str) -> Revoked:
@@ -160,7 +161,8 @@ class Exchange:
                             if len(raw) > BODY_BYTES_MAX:
                                 break
                     told = {name: value for name in TOLD if (value := response.headers.get(name)) is not None}
-                    found = judge_revocation(Answer(response.status_code, told, raw), self._clock.unix_ms())
+                    answer = Answer(response.status_code, told, raw, secrets=_secrets(provider, refresh_token))
+                    found = judge_revocation(answer, self._clock.unix_ms())
                     if "invalid_client" not in found.message:
                         break
         except TimeoutError:
@@ -201,6 +203,10 @@ class Exchange:
         return line
 
 
+def _secrets(provider: Provider, refresh_token: str) -> tuple[str, ...]:
+    return (refresh_token, *(secret.reveal() for secret in provider.secrets))
+
+
 def _body(provider: Provider, refresh_token: str, members: Mapping[str, str]) -> bytes:
     rest = {**members, **provider.parameters}
     if provider.body == "json":
@@ -220,8 +226,8 @@ async def _post(line: Line, url: str, body: bytes, headers: Mapping[str, str], c
             coming.body += chunk
             if len(coming.body) > BODY_BYTES_MAX:
                 cut = f"its body has more than {BODY_BYTES_MAX} bytes"
-                return Answer(response.status, coming.headers, coming.body[:BODY_BYTES_MAX], cut)
-        return Answer(response.status, coming.headers, coming.body)
+                return Answer(response.status, coming.headers, coming.body[:BODY_BYTES_MAX], cut, coming.secrets)
+        return Answer(response.status, coming.headers, coming.body, secrets=coming.secrets)
 
 
 def _two_steps(limit: asyncio.Timeout, timeout_s: float) -> asyncio.TimerHandle:
