@@ -33,6 +33,7 @@ ALLOWED: dict[str, set[str]] = {
 # Rooms that are more than one file without being a folder.
 ROOM_OF = {
     "settings": "config",
+    "host_address": "config",
     "sources": "config",
     "secret": "config",
     "rights": "config",

@@ -36,6 +36,7 @@ from tidewarden.server.users import Users
 from tidewarden.store.check import Server, check_store, warn_of_settings
 from tidewarden.store.embedded import EmbeddedStore, store_password
 from tidewarden.store.snapshot import snapshot
+from tidewarden.store.way_back import told_address
 from tidewarden.tokens import PEERS_PATH, Tokens
 
 log = logging.getLogger("tidewarden.daemon")
@@ -73,6 +74,7 @@ class Daemon(Participant):
             if not self._server.views:
                 await warn_of_settings(self.control)
             await self._join(stack, url, self.data, self.control, views=self._server.views, server=self._server)
+            self.nodes.address = await told_address(self.config, self.control.at)
             self._build_leader()
             try:
                 await self.raft.start()
@@ -117,10 +119,11 @@ class Daemon(Participant):
             self._name, self.raft, self.control, self._scripts, clock, lambda: self.nodes.holder, self.duties.run,
             lambda: self.nodes.beat_at,
         )  # fmt: skip
+        told = dataclasses.replace(config, node=dataclasses.replace(config.node, advertise=self.nodes.address))
         self.tokens = Tokens(
-            config, self.queues, clock, self.control.call, script=self._token_script,
-            connected=lambda: self.accounts.up, cluster_secret=self._secret, members=self.raft.base_addresses,
-            nodes=lambda: self.nodes.living(),
+            told, self.queues, clock, self.control.call, script=self._token_script,
+            connected=lambda: self.accounts.up, cluster_secret=self._secret, nodes=lambda: self.nodes.living(),
+            members=lambda: {**self.nodes.addresses, **self.raft.base_addresses()},
         )  # fmt: skip
 
     def _voter_or_onlooker(self) -> Raft:

@@ -90,18 +90,18 @@ class Health:
         return {name: numbers[f"sessions_{name}"] for name in self.queues.session_counts()}
 
     def _members(self) -> dict[str, dict[str, Any]]:
-        node = self.config.node
+        node, told = self.config.node, self.nodes.addresses
         seen = {registration.node: registration for registration in self.nodes.seen}
         seats = self.raft.seats()
         others = {one.owner for one in self.nodes.seen} - seats.keys()
         workers = {
-            name: {"address": "", "votes": False, "met": True, "boot": seen[name].boot, "store_age_ms": seen[name].age_ms,
+            name: {"address": told.get(name, ""), "votes": False, "met": True, "boot": seen[name].boot, "store_age_ms": seen[name].age_ms,
                    "raft_heard_s": None}
             for name in sorted(others & seen.keys())
         }  # fmt: skip
         return workers | {
             name: {
-                "address": base_address(seat.address),
+                "address": told.get(name) or base_address(seat.address),
                 "votes": seat.votes,
                 "met": seat.met,
                 "boot": seen[name].boot if name in seen else 0,
