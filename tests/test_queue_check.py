@@ -145,6 +145,12 @@ def test_a_record_that_is_lost_costs_no_task(desk: Any, scripts_in_pieces: Any, 
     assert sorted(desk.ids()) == ids
 
 
+def test_how_the_former_version_counted_its_pieces_is_no_problem(desk: Any, scripts_in_pieces: Any) -> None:
+    spread(desk, scripts_in_pieces)
+    desk.client.hset(f"{desk.prefix}:shard", mapping={"cut": 7, "format": 1})
+    assert look(desk) == {}
+
+
 def hash_of(desk: Any, name: str) -> bytes:
     """The key of the hash in which a task's record lies."""
     return next(key for key in desk.client.keys(f"{desk.prefix}:tasks*") if desk.client.hexists(key, name))
