@@ -151,6 +151,17 @@ def test_how_the_former_version_counted_its_pieces_is_no_problem(desk: Any, scri
     assert look(desk) == {}
 
 
+def test_a_step_back_of_the_stores_clock_is_no_problem(desk: Any) -> None:
+    desk.put("a")
+    desk.take_one(lease_ms=1000)
+    desk.now += 5_000 - 50_000
+    desk.stamp = "~0~1~-50000"
+    desk.put("b")
+    desk.stamp = ""
+    assert look(desk) == {}
+    assert sorted(desk.ids()) == ["a", "b"]
+
+
 def hash_of(desk: Any, name: str) -> bytes:
     """The key of the hash in which a task's record lies."""
     return next(key for key in desk.client.keys(f"{desk.prefix}:tasks*") if desk.client.hexists(key, name))

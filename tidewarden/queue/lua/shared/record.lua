@@ -100,7 +100,7 @@ local function step(steps, lag)
   if steps <= S.steps then return end
   set('steps', steps)
   set('lag', lag)
-  set('alarm', now) -- it was reckoned by the former lag
+  set('alarm', 0) -- it was reckoned by the former lag: a lease may have ended long ago
   alarm_lowered = true
 end
 
