@@ -196,6 +196,7 @@ async def test_metrics() -> None:
             "tidewarden_tokens_spares_total 3.0",
             'tidewarden_tokens_spares_stored{provider="p"} 1.0',
             "tidewarden_tokens_journal_pending 4.0",
+            "tidewarden_tokens_journal_unreadable 0.0",
         ):
             assert line in text.splitlines()
 

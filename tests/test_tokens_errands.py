@@ -70,6 +70,6 @@ async def test_what_fails_is_said_and_holds_up_nothing(valkey: Any, tmp_path: Pa
             await running
         assert (await side.queues.stats("_work"))["leased"] == 0
     assert [record.getMessage() for record in caplog.records if record.name == "tidewarden.tokens"][:2] == [
-        "_work: odd failed for a reason of ours",
-        "_work: away waits: STOREDOWN not now",
+        "the task odd of _work failed for a reason of ours; it is done again",
+        "the task away of _work waits: STOREDOWN not now",
     ]

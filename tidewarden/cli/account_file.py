@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import IO, Any
 
+from .seen import Seen
+
 COLUMNS = (
     "account", "provider", "refresh_token", "access_token", "token_type", "expires_at", "expires_at_ms", "scope", "client",
 )  # fmt: skip
@@ -77,7 +79,7 @@ def rows(lines: Iterable[bytes], provider: str, known: Collection[str] = ()) -> 
     """
     columns: list[str] = []
     form = ""
-    seen: set[int] = set()  # hashes: some 70 bytes an account, where the names would be three times that
+    seen = Seen()
     for number, raw in enumerate(lines, 1):
         text = raw.removeprefix(b"\xef\xbb\xbf") if number == 1 else raw
         if not text.strip():
@@ -92,10 +94,8 @@ def rows(lines: Iterable[bytes], provider: str, known: Collection[str] = ()) -> 
         account = ""
         try:
             account, fields = _account(_fields(text, form, columns), provider, known)
-            key = hash(account)
-            if key in seen:
+            if not seen.add(account):
                 raise Fault("account", "stands on an earlier line already; that one counts")
-            seen.add(key)
         except Fault as error:
             yield Row(number, len(raw), account, fault=str(error), field=error.field)
             continue

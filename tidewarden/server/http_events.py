@@ -12,7 +12,7 @@ from tidewarden.config import EVENT_KINDS, means, no_kinds
 from tidewarden.errors import BadArg, Error, Full
 from tidewarden.tokens.events import CURSOR, START, Event, Events
 
-from .http_tokens import query_of
+from .http_asked import query_of
 
 log = logging.getLogger("tidewarden.server")
 

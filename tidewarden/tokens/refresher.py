@@ -177,10 +177,13 @@ class Refresher:
         """The answer into the store, or what follows from there being none."""
         tools = self._tools
         if verdict.keep_body and isinstance(outcome, answers.Answer):
-            await self._settler.keep_raw(task.id, opened, outcome.body)
+            opened.troubles.kept = await self._settler.keep_raw(task.id, opened, outcome.body) or opened.troubles.kept
+            self._digest.say(
+                task.id,
+                "failing" if verdict.pair is None else "fresh",
+                f"answered {verdict.message}; it is kept: tidewarden token answers {self.provider.name}/{task.id}",
+            )
         if verdict.pair is not None:
-            if verdict.message:
-                self._digest.say(task.id, "fresh", f"{verdict.message}: its old one is used on", logging.ERROR)
             tools.storing.add((self.queue, task.id))
             try:
                 await self._settler.settle(task.id, opened, verdict.pair, token)
