@@ -58,7 +58,7 @@ _BY_CLASS: dict[str, Scope] = {
     "unknown": "unknown",
 }
 _UNSENT: dict[str, Scope] = {"dns": "ours", "late": "ours", "bad_url": "client", "misconfigured": "client"}
-ODD = "an access token, and a refresh token that is no text of ASCII characters"
+ODD = "its refresh token is no text of ASCII characters"
 REFUSALS = frozenset(("invalid_grant", "invalid_scope"))
 """Classes that say this grant will not do, of which two end an account."""
 

@@ -67,9 +67,9 @@ class Errands:
         try:
             await do(task)
         except errors.Error as error:
-            log.warning("the task %s of %s waits: %s %s", task.id, self._queue, error.code, error)
+            log.warning("%s: %s waits: %s %s", self._queue, task.id, error.code, error)
         except Exception:
-            log.exception("the task %s of %s failed for a reason of ours; it is done again", task.id, self._queue)
+            log.exception("%s: %s failed for a reason of ours; it is done again", self._queue, task.id)
 
     def _ended(self, work: asyncio.Task[None]) -> None:
         self._work.discard(work)
