@@ -43,3 +43,27 @@ async def test_so_many_at_a_time_and_the_rest_is_given_back(valkey: Any, tmp_pat
         stats = await side.queues.stats("_work")
         assert (stats["leased"], stats["ready"]) == (0, stats["total"])
         assert stats["total"] >= 2
+
+
+async def test_one_that_fails_for_a_reason_of_ours_is_logged_and_done_again(
+    valkey: Any, tmp_path: Path, caplog: Any
+) -> None:
+    chosen = harness.provider("http://127.0.0.1:9/")
+    async with harness.node(valkey, tmp_path, chosen, go=False) as side:
+        errands = Errands(side.queues, "_work", harness.SystemClock(), at_once=2, lease_ms=100)
+        tries = 0
+
+        async def do(task: Taken) -> None:
+            nonlocal tries
+            tries += 1
+            if tries == 1:
+                raise ValueError("a payload that nobody writes")
+            await side.queues.ack(errands.session, "_work", [(task.id, task.lease)])
+
+        await side.queues.put("_work", NewTask(id="a"))
+        running = asyncio.create_task(errands.run(do))
+        await eventually(lambda: tries > 1)
+        assert "the task a of _work failed for a reason of ours" in caplog.text
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running

@@ -139,6 +139,10 @@ async def test_what_is_not_known_of_its_own_network_is_told_to_nobody() -> None:
     del asked[3:]
     await gate.told(Verdict("invalid_grant", "account"))
     assert asked[3:] == ["recover", "resume"]
+    gate.view = GateView()
+    assert gate.closed.is_set()
+    assert await gate.ask(7) == Leave(7)
+    assert not gate.closed.is_set(), "it is open again: a take that begins now is not to be broken off"
 
 
 @contextlib.asynccontextmanager

@@ -178,3 +178,15 @@ async def test_an_answer_is_not_left_waiting_by_whoever_was_to_write_it_and_goes
         assert (await adding).account == "a"
         await closing
     assert [answer.account for answer in opened(tmp_path / "j").pending()] == ["a"]
+
+
+async def test_what_a_thread_that_has_ended_does_not_write_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever waits for its answer to be written must not wait for ever, whatever went wrong."""
+    journal = opened(tmp_path / "j")
+    journal._thread.shutdown()
+    async with asyncio.timeout(20):
+        with pytest.raises(RuntimeError, match="shutdown"):
+            await add(journal, "a")
+    assert not journal.healthy

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tidewarden.clock import Clock
-from tidewarden.cluster import Backups, Nodes, Onlooker, Reaper, Term
+from tidewarden.cluster import Backups, Duties, Nodes, Onlooker, Reaper, Term
 from tidewarden.cluster_secret import cluster_secret
 from tidewarden.config import Config, is_loopback
 from tidewarden.errors import ConfigError, Error
@@ -112,8 +112,11 @@ class Daemon(Participant):
         self.queues.on_next = self.sweep.expect
         self.raft = self._voter_or_onlooker()
         self.reaper = Reaper(config.node.name, self.nodes, self.queues, clock, self.raft.peer_heard_s)
+        self.duties = Duties(
+            clock, (self.sweep.duty, self.sweep.run), (self.reaper.duty, lambda epoch, _: self.reaper.run(epoch))
+        )
         self.term = Term(
-            self._name, self.raft, self.control, self._scripts, clock, lambda: self.nodes.holder, self._duties,
+            self._name, self.raft, self.control, self._scripts, clock, lambda: self.nodes.holder, self.duties.run,
             lambda: self.nodes.beat_at,
         )  # fmt: skip
         told = dataclasses.replace(config, node=dataclasses.replace(config.node, advertise=self.nodes.address))
@@ -174,20 +177,6 @@ class Daemon(Participant):
         await firm()
         return items
 
-    async def _duties(self, epoch: int, holder: str) -> None:
-        """What only the leader does, under one epoch."""
-        sweep = asyncio.ensure_future(self.sweep.run(epoch, holder))
-        reaper = asyncio.ensure_future(self.reaper.run(epoch))
-        try:
-            await asyncio.wait({sweep, reaper}, return_when=asyncio.FIRST_COMPLETED)
-            for duty in (sweep, reaper):
-                if duty.done():
-                    duty.result()
-        finally:
-            sweep.cancel()
-            reaper.cancel()
-            await asyncio.gather(sweep, reaper, return_exceptions=True)
-
     def reload(self, read: Callable[[], Config]) -> None:
         """Read the users anew; what else has changed waits for a restart, and a faulty file changes nothing."""
         try:
@@ -220,8 +209,8 @@ class Daemon(Participant):
         config, clock = self.config, self.clock  # from here to the first door nothing waits: no reload is missed
         users = Users(config.users, clock, loopback=is_loopback(config.node.host))
         self.health = health = Health(
-            config, clock, self.raft, self.nodes, self.term, self.sweep, self.reaper, self.queues, self.data, self._server, view,
-            self.store_clock,
+            config, clock, self.raft, self.nodes, self.term, self.sweep, self.reaper, self.duties, self.queues, self.data,
+            self._server, view, self.store_clock,
         )  # fmt: skip
         locks = Locks(self.queues, wait_max_ms=config.limits.wait_ms, waiting_max=config.limits.waiting_max)
         steering = None if self._works_only else self.raft

@@ -58,9 +58,15 @@ class Errands:
             await sleep(self._clock, PAUSE_S)
             return
         for task in found:
-            work = asyncio.create_task(do(task), name=f"{self._queue} {task.id}")
+            work = asyncio.create_task(self._done(do, task), name=f"{self._queue} {task.id}")
             self._work.add(work)
             work.add_done_callback(self._ended)
+
+    async def _done(self, do: Callable[[Taken], Coroutine[Any, Any, None]], task: Taken) -> None:
+        try:
+            await do(task)
+        except Exception:
+            log.exception("the task %s of %s failed for a reason of ours; it is done again", task.id, self._queue)
 
     def _ended(self, work: asyncio.Task[None]) -> None:
         self._work.discard(work)

@@ -76,10 +76,10 @@ class Gate:
     async def ask(self, wanted: int) -> Leave:
         """Leave for at most ``wanted`` requests. Raises what the store raises."""
         now = self._clock.monotonic()
+        self.closed.clear()  # also when it was opened again meanwhile: each take would be broken off at once
         if not self._most and self.view.free and now - self._looked < LOOK_S:
             return Leave(wanted)
         self._looked = now
-        self.closed.clear()
         self.view = await self._ledger.gate(self._queue, "ask", wanted, self._most, self._probe_ms)
         return Leave(self.view.granted, self.view.wait_ms / 1000, self.view.probe)
 

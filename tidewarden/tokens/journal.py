@@ -219,16 +219,20 @@ class Journal:
             work = lambda: self._write(data)  # noqa: E731
         try:
             await asyncio.get_running_loop().run_in_executor(self._thread, work)
-        except OSError as error:
+        except Exception as error:
             self._broken = True  # What the file holds now is not known; the next commit writes a new one.
             for _, future in group:
                 if future is not None and not future.done():
-                    future.set_exception(OSError(error.errno, f"{self._path}: {error.strerror}"))
+                    future.set_exception(self._told(error))
             raise
         self._broken = self._anew = False
         for _, future in group:
             if future is not None and not future.done():
                 future.set_result(None)
+
+    def _told(self, error: Exception) -> Exception:
+        """What whoever waits for a group is told."""
+        return OSError(error.errno, f"{self._path}: {error.strerror}") if isinstance(error, OSError) else error
 
     def _write(self, data: bytes) -> None:
         view = memoryview(data)

@@ -130,8 +130,6 @@ class Revoker:
                 await self._queues.ack(self._session, QUEUE, [(task.id, task.lease)])
         except errors.Error as error:
             log.warning("revocation of a token of %s: %s %s", account, error.code, error)  # The lease ends: again.
-        except Exception:
-            log.exception("revocation of a token of %s failed for a reason of ours", account)
 
     async def _try(self, wanted: Revocation) -> Revoked | None:
         """What has become of it; None: the account is there."""
