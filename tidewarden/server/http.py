@@ -56,7 +56,7 @@ def fine() -> str:
 
 def not_rubbish(record: logging.LogRecord) -> bool:
     """What a stranger sends that is no HTTP is answered 400 and is no error of ours: no trace of it in the log."""
-    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
+    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError | web.RequestPayloadError))
 
 
 logging.getLogger("aiohttp.server").addFilter(not_rubbish)
@@ -187,6 +187,8 @@ class HttpServer:
                 await request.read()
         except TimeoutError:
             raise Timeout(f"The body did not come within {BODY_S:g} s.") from None
+        except web.RequestPayloadError:
+            raise BadArg("The body is not in the Content-Encoding that is announced.") from None
 
     def _check_origin(self, request: web.Request) -> None:
         """A web page in somebody's browser must not reach a door that asks for no password (DNS rebinding, CSRF)."""

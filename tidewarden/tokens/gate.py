@@ -64,7 +64,7 @@ class Gate:
         self._dice = dice
         self._probe_ms = probe_ms
         self._tidings = tidings
-        self._most = int(provider.client_rate * 1000)
+        self._most = max(1, round(provider.client_rate * 1000)) if provider.client_rate else 0  # 0 would be any number
         self._looked = float("-inf")
         self._ends: deque[float] = deque(maxlen=10_000)
         self._streak = 0
