@@ -37,7 +37,7 @@ local function grant(wanted, most)
   local rate = rate_of(most)
   if rate == 0 then granted = wanted return end
   local each, now_us = 1000000000 / rate, now * 1000
-  local spent = math.max(g.spent, now_us - math.max(BURST_US, each))
+  local spent = math.min(now_us, math.max(g.spent, now_us - math.max(BURST_US, each))) -- later than now it was before the clock stepped back
   granted = math.max(0, math.min(wanted, math.floor((now_us - spent) / each)))
   put('spent', math.floor(spent + granted * each))
   if granted == 0 then wait = math.ceil((spent + each - now_us) / 1000) end
