@@ -107,6 +107,8 @@ def test_of_two_that_believe_to_lead_the_newer_does() -> None:
     assert found is not None
     assert found.name == "n1"
     assert leader_of([NODES[2]]) is None, "a node without a process leads nobody"
+    elected = replace(NODES[0], status=status("n0", "leader", 0))
+    assert leader_of([elected]) is None, "who has no epoch yet may do nothing yet"
 
 
 def test_time_left_is_counted_by_its_bounds() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 import stat
@@ -11,6 +12,7 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import redis
@@ -135,6 +137,18 @@ async def test_nobody_logs_in_before_the_view_is_on_disk(make: Maker, monkeypatc
         pytest.raises(redis.AuthenticationError),
     ):
         client.ping()
+
+
+async def test_a_full_disk_stops_no_daemon(make: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
+    full = Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
+    await (store := make(on_event=(told := list[str]()).append)).start()
+    end = await running(store)
+    with monkeypatch.context() as patch:
+        patch.setattr(embedded, "_write_private", full)
+        os.kill(store.pid or 0, signal.SIGKILL)
+        await eventually(lambda: "No space left on device; it is tried again" in "".join(told))
+    await eventually(lambda: store.view == 2)
+    await end()
 
 
 async def test_killed_it_serves_again_with_a_greater_view(make: Maker) -> None:

@@ -53,7 +53,7 @@ class NodeRow:
     base_port: int
     pid: int | None = None
     state: str = "starting"
-    """``starting``, ``serves``, ``silent`` or ``down``."""
+    """``starting``, ``serves``, ``not ready``, ``silent`` or ``down``."""
     restarts: int = 0
     status: Mapping[str, Any] = field(default_factory=dict)
     """Its ``R.STATUS``; empty while it does not answer."""
@@ -79,8 +79,12 @@ class Snapshot:
 
 
 def leader_of(nodes: Sequence[NodeRow]) -> NodeRow | None:
-    """The node that says it leads, by the greatest epoch when two believe so."""
-    leaders = [node for node in nodes if node.status.get("role") == "leader" and node.pid is not None]
+    """The node that says it leads, by the greatest epoch when two believe so. One that has no epoch yet is about to."""
+    leaders = [
+        node
+        for node in nodes
+        if node.status.get("role") == "leader" and node.status.get("epoch") and node.pid is not None
+    ]
     return max(leaders, key=lambda node: int(node.status.get("epoch") or 0), default=None)
 
 

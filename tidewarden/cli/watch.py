@@ -155,7 +155,7 @@ class Watch:
         if child.pid is None:
             state = "down"
         elif not child.serves:
-            state = "starting"
+            state = "not ready" if child.served.is_set() else "starting"
         else:
             state = "silent" if status == {} else "serves"
         plan = self._cluster.plan
