@@ -30,8 +30,9 @@ run: setup
 	@exec $(BIN)/tidewarden up --nodes 3 --sandbox 2000 --data-dir $(DATA)
 
 # In the order of files, the live ones first: xdist would begin with the files of most tests, and end with the longest few.
+# What fails is run once more and counted as a rerun; why it failed is printed (docs/testing.md).
 test: setup
-	@$(PYTEST) -n 6 --no-loadscope-reorder -m "not soak"
+	@$(PYTEST) -n 6 --reruns 1 --no-loadscope-reorder -m "not soak"
 
 check: setup
 	@began=$$(date +%s) && \

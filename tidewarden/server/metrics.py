@@ -50,6 +50,7 @@ HELP = {
     "tidewarden_node_epoch": "Epoch under which this node leads; 0: it does not",
     "tidewarden_node_front_restarts_total": "Further processes of this node that were started again",
     "tidewarden_node_leader": "1: this node leads",
+    "tidewarden_node_leader_duty_late_seconds": "For how long a duty of the leader, the label kind, should have got on and has not",
     "tidewarden_node_leases_reaped_total": "Leases of dead nodes that this node ended",
     "tidewarden_node_lost_takes_released_total": "Tasks given back whose take was never answered",
     "tidewarden_node_raft_strangers_refused_total": "Connections to Raft's port that were no member's",
@@ -105,6 +106,7 @@ HELP = {
     "tidewarden_tokens_in_flight": "Refreshes under way on this node",
     "tidewarden_tokens_intents_stored": f"Refreshes that are under way, or of which nobody knows what became {CLUSTER}",
     "tidewarden_tokens_journal_pending": "Answers in this node's journal that are not stored yet",
+    "tidewarden_tokens_journal_unreadable": "Answers in this node's journal that could not be read (token answers shows them)",
     "tidewarden_tokens_late_total": "Refreshes of this node that came after the old token had expired",
     "tidewarden_tokens_levelled_total": "Accounts that this node had refreshed ahead of their time",
     "tidewarden_tokens_lost_rotations_total": "Accounts whose new refresh token was lost with its answer",
@@ -169,7 +171,8 @@ def of_tokens(stats: Mapping[str, Mapping[str, Any]], counts: Mapping[str, Any])
     for (name, outcome), number in counts.get("webhooks", {}).items():
         samples.append(("webhook", {"webhook": name}, {"deliveries_total": {outcome: number}}))
     samples.append(("tokens", {}, {f"{name}_total": counts.get(name, 0) for name in TOKEN_COUNTERS}))
-    samples.append(("tokens", {}, {"journal_pending": counts.get("journal_pending", 0)}))
+    journal = {name: counts.get(name, 0) for name in ("journal_pending", "journal_unreadable")}
+    samples.append(("tokens", {}, journal))
     return samples
 
 

@@ -26,6 +26,9 @@ log = logging.getLogger("tidewarden.tokens")
 TAKE_WAIT_MS = 30_000
 # Tasks of one take at most. What is taken together goes through each step together, and whoever has no part in that step idles.
 TAKE_MAX = 64
+SETTLING = (
+    2  # Times as many as may be asked for at a time are begun: answers are on their way to disk and store meanwhile.
+)
 TAKES_MAX = 3  # Takes under way while there is plenty to do: by one alone, less is begun than could be.
 PAUSE_S = 1.0  # After the store refused.
 STOP_S = 5.0
@@ -57,12 +60,16 @@ class Pool:
         self._takes: dict[asyncio.Task[bool], int] = {}
         """Takes under way, and for how many tasks each."""
         self._plenty = False  # The latest take had all that it asked for.
-        self._freed = asyncio.Event()
 
     @property
     def _idle(self) -> bool:
         """Whether there is room for refreshes that could wait."""
         return not self.watch.held and len(self._work) < self.watch.crew.size
+
+    @property
+    def _rest(self) -> int:
+        """How many more may be begun, whatever has become of those that were."""
+        return SETTLING * self.watch.crew.size - len(self._work)
 
     @property
     def in_flight(self) -> int:
@@ -108,6 +115,8 @@ class Pool:
                 await self._refresher.pay()
             except errors.Error as error:
                 log.debug("still owed to the store for %s: %s", self._provider.name, error)
+            except Exception:  # nobody waits for this task, so its end would not be noticed
+                log.exception("what is owed to the store for %s failed for a reason of ours", self._provider.name)
 
     async def _turn(self) -> None:
         """Begin one more take if there is room for it, else wait until there may be."""
@@ -128,11 +137,11 @@ class Pool:
     def _room(self) -> int:
         """How many tasks another take may ask for."""
         crew, asked = self.watch.crew, sum(self._takes.values())
-        self._freed.clear()
-        free = self.watch.breaker.allowed(self._tools.clock.monotonic(), crew.size, len(self._work) + asked)
+        self.watch.freed.clear()
+        free = self.watch.breaker.allowed(self._tools.clock.monotonic(), crew.size, len(self.watch.unanswered) + asked)
         if free == 0 and (self._plenty or not asked):  # Else a take waits, and asks for all there is room for.
             crew.full()
-        return min(free, self._tools.seats.free(self._provider.name) - asked, TAKE_MAX)
+        return min(free, self._rest - asked, self._tools.seats.free(self._provider.name) - asked, TAKE_MAX)
 
     async def _begin(self, room: int) -> bool:
         """Take what is due, as much as may be begun, and begin it; whether there was as much."""
@@ -146,6 +155,7 @@ class Pool:
         taken = await self._take(room)
         for task in taken:
             tools.seats.take(name, 1)
+            self.watch.unanswered.add(task.id)
             work = asyncio.create_task(self._refresh(task), name=f"refresh {name}/{task.id}")
             self._work.add(work)
             work.add_done_callback(self._ended)
@@ -197,6 +207,7 @@ class Pool:
 
     async def _refresh(self, task: Taken) -> None:
         await self._refresher.refresh(task)
+        self.watch.answered(task.id)  # Or never asked for.
         self._session.drop(self.queue, task.id, task.lease)
 
     async def _wait_for_room(self) -> None:
@@ -204,14 +215,14 @@ class Pool:
         pause_s = breaker.opens_in_s(now)
         if pause_s > 0:
             await sleep(tools.clock, pause_s)
-        elif breaker.allowed(now, self.watch.crew.size, len(self._work)):
-            await tools.seats.wait(self._provider.name)
+        elif not breaker.allowed(now, self.watch.crew.size, len(self.watch.unanswered)) or self._rest <= 0:
+            await self.watch.freed.wait()
         else:
-            await self._freed.wait()
+            await tools.seats.wait(self._provider.name)
 
     def _ended(self, work: asyncio.Task[None]) -> None:
         self._work.discard(work)
-        self._freed.set()
+        self.watch.freed.set()
         self._tools.seats.leave(self._provider.name)
 
     async def _drain(self) -> None:
