@@ -29,6 +29,7 @@ class Shards:
         self.trouble: dict[tuple[str, int], list[Exception]] = {}
         self.lists = 0
         self.list_trouble: list[Exception] = []
+        self.lists_wait: asyncio.Event | None = None
         self.silent: dict[tuple[str, int], asyncio.Event] = {}
         self.start = clock.monotonic()
 
@@ -40,6 +41,8 @@ class Shards:
 
     async def names(self) -> list[str]:
         self.lists += 1
+        if self.lists_wait is not None:
+            await self.lists_wait.wait()
         if self.list_trouble:
             raise self.list_trouble.pop(0)
         return list(self.sizes)
@@ -262,6 +265,27 @@ async def test_a_server_that_does_not_answer_holds_up_its_own_shards_alone(
     answers.set()
     await s.advance(1)
     assert s.sweep.rounds == 4
+
+
+async def test_a_look_at_all_that_is_not_answered_holds_up_no_shard(
+    stage: MakeStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SLOW_S", 0.01)
+    s = stage(a=1)
+    await s.start()
+    s.shards.lists_wait = asyncio.Event()
+    s.shards.at["a", 0] = s.clock.monotonic() + ALL_S + 3
+    s.sweep.expect("a", 0, 0)
+    await s.advance(ALL_S + 1)
+    await asyncio.sleep(0.05)
+    await s.advance(5)
+    assert s.sweep.moved == 1
+    await s.advance(3 * ALL_S)
+    assert s.shards.lists == 2, "one at a time"
+    rounds = s.sweep.rounds
+    s.shards.lists_wait.set()
+    await s.advance(1)
+    assert s.sweep.rounds > rounds
 
 
 async def test_a_silent_shard_that_knows_a_newer_leader_ends_it(
