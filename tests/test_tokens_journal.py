@@ -191,7 +191,7 @@ async def test_an_answer_is_not_left_waiting_by_whoever_was_to_write_it_and_goes
     disk, real = threading.Event(), os.fdatasync
 
     def slow(descriptor: int) -> None:
-        disk.wait(10)
+        disk.wait(60)
         real(descriptor)
 
     monkeypatch.setattr(journal_module.os, "fdatasync", slow)
