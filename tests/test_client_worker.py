@@ -238,6 +238,7 @@ async def test_a_handler_whose_lease_is_lost_is_cancelled(here: Site, client: As
     assert fences["ended"] > fences["begun"] == fences["cancelled"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("blocks", [False, True])
 async def test_a_stop_lets_work_finish_and_releases_the_rest(
     here: Site, client: AsyncClient, eventually: Any, blocks: bool
