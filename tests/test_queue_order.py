@@ -258,6 +258,20 @@ def test_a_window_that_may_not_widen_does_not(desk: Any) -> None:
     assert shard.taken(100) == ["late"] * 100
 
 
+def test_a_step_back_of_the_clock_leaves_the_pace_as_it_was(desk: Any) -> None:
+    desk.configure(urgent_ms=1000, urgent_max_ms=3_600_000)
+    for _ in range(3):
+        desk.put_all(*((f"t{desk.now}-{n}", b"", {"deadline_ms": desk.now - 1000 + n * 100}) for n in range(80)))
+        desk.ids(80)
+        desk.now += 11_000
+    pace = desk.record("pace")
+    assert float(pace) > 0
+    desk.now -= 3_600_000
+    desk.put_all(("late", b"", {"deadline_ms": desk.now - 1}), ("living", b"", {"deadline_ms": desk.now + 5000}))
+    desk.ids(1)
+    assert (desk.record("pace"), int(desk.record("pace_at"))) == (pace, desk.now)
+
+
 def test_after_a_rest_the_pace_is_unknown_and_the_living_go_first(desk: Any) -> None:
     shard = Recovering(desk, 3_600_000)
     desk.now += 3_600_000
