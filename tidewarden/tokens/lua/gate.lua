@@ -38,7 +38,7 @@ local function grant(wanted, most)
   local rate = rate_of(most)
   if rate == 0 then granted = wanted return end
   local each, clock_us = 1000000000 / rate, clock * 1000
-  local spent = math.max(g.spent, clock_us - math.max(BURST_US, each))
+  local spent = math.min(clock_us, math.max(g.spent, clock_us - math.max(BURST_US, each))) -- later than now: a step back not yet seen
   granted = math.max(0, math.min(wanted, math.floor((clock_us - spent) / each)))
   put('spent', math.floor(spent + granted * each))
   if granted == 0 then wait = math.ceil((spent + each - clock_us) / 1000) end
