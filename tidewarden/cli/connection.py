@@ -103,8 +103,8 @@ def connected(url: str, data_dir: Path) -> Iterator[NodeLine]:
             raise stop(f"{shown(address)} refused: {said(error)}{who}", REFUSED) from None
         except (redis.ConnectionError, redis.TimeoutError) as error:
             faults.append(f"{shown(address)}: {error}")
-        except ValueError as error:
-            raise no_address(address, error) from None
+        except ValueError:
+            raise no_address(address) from None
     if line is None:
         hint = "is it running? `tidewarden up` starts a cluster; --url or TIDEWARDEN_URL names another node"
         raise stop("no node can be reached (" + "; ".join(faults) + f"): {hint}", UNREACHABLE)
@@ -123,9 +123,10 @@ def connected(url: str, data_dir: Path) -> Iterator[NodeLine]:
         line.close()
 
 
-def no_address(address: str, error: ValueError) -> typer.Exit:
-    """``--url`` is none: says so; raise what this returns."""
-    return stop(f"--url {shown(address)!r}: {error}; allowed: redis://[USER:SECRET@]HOST:PORT", USAGE)
+def no_address(address: str) -> typer.Exit:
+    """``--url`` is none: says so, without what Python says of it, which may quote the secret; raise what this returns."""
+    allowed = "redis://[USER:SECRET@]HOST:PORT, with a port from 1 to 65535, and in the secret %2F for / and the like"
+    return stop(f"--url {shown(address)!r} is no node's address; allowed: {allowed}", USAGE)
 
 
 def shown(address: str) -> str:

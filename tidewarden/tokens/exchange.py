@@ -82,10 +82,13 @@ class Exchange:
             outcome = await self._refresh(provider, refresh_token, secret, coming, send_by)
         except aiohttp.ClientError as error:  # Before TimeoutError, which some of them are, too.
             outcome = _judge_error(error)
+            if not coming.sent and isinstance(outcome, Unheard):
+                outcome = Unsent("refused", f"the connection ended before anything was sent ({type(error).__name__})")
         except TimeoutError:
             outcome = Unheard(f"no whole answer within {provider.timeout_s:g} s")
             if not coming.sent:
-                outcome = Unsent("discovery", f"its metadata did not come within {provider.timeout_s:g} s")
+                missing = "neither its metadata nor a connection" if provider.issuer else "no connection"
+                outcome = Unsent("connect_timeout", f"{missing} within {provider.timeout_s:g} s")
         except NotFoundError as error:
             outcome = Unsent("discovery", f"its token endpoint was not found: {error}")
         except (OSError, ValueError) as error:
@@ -145,7 +148,6 @@ class Exchange:
             url = await self._discovery.endpoint(provider, line.client)
             proof, members = self.credentials.prove(provider, secret, url)
             head, body = line.poster.head(url, proof), _body(provider, refresh_token, members)
-            coming.sent = True
             return await line.poster.post(url, head, body, coming, send_by)
 
     def _line(self, provider: Provider) -> Line:
