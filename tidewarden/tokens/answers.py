@@ -62,6 +62,7 @@ ODD = "its refresh token is no text of ASCII characters"
 REFUSALS = frozenset(("invalid_grant", "invalid_scope"))
 """Classes that say this grant will not do, of which two end an account."""
 
+_KIND = re.compile(r"[\x21-\x7e]{1,64}")  # of a token
 # Anything that could be a token or a secret; error texts of providers quote them.
 _TOKENLIKE = re.compile(r"[A-Za-z0-9_\-.~+/=%]{16,}")
 
@@ -247,7 +248,7 @@ def _pair(members: Mapping[str, Any], access_token: str, paths: Mapping[str, str
     return Pair(
         access_token=access_token,
         refresh_token=refresh_token if isinstance(refresh_token, str) and refresh_token.isascii() else "",
-        token_type=kind if isinstance(kind, str) and re.fullmatch(r"[\x21-\x7e]{1,64}", kind) else "Bearer",
+        token_type=kind if isinstance(kind, str) and _KIND.fullmatch(kind) else "Bearer",
         scope=scope[:8192] if isinstance(scope, str) and scope.isascii() else None,
         life_s=_life(_at(members, "expires_in", paths)),
     )

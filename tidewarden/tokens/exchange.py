@@ -34,13 +34,13 @@ from tidewarden.config import Provider
 from .answers import Answer, Outcome, Unheard, Unsent
 from .credentials import Credentials
 from .discovery import Discovery, NotFoundError
+from .limit import Limit
 from .post import BODY_BYTES_MAX, HEADER_BYTES_MAX, TOLD, Coming, LateError, Poster
 from .revoked import Revoked, judge_revocation
 
 KEEPALIVE_S = 4.0  # Shorter than the idle time-outs of servers (5 s is the default of many), so that they rarely close under a request.
 KINDS = {"form": "application/x-www-form-urlencoded", "json": "application/json"}
 HEADERS = {"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": f"tidewarden/{__version__}"}
-UNREAD_S = 0.25  # What a request that has timed out gets to read the answer that may be there.
 
 # httpx logs the URL of every request at INFO; some providers want secrets there.
 for _name in ("httpx", "httpcore"):
@@ -51,6 +51,7 @@ for _name in ("httpx", "httpcore"):
 class Line:
     """The connections to one provider, as the refresh uses them and as httpx does."""
 
+    loop: asyncio.AbstractEventLoop
     poster: Poster
     client: httpx.AsyncClient
 
@@ -139,16 +140,12 @@ class Exchange:
         self, provider: Provider, refresh_token: str, secret: int, coming: Coming, send_by: float
     ) -> Outcome:
         line = self._line(provider)
-        async with asyncio.timeout(None) as limit:
-            timer = _two_steps(limit, provider.timeout_s)
-            try:
-                url = await self._discovery.endpoint(provider, line.client)
-                proof, members = self.credentials.prove(provider, secret, url)
-                head, body = line.poster.head(url, proof), _body(provider, refresh_token, members)
-                coming.sent = True
-                return await line.poster.post(url, head, body, coming, send_by)
-            finally:
-                timer.cancel()
+        with Limit(line.loop, provider.timeout_s):
+            url = await self._discovery.endpoint(provider, line.client)
+            proof, members = self.credentials.prove(provider, secret, url)
+            head, body = line.poster.head(url, proof), _body(provider, refresh_token, members)
+            coming.sent = True
+            return await line.poster.post(url, head, body, coming, send_by)
 
     def _line(self, provider: Provider) -> Line:
         line = self._lines.get(provider.name)
@@ -168,17 +165,6 @@ def _body(provider: Provider, refresh_token: str, members: Mapping[str, str]) ->
         return json.dumps(whole, ensure_ascii=False, separators=(",", ":")).encode()
     body = f"grant_type=refresh_token&refresh_token={quote_plus(refresh_token)}"
     return (f"{body}&{urlencode(rest)}" if rest else body).encode()
-
-
-def _two_steps(limit: asyncio.Timeout, timeout_s: float) -> asyncio.TimerHandle:
-    """
-    End a request ``timeout_s`` from now, but look into the socket once more before.
-
-    A process that was paused past the time (SIGSTOP, a host that slept) finds the timer gone off and the answer unread
-    at once; and an answer that holds the only refresh token must not be thrown away.
-    """
-    loop = asyncio.get_running_loop()
-    return loop.call_later(timeout_s, lambda: limit.reschedule(loop.time() + UNREAD_S))
 
 
 def _new_line(provider: Provider, tls: ssl.SSLContext | None, clock: Clock) -> Line:
@@ -211,7 +197,7 @@ def _new_line(provider: Provider, tls: ssl.SSLContext | None, clock: Clock) -> L
     # The whole of a request is timed by refresh().
     timeout = aiohttp.ClientTimeout(total=None, connect=connect_s, sock_connect=connect_s)
     headers = {**HEADERS, "Content-Type": KINDS[provider.body], **provider.headers}
-    return Line(Poster(connector, timeout, headers, clock), client)
+    return Line(asyncio.get_running_loop(), Poster(connector, timeout, headers, clock), client)
 
 
 def reason_of(error: BaseException, name: str) -> str:

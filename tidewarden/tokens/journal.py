@@ -21,9 +21,8 @@ from .records import MAGIC, Answer, Key, Raw, Record, Stored, frame, read_record
 
 log = logging.getLogger("tidewarden.tokens")
 
-REWRITE_BYTES = (
-    4 << 20
-)  # The file begins anew when it is longer than this, and than twice what it was when it last did.
+# The file begins anew when it is longer, and has doubled since it last did: then half of it is history.
+REWRITE_BYTES = 4 << 20
 RAWS_MAX = 256  # Unreadable answers kept; the oldest go first.
 # Of them to one refresh token: the first, to which its successor belongs if it had one, and the newest; an outage has a page a minute.
 RAWS_OF_ONE_MAX = 4
@@ -50,6 +49,9 @@ class Journal:
         self._commits: set[asyncio.Task[None]] = set()
         self._broken = False
         self._anew = False  # The next commit begins the file anew.
+        self._loop: asyncio.AbstractEventLoop | None = (
+            None  # Asking for it each time is a system call before Python 3.12.
+        )
         self._thread = ThreadPoolExecutor(1, "tokens-journal")
         self.torn_bytes = 0
         """Bytes that the last :meth:`open` could not read."""
@@ -186,10 +188,12 @@ class Journal:
             self._apply(wrapped)
             self._waiting.append((frame(wrapped), None))
         self._apply(record)
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = self._loop.create_future()
         self._waiting.append((frame(record), future))
         if self._flushing is None:
-            self._flushing = asyncio.create_task(self._flush_all())
+            self._flushing = self._loop.create_task(self._flush_all())
         await future
 
     async def _flush_all(self) -> None:

@@ -115,6 +115,9 @@ class Ledger:
         self._shard_of = shard_of
         self._batches: dict[tuple[str, str, int], list[tuple[tuple[str | bytes | int, ...], asyncio.Future[Any]]]] = {}
         self._calls: set[asyncio.Task[None]] = set()
+        self._loop: asyncio.AbstractEventLoop | None = (
+            None  # Asking for it each time is a system call before Python 3.12.
+        )
 
     async def get(self, queue: str, account: str) -> Reading:
         """Read one account."""
@@ -279,11 +282,14 @@ class Ledger:
     async def _item(self, verb: str, queue: str, account: str, args: tuple[str | bytes | int, ...]) -> Any:
         """One account's part of a script call, joined with others that are asked for in the same turn of the loop."""
         lane = (verb, queue, self._shard_of(queue, account))
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        loop = self._loop
+        if loop is None:
+            loop = self._loop = asyncio.get_running_loop()
+        future: asyncio.Future[Any] = loop.create_future()
         batch = self._batches.get(lane)
         if batch is None:
             batch = self._batches[lane] = []
-            asyncio.get_running_loop().call_soon(self._send, lane, batch)
+            loop.call_soon(self._send, lane, batch)
         batch.append(((account, *args), future))
         if len(batch) >= ITEMS_MAX:
             del self._batches[lane]  # It goes as it is; the next item begins another.

@@ -154,10 +154,11 @@ class Pool:
                 await sleep(tools.clock, PAUSE_S)
                 return False
         taken = await self._take(room)
+        loop = asyncio.get_running_loop()
         for task in taken:
             tools.seats.take(name, 1)
             self.watch.unanswered.add(task.id)
-            work = asyncio.create_task(self._refresh(task), name=f"refresh {name}/{task.id}")
+            work = loop.create_task(self._refresh(task), name=f"refresh {name}/{task.id}")
             self._work.add(work)
             work.add_done_callback(self._ended)
         return len(taken) == room

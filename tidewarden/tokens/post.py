@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import aiohttp
+from aiohttp.client_proto import ResponseHandler
 from aiohttp.http import HttpProcessingError
 from aiohttp.streams import EofStream
 from yarl import URL
@@ -103,22 +104,28 @@ class Poster:
             )
             transport.write(b"%sContent-Length: %d\r\n\r\n%s" % (head, len(body), body))
             try:
-                message, payload = await protocol.read()
-                while 100 <= message.code < 200 and message.code != 101:
-                    message, payload = await protocol.read()
-            except (HttpProcessingError, EofStream):  # which are no errors of the client's to aiohttp
+                answer = await self._read(protocol, coming)
+            except (HttpProcessingError, EofStream, RuntimeError):  # which are no errors of the client's to aiohttp
                 raise aiohttp.ClientPayloadError from None
-            coming.headers = {name: value for name in TOLD if (value := message.headers.get(name)) is not None}
-            coming.status = message.code
-            while chunk := await payload.readany():
-                coming.body += chunk
-                if len(coming.body) > BODY_BYTES_MAX:
-                    cut = f"its body has more than {BODY_BYTES_MAX} bytes"
-                    return Answer(message.code, coming.headers, coming.body[:BODY_BYTES_MAX], cut, coming.secrets)
-            connection.release()
-            return Answer(message.code, coming.headers, coming.body, secrets=coming.secrets)
+            if not answer.cut:
+                connection.release()
+            return answer
         finally:
             connection.close()  # does nothing once it is released
+
+    async def _read(self, protocol: ResponseHandler, coming: Coming) -> Answer:
+        """The answer that comes next."""
+        message, payload = await protocol.read()
+        while 100 <= message.code < 200 and message.code != 101:
+            message, payload = await protocol.read()
+        coming.headers = {name: value for name in TOLD if (value := message.headers.get(name)) is not None}
+        coming.status = message.code
+        while chunk := await payload.readany():
+            coming.body += chunk
+            if len(coming.body) > BODY_BYTES_MAX:
+                cut = f"its body has more than {BODY_BYTES_MAX} bytes"
+                return Answer(message.code, coming.headers, coming.body[:BODY_BYTES_MAX], cut, coming.secrets)
+        return Answer(message.code, coming.headers, coming.body, secrets=coming.secrets)
 
     async def _connect(self, url: str) -> aiohttp.connector.Connection:
         """A connection on which nothing is under way. Raises: aiohttp.ClientError."""

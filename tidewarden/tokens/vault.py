@@ -17,8 +17,7 @@ import hmac
 import logging
 import os
 import struct
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -55,8 +54,7 @@ class Unsealable(errors.Internal):
     """A sealed record does not open: damaged, moved to another place, or sealed under a key that is gone."""
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """What a sealed record is bound to. ``field`` is ``access``, ``refresh`` or ``raw``."""
 
     provider: str
