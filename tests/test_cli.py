@@ -84,6 +84,12 @@ def test_version_names_the_three(run: Run) -> None:
     assert json.loads(run("version", "--json").stdout).keys() == {"tidewarden", "python", "valkey-server"}
 
 
+def test_help_is_broken_where_the_terminal_ends() -> None:
+    texts = [command.help for group in app.registered_groups for command in group.typer_instance.registered_commands]
+    assert all(texts)
+    assert not [text for text in texts for paragraph in text.split("\n\n") if "\n" in paragraph]
+
+
 def test_version_is_an_option_too(run: Run) -> None:
     assert run("--version").stdout == run("version").stdout
 

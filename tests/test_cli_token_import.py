@@ -146,3 +146,10 @@ def test_a_long_import_says_how_far_it_is_where_there_is_no_terminal(
         "1 stored, 0 bad, N/s (76 %)",
         "3 stored, 0 bad, N/s (100 %)",
     ]
+
+
+@pytest.mark.parametrize("option", [["--keep"], ["--provider", "p"]])
+def test_what_a_sealed_file_cannot_be_told_is_refused(run: Run, node: Any, option: list[str]) -> None:
+    result = run("token", "import", "file", "--key-file", "key", *option)
+    assert (result.exit_code, node.asked) == (2, [])
+    assert "--keep and --provider are not for a sealed file" in result.stderr

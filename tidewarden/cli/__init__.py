@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import typer
+    from typer.models import CommandInfo, TyperInfo
 
 # In the order of the help. A module has a function of its name or, those at the end, an ``app`` with verbs of its own.
 VERBS = (
@@ -48,7 +49,18 @@ def command_line(*verbs: str) -> typer.Typer:
             app.add_typer(module.app, name=verb)
         else:
             app.command(verb)(getattr(module, verb))
+    for command in (*app.registered_commands, *(one for group in app.registered_groups for one in _verbs(group))):
+        command.help = flowing(command.callback.__doc__ or "")
     return app
+
+
+def _verbs(group: TyperInfo) -> list[CommandInfo]:
+    return group.typer_instance.registered_commands if group.typer_instance else []
+
+
+def flowing(text: str) -> str:
+    """Paragraphs of one line each, to be broken where the terminal ends and not where the source does."""
+    return "\n\n".join(" ".join(one.split()) for one in text.strip().split("\n\n"))
 
 
 def main() -> None:

@@ -80,7 +80,10 @@ def import_(
     ] = "",
     keep: Annotated[
         bool,
-        typer.Option("--keep", help="Leave accounts that are there and not dead as they are, also with another grant."),
+        typer.Option(
+            "--keep",
+            help="Leave accounts that are there and not dead as they are, also with another grant. Not for a sealed file.",
+        ),
     ] = False,
     key_file: KeyFile = "",
     passphrase_env: PassphraseEnv = "",
@@ -107,6 +110,8 @@ def import_(
     tidewarden token import accounts.sealed --key-file transfer.key
     """
     if key_file or passphrase_env:
+        if keep or provider:
+            raise stop("--keep and --provider are not for a sealed file", USAGE)
         import_sealed(file, key_file, passphrase_env, lambda: connected(url, data_dir), as_json)
         return
     tally = Tally()
