@@ -154,9 +154,11 @@ def test_nobody_there_is_exit_code_3(run: Run, node: Any) -> None:
 
 @pytest.mark.parametrize("words", [("queue", "list"), ("status",)])
 def test_a_wrong_address_is_exit_code_2(run: Run, words: list[str], tmp_path: Path) -> None:
-    result = run(*words, "--url", "http://x")
-    assert result.exit_code == 2
-    assert "allowed: redis://" in result.stderr
+    for url in ("http://x", "redis://me:hush/x@h", "redis://me:hush#@h", "redis://me:[hush]@h"):
+        result = run(*words, "--url", url)
+        assert result.exit_code == 2
+        assert "allowed: redis://" in result.stderr
+        assert "hush" not in result.stderr
     result = run(*words, "--data-dir", str(tmp_path / "mistyped"), url=False)
     assert result.exit_code == 2
     assert f"{tmp_path}/mistyped: found no data of `tidewarden up` there" in result.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import io
 import os
 import sys
 from typing import TYPE_CHECKING
@@ -65,6 +66,11 @@ def flowing(text: str) -> str:
 def main() -> None:
     """The console script. Ends the process with an exit code; see ``tidewarden --help``."""
     gc.set_threshold(50_000, 20, 50)  # imports make much that stays, which it would look through again and again
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(
+                errors="backslashreplace"
+            )  # A terminal that is no UTF-8 shows what it can, and the rest so.
     # A shell that completes a line hands it over in the environment.
     words = (os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS", "")).split()
     named = [verb for verb in VERBS if verb in (words if COMPLETES in os.environ else sys.argv)[1:2]]
