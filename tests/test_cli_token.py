@@ -86,3 +86,10 @@ def test_presets_are_listed_with_their_sources(run: Run) -> None:
     shown = run("presets")
     assert shown.exit_code == 0
     assert "github" in shown.stdout
+
+
+@pytest.mark.parametrize("words", [("get",), ("show",), ("refresh",), ("list", "--provider")])
+def test_a_word_of_the_shells_that_is_no_utf_8_is_a_wrong_argument(run: Run, node: Any, words: tuple[str, ...]) -> None:
+    result = run(*words, "p\udcff/a")
+    assert (result.exit_code, node.asked) == (2, [])
+    assert result.stderr == "tidewarden: an argument is no UTF-8 text\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from command_line import Run, node, run
 
 from tidewarden import errors
+from tidewarden.cli import token_import
 from tidewarden.cli.token_import import SHOWN_MAX
 
 pytestmark = pytest.mark.live
@@ -130,3 +132,17 @@ def test_import_of_what_is_no_file_of_accounts_is_wrong_usage(
     assert f"{name}: " in result.stderr
     assert expected in result.stderr
     assert not put(node)
+
+
+def test_a_long_import_says_how_far_it_is_where_there_is_no_terminal(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(token_import, "SAY_S", 0.0)
+    monkeypatch.setattr(token_import, "BATCH_ROWS", 2)
+    file = tmp_path / "a.csv"
+    file.write_bytes(FILE + b"a,r\nb,r\nc,r\n")
+    said = run("token", "import", str(file), "--provider", "p").stderr.splitlines()
+    assert [re.sub(r"[\d,]+/s", "N/s", line) for line in said] == [
+        "1 stored, 0 bad, N/s (76 %)",
+        "3 stored, 0 bad, N/s (100 %)",
+    ]

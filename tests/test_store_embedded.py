@@ -329,3 +329,17 @@ def test_it_works_under_uvloop(tmp_path: Path) -> None:
         assert not alive(pid)
 
     uvloop.run(life())
+
+
+async def test_what_keeps_it_from_starting_may_pass(make: Maker) -> None:
+    said: list[str] = []
+    store = make(on_event=said.append)
+    await store.start()
+    end = await running(store)
+    (store.folder / "valkey.conf.new").mkdir()  # cannot be written, as on a full disk
+    assert store.pid is not None
+    os.kill(store.pid, signal.SIGKILL)
+    await eventually(lambda: any("Is a directory" in text for text in said))
+    (store.folder / "valkey.conf.new").rmdir()
+    await eventually(lambda: view_in(store) == 2)
+    await end()

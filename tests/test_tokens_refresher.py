@@ -102,6 +102,12 @@ async def test_html_in_a_200_is_kept_for_whoever_has_to_look(valkey: Any, tmp_pa
             place = Place("p", "a", "raw", 1, 1)
             assert b"secret-html" in await side.tokens._vault.unseal(raws[0].body, place)
             assert b"secret-html" not in (tmp_path / "tokens.journal").read_bytes()
+            # So is an answer with an access token that does, and a refresh token that does not.
+            endpoint.faults.append(answers(200, {"access_token": "secret-half", "refresh_token": {"value": "b.1"}}))
+            await side.tokens.put("p/b", {"refresh_token": "b.0"})
+            assert (await side.tokens.get("p/b", wait_ms=20_000)).access_token == "secret-half"
+            body = await side.tokens._vault.unseal(side.tokens._journal.raws()[1].body, Place("p", "b", "raw", 1, 1))
+            assert b"b.1" in body
 
 
 @pytest.mark.parametrize("silent", [False, True], ids=["at once", "after an answer that never came"])

@@ -114,6 +114,32 @@ async def test_the_doctor_counts_them_and_finds_one_that_lies_nowhere(bench: Key
     bench.audit()
 
 
+async def test_the_doctor_sees_that_a_shards_record_forgot_its_accounts(bench: Keys) -> None:
+    for account in ACCOUNTS:
+        await bench.put(account)
+    await bench.ledger.refresh(QUEUE, "a3", force=False)
+    bench.now_ms += 7_000
+    task = await bench.take("a5")
+    forgetful = bench.prefix("a5")
+    await bench.call("HDEL", f"{forgetful}:shard", "accounts")
+    report = await bench.queues.check(QUEUE, repair=True)
+    assert (report["found"], report["repaired"]) == ({"accounts not in the record": 1}, 1)
+    assert (await bench.queues.check(QUEUE))["problems"] == 0
+    bench.audit()
+    assert (await bench.queues.peek(QUEUE, "a5"))["lease"] == task.lease
+
+
+async def test_the_doctor_takes_the_task_of_a_dead_account(bench: Keys) -> None:
+    await bench.put("a")
+    await bench.ledger.refresh(QUEUE, "a", force=False)  # so that it has a record of its own
+    await bench.call("ZADD", f"{bench.prefix('a')}:account_dead", bench.now_ms, "a")
+    report = await bench.queues.check(QUEUE, repair=True)
+    assert report["found"] == {"task of a dead account": 1}
+    assert (await bench.queues.check(QUEUE))["problems"] == 0
+    assert await nowhere(bench, "a")
+    bench.audit()
+
+
 async def test_a_queue_with_accounts_is_not_empty(bench: Keys) -> None:
     await bench.put("a")
     with pytest.raises(BadArg, match="empty"):

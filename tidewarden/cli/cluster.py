@@ -163,8 +163,8 @@ def _row(name: str, member: dict[str, Any], own: dict[str, Any] | None, leader: 
     age_ms, heard_s = member["store_age_ms"], member["raft_heard_s"]
     if own:
         role = own["role"]
-    elif not member["address"]:
-        role = "worker" if age_ms < 5000 else "silent"
+    elif heard_s is None and not member.get("votes", True) and member.get("met", True):
+        role = "worker" if age_ms < 5000 else "silent"  # Raft hears none of them
     else:
         role = "silent" if member.get("met", True) else "awaited"
     return {

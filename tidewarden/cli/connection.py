@@ -103,6 +103,8 @@ def connected(url: str, data_dir: Path) -> Iterator[NodeLine]:
     except redis.ResponseError as error:
         hint = who if str(error).startswith(("NOAUTH", "DENIED", "NOPERM")) else ""
         raise stop(f"refused: {error}{hint}", REFUSED) from None
+    except UnicodeEncodeError:
+        raise stop("an argument is no UTF-8 text", USAGE) from None
     except (redis.ConnectionError, redis.TimeoutError) as error:
         raise stop(f"the connection broke, what was asked may or may not have happened: {error}", UNREACHABLE) from None
     finally:

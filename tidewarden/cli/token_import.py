@@ -14,6 +14,8 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
+from tidewarden.clock import SystemClock
+
 from .account_file import COLUMNS, NotAccounts, Row, lines_of, rows
 from .connection import NodeLine, connected
 from .options import DATA_DIR, REFUSED, USAGE, AsJson, DataDir, Url, stop
@@ -22,6 +24,7 @@ from .sealed import KeyFile, PassphraseEnv, import_sealed
 
 BATCH_ROWS = 500
 BATCH_BYTES = 262_144
+SAY_S = 30.0
 SHOWN_MAX = 100
 """Bad lines that a person is shown; a file of another kind may have millions."""
 FOR_ALL = ("NOAUTH", "DENIED", "STOREDOWN", "NOQUORUM", "DRAINING", "FULL", "INTERNAL", "unknown command")
@@ -119,12 +122,12 @@ def import_(
         node = stack.enter_context(connected(url, data_dir))
         known = _known(node, provider)
         progress = stack.enter_context(_progress())
-        bar = progress.add_task("importing", total=total_bytes or None)
+        pace = _Pace(progress, total_bytes)
         options = ("KEEP", "VERBOSE") if keep else ("VERBOSE",)
         try:
             for batch, size_bytes in _batches(rows(lines_of(source), provider, known)):
                 _put(node, options, batch, tally, progress.console, as_json)
-                progress.update(bar, advance=size_bytes, description=f"{tally.stored:,} stored, {tally.bad:,} bad")
+                pace.note(tally, size_bytes)
         except NotAccounts as error:
             raise stop(f"{file}: {error}", USAGE) from None
         except redis.RedisError:
@@ -140,6 +143,30 @@ def import_(
         _hint(tally)
     if tally.bad:
         raise typer.Exit(REFUSED)
+
+
+class _Pace:
+    """How far an import is and how fast it goes: a bar on a terminal, elsewhere a line now and then."""
+
+    def __init__(self, progress: Progress, total_bytes: int) -> None:
+        self._progress = progress
+        self._bar = progress.add_task("importing", total=total_bytes or None)
+        self._clock = SystemClock()
+        self._began = self._said = self._clock.monotonic()
+        self._read_bytes = 0
+        self._total_bytes = total_bytes
+
+    def note(self, tally: Tally, size_bytes: int) -> None:
+        """A batch is done, which stands for so many bytes of the file."""
+        now = self._clock.monotonic()
+        self._read_bytes += size_bytes
+        rate = (tally.stored + tally.bad) / max(now - self._began, 0.001)
+        text = f"{tally.stored:,} stored, {tally.bad:,} bad, {rate:,.0f}/s"
+        self._progress.update(self._bar, advance=size_bytes, description=text)
+        if self._progress.disable and now - self._said >= SAY_S:
+            self._said = now
+            share = f" ({self._read_bytes * 100 // self._total_bytes} %)" if self._total_bytes else ""
+            typer.echo(f"{text}{share}", err=True)
 
 
 def _known(node: NodeLine, provider: str) -> list[str]:

@@ -12,7 +12,7 @@ import heapq
 import logging
 from collections.abc import Awaitable, Callable
 
-from tidewarden.clock import Clock
+from tidewarden.clock import Clock, Duty
 from tidewarden.errors import Error, NotFound, Stale, StoreDown
 from tidewarden.queue import Queues
 
@@ -21,6 +21,8 @@ log = logging.getLogger("tidewarden.scheduler")
 MOVED_MAX = 500
 AWAY_S = 0.5  # a shard whose script found the store away is tried again after so long
 ALL_S = 60.0  # every shard is looked at once so often, in case a message was lost
+SLOW_S = 1.0  # the others wait for a shard whose server does not answer for so long
+LIMIT_S = 30.0  # a shard's sweep that has no answer by then is begun anew; a link gives up sooner
 
 FireDue = Callable[[str, int, int, int, str], Awaitable[int]]
 Place = tuple[str, int]
@@ -47,10 +49,11 @@ class Sweep:
         self._at: dict[Place, float] = {}
         self._heap: list[tuple[float, Place]] = []
         self._earlier = asyncio.Event()
+        self._under_way: dict[Place, asyncio.Task[None]] = {}
+        self.duty = Duty("sweep", clock)
         self.running = False
         self.rounds = 0
         self.moved = 0
-        self.round_at = 0.0
 
     def expect(self, queue: str, shard: int, delay_ms: int) -> None:
         """Something happens in that shard in ``delay_ms``. Cheap: it is called for every reply of every script."""
@@ -80,16 +83,40 @@ class Sweep:
             all_at = self._clock.monotonic()
             while True:
                 now = self._clock.monotonic()
+                self.duty.step()
                 if now >= all_at:
                     all_at = now + (ALL_S if await self._tried_all() else AWAY_S)
                 due = self._due(self._clock.monotonic())
-                self.round_at = self._clock.monotonic()
                 if due:
-                    await asyncio.gather(*(self._one(place, epoch, holder) for place in due))
-                    continue
-                await self._sleep(min(all_at, self._heap[0][0] if self._heap else all_at))
+                    await self._round(due, epoch, holder)
+                self._end_round()
+                if not due:
+                    await self._sleep(min(all_at, self._heap[0][0] if self._heap else all_at))
         finally:
             self.running = False
+            for task in self._under_way.values():
+                task.cancel()
+            await asyncio.gather(*self._under_way.values(), return_exceptions=True)
+            self._under_way.clear()
+
+    async def _round(self, due: list[Place], epoch: int, holder: str) -> None:
+        """Sweep these shards, and go on when they are through; a server that does not answer holds up no other's for long."""
+        begun = []
+        for place in due:
+            if place in self._under_way:  # its own end may be of before what is due now
+                self.expect(*place, round(AWAY_S * 1000))
+                continue
+            task = self._under_way[place] = asyncio.ensure_future(self._one(place, epoch, holder))
+            begun.append(task)
+        if begun:
+            _, slow = await asyncio.wait(begun, timeout=SLOW_S)
+            for task in slow:
+                task.add_done_callback(lambda _: self._earlier.set())
+
+    def _end_round(self) -> None:
+        """Forget the sweeps that are through. Raises: what one of them raised."""
+        for place in [place for place, task in self._under_way.items() if task.done()]:
+            self._under_way.pop(place).result()
 
     async def _tried_all(self) -> bool:
         try:
@@ -110,6 +137,7 @@ class Sweep:
 
     async def _sleep(self, until: float) -> None:
         self._earlier.clear()
+        self.duty.rest(until)
         if self._heap and self._heap[0][0] < until:
             return
         nap = asyncio.ensure_future(self._clock.sleep_until(until))
@@ -123,15 +151,11 @@ class Sweep:
     async def _one(self, place: Place, epoch: int, holder: str) -> None:
         queue, shard = place
         try:
-            now_ms, next_ms, (moved, tick_ms) = await self._run_script(queue, shard, [epoch, MOVED_MAX])
-            self.rounds += 1
-            self.moved += moved
-            if next_ms >= 0:
-                self.expect(queue, shard, max(0, next_ms - now_ms))
-            if 0 <= tick_ms <= now_ms:
-                tick_ms = await self._fire_due(queue, shard, now_ms, epoch, holder)
-            if tick_ms >= 0:
-                self.expect(queue, shard, max(0, tick_ms - now_ms))
+            async with asyncio.timeout(LIMIT_S):
+                await self._sweep(queue, shard, epoch, holder)
+        except TimeoutError:
+            log.error("the sweep of %s, shard %d, has no answer for %g s; it is tried again", queue, shard, LIMIT_S)
+            self.expect(queue, shard, 0)
         except StoreDown as error:
             log.warning("the store is away; the sweep of %s waits: %s", queue, error)
             self.expect(queue, shard, round(AWAY_S * 1000))
@@ -143,3 +167,14 @@ class Sweep:
             # One shard that cannot be swept (a newer format, say) must not stop the others.
             log.exception("the sweep of %s, shard %d, failed; it is tried again in %g s", queue, shard, ALL_S)
             self.expect(queue, shard, round(ALL_S * 1000))
+
+    async def _sweep(self, queue: str, shard: int, epoch: int, holder: str) -> None:
+        now_ms, next_ms, (moved, tick_ms) = await self._run_script(queue, shard, [epoch, MOVED_MAX])
+        self.rounds += 1
+        self.moved += moved
+        if next_ms >= 0:
+            self.expect(queue, shard, max(0, next_ms - now_ms))
+        if 0 <= tick_ms <= now_ms:
+            tick_ms = await self._fire_due(queue, shard, now_ms, epoch, holder)
+        if tick_ms >= 0:
+            self.expect(queue, shard, max(0, tick_ms - now_ms))

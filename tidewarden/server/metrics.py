@@ -44,6 +44,7 @@ HELP = {
     "tidewarden_tokens_intents_stored": "Refreshes that are under way, or of which nobody knows what became",
     "tidewarden_tokens_spares_stored": "Pairs and previous tokens that are kept aside",
     "tidewarden_tokens_journal_pending": "Answers in this node's journal that are not stored yet",
+    "tidewarden_tokens_journal_unreadable": "Answers in this node's journal that could not be read (token answers shows them)",
     "tidewarden_tokens_lost_rotations_total": "Accounts whose new refresh token was lost with its answer",
     "tidewarden_webhook_deliveries_total": "Deliveries of this node by webhook and outcome",
 }
@@ -95,7 +96,8 @@ def of_tokens(stats: Mapping[str, Mapping[str, Any]], counts: Mapping[str, Any])
     for (name, outcome), number in counts.get("webhooks", {}).items():
         samples.append(("webhook", {"webhook": name}, {"deliveries_total": {outcome: number}}))
     samples.append(("tokens", {}, {f"{name}_total": counts.get(name, 0) for name in TOKEN_COUNTERS}))
-    samples.append(("tokens", {}, {"journal_pending": counts.get("journal_pending", 0)}))
+    journal = {name: counts.get(name, 0) for name in ("journal_pending", "journal_unreadable")}
+    samples.append(("tokens", {}, journal))
     return samples
 
 

@@ -143,7 +143,7 @@ class EmbeddedStore:
             backoff_s = min(backoff_s * 2, BACKOFF_S_MAX)
             try:
                 await self._launch()
-            except (StoreDown, ConfigError) as error:
+            except (StoreDown, ConfigError, OSError) as error:  # a full disk, or no process to be had, may pass
                 self._event(f"store did not start: {error}; it is tried again in {backoff_s:.1f} s")
                 continue
             self.restarts += 1

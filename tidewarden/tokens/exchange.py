@@ -76,7 +76,7 @@ class Exchange:
         ``send_by``: after that (monotonic seconds of the clock) nothing leaves any more; the outcome is ``late`` then.
         Never raises for what the network or the provider does.
         """
-        coming = Coming()
+        coming = Coming(_secrets(provider, refresh_token))
         try:
             outcome = await self._refresh(provider, refresh_token, secret, coming, send_by)
         except aiohttp.ClientError as error:  # Before TimeoutError, which some of them are, too.
@@ -93,7 +93,7 @@ class Exchange:
                 outcome = Unsent("misconfigured", f"the request cannot be made: {_reason(error)}")
         if coming.status and isinstance(outcome, Unheard):
             # The status says what it means, and what there is of a success may hold the only refresh token.
-            return Answer(coming.status, coming.headers, coming.body, outcome.message)
+            return Answer(coming.status, coming.headers, coming.body, outcome.message, coming.secrets)
         return outcome
 
     async def revoke(self, provider: Provider, refresh_token: str) -> Revoked:
@@ -118,7 +118,8 @@ class Exchange:
                             if len(raw) > BODY_BYTES_MAX:
                                 break
                     told = {name: value for name in TOLD if (value := response.headers.get(name)) is not None}
-                    found = judge_revocation(Answer(response.status_code, told, raw), self._clock.unix_ms())
+                    answer = Answer(response.status_code, told, raw, secrets=_secrets(provider, refresh_token))
+                    found = judge_revocation(answer, self._clock.unix_ms())
                     if "invalid_client" not in found.message:
                         break
         except TimeoutError:
@@ -151,6 +152,10 @@ class Exchange:
         if line is None:
             line = self._lines[provider.name] = _new_line(provider, self._tls, self._clock)
         return line
+
+
+def _secrets(provider: Provider, refresh_token: str) -> tuple[str, ...]:
+    return (refresh_token, *(secret.reveal() for secret in provider.secrets))
 
 
 def _body(provider: Provider, refresh_token: str, members: Mapping[str, str]) -> bytes:

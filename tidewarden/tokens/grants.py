@@ -22,6 +22,11 @@ from .tools import OnSettled
 from .vault import Place, Vault
 
 PUT_TRIES_MAX = 10
+SPARE_FIELD = "spare_refresh_token"
+"""In a sealed export: the refresh token of an account's spare pair, beside its own."""
+ELSEWHERE = (
+    4_294_967_294  # The generation of the request that a spare of another cluster came of: none that is counted here.
+)
 NEW_MS = 60_000  # A grant without an access token is wanted refreshed within this.
 
 
@@ -85,6 +90,32 @@ class Grants:
                 state = policy.state(row, None, reading.now_ms)
                 return Put(row.generation, "new" if old is None else "renewed", state)
         raise errors.Timeout(f"{provider.name}/{name} changed {PUT_TRIES_MAX} times while it was put; try again")
+
+    async def take_in(self, provider: Provider, queue: str, name: str, fields: Mapping[str, Any]) -> bool:
+        """Put the account of a sealed export, its spare with it: it is tried before the account is given up. False: nothing was new."""
+        own = {key: value for key, value in fields.items() if key != SPARE_FIELD}
+        put = await self.put(provider, queue, name, own)
+        if SPARE_FIELD in fields:
+            row = (await self._ledger.get(queue, name)).row
+            if row is not None and not row.refreshed:  # Else its own token has worked here.
+                spare = accounts.parse_grant({"refresh_token": fields[SPARE_FIELD]}, provider.client_id)
+                await self._keep_spare(provider.name, queue, name, row, spare)
+        return put.change != "same"
+
+    async def _keep_spare(self, provider: str, queue: str, name: str, row: Row, grant: accounts.Grant) -> None:
+        base, token = (row.grant, ELSEWHERE), grant.refresh_token
+        spare = Row(
+            grant=base[0],
+            generation=ELSEWHERE + 1,
+            stored_ms=row.stored_ms,
+            expires_at_ms=0,
+            due_ms=row.due_ms,
+            origin=row.origin,
+            current=self._vault.fingerprint(provider, name, token),
+            refresh=self._vault.seal(token.encode(), Place(provider, name, "refresh", base[0], ELSEWHERE + 1)),
+        )
+        # It fits nowhere, and what comes and does not fit is kept as a spare.
+        await self._ledger.stored(queue, name, base, spare.pack(), spare.due_ms, spare.due_ms)
 
     def _new_row(
         self, provider: Provider, name: str, grant: accounts.Grant, base: tuple[int, int], now_ms: int, mark: bytes

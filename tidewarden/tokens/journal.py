@@ -21,7 +21,9 @@ from .records import MAGIC, Answer, Key, Raw, Record, Stored, frame, read_record
 
 log = logging.getLogger("tidewarden.tokens")
 
-REWRITE_BYTES = 4 << 20  # The file begins anew when it is longer than this and more than half of it is history.
+REWRITE_BYTES = (
+    4 << 20
+)  # The file begins anew when it is longer than this, and than twice what it was when it last did.
 RAWS_MAX = 256  # Unreadable answers kept; the oldest go first.
 
 
@@ -33,6 +35,8 @@ class Journal:
         self._path = path
         self._file = -1
         self._bytes = 0
+        self._begun_bytes = 0
+        """How long it was when it last began anew: what was needed then may be needed still."""
         self._number = 0
         self._answers: dict[int, Answer] = {}
         self._by_account: dict[tuple[str, str], int] = {}
@@ -133,11 +137,18 @@ class Journal:
 
     async def flush(self) -> None:
         """Bring what is waiting to disk, begin the file anew if it is mostly history. Logs what fails."""
-        if self._waiting or self._bytes > REWRITE_BYTES or (not self._answers and self._bytes > 1 << 16):
+        if self._waiting or self._is_history:
             try:
                 await self._commit()
             except OSError as error:
                 log.error("%s: %s", self._path, error)
+
+    @property
+    def _is_history(self) -> bool:
+        """Whether the file holds so much that nobody needs any more that it is to begin anew."""
+        if not self._answers and not self._raws and self._bytes > 1 << 16:
+            return True
+        return self._bytes > max(REWRITE_BYTES, 2 * self._begun_bytes)
 
     async def replace(self, answers: Iterable[Answer], raws: Iterable[Raw], keys: Mapping[int, bytes]) -> None:
         """
@@ -213,10 +224,8 @@ class Journal:
 
     async def _commit_group(self) -> None:
         group, self._waiting = self._waiting, []
-        live = len(self._answers) + len(self._raws) + len(self._keys)
-        history = self._bytes > REWRITE_BYTES or (live == len(self._keys) and self._bytes > 1 << 16)
         work: Callable[[], None]
-        if self._broken or self._anew or history:
+        if self._broken or self._anew or self._is_history:
             body = self._live()  # Everything of the group that still matters is in there.
             work = lambda: self._write_anew(body)  # noqa: E731
         else:
@@ -224,16 +233,20 @@ class Journal:
             work = lambda: self._write(data)  # noqa: E731
         try:
             await asyncio.get_running_loop().run_in_executor(self._thread, work)
-        except OSError as error:
+        except Exception as error:
             self._broken = True  # What the file holds now is not known; the next commit writes a new one.
             for _, future in group:
                 if future is not None and not future.done():
-                    future.set_exception(OSError(error.errno, f"{self._path}: {error.strerror}"))
+                    future.set_exception(self._told(error))
             raise
         self._broken = self._anew = False
         for _, future in group:
             if future is not None and not future.done():
                 future.set_result(None)
+
+    def _told(self, error: Exception) -> Exception:
+        """What whoever waits for a group is told."""
+        return OSError(error.errno, f"{self._path}: {error.strerror}") if isinstance(error, OSError) else error
 
     def _write(self, data: bytes) -> None:
         view = memoryview(data)
@@ -272,7 +285,7 @@ class Journal:
             raise
         if self._file >= 0:
             os.close(self._file)
-        self._file, self._bytes = descriptor, len(body)
+        self._file, self._bytes, self._begun_bytes = descriptor, len(body), len(body)
 
     def _apply(self, record: Record) -> None:
         if isinstance(record, Answer):

@@ -213,7 +213,7 @@ class Ledger:
         """``ask``, ``trip``, ``slow`` or ``recover`` the gate of a client; see ``tokens/lua/gate.lua``."""
         found = await self._script("tokens.gate", queue, 0, (verb, *args))
         granted, wait_ms, probe, failures, until_ms, since_ms, rate, reason, news, now_ms = found
-        rest = (failures, until_ms, since_ms, rate / 1000, reason.decode(), bool(news))
+        rest = (failures, until_ms, since_ms, rate / 1000, _words(reason), bool(news))
         return GateView(now_ms, granted, wait_ms, bool(probe), *rest)
 
     async def standing(self, queue: str, verb: str, *args: str | int) -> tuple[bool, list[list[Any]]]:
@@ -222,7 +222,7 @@ class Ledger:
         node meets with.
         """
         told, *found = await self._script("tokens.standing", queue, 0, (verb, *args))
-        return bool(told), [[item.decode() if isinstance(item, bytes) else item for item in one] for one in found]
+        return bool(told), [[_words(item) if isinstance(item, bytes) else item for item in one] for one in found]
 
     async def tell(self, queue: str, shard: int, most: int, claim_ms: int, told: Sequence[bytes] = ()) -> list[bytes]:
         """
@@ -282,9 +282,7 @@ class Ledger:
     async def _item(self, verb: str, queue: str, account: str, args: tuple[str | bytes | int, ...]) -> Any:
         """One account's part of a script call, joined with others that are asked for in the same turn of the loop."""
         lane = (verb, queue, self._shard_of(queue, account))
-        loop = self._loop
-        if loop is None:
-            loop = self._loop = asyncio.get_running_loop()
+        loop = self._loop = self._loop or asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
         batch = self._batches.get(lane)
         if batch is None:
@@ -318,3 +316,8 @@ class Ledger:
         for future, item in zip(futures, items, strict=True):
             if not future.done():
                 future.set_result(item)
+
+
+def _words(raw: bytes) -> str:
+    """A text of a provider's, which a script cuts at a byte: within a character, mayhap."""
+    return raw.decode("utf-8", "ignore")

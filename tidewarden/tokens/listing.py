@@ -82,7 +82,7 @@ class Listing:
             "error": troubles.outcome,
             "message": troubles.message,
             "next_ms": troubles.next_ms if entry.troubles else row.due_ms,
-            "advice": advice.of_account(self._providers[provider], state, troubles.outcome),
+            "advice": advice.of_account(self._providers[provider], state, troubles.outcome, troubles.kept),
         }
 
     async def one(self, provider: str, name: str) -> dict[str, Any]:

@@ -115,6 +115,8 @@ class Pool:
                 await self._refresher.pay()
             except errors.Error as error:
                 log.debug("still owed to the store for %s: %s", self._provider.name, error)
+            except Exception:  # nobody waits for this task, so its end would not be noticed
+                log.exception("what is owed to the store for %s failed for a reason of ours", self._provider.name)
 
     async def _turn(self) -> None:
         """Begin one more take if there is room for it, else wait until there may be."""

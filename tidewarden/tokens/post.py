@@ -37,8 +37,9 @@ class LateError(aiohttp.ClientError):
 
 @dataclass(slots=True)
 class Coming:
-    """How far one request is, and as much of its answer as has come."""
+    """How far one request is, and as much of its answer as has come. ``secrets``: what no error text may quote of it."""
 
+    secrets: tuple[str, ...] = ()
     sent: bool = False
     status: int = 0
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -123,8 +124,8 @@ class Poster:
             coming.body += chunk
             if len(coming.body) > BODY_BYTES_MAX:
                 cut = f"its body has more than {BODY_BYTES_MAX} bytes"
-                return Answer(message.code, coming.headers, coming.body[:BODY_BYTES_MAX], cut)
-        return Answer(message.code, coming.headers, coming.body)
+                return Answer(message.code, coming.headers, coming.body[:BODY_BYTES_MAX], cut, coming.secrets)
+        return Answer(message.code, coming.headers, coming.body, secrets=coming.secrets)
 
     async def _connect(self, url: str) -> aiohttp.connector.Connection:
         """A connection on which nothing is under way. Raises: aiohttp.ClientError."""

@@ -176,15 +176,21 @@ class Refresher:
     ) -> None:
         """The answer into the store, or what follows from there being none."""
         tools = self._tools
+        kept = ""
+        if verdict.keep_body and isinstance(outcome, answers.Answer):
+            opened.troubles.kept = await self._settler.keep_raw(task.id, opened, outcome.body) or opened.troubles.kept
+            kept = f"; it is kept: tidewarden token answers {self.provider.name}/{task.id}"
         if verdict.pair is not None:
+            if verdict.message:
+                self._digest.say(task.id, "fresh", f"{verdict.message}: its old one is used on{kept}", logging.ERROR)
             tools.storing.add((self.queue, task.id))
             try:
                 await self._settler.settle(task.id, opened, verdict.pair, token)
             finally:
                 tools.storing.discard((self.queue, task.id))
             return
-        if verdict.keep_body and isinstance(outcome, answers.Answer):
-            await self._settler.keep_raw(task.id, opened, outcome.body)
+        if kept:
+            self._digest.say(task.id, "failing", f"answered {verdict.message}{kept}")
         now_ms = opened.now_ms + int((tools.clock.monotonic() - begun) * 1000)
         await self._failed(task, opened, verdict, spare, now_ms)
 

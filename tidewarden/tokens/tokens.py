@@ -133,7 +133,7 @@ class Tokens:
             await self._vault.restore(key_id, wrapped)
         self._custody = Custody(
             self._config, self._queues, self._ledger, self._vault, self._shelf, self._journal, self._clock,
-            self._put_new, self._queue_of,
+            self._put_new, self._queue_of, self._peers,
         )  # fmt: skip
         await self._custody.start()
         tools = Tools(
@@ -286,6 +286,7 @@ class Tokens:
             **self.counts.figures(),
             **figures(self._pools),
             "journal_pending": len(self._journal.pending()),
+            "journal_unreadable": len(self._journal.raws()),
             **self._outlets.metrics(),
             "cached": len(self._cache),
             "stale_served_total": self._reader.stale_served if self._reader is not None else 0,
@@ -294,7 +295,8 @@ class Tokens:
     # --- within
 
     async def _put_new(self, account: str, fields: Mapping[str, Any]) -> bool:
-        return (await self.put_told(account, fields)).change != "same"
+        provider, name = self._known(account)
+        return await self._opened(self._grants).take_in(provider, self._queue_of[provider.name], name, fields)
 
     def _provider(self, name: str) -> Provider:
         found = self._config.providers.get(name)

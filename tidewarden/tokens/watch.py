@@ -59,7 +59,8 @@ class Watch:
         Take a verdict in. It comes back as our own network's if no provider at all can be reached, and as the account's if that one is
         told again what would concern the whole client, while others were refreshed in between.
         """
-        self.answered(account)
+        if verdict.pair is not None:  # Else not before all nodes know of it: others would meet the same.
+            self.answered(account)
         tools, now = self._tools, self._tools.clock.monotonic()
         tools.counts.refreshes[self._name, verdict.outcome] += 1
         if self.breaker.note(verdict.answered, now):
