@@ -45,9 +45,8 @@ gc.disable()
 
 
 def pytest_collection_finish() -> None:
-    """The end of that."""
+    """The end of that. Nothing is collected before: to look through all of it takes each process a quarter of a second."""
     gc.enable()
-    gc.collect()
     gc.freeze()
 
 

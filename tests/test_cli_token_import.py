@@ -100,7 +100,7 @@ def test_import_without_a_user_says_who_it_takes(run: Run, node: Any) -> None:
     node.answers["T.STATS"] = errors.NoAuth("who?")
     result = run("token", "import", "-", stdin=FILE + b"p/a,r\n")
     assert (result.exit_code, result.stdout) == (1, "")
-    assert "who? (name a user: --url redis://USER:SECRET@HOST:PORT)" in result.stderr
+    assert "who? (name a user: --url redis://USER:SECRET@HOST:PORT; " in result.stderr
 
 
 def test_import_to_a_provider_that_is_not_configured_puts_nothing(run: Run, node: Any) -> None:

@@ -145,6 +145,23 @@ def test_a_record_that_is_lost_costs_no_task(desk: Any, scripts_in_pieces: Any, 
     assert sorted(desk.ids()) == ids
 
 
+def test_how_the_former_version_counted_its_pieces_is_no_problem(desk: Any, scripts_in_pieces: Any) -> None:
+    spread(desk, scripts_in_pieces)
+    desk.client.hset(f"{desk.prefix}:shard", mapping={"cut": 7, "format": 1})
+    assert look(desk) == {}
+
+
+def test_a_step_back_of_the_stores_clock_is_no_problem(desk: Any) -> None:
+    desk.put("a")
+    desk.take_one(lease_ms=1000)
+    desk.now += 5_000 - 50_000
+    desk.stamp = "~0~1~-50000"
+    desk.put("b")
+    desk.stamp = ""
+    assert look(desk) == {}
+    assert sorted(desk.ids()) == ["a", "b"]
+
+
 def hash_of(desk: Any, name: str) -> bytes:
     """The key of the hash in which a task's record lies."""
     return next(key for key in desk.client.keys(f"{desk.prefix}:tasks*") if desk.client.hexists(key, name))

@@ -77,7 +77,7 @@ class Stage:
     async def start(self) -> None:
         self.task = asyncio.create_task(self.sweep.run(3, "n0.1"))
         await self.clock.advance(0)
-        for _ in range(10):
+        for _ in range(20):
             await asyncio.sleep(0)
 
     async def advance(self, seconds: float) -> None:
@@ -85,7 +85,7 @@ class Stage:
         end = self.clock.monotonic() + seconds
         while self.clock.monotonic() < end:
             await self.clock.advance(min(0.05, end - self.clock.monotonic()))
-            for _ in range(10):
+            for _ in range(20):
                 await asyncio.sleep(0)
 
 

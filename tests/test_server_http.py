@@ -255,4 +255,7 @@ async def test_the_metrics_show_what_the_user_may_see() -> None:
         assert "other" not in text
         assert "tidewarden_tokens" not in text
         assert (await subject.ask("GET", "/v1/status", headers=ALICE))[0] == 200
-        assert (await subject.ask("GET", "/nowhere", headers=ALICE))[0] == 404
+        status, text = await subject.ask("GET", "/nowhere", headers=ALICE)
+        assert status == 404
+        assert "There is nothing at /nowhere; there are /health/live, " in str(text)
+        assert ", /v1/status, /v1/tokens." in str(text)

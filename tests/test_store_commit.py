@@ -262,6 +262,14 @@ async def test_fsync_waits_for_the_disks_once_a_group(tmp_path: Path) -> None:
                 commit._limit_ms = LIMIT_MS
                 with pytest.raises(NoQuorum, match="the primary's disk and 1 replica, on disk"):
                     await write(one, "late", commit)
+            # As one that has taken over may: it would answer WAITAOF before anything is on disk.
+            made.client().config_set("appendfsync", "everysec")
+            with pytest.raises(NoQuorum, match="the primary's appendfsync is everysec now"):
+                await write(one, "unsure", commit)
+            commit._limit_ms = 60_000
+            late = asyncio.ensure_future(write(one, "late", commit))
+            made.client().config_set("appendfsync", "always")
+            await late
     finally:
         made.stop()
 

@@ -332,13 +332,13 @@ def test_it_works_under_uvloop(tmp_path: Path) -> None:
 
 
 async def test_what_keeps_it_from_starting_may_pass(make: Maker) -> None:
-    said: list[str] = []
-    store = make(on_event=said.append)
+    store = make(on_event=(said := list[str]()).append)
     await store.start()
     end = await running(store)
     (store.folder / "valkey.conf.new").mkdir()  # cannot be written, as on a full disk
-    assert store.pid is not None
-    os.kill(store.pid, signal.SIGKILL)
+    with pytest.raises(StoreDown, match=r"could not be started in .+: Is a directory"):
+        await store._launch()
+    os.kill(store.pid or 0, signal.SIGKILL)
     await eventually(lambda: any("Is a directory" in text for text in said))
     (store.folder / "valkey.conf.new").rmdir()
     await eventually(lambda: view_in(store) == 2)

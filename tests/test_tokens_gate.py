@@ -108,6 +108,22 @@ async def test_what_was_not_sent_is_given_back(bench: Bench) -> None:
     assert (await bench.ask(50, 10_000)).granted == 7
 
 
+@pytest.mark.parametrize("step_ms", [-3_600_000, 3_600_000])
+def test_a_step_of_the_stores_clock_holds_nobody_longer(desk: Any, step_ms: int) -> None:
+    for verb in (("ask", 5, 1000, 500), ("slow", 500, 2000), ("trip", "refused")):
+        desk.client.flushall()
+        desk.stamp = ""
+        *_, until_ms, _, _, _, _, now_ms = desk.run("tokens.gate", *verb)
+        left_ms = max(0, until_ms - now_ms)
+        desk.now += step_ms
+        desk.stamp = f"~0~1~{step_ms}"
+        granted, wait_ms, _, _, until_ms, *_, now_ms = desk.run("tokens.gate", "ask", 1, 1000, 500)
+        assert (granted, max(0, until_ms - now_ms)) == (0, left_ms)
+        assert 0 < wait_ms <= 2_000
+        desk.now += wait_ms
+        assert desk.run("tokens.gate", "ask", 1, 1000, 500)[0] == 1
+
+
 async def test_it_halves_when_told_so_and_grows_back_until_it_is_forgotten(bench: Bench) -> None:
     shrunk = await bench.ledger.gate(QUEUE, "slow", 3000, 40_000)
     assert (shrunk.rate, shrunk.news) == (20, True)

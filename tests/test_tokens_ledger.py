@@ -203,13 +203,13 @@ async def test_many_items_are_one_script(bench: Bench) -> None:
     import asyncio
 
     calls = []
-    real = bench.ledger._script
+    real = bench.ledger.script
 
     async def counted(name: str, queue: str, shard: int, args: Any) -> Any:
         calls.append(name)
         return await real(name, queue, shard, args)
 
-    bench.ledger._script = counted
+    bench.ledger.script = counted
     assert all(await asyncio.gather(*(bench.put(f"a{number}") for number in range(1000))))
     assert len(calls) == 16
     entries: list[str] = []

@@ -198,7 +198,7 @@ async def test_a_store_that_goes_away_and_comes_back_loses_nothing(
         async with harness.node(valkey, tmp_path, chosen, go=False) as side:
             await asyncio.gather(*(side.tokens.put(f"p/a{n}", {"refresh_token": f"a{n}.0"}) for n in range(60)))
             endpoint.faults.extend([answers(503, {}), cut] * 5)
-            real, calls = side.tokens._ledger._script, 0
+            real, calls = side.tokens._ledger.script, 0
 
             async def flaky(name: str, *args: Any) -> Any:
                 nonlocal calls
@@ -209,7 +209,7 @@ async def test_a_store_that_goes_away_and_comes_back_loses_nothing(
                     raise StoreDown("away")
                 return await real(name, *args)
 
-            side.tokens._ledger._script = flaky
+            side.tokens._ledger.script = flaky
             side.go()
 
             async def all_fresh() -> bool:

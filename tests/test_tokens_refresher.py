@@ -11,6 +11,9 @@ import pytest
 import tokens_harness as harness
 
 from tidewarden import errors
+from tidewarden.queue import Taken
+from tidewarden.tokens.policy import Step
+from tidewarden.tokens.rows import Troubles
 from tidewarden.tokens.vault import Place, Unsealable
 
 pytestmark = pytest.mark.live
@@ -227,3 +230,26 @@ async def test_no_secret_in_logs_journal_or_store(
         assert secret not in caplog.text
         assert secret not in shown
         assert secret.encode() not in stored + journal
+
+
+async def test_what_is_owed_to_the_store_is_not_taken_for_nothing_that_was_sent(
+    valkey: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with harness.node(valkey, tmp_path, harness.provider("http://127.0.0.1:9/"), go=False) as side:
+        refresher = side.tokens._pools["p"]._refresher
+        first, second = (Taken(refresher.queue, "a", lease, b"", 1, 0, 0) for lease in (1, 2))
+
+        async def missed(*_: Any) -> bool:
+            raise errors.NoQuorum("not on enough stores in time")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(refresher._tools.ledger, "failed", missed)
+            assert await refresher._note(first, Step("retry", 1.0, Troubles(doubts=1)))
+            assert await refresher._note(second, Step("hold", 0.0, Troubles()))
+        assert refresher.owing.is_set()
+        assert not refresher.unsent("a")  # Of the second nothing was sent; of the first it may have been.
+        refresher._owed.pop(0)
+        assert refresher.unsent("a")
+        assert not refresher.unsent("b")
+        await refresher.pay()
+        assert not refresher.owing.is_set()

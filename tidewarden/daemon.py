@@ -161,7 +161,7 @@ class Daemon(Participant):
             if self.health.fault != str(error):
                 self.health.fault = str(error)
                 log.critical("the store that is connected now should not be one: %s", error)
-        return not self.health.fault
+        return self.commits.told(self._server) and not self.health.fault
 
     def _heard_view(self, done: asyncio.Future[Any]) -> None:
         """The store may have been started anew: then it has a new view."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,8 @@ VERBS = (
     "cluster", "queue", "token", "vault", "schedule", "lock",
 )  # fmt: skip
 
+COMPLETES = "_TIDEWARDEN_COMPLETE"
+
 if sys.argv[1:2] == ["node"]:
     # SIGHUP has a node read its users anew. Until it can, which takes it a second or two, the signal waits instead of killing.
     from tidewarden.process import hold_hangups
@@ -27,18 +30,17 @@ def command_line(*verbs: str) -> typer.Typer:
     """The command line with these ``verbs``. What they import takes longer than most of them run."""
     import typer
 
-    from .options import EXIT_CODES
+    from .options import EXIT_CODES, root
 
     app = typer.Typer(
         name="tidewarden",
         help="A cluster daemon that keeps OAuth tokens fresh: a deadline-ordered delay queue under an elected leader.",
         epilog=EXIT_CODES,
         no_args_is_help=True,
-        add_completion=False,
         pretty_exceptions_enable=False,  # its traces show local variables, secrets among them
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    app.callback()(lambda: None)  # or typer would take a lone verb for the whole program
+    app.callback()(root)  # without one typer would take a lone verb for the whole program
     for verb in verbs:
         module = importlib.import_module(f"{__name__}.{verb}")
         if hasattr(module, "app"):
@@ -51,5 +53,7 @@ def command_line(*verbs: str) -> typer.Typer:
 def main() -> None:
     """The console script. Ends the process with an exit code; see ``tidewarden --help``."""
     gc.set_threshold(50_000, 20, 50)  # imports make much that stays, which it would look through again and again
-    named = [verb for verb in VERBS if verb in sys.argv[1:2]]
+    # A shell that completes a line hands it over in the environment.
+    words = (os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS", "")).split()
+    named = [verb for verb in VERBS if verb in (words if COMPLETES in os.environ else sys.argv)[1:2]]
     command_line(*(named or VERBS))()

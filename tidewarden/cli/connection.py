@@ -8,24 +8,30 @@ from pathlib import Path
 from typing import Any
 
 import redis
+import typer
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from tidewarden.client.local import local_urls
 
-from .options import REFUSED, UNREACHABLE, USAGE, stop
+from .options import DATA_DIR, REFUSED, UNREACHABLE, USAGE, stop
 
 CONNECT_S = 5.0
-WHO = " (name a user: --url redis://USER:SECRET@HOST:PORT)"
+WHO = " (name a user: --url redis://USER:SECRET@HOST:PORT; or the data folder of `tidewarden up`: --data-dir DIR)"
 
 
 def addresses(url: str, data_dir: Path) -> list[str]:
     """
     Where a node may answer, best first: ``url`` alone if given, else the nodes that ``up`` keeps in ``data_dir``.
 
-    The admin's secret that ``up`` wrote there is used for them; it goes to loopback addresses only.
+    The admin's secret that ``up`` wrote there is used for them; it goes to loopback addresses only. Ends the program when
+    another folder than the usual one was named and has no cluster: whoever mistyped it means no other cluster.
     """
-    return [url] if url else local_urls(data_dir)
+    if url:
+        return [url]
+    if data_dir != Path(DATA_DIR) and not any(data_dir.glob("n*/node.toml")):
+        raise stop(f"--data-dir {data_dir}: found no data of `tidewarden up` there (no n0/node.toml)", USAGE)
+    return local_urls(data_dir)
 
 
 class NodeLine:
@@ -58,20 +64,26 @@ def dial(address: str, silence_s: float | None = None) -> NodeLine:
     """
     Connect to one address; an answer that is longer than ``silence_s`` in coming breaks the connection.
 
-    Raises: redis.ConnectionError, redis.TimeoutError: nobody answers. ValueError: it is no address.
+    Raises: redis.ConnectionError, redis.TimeoutError: nobody answers, or no node. ValueError: it is no address.
     """
-    client = redis.Redis.from_url(
-        address,
-        protocol=3,  # maps arrive as maps
-        single_connection_client=True,  # leases belong to the connection
-        socket_timeout=silence_s,  # None: a waiting take is silent for as long as it waits
-        socket_connect_timeout=CONNECT_S,
-        retry=Retry(NoBackoff(), 0),  # redis-py would repeat a put that may have happened
-    )
+    client: redis.Redis | None = None
     try:
+        client = redis.Redis.from_url(
+            address,
+            protocol=3,  # maps arrive as maps
+            single_connection_client=True,  # leases belong to the connection
+            socket_timeout=silence_s,  # None: a waiting take is silent for as long as it waits
+            socket_connect_timeout=CONNECT_S,
+            retry=Retry(NoBackoff(), 0),  # redis-py would repeat a put that may have happened
+        )
         client.ping()
-    except BaseException:
-        client.close()
+    except BaseException as error:
+        if client is not None:
+            client.close()
+        if isinstance(error, redis.InvalidResponse):
+            raise redis.ConnectionError(
+                f"{error}: what answers there is not a node's port for Redis clients (its HTTP port is the next one)"
+            ) from None
         raise
     return NodeLine(client)
 
@@ -92,7 +104,7 @@ def connected(url: str, data_dir: Path) -> Iterator[NodeLine]:
         except (redis.ConnectionError, redis.TimeoutError) as error:
             faults.append(f"{shown(address)}: {error}")
         except ValueError as error:
-            raise stop(f"--url {shown(address)!r}: {error}; allowed: redis://[USER:SECRET@]HOST:PORT", USAGE) from None
+            raise no_address(address, error) from None
     if line is None:
         hint = "is it running? `tidewarden up` starts a cluster; --url or TIDEWARDEN_URL names another node"
         raise stop("no node can be reached (" + "; ".join(faults) + f"): {hint}", UNREACHABLE)
@@ -109,6 +121,11 @@ def connected(url: str, data_dir: Path) -> Iterator[NodeLine]:
         raise stop(f"the connection broke, what was asked may or may not have happened: {error}", UNREACHABLE) from None
     finally:
         line.close()
+
+
+def no_address(address: str, error: ValueError) -> typer.Exit:
+    """``--url`` is none: says so; raise what this returns."""
+    return stop(f"--url {shown(address)!r}: {error}; allowed: redis://[USER:SECRET@]HOST:PORT", USAGE)
 
 
 def shown(address: str) -> str:

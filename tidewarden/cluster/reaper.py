@@ -47,8 +47,8 @@ class Reaper:
                     log.warning("the store is away; dead nodes wait: %s", error)
                 except Stale:
                     raise
-                except Error:
-                    log.exception("what dead nodes held could not be ended; tried again")
+                except Error as error:
+                    log.error("what dead nodes held could not be ended; tried again: %s", error)
             self.duty.rest(self._clock.monotonic() + BEAT_S)
             await sleep(self._clock, BEAT_S)
 

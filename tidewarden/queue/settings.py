@@ -83,6 +83,7 @@ SYSTEM = {
     "_vault": QueueSettings(losses_max=0, dedup_ms=0, history=0),
     "_webhooks": QueueSettings(losses_max=0, lane_limit=4),
     "_revocations": QueueSettings(losses_max=0, lane_limit=2),
+    "_hosts": QueueSettings(losses_max=0, dedup_ms=0, history=0),  # without tasks: see tokens/lua/host.lua
 }
 
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import heapq
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
 
 from tidewarden.clock import Clock, Duty
 from tidewarden.errors import Error, NotFound, Stale, StoreDown
@@ -26,6 +27,8 @@ LIMIT_S = 30.0  # a shard's sweep that has no answer by then is begun anew; a li
 
 FireDue = Callable[[str, int, int, int, str], Awaitable[int]]
 Place = tuple[str, int]
+ALL: Place = ("", 0)
+"""Stands for the look at which shards there are."""
 
 
 class Sweep:
@@ -49,6 +52,7 @@ class Sweep:
         self._at: dict[Place, float] = {}
         self._heap: list[tuple[float, Place]] = []
         self._earlier = asyncio.Event()
+        self._all_at = 0.0
         self._under_way: dict[Place, asyncio.Task[None]] = {}
         self.duty = Duty("sweep", clock)
         self.running = False
@@ -80,18 +84,17 @@ class Sweep:
         self._at.clear()
         self._heap.clear()
         try:
-            all_at = self._clock.monotonic()
+            self._all_at = self._clock.monotonic()
             while True:
-                now = self._clock.monotonic()
                 self.duty.step()
-                if now >= all_at:
-                    all_at = now + (ALL_S if await self._tried_all() else AWAY_S)
-                due = self._due(self._clock.monotonic())
-                if due:
+                if self._clock.monotonic() >= self._all_at and ALL not in self._under_way:
+                    self._all_at = self._clock.monotonic() + ALL_S
+                    await self._begin({ALL: self._look_at_all()})
+                self._end_rounds()  # from here to the sleep nothing waits: no end is missed
+                if due := self._due(self._clock.monotonic()):
                     await self._round(due, epoch, holder)
-                self._end_round()
-                if not due:
-                    await self._sleep(min(all_at, self._heap[0][0] if self._heap else all_at))
+                else:
+                    await self._sleep(min(self._all_at, self._heap[0][0] if self._heap else self._all_at))
         finally:
             self.running = False
             for task in self._under_way.values():
@@ -100,31 +103,32 @@ class Sweep:
             self._under_way.clear()
 
     async def _round(self, due: list[Place], epoch: int, holder: str) -> None:
-        """Sweep these shards, and go on when they are through; a server that does not answer holds up no other's for long."""
-        begun = []
-        for place in due:
-            if place in self._under_way:  # its own end may be of before what is due now
-                self.expect(*place, round(AWAY_S * 1000))
-                continue
-            task = self._under_way[place] = asyncio.ensure_future(self._one(place, epoch, holder))
-            begun.append(task)
-        if begun:
-            _, slow = await asyncio.wait(begun, timeout=SLOW_S)
+        """Sweep these shards, but those that are being swept: what their end tells may be of before what is due now."""
+        for place in self._under_way.keys() & due:
+            self.expect(*place, round(AWAY_S * 1000))
+        await self._begin({place: self._one(place, epoch, holder) for place in due if place not in self._under_way})
+
+    async def _begin(self, work: dict[Place, Coroutine[Any, Any, None]]) -> None:
+        """Go on when it is through; a server that does not answer holds up what is of others for a moment alone."""
+        tasks = {place: asyncio.ensure_future(one) for place, one in work.items()}
+        self._under_way |= tasks
+        if tasks:
+            _, slow = await asyncio.wait(tasks.values(), timeout=SLOW_S)
             for task in slow:
                 task.add_done_callback(lambda _: self._earlier.set())
 
-    def _end_round(self) -> None:
+    def _end_rounds(self) -> None:
         """Forget the sweeps that are through. Raises: what one of them raised."""
         for place in [place for place, task in self._under_way.items() if task.done()]:
             self._under_way.pop(place).result()
 
-    async def _tried_all(self) -> bool:
+    async def _look_at_all(self) -> None:
         try:
-            await self.expect_all()
-        except StoreDown as error:
-            log.warning("the store is away; the sweep waits: %s", error)
-            return False
-        return True
+            async with asyncio.timeout(LIMIT_S):
+                await self.expect_all()
+        except (StoreDown, TimeoutError) as error:
+            log.warning("the store is away; the sweep waits: %s", str(error) or f"no answer for {LIMIT_S:g} s")
+            self._all_at = self._clock.monotonic() + AWAY_S
 
     def _due(self, now: float) -> list[Place]:
         due: list[Place] = []

@@ -20,7 +20,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from tidewarden.clock import Clock
 from tidewarden.config import Config, is_loopback
-from tidewarden.errors import BadArg, Denied, Error, Internal, NoAuth, NotFound, Timeout, TooBig
+from tidewarden.errors import BadArg, Denied, Error, Internal, NoAuth, Timeout, TooBig
 from tidewarden.rights import ALL, Rights
 from tidewarden.tls import renew, server_context
 
@@ -32,7 +32,7 @@ from .http_schedules import ScheduleRoutes
 from .http_tokens import TokenRoutes
 from .parts import Cluster, Queues, Schedules, Tokens
 from .peer import denied
-from .replying import problem, respond
+from .replying import nothing_at, problem, respond
 from .users import Users
 
 log = logging.getLogger("tidewarden.server")
@@ -168,7 +168,7 @@ class HttpServer:
             fault = BadArg(f"{request.method} is not served here; {allowed} is.")
             return problem(fault, status=405, headers={"Allow": allowed})
         except web.HTTPNotFound:
-            return problem(NotFound(f"There is nothing at {request.path[:200]}."))
+            return problem(nothing_at(request, self._internal))
         except web.HTTPException as error:
             return problem(BadArg(error.reason), status=error.status)
         except Exception:

@@ -21,9 +21,8 @@ from .records import MAGIC, Answer, Key, Raw, Record, Stored, frame, read_record
 
 log = logging.getLogger("tidewarden.tokens")
 
-REWRITE_BYTES = (
-    4 << 20
-)  # The file begins anew when it is longer than this, and than twice what it was when it last did.
+# The file begins anew when it is longer, and has doubled since it last did: then half of it is history.
+REWRITE_BYTES = 4 << 20
 RAWS_MAX = 256  # Unreadable answers kept; the oldest go first.
 
 

@@ -59,7 +59,8 @@ class Pool:
         self._work: set[asyncio.Task[None]] = set()
         self._takes: dict[asyncio.Task[bool], int] = {}
         """Takes under way, and for how many tasks each."""
-        self._plenty = False  # The latest take had all that it asked for.
+        self._plenty = False  # The latest take had all that there was room for.
+        self._eager = False  # It had all that it was granted.
 
     @property
     def _idle(self) -> bool:
@@ -164,26 +165,63 @@ class Pool:
 
     async def _take(self, free: int) -> Sequence[Taken]:
         """At most ``free`` tasks, as many as the host and the gate let begin; empty after a wait else."""
-        tools = self._tools
-        requests, wait_s = tools.hosts.ask(self._provider, free, tools.clock.monotonic())
+        rated = self._tools.hosts.rated(self._provider)
+        if rated and not self._eager:
+            return await self._take_first()
+        requests, wait_s = await self._tools.hosts.ask(self._provider, free)
         if requests:
             leave = await self.watch.gate.ask(requests)
-            tools.hosts.give_back(self._provider, requests - leave.requests)
+            await self._tools.hosts.give_back(self._provider, requests - leave.requests)
             if leave.probe:
                 return await self._take_probe()
             requests, wait_s = leave.requests, leave.wait_s
         if requests == 0:
-            await sleep(tools.clock, min(max(wait_s, 0.01), GATE_S))
+            await self._wait_for_leave(wait_s)
             return ()
-        taken = await self._take_or_close(requests)
-        tools.hosts.give_back(self._provider, requests - len(taken))
-        await self.watch.gate.give_back(requests - len(taken))
+        taken = await self._take_or_close(requests, 0 if rated else TAKE_WAIT_MS)
+        self._eager = len(taken) == requests
+        await self._give_back(requests - len(taken), requests - len(taken))
         return taken
 
-    async def _take_or_close(self, count: int) -> Sequence[Taken]:
+    async def _take_first(self) -> Sequence[Taken]:
+        """
+        The first task that comes, where the host has a rate: whoever waits for one has no part of it, which others there may need.
+        """
+        leave = await self.watch.gate.ask(1)
+        if leave.probe:
+            return await self._take_probe()
+        if not leave.requests:
+            await self._wait_for_leave(leave.wait_s)
+            return ()
+        taken = await self._take_or_close(1, TAKE_WAIT_MS)
+        self._eager = bool(taken)
+        try:
+            granted = (await self._tools.hosts.ask(self._provider, 1))[0] if taken else 0
+        except errors.Error:
+            granted = 0
+            log.debug("the host of %s was not asked", self._provider.name, exc_info=True)
+        if granted:
+            return taken
+        for task in taken:
+            await self._tools.queues.release(self._session, self.queue, task.id, task.lease)
+        await self._give_back(1, 0)
+        return ()
+
+    async def _wait_for_leave(self, wait_s: float) -> None:
+        await sleep(self._tools.clock, min(max(wait_s, 0.01), GATE_S))
+
+    async def _give_back(self, of_gate: int, of_host: int) -> None:
+        """So many are not sent of what was granted. Never raises: what was taken beside is not to wait for its lease's end."""
+        try:
+            await self.watch.gate.give_back(of_gate)
+            await self._tools.hosts.give_back(self._provider, of_host)
+        except errors.Error as error:
+            log.debug("some of the rate of %s is lost: %s", self._provider.name, error)
+
+    async def _take_or_close(self, count: int, wait_ms: int) -> Sequence[Taken]:
         """At most ``count`` tasks, waiting for the first unless this node closes the gate meanwhile."""
         taking = self._tools.queues.take(
-            self._session, [self.queue], count=count, wait_ms=TAKE_WAIT_MS, lease_ms=self._refresher.lease_ms
+            self._session, [self.queue], count=count, wait_ms=wait_ms, lease_ms=self._refresher.lease_ms
         )
         closing = asyncio.create_task(self.watch.gate.closed.wait())
         try:

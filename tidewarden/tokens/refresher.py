@@ -84,7 +84,8 @@ class Refresher:
 
     def unsent(self, account: str) -> bool:
         """Whether nothing was sent for an account whose intent this node could not close yet."""
-        return any(task.id == account and step.what == "hold" for task, step in self._owed)
+        owed = [step.what for task, step in self._owed if task.id == account]
+        return bool(owed) and all(what == "hold" for what in owed)  # Of an earlier try something else may be owed.
 
     async def pay(self) -> None:
         """Tell the store what it could not be told while it was away. Raises what it raises; the rest is still owed."""
@@ -97,7 +98,7 @@ class Refresher:
     async def _note(self, task: Taken, step: Step) -> bool:
         try:
             return await self._tools.ledger.failed(self.queue, task.id, task.lease, step)
-        except errors.StoreDown as error:
+        except (errors.StoreDown, errors.NoQuorum) as error:
             log.warning("what became of %s/%s is told later: %s", self.provider.name, task.id, error)
             self._owe(task, step)
             return True

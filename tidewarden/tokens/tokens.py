@@ -139,7 +139,7 @@ class Tokens:
         tools = Tools(
             self._queues, self._ledger, self._vault, self._journal, self._exchange, self._clock, self._dice,
             self.counts, self._on_settled, self._cache, self._peers, self._confirm_s, self._outlets.tidings,
-            self._revoker, hosts=Hosts(self._nodes),
+            self._revoker, hosts=Hosts(self._ledger.script, self._nodes),
         )  # fmt: skip
         for name, provider in self._config.providers.items():
             await self._queues.settings(self._queue_of[name])  # reads it, or makes it

@@ -37,8 +37,8 @@ local function check_buckets()
 end
 
 local function check_pieces()
-  field('pieces not in the record', 'cut', there('pieces') and 1 or 0)
-  if S.cut == 1 and redis.call('ZSCORE', key('pieces'), '0') ~= '0' then
+  if (S.cut > 0) ~= there('pieces') then field('pieces not in the record', 'cut', there('pieces') and 1 or 0) end -- format 1 had a number there
+  if S.cut > 0 and redis.call('ZSCORE', key('pieces'), '0') ~= '0' then
     problem('first piece not among the pieces', 'pieces', function() redis.call('ZADD', key('pieces'), 0, '0') end)
   end
   local pieces, later = pieces_from(0, MANY), 0

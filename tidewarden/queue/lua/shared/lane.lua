@@ -78,9 +78,11 @@ local function lane_rules()
         lane.head = string.sub(lane.raw, 17)
       end
       lane.tat = math.min(lane.tat, now + burst * pace_ms) -- the rate may have changed since
-      if S.lanes ~= 1 then set('lanes', 1) end
     end
-    if not lane.touched then touched[#touched + 1], lane.touched = lane, true end
+    if not lane.touched then
+      touched[#touched + 1], lane.touched = lane, true
+      if S.lanes ~= 1 then set('lanes', 1) end -- also where it was the last one to go, earlier in this call
+    end
     return lane
   end
 

@@ -98,9 +98,10 @@ end
 -- The store's clock has stepped, so much in all; a caller that knows of more steps is believed.
 local function step(steps, lag)
   if steps <= S.steps then return end
+  if S.paused > 0 and S.paused < NEVER then set('paused', math.max(1, S.paused + lag - S.lag)) end -- it lasts as long as was said
   set('steps', steps)
   set('lag', lag)
-  set('alarm', now) -- it was reckoned by the former lag
+  set('alarm', 0) -- it was reckoned by the former lag: a lease may have ended long ago
   alarm_lowered = true
 end
 
