@@ -277,7 +277,7 @@ class Ledger:
             "next_ms": min((at_ms for at_ms in tries if at_ms), default=0),
         }
 
-    async def _item(self, verb: str, queue: str, account: str, args: tuple[str | bytes | int, ...]) -> Any:
+    def _item(self, verb: str, queue: str, account: str, args: tuple[str | bytes | int, ...]) -> asyncio.Future[Any]:
         """One account's part of a script call, joined with others that are asked for in the same turn of the loop."""
         lane = (verb, queue, self._shard_of(queue, account))
         loop = self._loop = self._loop or asyncio.get_running_loop()
@@ -289,7 +289,7 @@ class Ledger:
         batch.append(((account, *args), future))
         if len(batch) >= ITEMS_MAX:
             del self._batches[lane]  # It goes as it is; the next item begins another.
-        return await future
+        return future
 
     def _send(self, lane: tuple[str, str, int], batch: list[Any]) -> None:
         if self._batches.get(lane) is batch:
