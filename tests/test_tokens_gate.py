@@ -18,8 +18,9 @@ from tidewarden import errors
 from tidewarden.clock import ManualClock
 from tidewarden.config import Provider
 from tidewarden.tokens.answers import Verdict
+from tidewarden.tokens.findings import GateView
 from tidewarden.tokens.gate import Gate, Leave
-from tidewarden.tokens.ledger import GateView, Ledger
+from tidewarden.tokens.ledger import Ledger
 
 pytestmark = pytest.mark.live
 

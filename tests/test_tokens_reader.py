@@ -11,7 +11,7 @@ import pytest
 import tokens_harness as harness
 
 from tidewarden.errors import NotFound, Timeout
-from tidewarden.tokens.ledger import Reading
+from tidewarden.tokens.findings import Reading
 from tidewarden.tokens.reader import in_vain, lives
 from tidewarden.tokens.rows import Row
 

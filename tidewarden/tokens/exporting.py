@@ -16,8 +16,9 @@ from tidewarden import errors
 from tidewarden.config import Provider
 from tidewarden.sealed_file import ID_BYTES, KEY_BYTES, NotSealed, open_line, seal_line
 
+from .findings import Pairs
 from .grants import SPARE_FIELD
-from .ledger import Ledger, Pairs
+from .ledger import Ledger
 from .listing import PAGE_MAX, SHARDS, parse_cursor
 from .rows import Row, parse_row
 from .vault import Place, Unsealable, Vault

@@ -13,7 +13,8 @@ from tidewarden import errors
 from tidewarden.config import Provider
 
 from . import accounts, policy
-from .ledger import Ledger, Reading
+from .findings import Reading
+from .ledger import Ledger
 from .policy import State
 from .revoking import Revoker
 from .rows import Row
