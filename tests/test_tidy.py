@@ -8,6 +8,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from longest import LONGEST
+
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "tidewarden"
 TESTS = ROOT / "tests"
@@ -256,6 +258,7 @@ def test_the_exceptions_are_of_modules_that_exist() -> None:
     assert set(TESTED_IN) <= modules
     assert set(ROOM_OF) <= modules
     assert set(LONGER) <= {name_of(path) for path in (*PYTHON, *LUA)}
+    assert {TESTS / name for name in LONGEST} <= set(TEST_FILES)
 
 
 def test_no_package_among_the_tests_shadows_a_standard_module() -> None:

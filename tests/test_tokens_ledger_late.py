@@ -101,15 +101,29 @@ async def test_an_answer_for_a_deleted_account_is_not_given_to_the_next_of_its_n
     assert await bench.stats() == {"total": 1, "fresh": 1}
 
 
-async def test_another_account_that_was_deleted_takes_no_spare_away(bench: Bench) -> None:
+async def test_another_account_that_was_deleted_takes_no_spare_away(bench: Bench, valkey: Any) -> None:
     shard = bench.queues.shard_of(QUEUE, "a")
     other = next(name for name in map(str, range(1000)) if bench.queues.shard_of(QUEUE, name) == shard)
-    await bench.put("a")
-    for base in ((0, 0), (1, 1), (2, 2)):
-        assert await bench.put(other, base)
-    assert await bench.ledger.delete(QUEUE, other)
-    assert await bench.put("a", (1, 1), mark="new")
-    assert await bench.stored(bench.row(1, 2, mark="late")) == "SPARE"
+    for bases in (((0, 0), (1, 1), (2, 2)), ((0, 0),)):  # its grants went further than this one's, or not
+        valkey.client.flushall()
+        await bench.put("a")
+        for base in bases:
+            assert await bench.put(other, base)
+        assert await bench.ledger.delete(QUEUE, other)
+        assert await bench.put("a", (1, 1), mark="new")
+        assert await bench.put("a", (2, 2), mark="newer")
+        assert await bench.stored(bench.row(1, 2, mark="late")) == "SPARE"
+
+
+async def test_an_answer_for_the_one_before_the_last_of_a_name_is_not_given_to_it(bench: Bench) -> None:
+    assert await bench.put("a")
+    assert await bench.put("a", (1, 1))
+    late = bench.row(2, 3, mark="late")
+    assert await bench.ledger.delete(QUEUE, "a")
+    assert await bench.put("a", (2, 0))
+    assert await bench.put("a", (3, 1))
+    assert await bench.stored(late) == "GONE"
+    assert await bench.stored(bench.row(3, 2, mark="late")) == "SPARE"
 
 
 async def test_answers_that_come_together_end_as_each_by_itself(bench: Bench, valkey: Any) -> None:

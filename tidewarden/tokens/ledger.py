@@ -31,9 +31,7 @@ class Ledger:
         self._shard_of = shard_of
         self._batches: dict[tuple[str, str, int], list[tuple[tuple[str | bytes | int, ...], asyncio.Future[Any]]]] = {}
         self._calls: set[asyncio.Task[None]] = set()
-        self._loop: asyncio.AbstractEventLoop | None = (
-            None  # Asking for it each time is a system call before Python 3.12.
-        )
+        self._loop: asyncio.AbstractEventLoop | None = None  # To ask for it is a system call before Python 3.12.
 
     async def get(self, queue: str, account: str) -> Reading:
         """Read one account."""
@@ -173,10 +171,7 @@ class Ledger:
         return Taken(queue, name.decode(), lease, payload, attempt, deadline_ms, lease_end_ms)
 
     async def stats(self, queue: str, shards: int) -> dict[str, int]:
-        """
-        Accounts of a queue by state, and ``total``, ``intents`` (under way or unresolved), ``spares``; ``next_ms``, when one that
-        fails is tried next (0: none fails).
-        """
+        """Accounts by state, ``total``, ``intents`` (open ones), ``spares``; ``next_ms``: the next try of one that fails, or 0."""
         parts = await asyncio.gather(*(self.script("tokens.stats", queue, shard, ()) for shard in range(shards)))
         *columns, tries = zip(*parts, strict=True)
         total, fresh, late, failing, dead, lost, intents, spares = (sum(column) for column in columns)

@@ -25,9 +25,11 @@ local function hope(account, row)
   if died then settle_task(account, row, t) else place(account, t) end -- a dead account has no task
 end
 
--- Whether the account that a request was for was deleted since: each one put after that has a greater grant than all that were deleted here.
-local function another(grant, head)
+-- Whether the account that a request was for was deleted since: one put after that began with a greater grant than all that were deleted here.
+local function another(account, grant, head)
   if head.grant <= grant then return false end
+  local first = tonumber(redis.call('HGET', FIRST, account))
+  if first and grant >= first then return false end
   local floor = tonumber(redis.call('HGET', META, 'floor')) or 0
   return grant <= floor and floor < head.grant
 end
@@ -36,7 +38,7 @@ end
 local function store(account, grant, generation, row, due, deadline, previous)
   local old = redis.call('HGET', ACCOUNTS, account)
   local head = old and row_head(old)
-  if not old or another(grant, head) then return 'GONE' end
+  if not old or another(account, grant, head) then return 'GONE' end
   if string.sub(old, 1, HEAD) == string.sub(row, 1, HEAD) then return 'ALREADY' end
   if head.grant == grant and head.generation == generation then
     redis.call('HDEL', INTENTS, account)

@@ -11,7 +11,7 @@ end
 
 -- A lane's next task comes up to ready, or its head goes down again. Within a priority, heads past their deadline stand by the
 -- moment at which their lanes queued up, so that lanes take turns; those with a deadline to come stand by it, as every task does.
-local function lane_settle(rules, lane, pace_ms)
+local function lane_settle(rules, lane)
   lane.touched = false
   local waiting, at, up = key('waiting'), #lane.prefix + 1, false
   local first = redis.call('ZRANGEBYLEX', waiting, '[' .. lane.prefix, '(' .. lane.prefix .. '\100', 'LIMIT', 0, 1)[1]
@@ -122,7 +122,7 @@ local function lane_rules()
   -- Puts each lane that something happened to in order. Whether a task came up to ready.
   function rules.settle()
     local up = false
-    for i = 1, #touched do up = lane_settle(rules, touched[i], pace_ms) or up end
+    for i = 1, #touched do up = lane_settle(rules, touched[i]) or up end
     touched = {}
     return up
   end

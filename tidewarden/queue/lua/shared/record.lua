@@ -146,7 +146,10 @@ local function open()
   -- One HGETALL is half the price of an HMGET of every field: most are absent and mean their default.
   local raw = redis.call('HGETALL', key('shard'))
   S = setmetatable({}, ABSENT)
-  for i = 1, #raw, 2 do S[raw[i]] = not TEXTS[raw[i]] and tonumber(raw[i + 1]) or raw[i + 1] end
+  for i = 1, #raw, 2 do
+    local name, value = raw[i], raw[i + 1]
+    S[name] = TEXTS[name] and value or tonumber(value) or value
+  end
   if S.format > FORMAT then
     refuse('INTERNAL the shard ' .. P .. ' has format ' .. text(S.format) .. '; this version reads ' .. text(FORMAT) .. ' and older: upgrade this node')
   end

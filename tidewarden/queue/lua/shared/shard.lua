@@ -250,11 +250,6 @@ local function end_leases(holder, most, how, reason)
   return ended_here
 end
 
-local function set_sticky(id, r, on)
-  r.sticky = on
-  tries_put(id, r)
-end
-
 -- The next lease number: view · 2^36 + n on an embedded store, the clock's microseconds (never back) elsewhere.
 local function new_lease()
   if KEYS[2] and string.byte(KEYS[2], -1) ~= 126 then -- on a cluster it is the guard, `<prefix>~`
