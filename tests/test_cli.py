@@ -17,6 +17,7 @@ import pytest
 import typer
 from command_line import Run, app, node, run
 from rich.text import Text
+from typer.testing import CliRunner
 
 import tidewarden
 from tidewarden import errors
@@ -254,14 +255,13 @@ def test_the_sandbox_runs_until_it_is_stopped(tmp_path: Path, until: Callable[..
             ready = json.loads(process.stdout.readline())
             with urllib.request.urlopen(f"{ready['url']}/seed?n=3") as answer:
                 assert len(answer.read().splitlines()) == 4
-            second = subprocess.run([*argv, "--data-dir", str(tmp_path)], capture_output=True, text=True)
-            assert second.returncode == 4
-            assert "another sandbox uses this folder" in second.stderr
+            second = CliRunner().invoke(app, [*argv[3:], "--data-dir", str(tmp_path)])
+            assert second.exit_code == 4
+            assert "another sandbox uses this folder" in second.output
             port = ready["url"].rpartition(":")[2]
-            busy = [*argv[:5], port, "--data-dir", str(tmp_path / "other")]
-            third = subprocess.run(busy, capture_output=True, text=True)
-            assert third.returncode == 4
-            assert f"port {port} cannot be used" in third.stderr
+            third = CliRunner().invoke(app, [*argv[3:5], port, "--data-dir", str(tmp_path / "other")])
+            assert third.exit_code == 4
+            assert f"port {port} cannot be used" in third.output
         finally:
             process.terminate()
         assert process.wait(20) == 0

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 URGENT_MS = 60_000
+ONE = pytest.mark.parametrize("desk", ["embedded"], indirect=True)
+"""Of thousands of tasks: on one store alone, for the order is made by the same scripts on each."""
 
 
 def test_a_plain_queue_is_first_due_first_out(desk: Any) -> None:
@@ -221,6 +223,7 @@ def test_a_crowd_behind_a_pause_is_nothing_to_hurry_for(desk: Any) -> None:
 
 
 @pytest.mark.thorough
+@ONE
 def test_nobody_waits_for_a_crowd_that_is_far_ahead(desk: Any) -> None:
     """Tokens have five minutes from due to deadline: a crowd further ahead than nine is nobody's business yet."""
     shard = Recovering(desk, 3_600_000)
@@ -245,6 +248,7 @@ def test_what_was_found_holds_for_a_second(desk: Any) -> None:
 
 
 @pytest.mark.thorough
+@ONE
 def test_thousands_to_come_are_counted_by_their_pieces(desk: Any) -> None:
     shard = Recovering(desk, 3_600_000)
     at = desk.now + 10_000

@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import tokens_harness as harness
-from dying_node import FAILING
+from dying_node import FAILING, play
+from live.nursery import begin
 
 from tidewarden.config import Companion
 from tidewarden.tokens.events import START
 
 pytestmark = pytest.mark.live
-HELPER = Path(__file__).with_name("dying_node.py")
 
 
 async def killed(where: str, store: Any, folder: Path, url: str) -> None:
     """A node that refreshes until it kills itself there."""
-    child = await asyncio.create_subprocess_exec(sys.executable, str(HELPER), where, store.path, str(folder), url)
-    async with asyncio.timeout(40):
-        assert await child.wait() == -9
+    child = begin(play, where, store.path, folder, url)
+    await asyncio.to_thread(child.join, 40)
+    assert child.exitcode == -9
 
 
 async def told(side: harness.Side, count: int) -> list[Any]:
