@@ -111,8 +111,8 @@ async def test_much_damage_is_counted_and_some_of_it_shown(node: Any) -> None:
 
 def look(desk: Any, *, repair: bool = False) -> Counter[str]:
     """The kinds of problems that the scripts find in a shard, part by part as :meth:`Queues.check` does."""
-    problems, indexes = desk.run("queue.check_record", int(repair))
-    for part in ("tasks", "tries", "waits", *(name.decode() for name in indexes)):
+    problems, parts = desk.run("queue.check_record", int(repair))
+    for part in (name.decode() for name in parts):
         cursor, ended = "0", False
         while not ended:
             cursor, _, more = desk.run("queue.check", part, cursor, 200, int(repair))
