@@ -23,7 +23,7 @@ from store_servers import BECOME
 from benchmarks.ports import free_ports
 from tidewarden.store.slots import SLOTS
 
-TIMEOUT_MS = 1000  # cluster-node-timeout: a server that has been silent for so long is suspected
+TIMEOUT_MS = 2000  # cluster-node-timeout: a server that has been silent for so long is suspected
 
 
 @dataclass
@@ -181,7 +181,7 @@ class ClusterSet:
     def kill(self, port: int) -> None:
         """SIGKILL."""
         self.processes[port].send_signal(signal.SIGKILL)
-        self.processes[port].wait(10)
+        self.processes[port].wait(60)
 
     # --- moving a slot as redis-cli --cluster reshard does, in steps
 
@@ -241,7 +241,7 @@ class ClusterSet:
         for process in self.processes.values():
             process.kill()
         for process in self.processes.values():
-            process.wait(10)
+            process.wait(60)
 
 
 @contextlib.contextmanager

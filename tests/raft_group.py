@@ -53,7 +53,7 @@ class Group:
             return leaders[0] if len(leaders) == 1 and named == {leaders[0].name} else None
 
         leader = await wait_for(agreed)
-        await asyncio.wait_for(leader.elected(), 20)
+        await asyncio.wait_for(leader.elected(), 60)
         return leader
 
     async def claim(self, seen: int = 0) -> int:
@@ -64,7 +64,7 @@ class Group:
                 return await leader.claim(1, seen)
 
 
-async def wait_for(condition: Callable[[], Any], limit_s: float = 20) -> Any:
+async def wait_for(condition: Callable[[], Any], limit_s: float = 60) -> Any:
     end = time.monotonic() + limit_s
     while not (value := condition()):
         assert time.monotonic() < end, f"not within {limit_s} s"

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,10 @@ from tidewarden.queue.queues import Queues
 from tidewarden.store import Link
 from tidewarden.store.check import Server, check_store
 from tidewarden.store.commits import Commits
+from tidewarden.store.link import pack
+
+LIMIT_MS, PATIENT_MS = 400, 60_000
+"""How long a group is waited for that will not come, and any other: the latter surely comes, on a starved machine too."""
 
 
 class Replicas:
@@ -78,7 +83,7 @@ class Replicas:
         for process in self.processes.values():
             process.kill()
         for process in self.processes.values():
-            process.wait(10)
+            process.wait(60)
 
 
 class Seat:
@@ -104,6 +109,7 @@ class Seat:
         self.commits = Commits(self.config.store, CLUSTER, self.clock, beside, embedded=False, server=self.server)
         self.queues = Queues(self.config, self.data, self.scripts, self.clock, views=False, commits=self.commits)
         self.queues.holder = "n0.1"
+        limit(self.commits, PATIENT_MS)
 
     async def stop(self) -> None:
         """End it."""
@@ -120,6 +126,34 @@ async def seat(url: str, commit_url: str = "", **store: Any) -> AsyncIterator[Se
         yield made
     finally:
         await made.stop()
+
+
+def limit(commits: Commits, limit_ms: int) -> None:
+    """From now on a group is waited for so long."""
+    commits._store = replace(commits._store, commit_ms=limit_ms)
+    for commit in commits._made.values():
+        commit._limit_ms = limit_ms
+        commit._waits = tuple((pack(command), least) for command, least in commit._demand.commands(limit_ms))
+        if commit._timer is not None:  # which counts on it that all wait equally long
+            commit._timer.cancel()
+            commit._expire()
+
+
+@contextlib.contextmanager
+def hurried(commits: Commits, limit_ms: int = LIMIT_MS) -> Iterator[None]:
+    """Whoever begins to wait for a group now is told so soon that there is none; else a starved machine may take its time."""
+    limit(commits, limit_ms)
+    try:
+        yield
+    finally:
+        limit(commits, PATIENT_MS)
+
+
+@contextlib.contextmanager
+def stopped(one: Seat, pair: Replicas) -> Iterator[None]:
+    """The replica does not answer, and whoever waits for it is told so soon."""
+    with hurried(one.commits), pair.stopped(pair.ports[1]):
+        yield
 
 
 def elapsed_ms(since: float) -> float:

@@ -21,7 +21,7 @@ from store_servers import BECOME, StoreServer
 from benchmarks.ports import free_ports
 
 SERVICE = "main"
-DOWN_MS = 500  # a primary that has been silent for so long is held for down
+DOWN_MS = 1500  # a primary that has been silent for so long is held for down
 
 
 @dataclass
@@ -83,7 +83,7 @@ class SentinelSet:
         """SIGKILL to who is the primary now. From then on ``ports`` begins with the other one."""
         port = self.primary()
         self.processes[port].kill()
-        self.processes[port].wait(10)
+        self.processes[port].wait(60)
         self.ports.sort(key=lambda one: one == port)
 
     def revive(self) -> None:
@@ -169,7 +169,7 @@ class SentinelSet:
         for process in self.processes.values():
             process.kill()
         for process in self.processes.values():
-            process.wait(10)
+            process.wait(60)
 
 
 def pairs(flat: Any) -> dict[str, str]:
@@ -177,7 +177,7 @@ def pairs(flat: Any) -> dict[str, str]:
     return flat if isinstance(flat, dict) else dict(zip(flat[::2], flat[1::2], strict=True))
 
 
-def wait(condition: Callable[[], object], limit_s: float = 30.0) -> None:
+def wait(condition: Callable[[], object], limit_s: float = 60.0) -> None:
     """Return when ``condition()`` is true."""
     until = time.monotonic() + limit_s
     while not condition():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -19,6 +21,21 @@ async def joined(queues: Any, uuid: str = "", *, user: str = "bob", grace_ms: in
     """A connection in a session, and the session's uuid."""
     session = queues.open_session(user)
     return session, await queues.join_session(session, user, uuid, grace_ms)
+
+
+@contextlib.contextmanager
+def graces_held(queues: Any) -> Iterator[Callable[[], None]]:
+    """The ends of graces that this node would time do not come by themselves, but all at a call of what this yields."""
+    held: list[tuple[str, int]] = []
+    real = queues._end_in
+    queues._end_in = lambda _, *which: held.append(which)
+
+    def let_come() -> None:
+        for which in held:
+            real(0, *which)
+
+    yield let_come
+    del queues._end_in
 
 
 async def state(queues: Any, task_id: str) -> str:

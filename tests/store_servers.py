@@ -62,7 +62,7 @@ def serve(binary: str, folder: Path, *options: str) -> tuple[subprocess.Popen[by
         ],
         stdout=subprocess.DEVNULL,
     )
-    until = time.monotonic() + 20
+    until = time.monotonic() + 60
     client = redis.Redis(unix_socket_path=str(path))
     while True:
         try:
@@ -85,5 +85,5 @@ def serving(binary: str) -> Iterator[StoreServer]:
     finally:
         server.client.close()
         process.terminate()
-        process.wait(10)
+        process.wait(60)
         shutil.rmtree(folder, ignore_errors=True)

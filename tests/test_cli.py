@@ -84,6 +84,12 @@ def test_version_names_the_three(run: Run) -> None:
     assert json.loads(run("version", "--json").stdout).keys() == {"tidewarden", "python", "valkey-server"}
 
 
+def test_help_is_broken_where_the_terminal_ends() -> None:
+    texts = [command.help for group in app.registered_groups for command in group.typer_instance.registered_commands]
+    assert all(texts)
+    assert not [text for text in texts for paragraph in text.split("\n\n") if "\n" in paragraph]
+
+
 def test_version_is_an_option_too(run: Run) -> None:
     assert run("--version").stdout == run("version").stdout
 
@@ -148,9 +154,11 @@ def test_nobody_there_is_exit_code_3(run: Run, node: Any) -> None:
 
 @pytest.mark.parametrize("words", [("queue", "list"), ("status",)])
 def test_a_wrong_address_is_exit_code_2(run: Run, words: list[str], tmp_path: Path) -> None:
-    result = run(*words, "--url", "http://x")
-    assert result.exit_code == 2
-    assert "allowed: redis://" in result.stderr
+    for url in ("http://x", "redis://me:hush/x@h", "redis://me:hush#@h", "redis://me:[hush]@h"):
+        result = run(*words, "--url", url)
+        assert result.exit_code == 2
+        assert "allowed: redis://" in result.stderr
+        assert "hush" not in result.stderr
     result = run(*words, "--data-dir", str(tmp_path / "mistyped"), url=False)
     assert result.exit_code == 2
     assert f"{tmp_path}/mistyped: found no data of `tidewarden up` there" in result.stderr

@@ -75,7 +75,7 @@ def test_the_screen_shows_tokens_by_state_and_time_left() -> None:
     assert "tokens  2,005   21.5 refreshes/s   12,345 refreshed so far   1 late" in lines
     assert f"fresh      1,995  {'█' * 30}  refresh not yet due" in lines
     assert f"late           1  █{'·' * 29}  expired before its refresh" in lines
-    assert "time left (of 1,000)   expired: 1   < 2 min: 999" in lines
+    assert "time left (of 1,000 looked at)   expired: 1   < 2 min: 999" in lines
 
 
 def test_providers_in_trouble_stand_below_the_tokens() -> None:

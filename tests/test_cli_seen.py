@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 import tracemalloc
 
+import pytest
+
 from tidewarden.cli.seen import PARTS, SLOTS, Seen
 
 
@@ -17,6 +19,7 @@ def test_it_knows_what_came_before() -> None:
     assert len(seen) == len(known)
 
 
+@pytest.mark.thorough
 def test_a_name_takes_a_third_of_what_it_takes_in_a_set() -> None:
     names = PARTS * SLOTS * 4  # on average; no part is at its limit
     tracemalloc.start()

@@ -11,7 +11,7 @@ import pytest
 from command_line import Run, node, run
 
 from tidewarden import errors
-from tidewarden.cli import token_import
+from tidewarden.cli import pace, token_import
 from tidewarden.cli.token_import import SHOWN_MAX
 
 pytestmark = pytest.mark.live
@@ -137,7 +137,7 @@ def test_import_of_what_is_no_file_of_accounts_is_wrong_usage(
 def test_a_long_import_says_how_far_it_is_where_there_is_no_terminal(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(token_import, "SAY_S", 0.0)
+    monkeypatch.setattr(pace, "SAY_S", 0.0)
     monkeypatch.setattr(token_import, "BATCH_ROWS", 2)
     file = tmp_path / "a.csv"
     file.write_bytes(FILE + b"a,r\nb,r\nc,r\n")
@@ -146,3 +146,10 @@ def test_a_long_import_says_how_far_it_is_where_there_is_no_terminal(
         "1 stored, 0 bad, N/s (76 %)",
         "3 stored, 0 bad, N/s (100 %)",
     ]
+
+
+@pytest.mark.parametrize("option", [["--keep"], ["--provider", "p"]])
+def test_what_a_sealed_file_cannot_be_told_is_refused(run: Run, node: Any, option: list[str]) -> None:
+    result = run("token", "import", "file", "--key-file", "key", *option)
+    assert (result.exit_code, node.asked) == (2, [])
+    assert "--keep and --provider are not for a sealed file" in result.stderr

@@ -13,6 +13,7 @@ import pytest
 from client_harness import Site, site, url
 from live.proxy import Proxy
 
+from benchmarks.ports import free_ports
 from tidewarden.client import AsyncClient, NewTask
 from tidewarden.client.connection import pack
 from tidewarden.client.line import Line, _Asked, only
@@ -95,9 +96,10 @@ async def test_what_counts_is_not_repeated(here: Site) -> None:
 
 async def test_a_node_that_freezes_is_left(here: Site) -> None:
     proxy = here.proxied()
-    async with AsyncClient([url(proxy.port), *here.urls[1:]], answer_s=0.3) as client:
+    async with AsyncClient([url(proxy.port), *here.urls[1:]]) as client:
         queue = client.queue("mail")
         await queue.put("x", id="a")
+        client.line._answer_s = 0.3
         trap = proxy.trap(b"Q.STATS")
         assert (await asyncio.wait_for(queue.stats(), 30))["ready"] == 1
         assert trap.caught.is_set()
@@ -120,8 +122,9 @@ async def test_a_node_that_goes_down_is_left(here: Site) -> None:
         assert task.payload == b"y"
 
 
-async def test_nobody_there(unused_tcp_port_factory: Any) -> None:
-    urls = [url(unused_tcp_port_factory()) for _ in range(2)]
+async def test_nobody_there() -> None:
+    first = free_ports(2)
+    urls = [url(port) for port in (first, first + 1)]
     async with AsyncClient(urls, retry_s=0.3) as client:
         with pytest.raises(Unreachable, match=r"could be used within 0\.3 s; last: redis://127"):
             await client.queue("mail").put("x")
@@ -178,14 +181,14 @@ async def test_a_line_that_holds_leases_notices_a_silent_node(
     here: Site, monkeypatch: pytest.MonkeyPatch, eventually: Any
 ) -> None:
     monkeypatch.setattr("tidewarden.client.line.HEARTBEAT_S", 0.05)
-    monkeypatch.setattr("tidewarden.client.line.ALIVE_S", 0.3)
     proxy = here.proxied()
     async with AsyncClient([url(proxy.port), *here.urls[1:]]) as client:
         await client.queue("mail").put("x", id="a")
         async with await client.queue("mail").take():  # type: ignore[union-attr]
             trap = proxy.trap(b"PONG", "down")
+            monkeypatch.setattr("tidewarden.client.line.ALIVE_S", 0.3)
+            await eventually(trap.caught.is_set)
             await eventually(lambda: client.line.up and client.nodes.current().port == here.doors[1].port)
-            assert trap.caught.is_set()
 
 
 # What of a piece is sent again: decided without a connection.

@@ -44,7 +44,7 @@ async def test_all_connections_share_a_session_and_know_the_stores_clock(here: S
     first = await nodes.dial(nodes.current(), None)
     session = nodes.session
     assert session
-    assert abs(nodes.store_ms() - time.time() * 1000) < 1000  # the store runs on this machine
+    assert abs(nodes.store_ms() - time.time() * 1000) < 10_000  # the store runs on this machine
     nodes.failed(nodes.current())
     second = await nodes.dial(nodes.current(), None)
     assert nodes.session == session

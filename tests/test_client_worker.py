@@ -27,10 +27,14 @@ async def client(here: Site) -> AsyncIterator[AsyncClient]:
         yield made
 
 
+async def serve(worker: Worker, here: Site) -> int:
+    worker.urls = here.urls
+    return await worker.serve()
+
+
 @contextlib.asynccontextmanager
 async def running(worker: Worker, here: Site) -> AsyncIterator[asyncio.Task[int]]:
-    worker.urls = here.urls
-    serving = asyncio.ensure_future(worker.serve())
+    serving = asyncio.ensure_future(serve(worker, here))
     try:
         yield serving
     finally:
@@ -181,17 +185,24 @@ async def test_concurrency_is_kept_and_used(here: Site, client: AsyncClient, eve
 
 
 @pytest.mark.thorough
-async def test_leases_run_on_while_handlers_work(here: Site, client: AsyncClient) -> None:
+async def test_leases_run_on_while_handlers_work(
+    here: Site, client: AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidewarden.client.touch.SHARE", 60)  # so that a lease may be long where a machine stands still
     worker = Worker()
 
-    @worker.task("jobs", lease_ms=1500)
+    @worker.task("jobs", lease_ms=15_000)
     def blocking(task: Task) -> int:
-        assert not task.wait_lost(2.0)
+        end_ms = task.lease_end_ms
+        while task.lease_end_ms <= end_ms + 500:
+            assert not task.wait_lost(0.1)
         return task.attempt
 
-    @worker.task("others", lease_ms=1500)
+    @worker.task("others", lease_ms=15_000)
     async def other(task: AsyncTask) -> int:
-        await asyncio.sleep(2.0)
+        end_ms = task.lease_end_ms
+        while task.lease_end_ms <= end_ms + 500:
+            assert not await task.wait_lost(0.1)
         return task.attempt
 
     async with running(worker, here):
@@ -227,39 +238,61 @@ async def test_a_handler_whose_lease_is_lost_is_cancelled(here: Site, client: As
     assert fences["ended"] > fences["begun"] == fences["cancelled"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("blocks", [False, True])
 async def test_a_stop_lets_work_finish_and_releases_the_rest(
     here: Site, client: AsyncClient, eventually: Any, blocks: bool
 ) -> None:
-    worker = Worker(concurrency=2, grace_s=1.5)
+    worker = Worker(concurrency=2, grace_s=600)
     begun: list[str] = []
-    hold = threading.Event()
+    hold, told = threading.Event(), threading.Event()
 
     if blocks:
 
         @worker.task("jobs")
         def job(task: Task) -> None:
             begun.append(task.id)
-            hold.wait(0.1 if task.id == "quick" else 60)
+            (told if task.id == "quick" else hold).wait(60)
 
     else:
 
         @worker.task("jobs")
         async def job_(task: AsyncTask) -> None:
             begun.append(task.id)
-            await asyncio.sleep(0.1 if task.id == "quick" else 60)
+            while not (told if task.id == "quick" else hold).is_set():
+                await asyncio.sleep(0.01)
 
     jobs = client.queue("jobs")
     for name in ("quick", "slow", "waiting"):
         await jobs.put("x", id=name)
     async with running(worker, here):
         await eventually(lambda: len(begun) == 2)
-    assert (await jobs.wait("quick", timeout_ms=0)).word == "done"
+        worker.stop()
+        await eventually(lambda: worker._told.is_set())
+        told.set()
+        assert (await jobs.wait("quick", timeout_ms=20_000)).word == "done"
     assert (await jobs.peek("slow")).state == "ready"
     assert (await jobs.peek("slow")).attempts == 0  # released, not failed
     assert (await jobs.peek("waiting")).state == "ready"
-    assert begun == ["quick", "slow"]
+    assert sorted(begun) == ["quick", "slow"]
     hold.set()
+
+
+async def test_the_grace_of_a_stop_ends(here: Site, client: AsyncClient) -> None:
+    worker = Worker(grace_s=0.1)
+    begun = asyncio.Event()
+
+    @worker.task("jobs")
+    async def job(task: AsyncTask) -> None:
+        begun.set()
+        await asyncio.sleep(600)
+
+    await client.queue("jobs").put("x", id="a")
+    serving = asyncio.ensure_future(serve(worker, here))
+    await asyncio.wait_for(begun.wait(), 20)
+    worker.stop()
+    assert await asyncio.wait_for(serving, 30) == 0
+    assert (await client.queue("jobs").peek("a")).state == "ready"
 
 
 async def test_a_second_signal_does_not_wait(here: Site, client: AsyncClient, eventually: Any) -> None:

@@ -178,7 +178,7 @@ async def test_a_part_of_the_store_that_is_away_holds_up_no_other(
 async def test_what_goes_wrong_with_one_duty_leaves_it_the_others(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def refuse() -> int:
+    async def refuse(_page_done: object) -> int:
         raise Internal("a record of a newer format")
 
     monkeypatch.setattr(scene.queues, "end_due_sessions", refuse)

@@ -31,7 +31,7 @@ async def subscribed(*_: object) -> list[object]:
 
 
 async def compared(one: Participant) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while one._comparing is not None:
             await asyncio.sleep(0.005)
 

@@ -54,7 +54,7 @@ class Crashing:
     def kill(self) -> None:
         assert self.process is not None
         self.process.kill()
-        self.process.wait(10)
+        self.process.wait(60)
 
 
 @pytest.fixture
@@ -142,7 +142,7 @@ async def test_a_waiting_take_survives(crashing: Crashing, eventually: Any) -> N
 async def test_a_take_that_is_asked_while_the_store_is_away(
     crashing: Crashing, monkeypatch: pytest.MonkeyPatch, eventually: Any
 ) -> None:
-    monkeypatch.setattr(link_module, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(link_module, "PATIENCE_S", 0.02)
     queues = crashing.queues
     await queues.put("q", NewTask(id="a"))
     crashing.kill()
@@ -150,7 +150,7 @@ async def test_a_take_that_is_asked_while_the_store_is_away(
     with pytest.raises(StoreDown, match="nothing was sent"):
         await queues.take(queues.open_session(), ["q"])
     with pytest.raises(StoreDown):
-        await queues.take(queues.open_session(), ["q"], wait_ms=150)
+        await queues.take(queues.open_session(), ["q"], wait_ms=1000)
     take = queues.take(queues.open_session(), ["q"], wait_ms=LONG_MS)
     crashing.start()
     assert [task.id for task in await take] == ["a"]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import server_doubles as doubles
-from replica_servers import Replicas, Seat, seat
+from replica_servers import LIMIT_MS, Replicas, Seat, seat, stopped
 from shard_audit import audit_store
 from store_servers import StoreServer
 
@@ -19,7 +19,6 @@ from tidewarden.queue.task import Changes, NewTask
 from tidewarden.scheduler.schedules import Schedules
 from tidewarden.scheduler.trigger import Spec
 
-LIMIT_MS = 400
 Act = Callable[[], Awaitable[Any]]
 
 
@@ -28,7 +27,7 @@ async def one(pair: Replicas, request: pytest.FixtureRequest) -> AsyncIterator[S
     """A process whose queue ``q`` is durable; the store is audited afterwards."""
     with pair.client() as client:
         client.flushall()
-    async with seat(pair.url(), replicas=1, commit_ms=LIMIT_MS) as made:
+    async with seat(pair.url(), replicas=1) as made:
         await made.queues.configure("q", {"durability": "quorum"})
         yield made
     socket = str(pair._folder / str(pair.ports[0]) / "s")
@@ -43,9 +42,9 @@ async def taken(one: Seat, count: int = 1) -> Any:
     return session, await one.queues.take(session, ["q"], count=count)
 
 
-async def refused(pair: Replicas, act: Act) -> NoQuorum:
+async def refused(one: Seat, pair: Replicas, act: Act) -> NoQuorum:
     """What it is answered while the replica does not."""
-    with pair.stopped(pair.ports[1]), pytest.raises(NoQuorum) as caught:
+    with stopped(one, pair), pytest.raises(NoQuorum) as caught:
         await act()
     return caught.value
 
@@ -69,7 +68,7 @@ async def test_every_verb_of_a_task_in_hand(one: Seat, pair: Replicas) -> None:
         lambda: queues.touch(session, "q", *next(names)),
         lambda: queues.update("q", tasks[5].id, Changes(priority=3, lease=tasks[5].lease)),
     ]
-    with pair.stopped(pair.ports[1]):
+    with stopped(one, pair):
         told = await asyncio.gather(*(verb() for verb in verbs), return_exceptions=True)
     assert [one for one in told if not isinstance(one, NoQuorum)] == []
 
@@ -96,7 +95,7 @@ async def test_every_verb_of_the_queue(one: Seat, pair: Replicas) -> None:
         lambda: queues.release_all("q"),
         lambda: queues.purge("q"),
     ]
-    with pair.stopped(pair.ports[1]):
+    with stopped(one, pair):
         told = await asyncio.gather(*(verb() for verb in verbs), return_exceptions=True)
         stats = await queues.stats("q")  # shows what the primary has
         assert stats["queue"] == "q"
@@ -107,34 +106,35 @@ async def test_every_verb_of_the_queue(one: Seat, pair: Replicas) -> None:
 async def test_what_a_take_got_without_its_quorum_is_handed_back(one: Seat, pair: Replicas) -> None:
     queues, session = one.queues, one.queues.open_session()
     await queues.put("q", NewTask(b"x", id="t"))
-    await refused(pair, lambda: queues.take(session, ["q"]))
-    async with asyncio.timeout(5):
-        (task,) = await queues.take(session, ["q"], wait_ms=4000)
+    await refused(one, pair, lambda: queues.take(session, ["q"]))
+    async with asyncio.timeout(60):
+        (task,) = await queues.take(session, ["q"], wait_ms=50_000)
     assert (task.id, task.attempt) == ("t", 1)
     assert session.held.keys() == {("q", "t")}
 
 
+@pytest.mark.thorough
 async def test_a_waiting_take_that_found_nothing_survives_it(one: Seat, pair: Replicas) -> None:
     queues, session = one.queues, one.queues.open_session()
-    with pair.stopped(pair.ports[1]):
-        waiting = asyncio.ensure_future(queues.take(session, ["q"], wait_ms=20_000))
+    with stopped(one, pair):
+        waiting = asyncio.ensure_future(queues.take(session, ["q"], wait_ms=60_000))
         await asyncio.sleep(LIMIT_MS * 2 / 1000)
         assert not waiting.done()
     await queues.put("q", NewTask(b"x", id="t"))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         assert [task.id for task in await waiting] == ["t"]
 
 
-async def test_a_parked_take_is_answered_after_its_group(one: Seat, pair: Replicas) -> None:
+async def test_a_parked_take_is_answered_after_its_group(one: Seat, pair: Replicas, eventually: Any) -> None:
     queues, session = one.queues, one.queues.open_session()
-    waiting = asyncio.ensure_future(queues.take(session, ["q"], wait_ms=20_000))
-    await asyncio.sleep(0.1)
-    with pair.stopped(pair.ports[1]):
+    waiting = asyncio.ensure_future(queues.take(session, ["q"], wait_ms=60_000))
+    await eventually(lambda: "q" in queues._shards and queues._shards["q"][0].parked)
+    with stopped(one, pair):
         await asyncio.gather(queues.put("q", NewTask(b"x", id="t")), return_exceptions=True)
         with pytest.raises(NoQuorum):
             await waiting
-    async with asyncio.timeout(5):
-        assert [task.id for task in await queues.take(session, ["q"], wait_ms=4000)] == ["t"]
+    async with asyncio.timeout(60):
+        assert [task.id for task in await queues.take(session, ["q"], wait_ms=50_000)] == ["t"]
 
 
 async def test_the_plain_way(one: Seat, pair: Replicas) -> None:
@@ -143,14 +143,14 @@ async def test_the_plain_way(one: Seat, pair: Replicas) -> None:
     put, got = loop.create_future(), loop.create_future()
     assert queues.put_plain(b"q", b"x", put)
     assert await put == 1
-    with pair.stopped(pair.ports[1]):
+    with stopped(one, pair):
         assert queues.take_plain(session, b"q", 0, got)
         with pytest.raises(NoQuorum):
             await got
     again = loop.create_future()
-    queues.take_plain(session, b"q", 4000, again)
+    queues.take_plain(session, b"q", 50_000, again)
     row = await again
-    with pair.stopped(pair.ports[1]):
+    with stopped(one, pair):
         acked = loop.create_future()
         queues.ack_plain(session, b"q", row[0], row[1], acked)
         with pytest.raises(NoQuorum):
@@ -161,9 +161,9 @@ async def test_the_plain_way(one: Seat, pair: Replicas) -> None:
 async def test_answers_at_the_door_come_in_their_order(one: Seat, pair: Replicas) -> None:
     async with doubles.Door(queues=one.queues) as door:
         reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
-        with pair.stopped(pair.ports[1]):
+        with stopped(one, pair):
             writer.write(b"Q.PUT q x\r\nQ.PUT q y ID y\r\nQ.PUT plain z ID z\r\nPING\r\n")
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 told = [await reader.readline() for _ in range(2)]
                 plain = [await reader.readline() for _ in range(3)]
         assert [line[:10] for line in told] == [b"-NOQUORUM "] * 2
@@ -171,57 +171,61 @@ async def test_answers_at_the_door_come_in_their_order(one: Seat, pair: Replicas
         writer.close()
 
 
+@pytest.mark.thorough
 async def test_locks_have_the_systems_durability(one: Seat, pair: Replicas) -> None:
-    locks, session = Locks(one.queues, wait_max_ms=10_000, waiting_max=10), one.queues.open_session()
+    locks, session = Locks(one.queues, wait_max_ms=100_000, waiting_max=10), one.queues.open_session()
     fence = await locks.acquire(session, "l", 60_000)
     assert fence
-    await refused(pair, lambda: locks.acquire(session, "other", 60_000))
-    await refused(pair, lambda: locks.renew(session, "l", fence, 60_000))
-    await refused(pair, lambda: locks.release(session, "l", fence))
-    async with asyncio.timeout(5):
-        assert await locks.acquire(session, "other", 60_000, wait_ms=4000)  # what was not granted was given back
+    await refused(one, pair, lambda: locks.acquire(session, "other", 60_000))
+    await refused(one, pair, lambda: locks.renew(session, "l", fence, 60_000))
+    await refused(one, pair, lambda: locks.release(session, "l", fence))
+    async with asyncio.timeout(60):
+        assert await locks.acquire(session, "other", 60_000, wait_ms=50_000)  # what was not granted was given back
     keyed = await locks.acquire(session, "k", 60_000, key=b"mine")
-    await refused(pair, lambda: locks.acquire(session, "k", 60_000, key=b"mine"))
+    await refused(one, pair, lambda: locks.acquire(session, "k", 60_000, key=b"mine"))
     assert await locks.acquire(session, "k", 60_000, key=b"mine") == keyed  # not given back: it was held before
 
 
+@pytest.mark.thorough
 async def test_a_lock_that_was_acquired_without_its_quorum_for_one_who_has_gone(one: Seat, pair: Replicas) -> None:
-    locks, session = Locks(one.queues, wait_max_ms=10_000, waiting_max=10), one.queues.open_session()
+    locks, session = Locks(one.queues, wait_max_ms=100_000, waiting_max=10), one.queues.open_session()
     assert await locks.acquire(session, "warm", 60_000)
-    with pair.stopped(pair.ports[1]):
+    with stopped(one, pair):
         asking = asyncio.ensure_future(locks.acquire(session, "l", 60_000))
         await asyncio.sleep(LIMIT_MS / 2000)
         asking.cancel()
         await asyncio.sleep(LIMIT_MS * 2 / 1000)
-    async with asyncio.timeout(5):
-        assert await locks.acquire(session, "l", 60_000, wait_ms=4000)
+    async with asyncio.timeout(60):
+        assert await locks.acquire(session, "l", 60_000, wait_ms=50_000)
 
 
+@pytest.mark.thorough
 async def test_schedules_too_whatever_their_queue_is(one: Seat, pair: Replicas) -> None:
     schedules = Schedules(one.queues)
     await one.queues.put("plain", NewTask(b"x"))
     spec = Spec.every(60_000, "none")
     await schedules.put("s", spec, "plain", NewTask(b"x"))
-    await refused(pair, lambda: schedules.put("s2", spec, "plain", NewTask(b"x")))
-    await refused(pair, lambda: schedules.delete("s"))
-    with pair.stopped(pair.ports[1]):
+    await refused(one, pair, lambda: schedules.put("s2", spec, "plain", NewTask(b"x")))
+    await refused(one, pair, lambda: schedules.delete("s"))
+    with stopped(one, pair):
         assert await one.queues.put("plain", NewTask(b"x"))  # such a queue goes on
 
 
+@pytest.mark.thorough
 async def test_a_closed_session_ends_its_leases_when_it_can(one: Seat, pair: Replicas) -> None:
     session, _ = await taken(one)
-    with pair.stopped(pair.ports[1]):
+    with stopped(one, pair):
         closing = asyncio.ensure_future(one.queues.close_session(session))
         await asyncio.sleep(LIMIT_MS * 2 / 1000)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await closing
-        assert await one.queues.take(one.queues.open_session(), ["q"], wait_ms=4000)
+        assert await one.queues.take(one.queues.open_session(), ["q"], wait_ms=50_000)
 
 
 async def test_the_setting_itself_is_firm_and_can_be_taken_back(one: Seat, pair: Replicas) -> None:
-    await refused(pair, lambda: one.queues.configure("other", {"durability": "quorum"}))
+    await refused(one, pair, lambda: one.queues.configure("other", {"durability": "quorum"}))
     await one.queues.configure("q", {"durability": "one"})
-    with pair.stopped(pair.ports[1]):
+    with stopped(one, pair):
         assert await one.queues.put("q", NewTask(b"x"))
     with pytest.raises(BadArg, match="appendfsync always"):
         await one.queues.configure("q", {"durability": "fsync"})

@@ -7,6 +7,7 @@ import random
 from typing import Any
 
 import pytest
+from shared_sessions import graces_held
 from waiting_locks import LONG_MS, locks_of, waits_noted
 
 from tidewarden.errors import BadArg, Error, Full, NotFound, NotHeld
@@ -32,19 +33,21 @@ async def test_a_key_makes_a_retry_safe(node: Any) -> None:
     assert got > fence
 
 
-async def test_a_session_keeps_its_locks_for_its_grace(node: Any) -> None:
+async def test_a_session_keeps_its_locks_for_its_grace(node: Any, eventually: Any) -> None:
     """The connection goes, another joins its session at another node: the lock is held still, and ends with the session."""
     n0, n1 = await node("n0"), await node("n1")
     one, two = locks_of(n0), locks_of(n1)
     first, second = n0.queues.open_session("bob"), n1.queues.open_session("bob")
-    uuid = await n0.queues.join_session(first, "bob", "", 300)
+    uuid = await n0.queues.join_session(first, "bob", "", LONG_MS)
     fence = await one.acquire(first, "a", LONG_MS)
     assert fence
     waiting = two.acquire(n1.queues.open_session(), "a", LONG_MS, wait_ms=LONG_MS)
     await waits_noted(n0, 1)
-    await n0.queues.close_session(first)
-    assert await n1.queues.join_session(second, "bob", uuid) == uuid
-    await asyncio.sleep(0.4)
+    with graces_held(n0.queues) as let_come:
+        await n0.queues.close_session(first)
+        assert await n1.queues.join_session(second, "bob", uuid, 1) == uuid
+        let_come()
+        await eventually(lambda: n0.queues.session_counts()["detached"] == 0)
     await two.renew(second, "a", fence, LONG_MS)
     assert (await one.peek("a"))["session"] == uuid
     assert not waiting.done()

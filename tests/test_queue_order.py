@@ -220,6 +220,7 @@ def test_a_crowd_behind_a_pause_is_nothing_to_hurry_for(desk: Any) -> None:
     assert set(shard.taken(300)) == {"late"}
 
 
+@pytest.mark.thorough
 def test_nobody_waits_for_a_crowd_that_is_far_ahead(desk: Any) -> None:
     """Tokens have five minutes from due to deadline: a crowd further ahead than nine is nobody's business yet."""
     shard = Recovering(desk, 3_600_000)
@@ -243,6 +244,7 @@ def test_what_was_found_holds_for_a_second(desk: Any) -> None:
     assert kinds[10] == "living"
 
 
+@pytest.mark.thorough
 def test_thousands_to_come_are_counted_by_their_pieces(desk: Any) -> None:
     shard = Recovering(desk, 3_600_000)
     at = desk.now + 10_000

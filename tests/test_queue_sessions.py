@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 
 import pytest
 import redis
-from shared_sessions import joined, keys, n0, one, state
+from shared_sessions import graces_held, joined, keys, n0, one, state
 
 from tidewarden.errors import BadArg, Full, Internal, NotFound
 from tidewarden.queue import NewTask
@@ -20,7 +20,7 @@ async def test_leases_stay_until_the_last_connection_has_gone_and_the_grace_is_o
     n0: Any, valkey: Any, eventually: Any
 ) -> None:
     queues = n0.queues
-    first, uuid = await joined(queues, grace_ms=150)
+    first, uuid = await joined(queues)
     second, same = await joined(queues, uuid, grace_ms=None)
     assert uuid == same == str(UUID(uuid))
     await asyncio.gather(*(queues.put("q", NewTask(id=f"t{n}")) for n in range(3)))
@@ -31,6 +31,8 @@ async def test_leases_stay_until_the_last_connection_has_gone_and_the_grace_is_o
     await queues.close_session(second)
     assert (await queues.stats("q"))["leased"] == 3, "the grace runs"
     assert queues.session_counts() == {"attached": 0, "detached": 1, "ended_total": 0}
+    last, _ = await joined(queues, uuid, grace_ms=30)
+    await queues.close_session(last)
     await eventually(lambda: queues.sessions_ended == 1)
     found = await queues.peek("q", "t0")
     assert (found["state"], found["attempts"], found["losses"]) == ("ready", 0, 1)
@@ -43,12 +45,14 @@ async def test_leases_stay_until_the_last_connection_has_gone_and_the_grace_is_o
 
 async def test_a_session_goes_on_at_another_node_in_time(node: Any, n0: Any, eventually: Any) -> None:
     n1 = await node("n1")
-    first, uuid = await joined(n0.queues, grace_ms=300)
+    first, uuid = await joined(n0.queues)
     await n0.queues.put("q", NewTask(id="a"))
     task = await one(n0.queues, first)
-    await n0.queues.close_session(first)
-    second, _ = await joined(n1.queues, uuid, grace_ms=None)
-    await eventually(lambda: n0.queues.session_counts()["detached"] == 0)  # the timer of the first node has fired
+    with graces_held(n0.queues) as let_come:
+        await n0.queues.close_session(first)
+        second, _ = await joined(n1.queues, uuid, grace_ms=1)
+        let_come()
+        await eventually(lambda: n0.queues.session_counts()["detached"] == 0)  # the timer of the first node has fired
     await n0.queues.put("q", NewTask(id="b"))
     assert (await one(n1.queues, second)).id == "b"
     assert await state(n1.queues, "a") == "leased"

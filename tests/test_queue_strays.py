@@ -25,7 +25,7 @@ def proxy(serve_store: Any, tmp_path: Path) -> Iterator[Proxy]:
     yield made
     made.close()
     process.terminate()
-    process.wait(10)
+    process.wait(60)
 
 
 @pytest.fixture(autouse=True)

@@ -126,8 +126,9 @@ def test_a_full_store_lets_expired_tasks_be_buried(desk: Any) -> None:
 async def test_who_waits_for_the_task_is_told(node: Any) -> None:
     n0 = await node("n0")
     await n0.queues.put("q", NewTask(id="a", ttl_ms=50))
-    take = n0.queues.take(n0.queues.open_session(), ["other", "q"], wait_ms=400, task_id="b")
-    assert await n0.queues.wait("q", "a", 10_000) == ("buried", b"expired")
+    take = n0.queues.take(n0.queues.open_session(), ["other", "q"], wait_ms=60_000, task_id="b")
+    assert await n0.queues.wait("q", "a", 60_000) == ("buried", b"expired")
+    n0.queues.end_waits()
     assert await take == []
 
 

@@ -13,6 +13,8 @@ from tidewarden.errors import Internal, NotFound, Stale, StoreDown
 from tidewarden.scheduler import sweep as module
 from tidewarden.scheduler.sweep import ALL_S, AWAY_S, Sweep
 
+STEP_S = 0.05
+
 
 class Shards:
     """The shards as a sweep sees them: ``at[(queue, shard)]`` is when something happens there (seconds of the clock)."""
@@ -27,6 +29,7 @@ class Shards:
         self.trouble: dict[tuple[str, int], list[Exception]] = {}
         self.lists = 0
         self.list_trouble: list[Exception] = []
+        self.lists_wait: asyncio.Event | None = None
         self.silent: dict[tuple[str, int], asyncio.Event] = {}
         self.start = clock.monotonic()
 
@@ -38,6 +41,8 @@ class Shards:
 
     async def names(self) -> list[str]:
         self.lists += 1
+        if self.lists_wait is not None:
+            await self.lists_wait.wait()
         if self.list_trouble:
             raise self.list_trouble.pop(0)
         return list(self.sizes)
@@ -84,7 +89,7 @@ class Stage:
         """In small steps, so that what one moment causes is done before the next."""
         end = self.clock.monotonic() + seconds
         while self.clock.monotonic() < end:
-            await self.clock.advance(min(0.05, end - self.clock.monotonic()))
+            await self.clock.advance(min(STEP_S, end - self.clock.monotonic()))
             for _ in range(20):
                 await asyncio.sleep(0)
 
@@ -190,7 +195,7 @@ async def test_a_store_that_is_away_when_the_term_begins(stage: MakeStage) -> No
     await s.start()
     assert s.shards.swept == []
     await s.advance(3 * AWAY_S)
-    assert [at for at, _, _ in s.shards.swept] == [2 * AWAY_S]
+    assert [at for at, _, _ in s.shards.swept] == pytest.approx([2 * AWAY_S], abs=1.1 * STEP_S)
 
 
 async def test_it_ends_when_another_leads(stage: MakeStage) -> None:
@@ -217,7 +222,7 @@ async def test_one_broken_shard_does_not_stop_the_others(stage: MakeStage, caplo
     s.shards.at["b", 0] = s.clock.monotonic() + 5
     await s.start()
     await s.advance(ALL_S + 5)
-    assert [at for at, queue, _ in s.shards.swept if queue == "b"] == [0, 5, ALL_S]
+    assert [at for at, queue, _ in s.shards.swept if queue == "b"] == pytest.approx([0, 5, ALL_S], abs=1.1 * STEP_S)
     assert 2 <= len([at for at, queue, _ in s.shards.swept if queue == "a"]) <= 3
     assert "the sweep of a, shard 0, failed" in caplog.text
 
@@ -260,6 +265,27 @@ async def test_a_server_that_does_not_answer_holds_up_its_own_shards_alone(
     answers.set()
     await s.advance(1)
     assert s.sweep.rounds == 4
+
+
+async def test_a_look_at_all_that_is_not_answered_holds_up_no_shard(
+    stage: MakeStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SLOW_S", 0.01)
+    s = stage(a=1)
+    await s.start()
+    s.shards.lists_wait = asyncio.Event()
+    s.shards.at["a", 0] = s.clock.monotonic() + ALL_S + 3
+    s.sweep.expect("a", 0, 0)
+    await s.advance(ALL_S + 1)
+    await asyncio.sleep(0.05)
+    await s.advance(5)
+    assert s.sweep.moved == 1
+    await s.advance(3 * ALL_S)
+    assert s.shards.lists == 2, "one at a time"
+    rounds = s.sweep.rounds
+    s.shards.lists_wait.set()
+    await s.advance(1)
+    assert s.sweep.rounds > rounds
 
 
 async def test_a_silent_shard_that_knows_a_newer_leader_ends_it(

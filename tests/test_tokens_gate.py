@@ -18,8 +18,9 @@ from tidewarden import errors
 from tidewarden.clock import ManualClock
 from tidewarden.config import Provider
 from tidewarden.tokens.answers import Verdict
+from tidewarden.tokens.findings import GateView
 from tidewarden.tokens.gate import Gate, Leave
-from tidewarden.tokens.ledger import GateView, Ledger
+from tidewarden.tokens.ledger import Ledger
 
 pytestmark = pytest.mark.live
 
@@ -226,7 +227,7 @@ async def test_two_nodes_hold_back_together_and_one_probes(
                 stats = (await one.tokens.stats())["p"]
                 return bool(stats["fresh"] >= 50)
 
-            await harness.eventually(done, 20)
+            await harness.eventually(done)
             assert (await one.tokens.stats())["p"]["failing"] == 0
             assert (await one.queues.stats(QUEUE))["paused_until_ms"] == 0
             held = one.tokens.metrics()["held"]["p"] + other.tokens.metrics()["held"]["p"]
@@ -259,6 +260,6 @@ async def test_a_rate_limited_provider_is_asked_less_and_all_are_refreshed(valke
             async def done() -> bool:
                 return bool((await one.tokens.stats())["p"]["fresh"] == 100)
 
-            await harness.eventually(done, 30)
+            await harness.eventually(done)
     refused = sum(endpoint.requests.values()) - 100
-    assert refused <= 60, f"{refused} refused in {loop.time() - begun:.1f} s"
+    assert refused <= 90, f"{refused} refused in {loop.time() - begun:.1f} s"

@@ -147,6 +147,16 @@ async def test_unreadable_answers_are_kept_up_to_a_limit(tmp_path: Path, monkeyp
     assert [raw.account for raw in opened(tmp_path / "j").raws()] == ["a2", "a3", "a4"]
 
 
+async def test_of_many_to_one_refresh_token_the_first_are_kept_and_the_newest(tmp_path: Path) -> None:
+    journal = opened(tmp_path / "j")
+    for number in range(9):
+        await journal.add_raw("q", "a", 1, 1, number, b"sealed", KEY)
+        await journal.add_raw("q", "a", 1, 2 + number, 100, b"to another token", KEY)
+    for found in (journal, opened(tmp_path / "j")):
+        assert [raw.unix_ms for raw in found.raws() if raw.generation == 1] == [0, 1, 2, 8]
+        assert len(found.raws()) == 13
+
+
 async def test_what_is_kept_for_long_is_not_written_again_with_each_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -191,7 +201,7 @@ async def test_an_answer_is_not_left_waiting_by_whoever_was_to_write_it_and_goes
     disk, real = threading.Event(), os.fdatasync
 
     def slow(descriptor: int) -> None:
-        disk.wait(10)
+        disk.wait(60)
         real(descriptor)
 
     monkeypatch.setattr(journal_module.os, "fdatasync", slow)

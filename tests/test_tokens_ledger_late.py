@@ -10,7 +10,7 @@ import pytest
 import tokens_harness as harness
 from ledger_bench import LEASE_MS, QUEUE, Bench
 
-from tidewarden.tokens.ledger import Opened, Refused
+from tidewarden.tokens.findings import Opened, Refused
 from tidewarden.tokens.policy import Step
 from tidewarden.tokens.rows import Troubles
 

@@ -10,7 +10,7 @@ import pytest
 import tokens_harness as harness
 
 from tidewarden.errors import BadArg, NotFound
-from tidewarden.tokens.ledger import Entry, GateView
+from tidewarden.tokens.findings import Entry, GateView
 from tidewarden.tokens.listing import LOOKED_MAX, Listing
 from tidewarden.tokens.rows import Row
 

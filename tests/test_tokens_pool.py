@@ -159,11 +159,19 @@ async def test_a_stop_waits_longer_for_an_answer_that_could_not_be_had_again(
     valkey: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
 ) -> None:
     monkeypatch.setattr(pool_module, "STOP_S", 0.3)
-    async with harness.endpoint(delay_s=0.5) as endpoint:
+    lasts, gate = settings["rotation"] == "none", asyncio.Event()
+
+    async def slow(_request: Any, made: Any, token: str) -> Any:
+        await (gate.wait() if lasts else asyncio.sleep(0.5))
+        return made.rotate(token)
+
+    async with harness.endpoint() as endpoint:
+        endpoint.faults.append(slow)
         chosen = harness.provider(endpoint.url, **settings)
         async with harness.node(valkey, tmp_path, chosen) as side:
             await side.tokens.put("p/a", {"refresh_token": "a.0"})
             await eventually(lambda: endpoint.open)
+        gate.set()
         async with harness.node(valkey, tmp_path, chosen, boot=2, go=False) as again:
             assert (await described(again))["generation"] == (2 if settings["rotation"] == "single_use" else 1)
 
@@ -218,7 +226,7 @@ async def test_a_store_that_goes_away_and_comes_back_loses_nothing(
             async def real_stats() -> dict[str, int]:
                 return await harness.Ledger(real, side.queues.shard_of).stats("_tokens:p:c0", 16)
 
-            await eventually(all_fresh, 30)
+            await eventually(all_fresh)
             await eventually(lambda: not side.tokens._journal.pending())
             assert (await real_stats()) == dict.fromkeys(await real_stats(), 0) | {"total": 60, "fresh": 60}
     assert sum(endpoint.requests.values()) == 60 + 10  # One each, and one more for each that failed.

@@ -6,13 +6,15 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator
+from typing import Any
 
 import aiohttp
 import pytest
-from raw_provider import OK, server
+from raw_provider import OK, provider, server
 
 from tidewarden.clock import SystemClock
-from tidewarden.tokens.answers import Answer
+from tidewarden.tokens.answers import Answer, Unsent
+from tidewarden.tokens.exchange import Exchange
 from tidewarden.tokens.post import HEADS_MAX, Coming, LateError, Poster
 
 pytestmark = pytest.mark.live
@@ -167,3 +169,25 @@ async def test_too_late_is_not_sent_and_the_connection_stays() -> None:
         await post(made, url)
     assert len(peers) == 2
     assert peers[0] == peers[1]
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [(aiohttp.ServerDisconnectedError(), "refused"), (None, "connect_timeout")],
+    ids=["closed", "hangs"],
+)
+async def test_whatever_ends_it_before_it_is_written_was_never_sent(
+    error: Exception | None, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exchange, known = Exchange(), provider("http://127.0.0.1:9/", timeout_s=0.1)
+
+    async def connect(_self: Poster, _url: str) -> Any:
+        if error is not None:
+            raise error
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Poster, "_connect", connect)
+    outcome = await exchange.refresh(known, "r-token")
+    await exchange.close()
+    assert isinstance(outcome, Unsent)
+    assert outcome.reason == reason

@@ -19,6 +19,8 @@ pytestmark = pytest.mark.live
 answers, cut, rotate_and_cut, eventually = harness.answers, harness.cut, harness.rotate_and_cut, harness.eventually
 described, in_state = harness.described, harness.in_state
 
+REQUEST_S = 2.0  # Longest of a refresh where its lease is waited for: short, but a starved machine has to keep it.
+
 
 async def test_an_answer_outlives_a_store_that_is_away(
     valkey: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -37,7 +39,7 @@ async def test_an_answer_outlives_a_store_that_is_away(
             monkeypatch.setattr(pool_module, "STOP_S", 0.1)
             side.tokens._ledger.stored = away
             await side.tokens.put("p/a", {"refresh_token": "a.0"})
-            await asyncio.wait_for(gone.wait(), 10)
+            await asyncio.wait_for(gone.wait(), 60)
         async with harness.node(valkey, tmp_path, chosen, boot=2, go=False) as again:
             assert again.tokens.metrics()["replayed"] == 1
             assert (await described(again))["generation"] == 2
@@ -51,9 +53,9 @@ async def test_the_intent_of_a_node_that_died_is_resolved_by_its_journal(
 ) -> None:
     """Its lease lasts on; meanwhile its next start stores the answer, and nobody asks the provider twice."""
     async with harness.endpoint() as endpoint:
-        chosen = harness.provider(endpoint.url, timeout_s=1.0)
+        chosen = harness.provider(endpoint.url)
         monkeypatch.setattr(pool_module, "STOP_S", 0.1)
-        monkeypatch.setattr(refresher_module, "LEASE_SLACK_S", 4.0)
+        monkeypatch.setattr(refresher_module, "LEASE_SLACK_S", 60.0)
         async with harness.node(valkey, tmp_path / "a", chosen, "n0") as one:
             held = asyncio.Event()
 
@@ -64,7 +66,7 @@ async def test_the_intent_of_a_node_that_died_is_resolved_by_its_journal(
 
             one.tokens._ledger.stored = away
             await one.tokens.put("p/a", {"refresh_token": "a.0"})
-            await asyncio.wait_for(held.wait(), 10)
+            await asyncio.wait_for(held.wait(), 60)
         (tmp_path / "b").mkdir()
         (tmp_path / "b" / "secrets").symlink_to(tmp_path / "a" / "secrets")
         async with harness.node(valkey, tmp_path / "b", chosen, "n1") as two:
@@ -83,8 +85,8 @@ async def test_without_that_journal_the_old_token_is_replayed_after_the_lease(
     caplog.set_level(logging.INFO)
     async with harness.endpoint() as endpoint:
         endpoint.faults.append(rotate_and_cut)
-        chosen = harness.provider(endpoint.url, timeout_s=0.5)
-        monkeypatch.setattr(refresher_module, "LEASE_SLACK_S", 0.7)
+        chosen = harness.provider(endpoint.url, timeout_s=REQUEST_S)
+        monkeypatch.setattr(refresher_module, "LEASE_SLACK_S", 0.9)
         monkeypatch.setattr(refresher_module, "SEND_SLACK_S", 0.3)
         monkeypatch.setattr(pool_module, "STOP_S", 0.0)
         async with harness.node(valkey, tmp_path / "a", chosen, "n0") as one:
@@ -97,7 +99,7 @@ async def test_without_that_journal_the_old_token_is_replayed_after_the_lease(
 
             one.tokens._ledger.failed = dies
             await one.tokens.put("p/a", {"refresh_token": "a.0"})
-            await asyncio.wait_for(died.wait(), 10)
+            await asyncio.wait_for(died.wait(), 60)
         (tmp_path / "b").mkdir()
         (tmp_path / "b" / "secrets").symlink_to(tmp_path / "a" / "secrets")
         async with harness.node(valkey, tmp_path / "b", chosen, "n1") as two:
@@ -111,17 +113,17 @@ async def test_a_pause_past_the_lease_sends_nothing(
     valkey: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The process stops between its last look at the clock and the first byte; meanwhile the lease has ended."""
-    monkeypatch.setattr(refresher_module, "LEASE_SLACK_S", 0.7)
+    monkeypatch.setattr(refresher_module, "LEASE_SLACK_S", 0.9)
     monkeypatch.setattr(refresher_module, "SEND_SLACK_S", 0.3)
     async with harness.endpoint() as endpoint:
-        chosen = harness.provider(endpoint.url, timeout_s=0.5, refreshers=2)
+        chosen = harness.provider(endpoint.url, timeout_s=REQUEST_S, refreshers=2)
         async with harness.node(valkey, tmp_path, chosen) as side:
             refresh = side.tokens._exchange.refresh
             outcomes = []
 
             async def late(*args: Any) -> Any:
                 side.tokens._exchange.refresh = refresh
-                await asyncio.sleep(1.5)
+                await asyncio.sleep(REQUEST_S + 1.2)
                 outcomes.append(await refresh(*args))
                 return outcomes[0]
 
@@ -138,16 +140,16 @@ async def test_a_process_that_was_paused_past_a_lease_does_not_ask_beside_itself
     valkey: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its answer is on its way through it when it takes the same account again: a second request would end the grant."""
-    monkeypatch.setattr(refresher_module, "LEASE_SLACK_S", 0.7)
+    monkeypatch.setattr(refresher_module, "LEASE_SLACK_S", 0.9)
     monkeypatch.setattr(refresher_module, "SEND_SLACK_S", 0.3)
     async with harness.endpoint() as endpoint:
-        chosen = harness.provider(endpoint.url, timeout_s=0.5, refreshers=2)
+        chosen = harness.provider(endpoint.url, timeout_s=REQUEST_S, refreshers=2)
         async with harness.node(valkey, tmp_path, chosen) as side:
             refresh = side.tokens._exchange.refresh
 
             async def paused(*args: Any) -> Any:
                 outcome = await refresh(*args)
-                await asyncio.sleep(2.5)  # Its lease has ended, and the account is taken again.
+                await asyncio.sleep(REQUEST_S + 2)  # Its lease has ended, and the account is taken again.
                 return outcome
 
             side.tokens._exchange.refresh = paused

@@ -14,7 +14,8 @@ import tokens_harness as harness
 from tidewarden import errors
 from tidewarden.clock import ManualClock
 from tidewarden.tokens.answers import Verdict
-from tidewarden.tokens.ledger import GateView, Ledger
+from tidewarden.tokens.findings import GateView
+from tidewarden.tokens.ledger import Ledger
 from tidewarden.tokens.outbox import details
 from tidewarden.tokens.standing import Seen, Standing, beside, figures
 

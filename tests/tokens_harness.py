@@ -116,7 +116,7 @@ async def endpoint(**settings: Any) -> AsyncIterator[Endpoint]:
 
 def provider(url: str, **settings: Any) -> Provider:
     """A provider named ``p`` at that address."""
-    defaults: dict[str, Any] = {"client_id": "c0", "client_secret": Secret("cl-secret"), "timeout_s": 5.0}
+    defaults: dict[str, Any] = {"client_id": "c0", "client_secret": Secret("cl-secret"), "timeout_s": 20.0}
     return Provider(name="p", token_url=url, **(defaults | settings))
 
 
@@ -192,7 +192,7 @@ async def tell(events: Any, kind: str, provider: str, account: str = "", **detai
     await events.tell(f"evt_{secrets.token_hex(12)}", kind, SystemClock().unix_ms(), provider, account, details)
 
 
-async def eventually(condition: Callable[[], Any], limit_s: float = 20.0) -> Any:
+async def eventually(condition: Callable[[], Any], limit_s: float = 60.0) -> Any:
     """What ``condition`` (which may be a coroutine function) returns once that is true."""
     until = asyncio.get_running_loop().time() + limit_s
     while True:
@@ -210,7 +210,7 @@ async def described(side: Any, account: str = "p/a") -> dict[str, Any]:
     return next(entry for entry in entries if entry["account"] == account)
 
 
-async def in_state(side: Any, state: str, account: str = "p/a", limit_s: float = 20) -> dict[str, Any]:
+async def in_state(side: Any, state: str, account: str = "p/a", limit_s: float = 60) -> dict[str, Any]:
     async def there() -> dict[str, Any] | None:
         entry = await described(side, account)
         return entry if entry["state"] == state else None

@@ -285,7 +285,7 @@ class Daemon(Participant):
         if not self.raft.is_leader():
             return
         try:
-            async with asyncio.timeout(HAND_OVER_S):
+            async with asyncio.timeout(min(DRAIN_S, HAND_OVER_S * max(1.0, self.config.raft.pace))):
                 await self.raft.transfer(None)
         except (Error, TimeoutError) as error:
             log.debug("nobody was there to hand leadership to: %s", error)

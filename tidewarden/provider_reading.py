@@ -143,7 +143,8 @@ def _proof_faults(provider: Provider) -> Iterator[tuple[str, str]]:
 
 def url_fault(url: str) -> str:
     """What is wrong with an address to which secrets are sent; empty: nothing."""
-    fault = f"found {url!r}; allowed: an address that begins http:// or https://"
+    found = repr(url) if "@" not in url else "one with an @, which is not shown"
+    fault = f"found {found}; allowed: an address that begins http:// or https://"
     try:
         parts = urlsplit(url)
         port = parts.port

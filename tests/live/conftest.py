@@ -21,7 +21,7 @@ import httpx
 import pytest
 
 HERE = Path(__file__).parent
-START_S = 60.0
+START_S = 120.0
 INSTALL_S = 300.0
 ACCOUNTS_MAX = 300  # more, and django-oauth-toolkit's 80 refreshes a second are the test
 
@@ -50,7 +50,8 @@ class AuthorizationServer:
         """
         Set the fault of token requests from now on; without arguments: none.
 
-        ``kind``: ``delay`` (``delay_ms``, before processing), ``drop`` (processed, then the connection is cut: a lost answer),
+        ``kind``: ``delay`` (``delay_ms``, before processing, or until the fault is lifted), ``drop`` (processed, then the
+        connection is cut: a lost answer),
         ``status`` (``status`` 503, ``retry_after`` seconds), ``html`` (a sign-in page with 200). ``every``: each n-th request;
         ``times``: so many in all.
         """
@@ -75,10 +76,10 @@ class AuthorizationServer:
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
         try:
-            self.process.wait(10)
+            self.process.wait(60)
         except subprocess.TimeoutExpired:
             self.process.kill()
-            self.process.wait(10)
+            self.process.wait(60)
         self.process.stdout.close()
 
 
@@ -93,7 +94,7 @@ def start(command: list[str], cwd: Path, environ: dict[str, str], log: Path) -> 
     line = process.stdout.readline() if readable else ""
     if not line:
         process.kill()
-        process.wait(10)
+        process.wait(60)
         pytest.fail(f"{command[-1]} did not come up:\n{log.read_text()[-3000:]}")
     ready = json.loads(line)
     ready["seeds"] = [(account, token) for account, token in ready["seeds"]]

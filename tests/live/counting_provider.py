@@ -112,10 +112,10 @@ def provided(provider: CountingProvider) -> Iterator[CountingProvider]:
     thread = threading.Thread(target=loop.run_forever, name="counting provider", daemon=True)
     thread.start()
     try:
-        asyncio.run_coroutine_threadsafe(provider.start(), loop).result(10)
+        asyncio.run_coroutine_threadsafe(provider.start(), loop).result(60)
         yield provider
     finally:
-        asyncio.run_coroutine_threadsafe(provider.close(), loop).result(10)
+        asyncio.run_coroutine_threadsafe(provider.close(), loop).result(60)
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()

@@ -31,7 +31,8 @@ CLIENT_ID = "c0"
 CLIENT_SECRET = "s3cr%t+:/"  # on purpose: HTTP Basic has to carry its form-encoded form (RFC 6749, 2.3.1)
 SCOPE = "mail files"
 APPS = ["django.contrib.auth", "django.contrib.contenttypes", "oauth2_provider"]
-# kind: delay (before processing) | drop (processed, then the connection is cut) | status | html (200); "" for none.
+# kind: delay (before processing; over when the fault is lifted)
+# | drop (processed, then the connection is cut) | status | html (200); "" for none.
 # every: each n-th token request is hit; times: so many in all, 0 without end.
 FAULT: dict[str, Any] = {"kind": "", "every": 1, "times": 0, "delay_ms": 0, "status": 503, "retry_after": None}
 
@@ -50,6 +51,8 @@ class Ledger:
         self.faults = 0
         self.hits = 0
         self.fault = dict(FAULT)
+        self.lifted = threading.Event()
+        """No fault is set, or none any more: who is delayed goes on."""
 
     def seed(self, account: str, token: str) -> None:
         self.known[token] = (account, 0)
@@ -123,6 +126,7 @@ class Desk:
             with LEDGER.lock:
                 LEDGER.fault = FAULT | json.loads(request.body or b"{}")
                 LEDGER.hits = 0
+                (LEDGER.lifted.clear if LEDGER.fault["kind"] else LEDGER.lifted.set)()
             return JsonResponse(LEDGER.fault)
         if not request.path.endswith("/token/"):
             return self.get_response(request)
@@ -132,7 +136,9 @@ class Desk:
             fault = LEDGER.next_fault()
         kind = fault["kind"]
         if kind == "delay":
-            time.sleep(fault["delay_ms"] / 1000)
+            end = time.monotonic() + fault["delay_ms"] / 1000
+            while (left_s := end - time.monotonic()) > 0 and not LEDGER.lifted.wait(min(left_s, 0.05)):
+                pass
         if kind == "status":
             headers = {} if fault["retry_after"] is None else {"Retry-After": str(fault["retry_after"])}
             return HttpResponse("busy", status=fault["status"], headers=headers)

@@ -126,7 +126,7 @@ class UnderCluster:
     def kill_primary(self) -> None:
         port = self._primary()
         self._servers.kill(port)
-        until(lambda: port not in self._primaries(port), 30, what="the failover")
+        until(lambda: port not in self._primaries(port), what="the failover")
         self._servers.spawn(port)
         self._calm()
 

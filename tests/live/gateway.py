@@ -104,10 +104,10 @@ def gateway(servers: Mapping[str, Any]) -> Iterator[Gateway]:
     thread = threading.Thread(target=made._loop.run_forever, name="gateway", daemon=True)
     thread.start()
     try:
-        asyncio.run_coroutine_threadsafe(made._start(), made._loop).result(10)
+        asyncio.run_coroutine_threadsafe(made._start(), made._loop).result(60)
         yield made
     finally:
-        asyncio.run_coroutine_threadsafe(made._stop(), made._loop).result(10)
+        asyncio.run_coroutine_threadsafe(made._stop(), made._loop).result(60)
         made._loop.call_soon_threadsafe(made._loop.stop)
         thread.join()
         made._loop.close()

@@ -21,7 +21,19 @@ import pytest
 import redis
 import redis.asyncio
 from live.node_process import Node, shown
-from live.processes import ADMIN, CALM, CLUSTER, START_S, TROUBLE, Valkey, free_base_port, spawn, until, until_async
+from live.processes import (
+    ADMIN,
+    CALM,
+    CLUSTER,
+    LIMIT_S,
+    START_S,
+    TROUBLE,
+    Valkey,
+    free_base_port,
+    spawn,
+    until,
+    until_async,
+)
 from live.proxy import Proxy
 
 from tidewarden.config import hash_generated
@@ -145,7 +157,7 @@ class Cluster:
                 return self.nodes[name], int(status["epoch"])
         return None
 
-    def leader(self, limit_s: float = 30.0) -> Node:
+    def leader(self, limit_s: float = LIMIT_S) -> Node:
         """The one node that all who answer call leader, once it sweeps."""
 
         def agreed() -> Node | None:

@@ -16,7 +16,7 @@ import httpx
 import redis
 import redis.asyncio
 from live.nursery import Child
-from live.processes import ADMIN, spawn
+from live.processes import ADMIN, LIMIT_S, spawn
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.retry import Retry
@@ -55,7 +55,7 @@ class Node:
         self._http = httpx.Client(
             trust_env=False,
             verify=False,
-            timeout=10,
+            timeout=LIMIT_S,
             headers={"Authorization": f"Bearer {ADMIN}:{secret}"},
             limits=httpx.Limits(max_keepalive_connections=0),
         )
@@ -86,10 +86,10 @@ class Node:
         """SIGKILL."""
         if self._process is not None:
             self._process.kill()
-            self._process.wait(10)
+            self._process.wait(LIMIT_S)
             self.stopped = False
 
-    def terminate(self, limit_s: float = 20.0) -> int:
+    def terminate(self, limit_s: float = LIMIT_S) -> int:
         """SIGTERM; its exit code."""
         assert self._process is not None
         self._process.terminate()
@@ -129,8 +129,8 @@ class Node:
             "username": ADMIN,
             "password": self._secret,
             "single_connection_client": True,
-            "socket_timeout": 20,
-            "socket_connect_timeout": 5,
+            "socket_timeout": LIMIT_S,
+            "socket_connect_timeout": 20,
             "retry": Retry(NoBackoff(), 0),
             "decode_responses": True,
         }
@@ -145,14 +145,14 @@ class Node:
             password=self._secret,
             single_connection_client=True,
             socket_timeout=None,
-            socket_connect_timeout=5,
+            socket_connect_timeout=20,
             retry=AsyncRetry(NoBackoff(), 0),
             decode_responses=True,
         )
 
     def say(self, *words: Any) -> Any:
         """One command on a connection of its own."""
-        with self.client(socket_timeout=10) as client:
+        with self.client(socket_timeout=30) as client:
             return client.execute_command(*words)
 
     def status(self) -> dict[str, Any]:

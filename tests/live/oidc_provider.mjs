@@ -83,6 +83,7 @@ const answers = {};
 let requests = 0, refreshes = 0, reuse = 0, faults = 0, hits = 0;
 const NO_FAULT = { kind: '', every: 1, times: 0, delay_ms: 0, status: 503, retry_after: null };
 let fault = NO_FAULT;
+const delayed = new Set(); // lets go of who is delayed, when the fault is lifted
 const raise = (counts, name) => { counts[name] = (counts[name] ?? 0) + 1; };
 
 function asked(token) {
@@ -129,6 +130,10 @@ provider.use(async (ctx, next) => {
   if (ctx.path === '/admin/fault') {
     fault = { ...NO_FAULT, ...JSON.parse((await text(ctx.req)) || '{}') };
     hits = 0;
+    if (!fault.kind) {
+      for (const goOn of delayed) goOn();
+      delayed.clear();
+    }
     ctx.body = fault;
     return;
   }
@@ -137,7 +142,12 @@ provider.use(async (ctx, next) => {
   const token = new URLSearchParams(ctx.req.body).get('refresh_token') ?? '';
   asked(token);
   const { kind, delay_ms: delayMs, status, retry_after: retryAfter } = nextFault();
-  if (kind === 'delay') await new Promise((resolve) => { setTimeout(resolve, delayMs); });
+  if (kind === 'delay') {
+    await new Promise((resolve) => {
+      const timer = setTimeout(resolve, delayMs);
+      delayed.add(() => { clearTimeout(timer); resolve(); });
+    });
+  }
   if (kind === 'status') {
     ctx.status = status;
     if (retryAfter !== null) ctx.set('Retry-After', String(retryAfter));

@@ -36,7 +36,7 @@ class Trap:
     caught: threading.Event = field(default_factory=threading.Event)
     free: threading.Event = field(default_factory=threading.Event)
 
-    def wait(self, limit_s: float = 20.0) -> bytes:
+    def wait(self, limit_s: float = 60.0) -> bytes:
         """What was caught; fails when nothing is in time."""
         assert self.caught.wait(limit_s), f"{self.pattern!r} did not pass within {limit_s} s"
         return self.held
@@ -146,7 +146,7 @@ class Proxy:
             except OSError:
                 return
             try:
-                server = socket.create_connection(self._target, 5)
+                server = socket.create_connection(self._target, 20)
             except OSError:
                 client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RST)
                 client.close()

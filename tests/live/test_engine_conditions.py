@@ -94,9 +94,9 @@ def reason(node: Node) -> str:
 def test_each_is_said_and_survived(scene: Cluster, tmp_path: Path) -> None:
     node = scene.nodes["n0"]
     taken: list[Any] = []
-    with scene.valkey.client() as store, node.client(socket_timeout=120) as taker:
+    with scene.valkey.client() as store, node.client(socket_timeout=250) as taker:
         waiting = threading.Thread(
-            target=lambda: taken.append(taker.execute_command("Q.TAKE", "WAIT", 100_000, "FROM", "q"))
+            target=lambda: taken.append(taker.execute_command("Q.TAKE", "WAIT", 200_000, "FROM", "q"))
         )
         waiting.start()
         until(lambda: node.metric("tidewarden_resp_waiting") == 1)
@@ -112,7 +112,7 @@ def test_each_is_said_and_survived(scene: Cluster, tmp_path: Path) -> None:
             assert node.metric("tidewarden_node_store_refuses") == 1
             go(store)
             until(node.ready, what=f"ready after {said}")
-            assert node.log()[since:].count("no write gets through") <= 2, "it changes its words at most"
+            assert node.log()[since:].count("no write gets through") <= 3, "it changes its words at most"
             assert waiting.is_alive()
         # Nothing is refused, but it would forget tasks: it is served from, and said.
         store.config_set("maxmemory-policy", "allkeys-lru")
@@ -127,7 +127,7 @@ def test_each_is_said_and_survived(scene: Cluster, tmp_path: Path) -> None:
         store.set("{tidewarden}:format", 2)
         until(node.ready)
         assert node.say("Q.PUT", "q", "late", "ID", "a") == "a"
-        waiting.join(20)
+        waiting.join(60)
     assert [task[1] for task in taken[0]] == ["a"]
 
 
@@ -135,18 +135,16 @@ def test_each_is_said_and_survived(scene: Cluster, tmp_path: Path) -> None:
 def test_a_store_that_loads_for_long_and_has_lost_a_queue(scene: Cluster) -> None:
     node, valkey = scene.nodes["n0"], scene.valkey
     node.say("Q.CONFIG", "q", "SET", "losses_max", 7)
-    with node.client(socket_timeout=120) as taker, valkey.client() as store:
+    with node.client(socket_timeout=250) as taker, valkey.client() as store:
         taken: list[Any] = []
         waiting = threading.Thread(
-            target=lambda: taken.append(taker.execute_command("Q.TAKE", "WAIT", 100_000, "FROM", "q"))
+            target=lambda: taken.append(taker.execute_command("Q.TAKE", "WAIT", 200_000, "FROM", "q"))
         )
         waiting.start()
         until(lambda: node.metric("tidewarden_resp_waiting") == 1)
         store.hdel("{tidewarden}:queues", "q")
-        with store.pipeline(transaction=False) as pipe:
-            for number in range(20_000):
-                pipe.set(f"pad:{number}", "x")
-            pipe.execute()
+        for block in range(20):
+            store.eval("for i = 1, 10000 do redis.call('SET', KEYS[1] .. i, 'x') end", 1, f"pad:{block}:")
         valkey.kill()
         slow = {
             "bind": "127.0.0.1", "port": str(valkey.port), "dir": str(valkey.folder), "save": "", "appendonly": "yes",
@@ -160,10 +158,11 @@ def test_a_store_that_loads_for_long_and_has_lost_a_queue(scene: Cluster) -> Non
         until(lambda: "LOADING" in reason(node))
         with pytest.raises(redis.ResponseError, match="STOREDOWN the store refuses: LOADING"):
             node.say("Q.PUT", "other", "x")
+        store.config_set("key-load-delay", 0)  # else it would take 20 s
         until(node.ready)
         until(lambda: "had lost the queue q" in node.log(), what="the queue is there again")
         node.say("Q.PUT", "q", "late", "ID", "a")
-        waiting.join(20)
+        waiting.join(60)
     assert [task[1] for task in taken[0]] == ["a"]
     settings = node.say("Q.CONFIG", "q")
     assert (

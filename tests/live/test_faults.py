@@ -29,7 +29,7 @@ SHORT = (
 )  # fmt: skip
 """What the short round does, in this order, where it can be done."""
 ACCOUNTS = 12
-CALM_S = 60.0
+CALM_S = 90.0
 
 
 @contextlib.asynccontextmanager
@@ -163,7 +163,7 @@ def test_what_cannot_be_done_here_is_said(part: str, tmp_path: Path) -> None:
         pytest.skip(f"faults of the {part} are left out: {reason}")
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 async def test_a_short_round(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     """A fixed seed and seven faults, one of each family."""
     async with siege(request, tmp_path, 4, short=True) as (storm, workload):

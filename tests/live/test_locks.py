@@ -16,7 +16,7 @@ from live.harness import Cluster, cluster, until_async
 
 pytestmark = pytest.mark.live
 
-LONG_MS = 60_000
+LONG_MS = 120_000
 
 
 @pytest.fixture(scope="module")
@@ -49,10 +49,9 @@ async def test_the_next_in_line_gets_the_lock_of_one_that_is_gone(healed: Cluste
         holding.kill()
     else:
         holding.freeze()
-    fence = await asyncio.wait_for(asked, 60)
+    fence = await asyncio.wait_for(asked, LONG_MS / 2000)  # not by the end of the lease
     print(f"{how}: the next in line has the lock after {(time.monotonic() - begun) * 1000:.1f} ms")
     assert fence > old
-    assert time.monotonic() - begun < LONG_MS / 2000, "not by the end of the lease"
     if how == "freeze":
         holding.thaw()
         await until_async(lambda: holding.status()["holder"] != boot, what="it has registered anew")
@@ -96,14 +95,14 @@ async def test_commands_run_one_after_the_other(healed: Cluster, tmp_path: Path)
         "open(book, 'w').write(f'{count + 1} {own}')\n"
     )
     urls = [f"redis://admin:{healed.secret}@127.0.0.1:{node.base_port}" for node in healed.nodes.values()]
-    words = ("lock", "run", "book", "--lease-ms", "5000", "--", sys.executable, "-c", script)
+    words = ("lock", "run", "book", "--lease-ms", "30000", "--", sys.executable, "-c", script)
     running = [
         subprocess.Popen(
             [sys.executable, "-m", "tidewarden", *words], env={"TIDEWARDEN_URL": url, "PYTHONPATH": ":".join(sys.path)}
         )
         for url in urls
     ]
-    assert [await asyncio.to_thread(process.wait, 60) for process in running] == [0] * 3
+    assert [await asyncio.to_thread(process.wait, 120) for process in running] == [0] * 3
     assert book.read_text().startswith("3 ")
     assert not healed.audit("_locks", 8)
 
@@ -136,12 +135,12 @@ async def test_a_command_goes_on_when_its_node_dies(healed: Cluster, tmp_path: P
         await asyncio.sleep(1)
         fence = dict_of(others[0].say("L.PEEK", "long"))["fence"]
         first.kill()
-        await until_async(lambda: "n0" not in [row[0] for row in registered(healed)], 30, what="its node is buried")
+        await until_async(lambda: "n0" not in [row[0] for row in registered(healed)], what="its node is buried")
         await asyncio.sleep(6)  # longer than the grace
         assert process.poll() is None
         assert dict_of(others[0].say("L.PEEK", "long"))["fence"] == fence
         done.touch()
-        assert await asyncio.to_thread(process.wait, 30) == 0
+        assert await asyncio.to_thread(process.wait, 60) == 0
     assert not healed.audit("_locks", 8)
 
 

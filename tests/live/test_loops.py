@@ -244,5 +244,9 @@ def test_everything_goes_on(nodes: Cluster, outside: Outside, what: Any, for_s: 
         assert node.http("/health/live").status_code == 200
     work.after()
     assert node.pid == pid
+    shown = node.http("/metrics").text
+    for duty in ("sweep", "reaper"):
+        assert f'tidewarden_node_leader_duty_late_seconds{{kind="{duty}"}} ' in shown
+    assert "tidewarden_node_leader_duties_begun_anew_total 0.0" in shown
     if what is unreadable:
         assert node.status()["epoch"] == epoch, "what goes wrong with sessions ends no term"

@@ -96,7 +96,7 @@ def test_faults_touch_no_grant(provider: Any) -> None:
     assert provider.refresh(token).status_code == 200
     started = time.monotonic()
     assert provider.refresh(provider.seeds[6][1]).status_code == 200
-    assert time.monotonic() - started >= 0.3
+    assert time.monotonic() - started >= 0.29  # Node's timers may be a millisecond early.
     provider.fault()
     assert provider.refresh(provider.seeds[7][1]).status_code == 200
     assert since(before, provider, "live") == (0,)

@@ -270,18 +270,17 @@ def test_a_new_grant_comes_while_the_old_is_refreshed(healed: Stage) -> None:
     new = {row: token for row, (_, kind, token) in dealt.items() if kind == "new"}
     healed.door.plan = {token: "answered" for _, _, token in old.values()}
     put(one, old)
-    until(lambda: len(healed.door.held) == len(old), 20, what="the old grants' answers are on their way")
+    until(lambda: len(healed.door.held) == len(old), what="the old grants' answers are on their way")
     for account in old:
         name = account.partition("/")[0]
         token = next(token for each, token in new.items() if each.startswith(f"{name}/"))
         other.say("T.PUT", account, json.dumps({"refresh_token": token}))
     until(
         lambda: all(listed(other)[account]["generation"] == 3 for account in old),
-        20,
         what="the new grants are refreshed",
     )
     healed.door.release()
-    until(lambda: not healed.door.held, 20, what="the old answers have come")
+    until(lambda: not healed.door.held, what="the old answers have come")
     all_fresh(other, old)
     assert not refresh_again(other, old)
     assert {listed(other)[account]["grant"] for account in old} == {2}
@@ -297,7 +296,7 @@ def test_the_secret_is_rolled_while_refreshes_are_under_way(healed: Stage) -> No
     first = {account: row for account, row in dealt.items() if row[1] == "urgent"}
     healed.door.plan = {token: "answered" for _, _, token in first.values()}
     put(one, first)
-    until(lambda: len(healed.door.held) == len(first), 20, what="some are under way")
+    until(lambda: len(healed.door.held) == len(first), what="some are under way")
     healed.door.rolled = True
     put(other, {account: row for account, row in dealt.items() if account not in first})
     healed.door.release()
@@ -322,7 +321,7 @@ def test_servers_are_away_busy_and_odd(healed: Stage) -> None:
 
     healed.door.away = True
     put(one, of("away"))
-    until(lambda: all(listed(one)[account]["tries"] >= 1 for account in of("away")), 20, what="the servers are away")
+    until(lambda: all(listed(one)[account]["tries"] >= 1 for account in of("away")), what="the servers are away")
     healed.door.away = False
     all_fresh(one, of("away"))
     for step, fault in troubles.items():

@@ -20,7 +20,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from tidewarden.client import AsyncClient, AsyncTask, Worker
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
 QUEUE = "rolling"
 
 
@@ -104,14 +104,13 @@ async def test_a_rolling_restart_loses_nothing_and_refuses_nothing(nodes: Cluste
     jobs = [load.sdk_producer(), load.bare_producer(members[0]), load.bare_producer(members[2])]
     jobs += [load.sdk_worker(), load.bare_consumer(members[1]), load.bare_consumer(members[2])]
     async with background(*jobs) as running:
-        await until_async(lambda: len(load.done) > 20, 30, what="tasks go through")
+        await until_async(lambda: len(load.done) > 20, what="tasks go through")
         for node in (first, *nodes.others(first)):  # the leader first: it has the most to hand over
             assert await asyncio.to_thread(node.terminate) == 0
             others = nodes.others(node)
             await asyncio.to_thread(
                 until,
                 lambda others=others: any(other.status()["sweeping"] for other in others),
-                5,
                 what="another sweeps",
             )
             node.start()
@@ -123,7 +122,7 @@ async def test_a_rolling_restart_loses_nothing_and_refuses_nothing(nodes: Cluste
             if job.done():
                 job.result()  # a producer that failed says so here
     assert nodes.audit(QUEUE) == {}
-    assert load.longest_put_s < 10
+    assert load.longest_put_s < 30
     assert int(nodes.leader().status()["epoch"]) > epoch
     assert Counter(load.done).most_common(1)[0][1] == 1, "a task was delivered twice"
 
@@ -137,7 +136,7 @@ async def test_what_a_node_does_when_it_is_told_to_end(nodes: Cluster) -> None:
         await holder.execute_command("Q.PUT", queue, "x", "ID", "a")
         ((_, _, lease, *_),) = await holder.execute_command("Q.TAKE", "FROM", queue)
         waiting = asyncio.ensure_future(waiter.execute_command("Q.TAKE", "WAIT", 60_000, "FROM", queue))
-        await until_async(lambda: leader.metric("tidewarden_node_waiting_takes") > 0, 10, what="the take waits")
+        await until_async(lambda: leader.metric("tidewarden_node_waiting_takes") > 0, what="the take waits")
         ended = asyncio.ensure_future(asyncio.to_thread(leader.terminate))
         with pytest.raises(ResponseError, match="DRAINING"):
             await waiting

@@ -83,25 +83,29 @@ async def test_the_primary_is_killed_and_the_nodes_go_on(nodes: Cluster, five: S
     assert store_at(leader).endswith(f":{five.ports[0]}")
     clients = [node.aclient() for node in everywhere for _ in range(4)]
     waiting = [
-        asyncio.ensure_future(client.execute_command("Q.TAKE", "WAIT", 60_000, "FROM", f"w{i}"))
+        asyncio.ensure_future(client.execute_command("Q.TAKE", "WAIT", 120_000, "FROM", f"w{i}"))
         for i, client in enumerate(clients)
     ]
     firm = put_while_the_replica_stands_still(everywhere, five)
     everywhere[0].say("Q.PUT", "late", "x", "ID", "late", "DELAY", 4000)
     clients.append(everywhere[1].aclient())
-    late = asyncio.ensure_future(clients[-1].execute_command("Q.TAKE", "WAIT", 60_000, "FROM", "late"))
+    late = asyncio.ensure_future(clients[-1].execute_command("Q.TAKE", "WAIT", 120_000, "FROM", "late"))
     await asyncio.sleep(1.5)  # so that the replica has it all, and somebody's beats
     five.client(five.ports[1]).config_set("maxmemory-policy", "allkeys-lru")
     five.processes[five.ports[0]].kill()
-    until(lambda: not everywhere[0].ready(), 10, what="the node says that the store is away")
-    until(lambda: five.primary() == five.ports[1], 30, what="the failover")
+    # What a starved machine may see too late: the failover is over soon.
+    until(
+        lambda: not everywhere[0].ready() or five.primary() == five.ports[1],
+        what="the node says that the store is away",
+    )
+    until(lambda: five.primary() == five.ports[1], what="the failover")
     named = time.monotonic()
     for node in everywhere:
-        until(lambda node=node: answers(node), 10, what=f"{node.name} answers")
+        until(lambda node=node: answers(node), what=f"{node.name} answers")
     print(f"every node answers {time.monotonic() - named:.2f} s after the failover")
     for i in range(len(waiting)):
         everywhere[0].say("Q.PUT", f"w{i}", "x", "ID", f"t{i}")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         taken = await asyncio.gather(*waiting)
         assert [one[0][1] for one in taken] == [f"t{i}" for i in range(len(waiting))]
         assert (await late)[0][1] == "late"

@@ -39,7 +39,7 @@ def made(
     node.config.write_text(cluster.config_text("n0", node__processes="2", **changes))
     try:
         node.start()
-        until(lambda: served(node, pem[0]), 30, what="n0 serves")
+        until(lambda: served(node, pem[0]), what="n0 serves")
         yield cluster
         assert not cluster.defects()
     finally:
@@ -69,7 +69,7 @@ def test_takes_wait_and_what_is_held_is_free_when_its_connection_goes(made: Clus
         first.close()
         rows: list[Any] = []
         while len(rows) < 8:
-            rows += second.execute_command("Q.TAKE", "COUNT", 100, "WAIT", 10_000, "FROM", "big")
+            rows += second.execute_command("Q.TAKE", "COUNT", 100, "WAIT", 50_000, "FROM", "big")
         pairs = [word for row in rows for word in row[1:3]]
         assert second.execute_command("Q.ACK", "big", *pairs) == [1] * 8
         assert dict_of(clients[2].execute_command("R.STATUS"))["pid"] == node.pid  # passed on by the other process
@@ -84,7 +84,7 @@ def test_the_sdk_works_with_it(made: Cluster, pem: tuple[str, str]) -> None:
     with Client(f"rediss://{ADMIN}:{made.secret}@127.0.0.1:{node.base_port}?ca={pem[0]}") as sdk:
         queue = sdk.queue("sdk")
         queue.put(b"x")
-        task = queue.take(wait_ms=10_000)
+        task = queue.take(wait_ms=50_000)
         assert task is not None
         with task:
             assert task.payload == b"x"
@@ -102,5 +102,5 @@ def test_a_fresh_certificate_counts_in_every_process(made: Cluster, pem: tuple[s
             found = {ssl.get_server_certificate(("127.0.0.1", node.base_port + n % 2)) for n in range(16)}
             return {text.strip() for text in found} == {Path(fresh[0]).read_text().strip()}
 
-        until(taken_up, 20, what="the fresh certificate at both doors")
+        until(taken_up, what="the fresh certificate at both doors")
         assert old.ping()

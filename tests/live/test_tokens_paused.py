@@ -54,7 +54,7 @@ def test_a_node_that_is_stopped_for_longer_than_its_intents_costs_no_grant(
                 client.execute_command("T.PUT", f"oidc/{account}", json.dumps(fields))
                 client.execute_command("T.REFRESH", f"oidc/{account}")
         name = f"{chosen.name}."
-        until(lambda: sum(holder.startswith(name) for holder in holders(nodes).values()) >= 2, 20, what="it is busy")
+        until(lambda: sum(holder.startswith(name) for holder in holders(nodes).values()) >= 2, what="it is busy")
         chosen.freeze()
         held = {account for account, holder in holders(nodes).items() if holder.startswith(name)}
         server.fault()

@@ -22,7 +22,7 @@ def provider(server: Any, name: str = "p", **settings: Any) -> Provider:
         "token_url": server.token_url,
         "client_id": server.client_id,
         "client_secret": Secret(server.client_secret),
-        "timeout_s": 5.0,
+        "timeout_s": 20.0,
     }
     return Provider(name=name, **(known | settings))
 
@@ -31,7 +31,7 @@ async def put(side: Any, server: Any, name: str = "p") -> None:
     await asyncio.gather(*(side.tokens.put(f"{name}/{who}", {"refresh_token": token}) for who, token in server.seeds))
 
 
-async def all_fresh(side: Any, count: int, name: str = "p", limit_s: float = 40) -> None:
+async def all_fresh(side: Any, count: int, name: str = "p", limit_s: float = 90) -> None:
     async def fresh() -> bool:
         return bool((await side.tokens.stats())[name]["fresh"] == count)
 
@@ -42,9 +42,9 @@ async def test_retry_after_in_both_forms(oidc: Callable[..., Any], valkey: Any, 
     server = oidc(accounts=8)
     async with harness.node(valkey, tmp_path, provider(server, refreshers=1)) as side:
         for done in (4, 8):
+            begun = time.monotonic()
             date = email.utils.formatdate(time.time() + 3, usegmt=True)
             server.fault("status", status=429, retry_after=2 if done == 4 else date, times=1)
-            begun = time.monotonic()
             for account, token in server.seeds[done - 4 : done]:
                 await side.tokens.put(f"p/{account}", {"refresh_token": token})
             await all_fresh(side, done)
@@ -62,7 +62,7 @@ async def test_a_provider_that_fails_each_request_is_probed_and_loses_nothing(
         await put(side, server)
         await harness.eventually(lambda: "fails each request" in caplog.text)
         await asyncio.sleep(1)
-        assert server.stats()["faults"] <= 22  # Ten in a row, and who was under way with them; then probes.
+        assert server.stats()["faults"] <= 26  # Ten in a row, and who was under way with them; then probes.
         assert side.tokens.metrics()["held"] == {"p": 1}
         server.fault()
         await all_fresh(side, 30)
@@ -74,16 +74,17 @@ async def test_a_provider_that_fails_each_request_is_probed_and_loses_nothing(
 async def test_one_that_hangs_delays_nobody_else(
     dot: Callable[..., Any], oidc: Callable[..., Any], valkey: Any, tmp_path: Path
 ) -> None:
-    """Two providers of one node: one answers after four seconds, the other goes on as if it were alone."""
+    """Two providers of one node: one does not answer until it is told to, the other goes on as if it were alone."""
     slow, quick = dot(accounts=3), oidc(accounts=20)
-    slow.fault("delay", delay_ms=4000, times=3)
-    chosen = provider(slow, "slow", refreshers=3)
+    slow.fault("delay", delay_ms=100_000)
+    chosen = provider(slow, "slow", refreshers=3, timeout_s=120.0)
     async with harness.node(valkey, tmp_path, chosen, more=[provider(quick, "quick")]) as side:
         await put(side, slow, "slow")
         await harness.eventually(lambda: side.tokens.metrics()["in_flight"]["slow"] == 3)
         await put(side, quick, "quick")
         await all_fresh(side, 20, "quick")
         assert side.tokens.metrics()["in_flight"]["slow"] == 3  # It still hangs.
+        slow.fault()
         await all_fresh(side, 3, "slow")
     assert (slow.stats()["live"], quick.stats()["live"]) == (3, 20)
 
@@ -103,7 +104,9 @@ async def test_when_everything_is_away_nobody_is_blamed(oidc: Callable[..., Any]
         await harness.eventually(failing)
         entries, _ = await side.tokens.list()
         assert {entry["error"] for entry in entries} == {"refused"}
-        assert max(entry["tries"] for entry in entries) <= 1
+        assert (
+            max(entry["tries"] for entry in entries) <= 3
+        )  # On a starved machine some are tried again before all were.
     async with harness.node(valkey, tmp_path, provider(server), boot=2) as side:
         for account, _ in server.seeds:
             await side.tokens.refresh(f"p/{account}")

@@ -54,7 +54,7 @@ def reload(cluster: Cluster, *entries: str) -> None:
     before = [read_anew(log) for log in logs]
     write(cluster, *entries)
     os.kill(node.pid, signal.SIGHUP)
-    until(lambda: all(read_anew(log) > count for log, count in zip(logs, before, strict=True)), 20, what="reload")
+    until(lambda: all(read_anew(log) > count for log, count in zip(logs, before, strict=True)), what="reload")
 
 
 def read_anew(log: Path) -> int:
@@ -96,7 +96,7 @@ def test_a_fresh_users_rights_hold_in_every_process_and_at_both_doors(made: Clus
             assert client.execute_command("SESSION", "GRACE", 100)
             rows = client.execute_command("Q.TAKE", "FROM", "mails.a")
             assert client.execute_command("Q.ACK", "mails.a", rows[0][1], rows[0][2]) in ("OK", True)
-        until(lambda: n0.metric("tidewarden_resp_denied_total", "ada") >= 3 * len(clients), 20)
+        until(lambda: n0.metric("tidewarden_resp_denied_total", "ada") >= 3 * len(clients))
     ask = httpx.Client(base_url=f"http://127.0.0.1:{n0.base_port + 1}", headers={"Authorization": "Bearer ada:ada's"})
     with ask:
         assert ask.get("/v1/tokens").status_code == 403
@@ -128,7 +128,7 @@ def test_a_process_started_later_knows_the_users_of_now(made: Cluster, n0: Node)
         found = n0.http("/v1/status").json()["processes"]
         return len(found) == 2 and all(row["ready"] and row["pid"] not in pids for row in found)
 
-    until(back, 30, what="fresh processes")
+    until(back, what="fresh processes")
     with everywhere(n0, **ADA) as clients:
         assert all(client.execute_command("Q.PUT", "late", "x") for client in clients)
 
@@ -140,7 +140,7 @@ def test_a_faulty_file_changes_nothing_and_is_told(made: Cluster, n0: Node) -> N
         since = len(n0.log())
         write(made, entry(ADA, '["putt:q", "take:"]'))
         os.kill(n0.pid, signal.SIGHUP)
-        until(lambda: "it has problems" in n0.log()[since:], 20, what="a complaint")
+        until(lambda: "it has problems" in n0.log()[since:], what="a complaint")
         assert "did you mean 'put'?" in n0.log()[since:]
         assert "take: is a pattern" in n0.log()[since:]
         assert client.execute_command("Q.PUT", "q", "x")

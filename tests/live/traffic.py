@@ -58,7 +58,7 @@ class Traffic:
             for offset in range(len(self.nodes)):
                 client = self.nodes[(first + offset) % len(self.nodes)].aclient()
                 try:
-                    await asyncio.wait_for(client.initialize(), 5)
+                    await asyncio.wait_for(client.initialize(), 10)
                 except TROUBLE as error:
                     self.trouble(error)
                     await client.aclose()
@@ -106,10 +106,11 @@ class Traffic:
             await client.aclose()
 
     async def take(
-        self, client: redis.asyncio.Redis, node: Node, count: int = 1, wait_ms: int = 2000
+        self, client: redis.asyncio.Redis, node: Node, count: int = 1, wait_ms: int = 2000, lease_ms: int = 0
     ) -> list[Delivery]:
-        """Take at most ``count`` tasks and write them down."""
-        rows = await client.execute_command("Q.TAKE", "COUNT", count, "WAIT", wait_ms, "FROM", self.queue)
+        """Take at most ``count`` tasks and write them down. ``lease_ms``: 0: as the queue has it."""
+        lease = ("LEASE", lease_ms) if lease_ms else ()
+        rows = await client.execute_command("Q.TAKE", "COUNT", count, "WAIT", wait_ms, *lease, "FROM", self.queue)
         found = [Delivery(row[1], row[2], row[4], node.name, time.monotonic()) for row in rows]
         self.deliveries += found
         return found
@@ -151,7 +152,7 @@ class Traffic:
         def empty() -> bool:
             return self.put.keys() <= self.delivered() and node.say("Q.STATS", self.queue)["total"] == 0
 
-        await until_async(empty, 60, 0.2, what=f"the queue is drained: {self}")
+        await until_async(empty, 90, 0.2, what=f"the queue is drained: {self}")
 
     def settled(self, nodes: Cluster) -> None:
         """Every account that there is agrees: the clients', the counters', the keys'."""

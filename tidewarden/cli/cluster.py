@@ -38,7 +38,7 @@ def status(url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = 
     with connected(url, data_dir) as node:
         first: dict[str, Any] = node.call("R.STATUS")
     seen: dict[str, dict[str, Any]] = {first["node"]: first}
-    basis = url or addresses(url, data_dir)[0]
+    basis = addresses(url, data_dir)[0]
     for name, member in first["members"].items():
         if name not in seen and member["address"] and (answer := _asked(at(basis, member["address"]))):
             seen[name] = answer

@@ -6,13 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import redis
 import typer
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from tidewarden.client.local import local_urls
+from tidewarden.client.local import DEFAULT_PORT, local_urls
 
 from .options import DATA_DIR, REFUSED, UNREACHABLE, USAGE, stop
 
@@ -22,13 +23,13 @@ WHO = " (name a user: --url redis://USER:SECRET@HOST:PORT; or the data folder of
 
 def addresses(url: str, data_dir: Path) -> list[str]:
     """
-    Where a node may answer, best first: ``url`` alone if given, else the nodes that ``up`` keeps in ``data_dir``.
+    Where a node may answer, best first: those of ``url`` if given, which commas separate, else the nodes that ``up`` keeps in ``data_dir``.
 
     The admin's secret that ``up`` wrote there is used for them; it goes to loopback addresses only. Ends the program when
     another folder than the usual one was named and has no cluster: whoever mistyped it means no other cluster.
     """
-    if url:
-        return [url]
+    if urls := [one.strip() for one in url.split(",") if one.strip()]:
+        return urls
     if data_dir != Path(DATA_DIR) and not any(data_dir.glob("n*/node.toml")):
         raise stop(f"--data-dir {data_dir}: found no data of `tidewarden up` there (no n0/node.toml)", USAGE)
     return local_urls(data_dir)
@@ -68,8 +69,10 @@ def dial(address: str, silence_s: float | None = None) -> NodeLine:
     """
     client: redis.Redis | None = None
     try:
+        address, options = _of_redis(address)
         client = redis.Redis.from_url(
             address,
+            **options,
             protocol=3,  # maps arrive as maps
             single_connection_client=True,  # leases belong to the connection
             socket_timeout=silence_s,  # None: a waiting take is silent for as long as it waits
@@ -80,12 +83,27 @@ def dial(address: str, silence_s: float | None = None) -> NodeLine:
     except BaseException as error:
         if client is not None:
             client.close()
+        if isinstance(error, TypeError):  # how redis-py refuses an option of the address
+            raise ValueError(str(error).partition("() ")[2] or str(error)) from None
         if isinstance(error, redis.InvalidResponse):
             raise redis.ConnectionError(
                 f"{error}: what answers there is not a node's port for Redis clients (its HTTP port is the next one)"
             ) from None
         raise
     return NodeLine(client)
+
+
+def _of_redis(address: str) -> tuple[str, dict[str, Any]]:
+    """An address as the SDK takes it, and as redis-py does: with our usual port, and its word for ``?ca=FILE``, whom to trust."""
+    parts = urlsplit(address)
+    query = parse_qsl(parts.query, keep_blank_values=True)
+    options: dict[str, Any] = {}
+    if file := dict(query).get("ca"):
+        options["ssl_ca_certs"] = file
+        address = urlunsplit(parts._replace(query=urlencode([pair for pair in query if pair[0] != "ca"])))
+    if parts.scheme in ("redis", "rediss"):
+        options["port"] = DEFAULT_PORT  # that of the address goes before it
+    return address, options
 
 
 @contextmanager
@@ -102,9 +120,9 @@ def connected(url: str, data_dir: Path) -> Iterator[NodeLine]:
         except (redis.AuthenticationError, redis.ResponseError) as error:
             raise stop(f"{shown(address)} refused: {said(error)}{who}", REFUSED) from None
         except (redis.ConnectionError, redis.TimeoutError) as error:
-            faults.append(f"{shown(address)}: {error}")
-        except ValueError as error:
-            raise no_address(address, error) from None
+            faults.append(f"{shown(address)}: {error}{_maybe_tls(address, error)}")
+        except ValueError:
+            raise no_address(address) from None
     if line is None:
         hint = "is it running? `tidewarden up` starts a cluster; --url or TIDEWARDEN_URL names another node"
         raise stop("no node can be reached (" + "; ".join(faults) + f"): {hint}", UNREACHABLE)
@@ -123,9 +141,16 @@ def connected(url: str, data_dir: Path) -> Iterator[NodeLine]:
         line.close()
 
 
-def no_address(address: str, error: ValueError) -> typer.Exit:
-    """``--url`` is none: says so; raise what this returns."""
-    return stop(f"--url {shown(address)!r}: {error}; allowed: redis://[USER:SECRET@]HOST:PORT", USAGE)
+def _maybe_tls(address: str, error: redis.RedisError) -> str:
+    """What a node that speaks TLS does with whoever does not, is to hang up."""
+    plain_speech = address.startswith("redis://") and str(error).startswith("Connection closed by server")
+    return " (a node with a certificate: rediss://…?ca=FILE)" if plain_speech else ""
+
+
+def no_address(address: str) -> typer.Exit:
+    """``--url`` is none: says so, without what Python says of it, which may quote the secret; raise what this returns."""
+    allowed = "redis://[USER:SECRET@]HOST:PORT, with a port from 1 to 65535, and in the secret %2F for / and the like"
+    return stop(f"--url {shown(address)!r} is no node's address; allowed: {allowed}", USAGE)
 
 
 def shown(address: str) -> str:

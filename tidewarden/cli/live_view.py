@@ -207,7 +207,7 @@ def _time_left(left: Mapping[str, int], total: int) -> Text:
     sampled = sum(left.values())
     line = Text("time left", style="bold", no_wrap=True, overflow="ellipsis")
     if sampled < total:
-        line.append(f" (of {sampled:,})", style="not bold dim")
+        line.append(f" (of {sampled:,} looked at)", style="not bold dim")
     for name, count in left.items():
         if count:
             line.append(f"   {name}: ", style="not bold dim").append(f"{count:,}", style="not bold")

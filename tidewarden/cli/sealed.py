@@ -24,6 +24,7 @@ from tidewarden.sealed_file import (
 from .connection import connected
 from .options import DATA_DIR, REFUSED, USAGE, AsJson, DataDir, Url, stop
 from .output import print_json
+from .pace import Pace
 
 KeyFile = Annotated[
     str,
@@ -64,7 +65,7 @@ def export(
     except OSError as error:
         raise stop(f"{file}: cannot be written: {error.strerror or error}", USAGE) from None
     written, unreadable = 0, []
-    with os.fdopen(descriptor, "wb") as out, connected(url, data_dir) as node:
+    with os.fdopen(descriptor, "wb") as out, connected(url, data_dir) as node, Pace("exporting") as pace:
         out.write(header.line().encode() + b"\n")
         after = ""
         while True:
@@ -73,6 +74,7 @@ def export(
             out.writelines(str(line).encode() + b"\n" for line in lines)
             written += len(lines)
             unreadable += bad
+            pace.note(f"{written:,} written", written)
             if not after:
                 break
         out.write(last_line(key, header.id, written) + b"\n")
@@ -106,7 +108,7 @@ def import_sealed(
             start = source.tell()
             accounts = _checked(source, key, header.id)
             source.seek(start)
-            with line_to_node() as node:
+            with line_to_node() as node, Pace("importing", os.fstat(source.fileno()).st_size) as pace:
                 for first, lines in _batches(source, accounts):
                     answers = node.call("T.IMPORT", key.hex(), header.id.hex(), first, *lines)
                     for number, answer in enumerate(answers, first):
@@ -114,6 +116,8 @@ def import_sealed(
                             stored, unchanged = stored + answer, unchanged + 1 - answer
                         else:
                             faults.append((number + 1, str(answer)))
+                    done = stored + unchanged + len(faults)
+                    pace.note(f"{done:,} of {accounts:,} done", done, sum(len(line) + 1 for line in lines))
     except OSError as error:
         raise stop(f"{file}: cannot be read: {error.strerror or error}", USAGE) from None
     except NotSealed as error:

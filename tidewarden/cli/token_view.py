@@ -130,7 +130,7 @@ def answers(account: Account, url: Url = "", data_dir: DataDir = Path(DATA_DIR),
         if found["silent"]:
             typer.echo(f"tidewarden: not asked, for they do not answer: {', '.join(found['silent'])}", err=True)
         if not found["answers"]:
-            typer.echo(f"Nothing is kept of {account}.", err=True)
+            typer.echo(f"Nothing is kept of {account}; a node keeps the last 256 such answers.", err=True)
     if not found["answers"]:
         raise typer.Exit(NOTHING)
 

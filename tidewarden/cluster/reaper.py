@@ -38,7 +38,7 @@ class Reaper:
             for work in (
                 lambda: self._end_former(epoch, former),
                 lambda: self._bury_dead(epoch),
-                self._queues.end_due_sessions,
+                lambda: self._queues.end_due_sessions(self.duty.step),
             ):
                 self.duty.step()
                 try:
@@ -88,7 +88,7 @@ class Reaper:
         if away is not None:
             raise away
         # Not before its boot is refused in every shard: a session whose grace has begun takes nothing more through it.
-        await self._queues.bury_sessions(epoch, node, boot)
+        await self._queues.bury_sessions(epoch, node, boot, self.duty.step)
         return ended
 
     async def _reap_shard(self, queue: str, shard: int, epoch: int, node: str, boot: int) -> int:

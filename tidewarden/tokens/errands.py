@@ -10,6 +10,7 @@ from typing import Any
 from tidewarden import errors
 from tidewarden.clock import Clock, sleep
 from tidewarden.queue import Queues, Taken
+from tidewarden.queue.task import COUNT_MAX
 
 log = logging.getLogger("tidewarden.tokens")
 
@@ -46,7 +47,7 @@ class Errands:
 
     async def _turn(self, do: Callable[[Taken], Coroutine[Any, Any, None]]) -> None:
         self._freed.clear()
-        room = self._at_once - len(self._work)
+        room = min(COUNT_MAX, self._at_once - len(self._work))
         if room <= 0:
             await self._freed.wait()
             return

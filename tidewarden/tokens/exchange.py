@@ -12,6 +12,7 @@ whole request alike, as ``ConnectTimeout``; there ``exc.__cause__`` tells.
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import logging
 import math
@@ -81,10 +82,13 @@ class Exchange:
             outcome = await self._refresh(provider, refresh_token, secret, coming, send_by)
         except aiohttp.ClientError as error:  # Before TimeoutError, which some of them are, too.
             outcome = _judge_error(error)
+            if not coming.sent and isinstance(outcome, Unheard):
+                outcome = Unsent("refused", f"the connection ended before anything was sent ({type(error).__name__})")
         except TimeoutError:
             outcome = Unheard(f"no whole answer within {provider.timeout_s:g} s")
             if not coming.sent:
-                outcome = Unsent("discovery", f"its metadata did not come within {provider.timeout_s:g} s")
+                missing = "neither its metadata nor a connection" if provider.issuer else "no connection"
+                outcome = Unsent("connect_timeout", f"{missing} within {provider.timeout_s:g} s")
         except NotFoundError as error:
             outcome = Unsent("discovery", f"its token endpoint was not found: {error}")
         except (OSError, ValueError) as error:
@@ -144,7 +148,6 @@ class Exchange:
             url = await self._discovery.endpoint(provider, line.client)
             proof, members = self.credentials.prove(provider, secret, url)
             head, body = line.poster.head(url, proof), _body(provider, refresh_token, members)
-            coming.sent = True
             return await line.poster.post(url, head, body, coming, send_by)
 
     def _line(self, provider: Provider) -> Line:
@@ -167,12 +170,18 @@ def _body(provider: Provider, refresh_token: str, members: Mapping[str, str]) ->
     return (f"{body}&{urlencode(rest)}" if rest else body).encode()
 
 
+@functools.cache
+def _usual_trust() -> ssl.SSLContext:
+    """Of all providers that name no certificates: to read those of everybody takes a process 20 ms and a megabyte each time."""
+    return httpx.create_ssl_context(trust_env=False)
+
+
 def _new_line(provider: Provider, tls: ssl.SSLContext | None, clock: Clock) -> Line:
     context = tls
     if context is None and provider.tls_ca:
         context = ssl.create_default_context(cafile=provider.tls_ca)
     elif context is None:
-        context = httpx.create_ssl_context(trust_env=False)
+        context = httpx.create_ssl_context(trust_env=False) if provider.tls_cert else _usual_trust()
     if provider.tls_cert:
         context.load_cert_chain(provider.tls_cert, provider.tls_key)
     connector = aiohttp.TCPConnector(

@@ -16,8 +16,9 @@ from tidewarden import errors
 from tidewarden.config import Provider
 from tidewarden.sealed_file import ID_BYTES, KEY_BYTES, NotSealed, open_line, seal_line
 
-from .grants import SPARE_FIELD
-from .ledger import Ledger, Pairs
+from .findings import Pairs
+from .grants import MARK_FIELDS, SPARE_FIELD
+from .ledger import Ledger
 from .listing import PAGE_MAX, SHARDS, parse_cursor
 from .rows import Row, parse_row
 from .vault import Place, Unsealable, Vault
@@ -80,6 +81,7 @@ class Exporting:
             "client": self._providers[name].client_id,
             "token_type": row.token_type,
             "scope": row.scope,
+            **dict(zip(MARK_FIELDS, (row.origin.hex(), row.generation), strict=True)),
         }
         at = (row.grant, row.generation)
         refresh = await self._vault.unseal(row.refresh, Place(name, pair.account, "refresh", *at))

@@ -21,7 +21,8 @@ from tidewarden.queue import Queues
 
 from . import advice
 from .answers import Verdict
-from .ledger import GateView, Ledger
+from .findings import GateView
+from .ledger import Ledger
 from .tidings import Tidings
 
 log = logging.getLogger("tidewarden.tokens")

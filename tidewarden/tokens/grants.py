@@ -13,7 +13,8 @@ from tidewarden import errors
 from tidewarden.config import Provider
 
 from . import accounts, policy
-from .ledger import Ledger, Reading
+from .findings import Reading
+from .ledger import Ledger
 from .policy import State
 from .revoking import Revoker
 from .rows import Row
@@ -24,6 +25,8 @@ from .vault import Place, Vault
 PUT_TRIES_MAX = 10
 SPARE_FIELD = "spare_refresh_token"
 """In a sealed export: the refresh token of an account's spare pair, beside its own."""
+MARK_FIELDS = ("origin", "generation")
+"""In a sealed export: the mark of the token that the grant began with, hexadecimal, and which of its pairs this is."""
 ELSEWHERE = (
     4_294_967_294  # The generation of the request that a spare of another cluster came of: none that is counted here.
 )
@@ -62,9 +65,16 @@ class Grants:
         return found
 
     async def put(
-        self, provider: Provider, queue: str, name: str, fields: Mapping[str, Any], *, keep: bool = False
+        self,
+        provider: Provider,
+        queue: str,
+        name: str,
+        fields: Mapping[str, Any],
+        *,
+        keep: bool = False,
+        pair: tuple[bytes, int] | None = None,
     ) -> Put:
-        """See ``Tokens.put_told``."""
+        """See ``Tokens.put_told``. ``pair``: of which grant (the mark of its first token), and its generation, where they are known."""
         grant, vault = accounts.parse_grant(fields, provider.client_id), self._vault
         await vault.ready()
         mark = vault.fingerprint(provider.name, name, grant.refresh_token)
@@ -72,7 +82,8 @@ class Grants:
             reading = await self._ledger.get(queue, name)
             old = reading.row
             troubles = reading.troubles
-            kept = keep and not _dead(reading)
+            used = pair is not None and old is not None and old.origin == pair[0] and old.generation > pair[1]
+            kept = (keep and not _dead(reading)) or used
             known = old is not None and mark in (old.origin, old.current)
             if old is not None and (kept or (known and not (mark == old.current and _dead(reading)))):
                 return Put(old.generation, "same", policy.state(old, troubles, reading.now_ms))
@@ -92,9 +103,15 @@ class Grants:
         raise errors.Timeout(f"{provider.name}/{name} changed {PUT_TRIES_MAX} times while it was put; try again")
 
     async def take_in(self, provider: Provider, queue: str, name: str, fields: Mapping[str, Any]) -> bool:
-        """Put the account of a sealed export, its spare with it: it is tried before the account is given up. False: nothing was new."""
-        own = {key: value for key, value in fields.items() if key != SPARE_FIELD}
-        put = await self.put(provider, queue, name, own)
+        """
+        Put the account of a sealed export, its spare with it: it is tried before the account is given up. False: nothing was new.
+
+        A file of this very cluster puts nothing where the account has been refreshed since: its refresh token was used.
+        """
+        own = {key: value for key, value in fields.items() if key not in (SPARE_FIELD, *MARK_FIELDS)}
+        origin, generation = (fields.get(name) for name in MARK_FIELDS)
+        pair = (bytes.fromhex(origin), generation) if isinstance(origin, str) and isinstance(generation, int) else None
+        put = await self.put(provider, queue, name, own, pair=pair)
         if SPARE_FIELD in fields:
             row = (await self._ledger.get(queue, name)).row
             if row is not None and not row.refreshed:  # Else its own token has worked here.

@@ -24,6 +24,8 @@ log = logging.getLogger("tidewarden.tokens")
 # The file begins anew when it is longer, and has doubled since it last did: then half of it is history.
 REWRITE_BYTES = 4 << 20
 RAWS_MAX = 256  # Unreadable answers kept; the oldest go first.
+# Of them to one refresh token: the first, to which its successor belongs if it had one, and the newest; an outage has a page a minute.
+RAWS_OF_ONE_MAX = 4
 
 
 class Journal:
@@ -296,9 +298,18 @@ class Journal:
             if answer and self._by_account.get((answer.queue, answer.account)) == record.number:
                 del self._by_account[answer.queue, answer.account]
         elif isinstance(record, Raw):
-            self._raws[record.number] = record
             self._number = max(self._number, record.number)
-            if len(self._raws) > RAWS_MAX:
-                del self._raws[min(self._raws)]
+            self._keep(record)
         else:
             self._keys[record.key_id] = record.wrapped
+
+    def _keep(self, raw: Raw) -> None:
+        def place(one: Raw) -> tuple[str, str, int, int]:
+            return one.queue, one.account, one.grant, one.generation
+
+        same = [number for number, one in self._raws.items() if place(one) == place(raw)]
+        if len(same) >= RAWS_OF_ONE_MAX:
+            del self._raws[max(same)]
+        self._raws[raw.number] = raw
+        if len(self._raws) > RAWS_MAX:
+            del self._raws[min(self._raws)]

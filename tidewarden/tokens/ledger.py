@@ -6,14 +6,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from tidewarden import errors
 from tidewarden.queue import Taken
 
+from .findings import Entry, GateView, Opened, Pairs, Reading, Refused, Trend
 from .policy import Step
-from .rows import Intent, Row, Troubles, parse_intent, parse_row, parse_troubles
+from .rows import Row, Troubles, parse_intent, parse_row, parse_troubles
 
 ITEMS_MAX = 200
 ORPHAN = b"drop"  # In the place of a previous row: what has no place any more is no spare.
@@ -21,90 +21,6 @@ ORPHAN = b"drop"  # In the place of a previous row: what has no place any more i
 RunScript = Callable[[str, str, int, Sequence[str | bytes | int]], Awaitable[Any]]
 """``Queues.script``: name, queue, shard, arguments; returns the script's items."""
 ShardOf = Callable[[str, str], int]
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """An account as it was at ``now_ms`` of the store's clock."""
-
-    now_ms: int
-    floor: int
-    """Highest grant of any account deleted from its shard; a new account's first grant is one more."""
-    row: Row | None
-    troubles: Troubles | None
-
-
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """An intent that was written: what is to be refreshed, and what was found."""
-
-    now_ms: int
-    row: Row
-    troubles: Troubles
-    spare: Row | None = field(repr=False)
-    found: Intent | None
-    """An intent that somebody had left open."""
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """No intent was written. ``why``: ``NOTHELD``, ``GONE``, or ``OPEN`` with the end of another's intent."""
-
-    why: str
-    until_ms: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One account of a page; its row has no tokens."""
-
-    account: str
-    row: Row
-    troubles: Troubles | None
-
-
-@dataclass(frozen=True, slots=True)
-class Pairs:
-    """What is sealed of one account, as it lies in the store."""
-
-    account: str
-    row: bytes = field(repr=False)
-    spare: bytes = field(repr=False)
-    """Empty: there is none."""
-    troubles: Troubles | None
-
-
-@dataclass(frozen=True, slots=True)
-class GateView:
-    """What a gate said: see ``tokens/lua/gate.lua``. Times are unix milliseconds of the store, the rate requests a second."""
-
-    now_ms: int = 0
-    granted: int = 0
-    wait_ms: int = 0
-    probe: bool = False
-    failures: int = 0
-    until_ms: int = 0
-    since_ms: int = 0
-    rate: float = 0.0
-    """0: as many as one likes."""
-    reason: str = ""
-    news: bool = False
-
-    @property
-    def free(self) -> bool:
-        """Nothing holds anybody back."""
-        return not self.failures and not self.rate and self.until_ms <= self.now_ms
-
-
-@dataclass(frozen=True, slots=True)
-class Trend:
-    """What the refusals of all nodes amount to."""
-
-    on: bool = False
-    """Nobody is to be declared dead."""
-    share: float = 0.0
-    """Refusals among the refreshes of late, 0 to 1."""
-    news: bool = False
 
 
 class Ledger:
@@ -115,9 +31,7 @@ class Ledger:
         self._shard_of = shard_of
         self._batches: dict[tuple[str, str, int], list[tuple[tuple[str | bytes | int, ...], asyncio.Future[Any]]]] = {}
         self._calls: set[asyncio.Task[None]] = set()
-        self._loop: asyncio.AbstractEventLoop | None = (
-            None  # Asking for it each time is a system call before Python 3.12.
-        )
+        self._loop: asyncio.AbstractEventLoop | None = None  # To ask for it is a system call before Python 3.12.
 
     async def get(self, queue: str, account: str) -> Reading:
         """Read one account."""
@@ -259,10 +173,7 @@ class Ledger:
         return Taken(queue, name.decode(), lease, payload, attempt, deadline_ms, lease_end_ms)
 
     async def stats(self, queue: str, shards: int) -> dict[str, int]:
-        """
-        Accounts of a queue by state, and ``total``, ``intents`` (under way or unresolved), ``spares``; ``next_ms``, when one that
-        fails is tried next (0: none fails).
-        """
+        """Accounts by state, ``total``, ``intents`` (open ones), ``spares``; ``next_ms``: the next try of one that fails, or 0."""
         parts = await asyncio.gather(*(self.script("tokens.stats", queue, shard, ()) for shard in range(shards)))
         *columns, tries = zip(*parts, strict=True)
         total, fresh, late, failing, dead, lost, intents, spares = (sum(column) for column in columns)
@@ -282,9 +193,7 @@ class Ledger:
     async def _item(self, verb: str, queue: str, account: str, args: tuple[str | bytes | int, ...]) -> Any:
         """One account's part of a script call, joined with others that are asked for in the same turn of the loop."""
         lane = (verb, queue, self._shard_of(queue, account))
-        loop = self._loop
-        if loop is None:
-            loop = self._loop = asyncio.get_running_loop()
+        loop = self._loop = self._loop or asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
         batch = self._batches.get(lane)
         if batch is None:

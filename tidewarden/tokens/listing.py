@@ -10,7 +10,8 @@ from tidewarden import errors
 from tidewarden.config import Provider
 
 from . import advice, policy
-from .ledger import Entry, Ledger
+from .findings import Entry
+from .ledger import Ledger
 from .rows import Troubles
 from .standing import Seen, beside, figures
 

@@ -102,6 +102,7 @@ class Poster:
             protocol.set_response_params(
                 read_until_eof=True, max_line_size=HEADER_BYTES_MAX, max_field_size=HEADER_BYTES_MAX
             )
+            coming.sent = True
             transport.write(b"%sContent-Length: %d\r\n\r\n%s" % (head, len(body), body))
             try:
                 answer = await self._read(protocol, coming)

@@ -17,7 +17,8 @@ from tidewarden.config import Provider
 
 from . import policy
 from .cache import Cache
-from .ledger import Ledger, Reading
+from .findings import Reading
+from .ledger import Ledger
 from .orphans import Orphans
 from .policy import State
 from .rows import Row

@@ -19,7 +19,7 @@ from . import answers, policy
 from .answers import Verdict
 from .digest import Digest
 from .doubts import BUSY_S, Doubts
-from .ledger import Opened
+from .findings import Opened
 from .policy import Case, Step
 from .rows import Row, Troubles
 from .settler import Settler

@@ -11,7 +11,8 @@ from tidewarden.config import Provider
 
 from . import policy
 from .answers import Pair
-from .ledger import ORPHAN, Opened
+from .findings import Opened
+from .ledger import ORPHAN
 from .peers import Reply
 from .records import Answer
 from .rows import Row, parse_row

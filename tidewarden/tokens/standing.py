@@ -18,7 +18,8 @@ from tidewarden.config import Provider
 
 from . import advice
 from .answers import Verdict
-from .ledger import GateView, Ledger
+from .findings import GateView
+from .ledger import Ledger
 
 log = logging.getLogger("tidewarden.tokens")
 

@@ -11,8 +11,8 @@ from tidewarden.config import Provider
 from .answers import Verdict
 from .crew import Crew, late
 from .evidence import Evidence
+from .findings import Opened
 from .gate import Gate
-from .ledger import Opened
 from .standing import Standing
 from .tools import Tools
 from .trends import Breaker
