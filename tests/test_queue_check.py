@@ -222,7 +222,8 @@ def test_what_nobody_can_read_hides_nothing_else(desk: Any) -> None:
     desk.take_one(task_id="leased")
     desk.put("lost")
     desk.client.zrem(f"{desk.prefix}:ready:50", "lost")
-    desk.client.hset(f"{desk.prefix}:tasks", mapping=dict.fromkeys(("later", "waiting", "leased"), b"x"))
+    for name in ("later", "waiting", "leased"):
+        desk.client.hset(hash_of(desk, name), name, b"x")
     desk.client.hset(f"{desk.prefix}:tries", "leased", b"x")
     for repair in (False, True):
         found = look(desk, repair=repair)
