@@ -111,8 +111,8 @@ async def test_much_damage_is_counted_and_some_of_it_shown(node: Any) -> None:
 
 def look(desk: Any, *, repair: bool = False) -> Counter[str]:
     """The kinds of problems that the scripts find in a shard, part by part as :meth:`Queues.check` does."""
-    problems, indexes = desk.run("queue.check_record", int(repair))
-    for part in ("tasks", "tries", "waits", *(name.decode() for name in indexes)):
+    problems, parts = desk.run("queue.check_record", int(repair))
+    for part in (name.decode() for name in parts):
         cursor, ended = "0", False
         while not ended:
             cursor, _, more = desk.run("queue.check", part, cursor, 200, int(repair))
@@ -222,7 +222,8 @@ def test_what_nobody_can_read_hides_nothing_else(desk: Any) -> None:
     desk.take_one(task_id="leased")
     desk.put("lost")
     desk.client.zrem(f"{desk.prefix}:ready:50", "lost")
-    desk.client.hset(f"{desk.prefix}:tasks", mapping=dict.fromkeys(("later", "waiting", "leased"), b"x"))
+    for name in ("later", "waiting", "leased"):
+        desk.client.hset(hash_of(desk, name), name, b"x")
     desk.client.hset(f"{desk.prefix}:tries", "leased", b"x")
     for repair in (False, True):
         found = look(desk, repair=repair)

@@ -28,8 +28,8 @@ class Check(Bulk):
         found: Counter[str] = Counter()
         examples: list[list[str]] = []
         for shard in shards:
-            problems, indexes = await shard.run("queue.check_record", (int(repair),))
-            for part in ("tasks", "tries", "waits", *(name.decode() for name in indexes)):
+            problems, parts = await shard.run("queue.check_record", (int(repair),))
+            for part in (name.decode() for name in parts):
                 seen, more = await self._part(shard, part, repair)
                 tasks += seen if part in ("tasks", "accounts") else 0
                 problems += more

@@ -1,6 +1,6 @@
 -- check: look for what cannot be, in one piece of the shard; with `repair` put it right.
 -- KEYS    1 the shard  2 the view
--- ARGV    3 part (tasks, accounts, tries, waits, lanes, or the name of an index)  4 cursor ("0": from the start)  5 entries at most, about  6 repair 0|1
+-- ARGV    3 part (tasks, accounts, account_*, tries, waits, lanes, or the name of an index)  4 cursor ("0": from the start)  5 entries at most, about  6 repair 0|1
 -- RETURNS {cursor ("0": this part is done), entries seen, problems {kind, id, detail, repaired 0|1}}
 -- What the shard's record says is looked at before, by check_record. A task that lies nowhere, or in two places, goes back to ready (or delayed, when it is not due) and loses its lease; an entry without a task is dropped.
 open()
@@ -226,7 +226,8 @@ local function check_keys(command, name_of, look)
       look(name, page[2][j], page[2][j + 1])
     end
     inner = tonumber(page[1])
-    if inner == 0 then i = i + 1 end
+    local gone = repair and part == 'delayed' and i > 0 and redis.call('EXISTS', name) == 0 -- a piece, and the next has its number
+    if inner == 0 and not gone then i = i + 1 end
   until seen >= most or i >= last
   return text(i * PLACES + inner)
 end
@@ -259,8 +260,25 @@ local function check_accounts()
   return page[1]
 end
 
+-- What lies beside accounts (see the tokens' prelude). A dead account has troubles that say why; one without is tried again.
+local BESIDE = {account_intents = {'HSCAN', 'HDEL'}, account_spares = {'HSCAN', 'HDEL'}, account_troubles = {'HSCAN', 'HDEL'},
+                account_first = {'HSCAN', 'HDEL'}, account_failing = {'ZSCAN', 'ZREM'}, account_dead = {'ZSCAN', 'ZREM'},
+                account_told = {'SSCAN', 'SREM'}, account_lost = {'SSCAN', 'SREM'}}
+local function check_beside(scan, drop)
+  local page = redis.call(scan, key(part), ARGV[4], 'COUNT', most)
+  for i = 1, #page[2], scan == 'SSCAN' and 1 or 2 do
+    local account = page[2][i]
+    seen = seen + 1
+    local kind = redis.call('HEXISTS', key('accounts'), account) == 0 and 'entry without an account'
+      or part == 'account_dead' and redis.call('HEXISTS', key('account_troubles'), account) == 0 and 'dead account without a reason'
+    if kind then problem(kind, account, part, function() redis.call(drop, key(part), account) end) end
+  end
+  return page[1]
+end
+
 local at = '0'
-if part == 'tasks' then
+if BESIDE[part] then at = check_beside(unpack(BESIDE[part]))
+elseif part == 'tasks' then
   at = check_keys('HSCAN', function(i) return i < S.buckets and bucket_key(i) or nil end, check_record_of)
 elseif part == 'delayed' then
   at = check_keys('ZSCAN', function(i)

@@ -1,7 +1,7 @@
 -- check_record: look at what a shard's record says of everything else, before check looks at that; with `repair` put it right.
 -- KEYS    1 the shard  2 the view
 -- ARGV    3 repair 0|1
--- RETURNS {problems {kind, id, detail, repaired 0|1}, names of the shard's indexes, in the order in which check is to look at them}
+-- RETURNS {problems {kind, id, detail, repaired 0|1}, the parts of the shard that check is to look at, in this order}
 open()
 local repair, found = ARGV[3] == '1', {}
 local MANY, GAP = 1000, 64 -- hashes and pieces that are counted; missing ones in a row behind which no more are looked for
@@ -53,8 +53,11 @@ check_pieces()
 if S.accounts ~= 1 and records < redis.call('HLEN', key('accounts')) - redis.call('ZCARD', key('account_dead')) then
   field('accounts not in the record', 'accounts', 1)
 end
-local names = {'delayed', 'buried', 'expiring', 'held', 'waiting', 'running'}
-if S.accounts == 1 then table.insert(names, 1, 'accounts') end
+local names = {'tasks', 'tries', 'waits', 'delayed', 'buried', 'expiring', 'held', 'waiting', 'running'}
+if S.accounts == 1 then -- who is dead has no task
+  names = {'account_troubles', 'account_dead', 'account_lost', 'account_failing', 'account_told', 'account_intents', 'account_spares', 'account_first',
+           'accounts', unpack(names)}
+end
 for priority = 0, 99 do
   local name = 'ready:' .. priority
   if there(name) then

@@ -73,7 +73,7 @@ local function lane_rules()
     if not lane then
       lane = {name = name, prefix = string.char(#name) .. name, raw = redis.call('HGET', key('lanes'), name) or '', turn = 0, tat = 0, head = ''}
       book[name] = lane
-      if lane.raw ~= '' then
+      if #lane.raw >= 16 then
         lane.turn, lane.tat = unpack_struct('>dd', lane.raw)
         lane.head = string.sub(lane.raw, 17)
       end
