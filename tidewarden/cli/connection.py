@@ -61,6 +61,10 @@ class NodeLine:
         self._client.close()
 
 
+class OptionError(ValueError):
+    """An address has an option that there is not."""
+
+
 def dial(address: str, silence_s: float | None = None) -> NodeLine:
     """
     Connect to one address; an answer that is longer than ``silence_s`` in coming breaks the connection.
@@ -84,7 +88,7 @@ def dial(address: str, silence_s: float | None = None) -> NodeLine:
         if client is not None:
             client.close()
         if isinstance(error, TypeError):  # how redis-py refuses an option of the address
-            raise ValueError(str(error).partition("() ")[2] or str(error)) from None
+            raise OptionError(str(error).partition("() ")[2] or str(error)) from None
         if isinstance(error, redis.InvalidResponse):
             raise redis.ConnectionError(
                 f"{error}: what answers there is not a node's port for Redis clients (its HTTP port is the next one)"
@@ -121,8 +125,8 @@ def connected(url: str, data_dir: Path) -> Iterator[NodeLine]:
             raise stop(f"{shown(address)} refused: {said(error)}{who}", REFUSED) from None
         except (redis.ConnectionError, redis.TimeoutError) as error:
             faults.append(f"{shown(address)}: {error}{_maybe_tls(address, error)}")
-        except ValueError:
-            raise no_address(address) from None
+        except ValueError as error:
+            raise no_address(address, error) from None
     if line is None:
         hint = "is it running? `tidewarden up` starts a cluster; --url or TIDEWARDEN_URL names another node"
         raise stop("no node can be reached (" + "; ".join(faults) + f"): {hint}", UNREACHABLE)
@@ -147,10 +151,11 @@ def _maybe_tls(address: str, error: redis.RedisError) -> str:
     return " (a node with a certificate: rediss://…?ca=FILE)" if plain_speech else ""
 
 
-def no_address(address: str) -> typer.Exit:
-    """``--url`` is none: says so, without what Python says of it, which may quote the secret; raise what this returns."""
+def no_address(address: str, error: ValueError) -> typer.Exit:
+    """``--url`` is none: says so, and of what Python says of it only what quotes no secret; raise what this returns."""
     allowed = "redis://[USER:SECRET@]HOST:PORT, with a port from 1 to 65535, and in the secret %2F for / and the like"
-    return stop(f"--url {shown(address)!r} is no node's address; allowed: {allowed}", USAGE)
+    why = f": {error}" if isinstance(error, OptionError) else ""
+    return stop(f"--url {shown(address)!r} is no node's address{why}; allowed: {allowed}", USAGE)
 
 
 def shown(address: str) -> str:

@@ -39,8 +39,8 @@ def status(url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = 
                 line.close()
         except (redis.AuthenticationError, redis.ResponseError) as error:
             refused.append(f"{shown(address)} refused: {said(error)}{'' if '@' in address else WHO}")
-        except ValueError:
-            raise no_address(address) from None
+        except ValueError as error:
+            raise no_address(address, error) from None
         except (redis.ConnectionError, redis.TimeoutError) as error:
             silent.append(f"{shown(address)} does not answer: {error}")
     if as_json:

@@ -43,8 +43,7 @@ class Ledger:
         Store a new grant if grant and generation are still ``base`` (floor and 0: no such account); else 0. 1: it is stored;
         2: that, and an account has recovered of which :meth:`tell` tells.
         """
-        args = (*base, row.pack(), row.due_ms, deadline_ms)
-        return int(await self._item("put", queue, account, args))
+        return int(await self._item("put", queue, account, (*base, row.pack(), row.due_ms, deadline_ms)))
 
     async def intend(self, queue: str, account: str, lease: int, lease_ms: int) -> Opened | Refused:
         """Write down that the holder of ``lease`` is about to refresh; the lease runs ``lease_ms`` from now and sticks."""
@@ -74,8 +73,7 @@ class Ledger:
         Write a refreshed pair back, ``previous`` kept beside it: ``STORED``, ``RECOVERED`` (that, and :meth:`tell` tells of it),
         ``ALREADY``, ``SPARE``, ``PAST``, ``GONE``; or ``MOVED`` where it would be a spare and ``previous`` is :data:`ORPHAN`.
         """
-        word = await self._item("stored", queue, account, (*base, row, due_ms, deadline_ms, previous))
-        return bytes(word).decode()
+        return bytes(await self._item("stored", queue, account, (*base, row, due_ms, deadline_ms, previous))).decode()
 
     async def failed(self, queue: str, account: str, lease: int, step: Step) -> bool:
         """Close the intent and send the task back as ``step`` says; False: the lease is not current."""
@@ -190,7 +188,7 @@ class Ledger:
             "next_ms": min((at_ms for at_ms in tries if at_ms), default=0),
         }
 
-    async def _item(self, verb: str, queue: str, account: str, args: tuple[str | bytes | int, ...]) -> Any:
+    def _item(self, verb: str, queue: str, account: str, args: tuple[str | bytes | int, ...]) -> asyncio.Future[Any]:
         """One account's part of a script call, joined with others that are asked for in the same turn of the loop."""
         lane = (verb, queue, self._shard_of(queue, account))
         loop = self._loop = self._loop or asyncio.get_running_loop()
@@ -202,7 +200,7 @@ class Ledger:
         batch.append(((account, *args), future))
         if len(batch) >= ITEMS_MAX:
             del self._batches[lane]  # It goes as it is; the next item begins another.
-        return await future
+        return future
 
     def _send(self, lane: tuple[str, str, int], batch: list[Any]) -> None:
         if self._batches.get(lane) is batch:
@@ -214,17 +212,16 @@ class Ledger:
 
     async def _call(self, lane: tuple[str, str, int], batch: list[Any]) -> None:
         verb, queue, shard = lane
-        futures = [future for _, future in batch]
         try:
             items = await self.script(f"tokens.{verb}", queue, shard, [arg for args, _ in batch for arg in args])
             if len(items) != len(batch):
                 raise errors.Internal(f"tokens.{verb} answered {len(items)} items for {len(batch)}")
         except Exception as error:
-            for future in futures:
+            for _, future in batch:
                 if not future.done():
                     future.set_exception(error)
             return
-        for future, item in zip(futures, items, strict=True):
+        for (_, future), item in zip(batch, items, strict=True):
             if not future.done():
                 future.set_result(item)
 
