@@ -71,6 +71,9 @@ async def test_of_one_account_the_newest_alone_are_shown(tmp_path: Path) -> None
         def wrapped_key(self, record: bytes) -> tuple[int, bytes]:
             return 7, b"wrapped " + record
 
+        def holds(self, _record: bytes) -> bool:
+            return True
+
     journal = Journal(tmp_path / "j")
     journal.open()
     for number in range(SHOWN_MAX + 2):

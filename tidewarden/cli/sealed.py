@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, BinaryIO
 
 import typer
 
 from tidewarden.sealed_file import (
     KEY_FILE_BYTES_MIN,
     PASSPHRASE_CHARS_MIN,
+    Header,
     NotSealed,
     check_last,
     file_key,
@@ -21,7 +22,7 @@ from tidewarden.sealed_file import (
     read_header,
 )
 
-from .connection import connected
+from .connection import NodeLine, connected
 from .options import DATA_DIR, REFUSED, USAGE, AsJson, DataDir, Url, stop
 from .output import print_json
 from .pace import Pace
@@ -64,10 +65,31 @@ def export(
         descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     except OSError as error:
         raise stop(f"{file}: cannot be written: {error.strerror or error}", USAGE) from None
-    written, unreadable = 0, []
-    with os.fdopen(descriptor, "wb") as out, connected(url, data_dir) as node, Pace("exporting") as pace:
-        out.write(header.line().encode() + b"\n")
-        after = ""
+    try:
+        with os.fdopen(descriptor, "wb") as out, connected(url, data_dir) as node:
+            written, unreadable = _write(out, node, header, key, provider)
+            out.flush()
+            os.fsync(out.fileno())
+        aside.rename(file)
+    except OSError as error:
+        raise stop(f"{file}: cannot be written: {error.strerror or error}", REFUSED) from None
+    finally:
+        aside.unlink(missing_ok=True)
+    if as_json:
+        print_json({"accounts": written, "unreadable": unreadable})
+    else:
+        typer.echo(f"{written:,} accounts written to {file}")
+        for account in unreadable:
+            typer.echo(f"tidewarden: {account} does not open here and was left out", err=True)
+    if unreadable:
+        raise typer.Exit(REFUSED)
+
+
+def _write(out: BinaryIO, node: NodeLine, header: Header, key: bytes, provider: str) -> tuple[int, list[str]]:
+    """Page by page; how many accounts, and the names of those that do not open. Raises: OSError: not all is written."""
+    written, unreadable, after = 0, list[str](), ""
+    out.write(header.line().encode() + b"\n")
+    with Pace("exporting") as pace:
         while True:
             options = [word for pair in (("PROVIDER", provider), ("AFTER", after)) if pair[1] for word in pair]
             lines, after, bad = node.call("T.EXPORT", key.hex(), header.id.hex(), written + 1, "COUNT", PAGE, *options)
@@ -77,18 +99,8 @@ def export(
             pace.note(f"{written:,} written", written)
             if not after:
                 break
-        out.write(last_line(key, header.id, written) + b"\n")
-        out.flush()
-        os.fsync(out.fileno())
-    aside.rename(file)
-    if as_json:
-        print_json({"accounts": written, "unreadable": unreadable})
-    else:
-        typer.echo(f"{written:,} accounts written to {file}")
-        for account in unreadable:
-            typer.echo(f"tidewarden: {account} does not open here and was left out", err=True)
-    if unreadable:
-        raise typer.Exit(REFUSED)
+    out.write(last_line(key, header.id, written) + b"\n")
+    return written, unreadable
 
 
 def import_sealed(

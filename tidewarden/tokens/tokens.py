@@ -27,6 +27,7 @@ from .exchange import Exchange
 from .grants import Grants, Put
 from .hosts import Hosts
 from .journal import Journal
+from .keeper import restore_keys
 from .keyring import Keyring
 from .ledger import Ledger, RunScript
 from .listing import Listing
@@ -129,8 +130,7 @@ class Tokens:
         )
         self._reader = Reader(self._ledger, self._vault, self._clock, self._cache, self._connected)
         self._journal.open()
-        for key_id, wrapped in self._journal.keys().items():
-            await self._vault.restore(key_id, wrapped)
+        await restore_keys(self._journal, self._vault)
         self._custody = Custody(
             self._config, self._queues, self._ledger, self._vault, self._shelf, self._journal, self._clock,
             self._put_new, self._queue_of, self._peers,

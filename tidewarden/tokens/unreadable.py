@@ -89,7 +89,7 @@ class Unreadable:
 def kept_of(journal: Journal, vault: Vault, queue: str, account: str) -> list[Kept]:
     """What this node keeps of an account."""
     found: list[Raw] = [raw for raw in journal.raws() if (raw.queue, raw.account) == (queue, account)]
-    return [Kept(raw, *vault.wrapped_key(raw.body)) for raw in found[-SHOWN_MAX:]]
+    return [Kept(raw, *vault.wrapped_key(raw.body)) for raw in found[-SHOWN_MAX:] if vault.holds(raw.body)]
 
 
 def _silent(reply: Reply) -> bool:

@@ -166,6 +166,10 @@ class Vault:
         key_id = key_id_of(record)
         return key_id, self._wrapped[key_id]
 
+    def holds(self, record: bytes) -> bool:
+        """Whether the data key that ``record`` is sealed under is known here."""
+        return key_id_of(record) in self._wrapped
+
     async def restore(self, key_id: int, wrapped: bytes) -> None:
         """Take back a wrapped data key from a journal, and give it to the store if that has lost it."""
         if key_id in self._wrapped:
