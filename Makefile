@@ -29,15 +29,20 @@ $(STAMP): pyproject.toml
 run: setup
 	@exec $(BIN)/tidewarden up --nodes 3 --sandbox 2000 --data-dir $(DATA)
 
-# In the order of files, the live ones first: xdist would begin with the files of most tests, and end with the longest few.
+# In the order of files, the longest first (tests/longest.py): xdist would begin with those of most tests, and end with the longest.
+# What fails is run once more and counted as a rerun; why it failed is printed (docs/testing.md).
+# The first run on a machine compiles: once beforehand, instead of in each of six processes.
 test: setup
-	@$(PYTEST) -n 6 --no-loadscope-reorder -m "not soak"
+	@test -d tests/__pycache__ || { $(PYTEST) --collect-only tests/live > /dev/null & $(PYTEST) --collect-only --ignore tests/live > /dev/null; wait; }
+	@$(PYTEST) -n 6 --reruns 1 --no-loadscope-reorder -m "not soak"
 
+# Types are looked at beside the tests, and what was found is said after them.
 check: setup
-	@began=$$(date +%s) && \
-	$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy && \
-	$(PYTEST) -n 3 --dist worksteal --ignore tests/live --hypothesis-profile quick --durations 5 --durations-min 1 -m "not live and not thorough and not soak" && \
-	echo "make check: $$(($$(date +%s) - began)) s"
+	@began=$$(date +%s) && $(BIN)/ruff format --check . && $(BIN)/ruff check . && said=$$(mktemp) && { \
+	$(BIN)/mypy > $$said 2>&1 & types=$$!; \
+	$(PYTEST) -n 4 --dist worksteal -p no:rerunfailures --ignore tests/live --hypothesis-profile quick \
+	--durations 5 --durations-min 1 -m "not live and not thorough and not soak"; tests=$$?; \
+	wait $$types; types=$$?; cat $$said; rm $$said; echo "make check: $$(($$(date +%s) - began)) s"; test $$tests$$types = 00; }
 
 bench: setup
 	@$(BIN)/python -m benchmarks.peers

@@ -208,10 +208,13 @@ class Engine:
         opened = run("intent", "tokens.intent", *_flat((row[0], row[1], 40_000) for row in rows))
         pairs: list[Any] = []
         for (account, *_), reply in zip(rows, opened, strict=True):
+            if reply[0] != b"OK":  # the steady minute's last refreshes were under way when their node ended
+                continue
             old, due_ms = parse_row(reply[2]), now_ms + HOUR_MS
             new = replace(old, generation=old.generation + 1, due_ms=due_ms, expires_at_ms=due_ms + 300_000)
             pairs += (account, old.grant, old.generation, new.pack(), due_ms, new.expires_at_ms, b"")
-        run("stored", "tokens.stored", *pairs)
+        if pairs:
+            run("stored", "tokens.stored", *pairs)
         return len(rows)
 
     def close(self) -> None:

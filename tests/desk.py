@@ -23,6 +23,8 @@ CLUSTER = "tw"
 START_MS = 1_700_000_000_000
 SENT: set[tuple[str, bytes]] = set()
 """Socket of a server that was sent the scripts, and their library's text."""
+LOADED: set[tuple[str, bytes]] = set()
+"""Likewise, where that library was loaded."""
 
 
 class Row(NamedTuple):
@@ -86,7 +88,9 @@ class Desk:
     def use(self, scripts: Scripts) -> None:
         """Run these from now on."""
         self.scripts = scripts
-        if self.views:
+        key = (self.server.path, scripts.library)
+        if self.views and not (self.server.lasts and key in LOADED):
+            LOADED.add(key)
             try:
                 self.client.execute_command("FUNCTION", "LOAD", scripts.library)
             except redis.ResponseError as error:  # it has one of that name already, which is one of that text

@@ -1,11 +1,10 @@
-"""A node of its own process that kills itself at a moment of the test's choice: ``python dying_node.py WHERE SOCKET FOLDER URL``."""
+"""A node of its own process that kills itself at a moment of the test's choice."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import signal
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -44,15 +43,15 @@ def before_it_stores() -> None:
     Ledger.stored = die  # type: ignore[method-assign]
 
 
-async def main(socket: str, folder: str, url: str) -> None:
+def play(where: str, socket: str, folder: Path, url: str) -> None:
+    """What such a process does. ``where``: the name of one of the functions above."""
+    globals()[where]()
+    asyncio.run(_run(where == "before_it_stores", socket, folder, url))
+
+
+async def _run(failing: bool, socket: str, folder: Path, url: str) -> None:
     store = StoreServer(socket, f"unix://{socket}")
-    chosen = harness.provider(url)
-    sections = FAILING if sys.argv[1] == "before_it_stores" else None
     outbox.CLAIM_MS = 500  # what it had to tell is soon another's
-    async with harness.node(store, Path(folder), chosen, "n1", sections=sections, confirm_s=0.05):
+    sections = FAILING if failing else None
+    async with harness.node(store, folder, harness.provider(url), "n1", sections=sections, confirm_s=0.05):
         await asyncio.sleep(60)
-
-
-if __name__ == "__main__":
-    globals()[sys.argv[1]]()
-    asyncio.run(main(*sys.argv[2:]))

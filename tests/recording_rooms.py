@@ -228,6 +228,11 @@ class RecordingCustody:
         self.calls.append(("import", sealing, list(lines)))
         return [1]
 
+    async def answers(self, account: str) -> dict[str, Any]:
+        self.calls.append(("answers", account))
+        found = {"node": "n1", "at_ms": 5, "grant": 1, "generation": 2, "current": True}
+        return {"answers": [found | {"body": b"<p>"}, found | {"body": b"\xff"}], "silent": ["n2"]}
+
     async def status(self) -> dict[str, Any]:
         self.calls.append(("status",))
         return {"kek": "00aa"}

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import socketserver
 import subprocess
 import sys
+import threading
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
@@ -14,10 +17,12 @@ import pytest
 import typer
 from command_line import Run, app, node, run
 from rich.text import Text
+from typer.testing import CliRunner
 
 import tidewarden
 from tidewarden import errors
 from tidewarden.cli.connection import addresses, shown
+from tidewarden.cli.options import DATA_DIR
 from tidewarden.cli.output import cell
 from tidewarden.config import check_secret
 
@@ -41,6 +46,14 @@ VERBS = (
     "lock run list show release",
     "cluster status transfer join leave backup restore",
 )
+
+
+class HttpAlone(socketserver.StreamRequestHandler):
+    """An HTTP server's answer to whoever takes it for a Redis one."""
+
+    def handle(self) -> None:
+        self.rfile.readline()
+        self.wfile.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
 
 def help_cases() -> list[list[str]]:
@@ -70,6 +83,27 @@ def test_help_lists_every_verb_and_the_exit_codes(run: Run) -> None:
 def test_version_names_the_three(run: Run) -> None:
     assert f"tidewarden {tidewarden.__version__}" in run("version").stdout
     assert json.loads(run("version", "--json").stdout).keys() == {"tidewarden", "python", "valkey-server"}
+
+
+def test_help_is_broken_where_the_terminal_ends() -> None:
+    texts = [command.help for group in app.registered_groups for command in group.typer_instance.registered_commands]
+    assert all(texts)
+    assert not [text for text in texts for paragraph in text.split("\n\n") if "\n" in paragraph]
+
+
+def test_version_is_an_option_too(run: Run) -> None:
+    assert run("--version").stdout == run("version").stdout
+
+
+def test_a_shell_completes_verbs_of_a_noun() -> None:
+    environ = os.environ | {
+        "_TIDEWARDEN_COMPLETE": "complete_bash",
+        "COMP_CWORD": "2",
+        "COMP_WORDS": "tidewarden token re",
+    }
+    script = "import sys; sys.argv = ['tidewarden']; from tidewarden.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", script], env=environ, capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["refresh"]
 
 
 def test_the_module_runs_as_the_command_does() -> None:
@@ -119,10 +153,34 @@ def test_nobody_there_is_exit_code_3(run: Run, node: Any) -> None:
         assert "127.0.0.1:1" in result.stderr
 
 
-def test_a_wrong_address_is_exit_code_2(run: Run) -> None:
-    result = run("queue", "list", "--url", "http://x")
+@pytest.mark.parametrize("words", [("queue", "list"), ("status",)])
+def test_a_wrong_address_is_exit_code_2(run: Run, words: list[str], tmp_path: Path) -> None:
+    for url in ("http://x", "redis://me:hush/x@h", "redis://me:hush#@h", "redis://me:[hush]@h"):
+        result = run(*words, "--url", url)
+        assert result.exit_code == 2
+        assert "allowed: redis://" in result.stderr
+        assert "hush" not in result.stderr
+    result = run(*words, "--data-dir", str(tmp_path / "mistyped"), url=False)
     assert result.exit_code == 2
-    assert "allowed: redis://" in result.stderr
+    assert f"{tmp_path}/mistyped: found no data of `tidewarden up` there" in result.stderr
+
+
+@pytest.mark.parametrize("words", [("queue", "list"), ("status",)])
+def test_the_http_port_for_that_of_redis_clients_is_no_trace(run: Run, words: list[str]) -> None:
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), HttpAlone) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        result = run(*words, "--url", f"redis://127.0.0.1:{server.server_address[1]}")
+        server.shutdown()
+    assert result.exit_code == 3
+    assert "not a node's port for Redis clients (its HTTP port is the next one)" in result.stderr
+
+
+def test_who_names_no_user_is_told_how(run: Run, node: Any) -> None:
+    node.answers = {name: errors.NoAuth("Say who you are.") for name in ("Q.LIST", "R.STATUS")}
+    for words in (("queue", "list"), ("status",)):
+        result = run(*words)
+        assert result.exit_code == 1
+        assert "--url redis://USER:SECRET@HOST:PORT; or the data folder" in result.stderr
 
 
 def test_a_refusal_is_exit_code_1_in_the_words_of_the_node(run: Run, node: Any) -> None:
@@ -140,7 +198,9 @@ def test_a_line_that_breaks_says_that_it_may_have_happened(run: Run, node: Any) 
     assert len(node.asked) == 1
 
 
-def test_without_url_the_local_cluster_is_asked_with_its_secret(run: Run, node: Any, tmp_path: Path) -> None:
+def test_without_url_the_local_cluster_is_asked_with_its_secret(
+    run: Run, node: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     data = tmp_path / "tidewarden-data"
     (data / "secrets").mkdir(parents=True)
     (data / "secrets" / "admin.secret").write_text("s%t:/\n")
@@ -155,7 +215,9 @@ def test_without_url_the_local_cluster_is_asked_with_its_secret(run: Run, node: 
     node.answers = {"Q.LIST": ["mails"]}
     assert run("queue", "list", url=False).stdout == "mails\n"
     assert node.users == [[b"admin", b"s%t:/"]]
-    assert addresses("", tmp_path / "nothing") == ["redis://127.0.0.1:7420"]
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    assert addresses("", Path(DATA_DIR)) == ["redis://127.0.0.1:7420"]
     assert addresses("redis://h", data) == ["redis://h"]
 
 
@@ -193,14 +255,13 @@ def test_the_sandbox_runs_until_it_is_stopped(tmp_path: Path, until: Callable[..
             ready = json.loads(process.stdout.readline())
             with urllib.request.urlopen(f"{ready['url']}/seed?n=3") as answer:
                 assert len(answer.read().splitlines()) == 4
-            second = subprocess.run([*argv, "--data-dir", str(tmp_path)], capture_output=True, text=True)
-            assert second.returncode == 4
-            assert "another sandbox uses this folder" in second.stderr
+            second = CliRunner().invoke(app, [*argv[3:], "--data-dir", str(tmp_path)])
+            assert second.exit_code == 4
+            assert "another sandbox uses this folder" in second.output
             port = ready["url"].rpartition(":")[2]
-            busy = [*argv[:5], port, "--data-dir", str(tmp_path / "other")]
-            third = subprocess.run(busy, capture_output=True, text=True)
-            assert third.returncode == 4
-            assert f"port {port} cannot be used" in third.stderr
+            third = CliRunner().invoke(app, [*argv[3:5], port, "--data-dir", str(tmp_path / "other")])
+            assert third.exit_code == 4
+            assert f"port {port} cannot be used" in third.output
         finally:
             process.terminate()
         assert process.wait(20) == 0

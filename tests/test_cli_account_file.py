@@ -109,7 +109,7 @@ def test_a_bad_line_costs_itself_alone() -> None:
 def test_bad_lines_of_jsonl() -> None:
     text = (
         b'{"account": "a", "refresh_token": "r", "expires_at_ms": 1700000000000}\n{"account\nb,r\n[1]\n{"acount": "a"}\n'
-        b'{"account": 5}\n' + b"[" * 100_000 + b"\n"
+        b'{"account": 5}\n' + b"[" * 100_000 + b"\n" + b"5" * 5000 + b'\n{"account": null}\n{"account": "\\ud800"}\n'
     )
     found = parsed(text)
     assert found[0][2]["expires_at_ms"] == 1_700_000_000_000  # a number stays one
@@ -119,8 +119,11 @@ def test_bad_lines_of_jsonl() -> None:
         "is not JSON, as the first line is",
         "is not a JSON object",
         "unknown field 'acount'",
-        "account is empty",
+        "account is no text",
         "is not JSON, as the first line is",
+        "is not JSON, as the first line is",
+        "account is empty",
+        "account holds characters that cannot be shown",
     ]
 
 

@@ -26,6 +26,7 @@ def status_of(node: Any) -> dict[str, Any]:
             "n0": {"address": here, "boot": 5, "store_age_ms": 120, "raft_heard_s": None},
             "n2": {"address": "127.0.0.1:2", "votes": False, "met": False, "boot": 0, "store_age_ms": -1, "raft_heard_s": None},
             "w1": {"address": "", "votes": False, "met": True, "boot": 3, "store_age_ms": 300, "raft_heard_s": None},
+            "w2": {"address": "127.0.0.1:3", "votes": False, "met": True, "boot": 3, "store_age_ms": 300, "raft_heard_s": None},
             "n1": {"address": "127.0.0.1:1", "boot": 0, "store_age_ms": -1, "raft_heard_s": 12.5},
         },
     }  # fmt: skip
@@ -38,6 +39,7 @@ def test_status_shows_every_member_the_silent_too(run: Run, node: Any) -> None:
     rows = {line.split()[0]: line.split() for line in result.stdout.splitlines() if line.split()[:1]}
     assert rows["n0"][1:4] == ["leader", "yes", "7"]
     assert rows["w1"][1:3] == ["worker", "no"]
+    assert rows["w2"][1:3] == ["worker", "no"]
     assert rows["n2"][1:3] == ["awaited", "no"]
     assert rows["n1"][1] == "silent"
     assert "12.5 s" in " ".join(rows["n1"])
@@ -48,6 +50,7 @@ def test_status_shows_every_member_the_silent_too(run: Run, node: Any) -> None:
         ("n0", "leader"),
         ("n2", "awaited"),
         ("w1", "worker"),
+        ("w2", "worker"),
         ("n1", "silent"),
     ]
     assert (found["leader"], found["seen_by"], found["store"]["up"]) == ("n0", "n0", True)

@@ -34,6 +34,7 @@ SNAPSHOT = Snapshot(
     events=[Event("12:00:00", "n0", f"event {number}") for number in range(50)],
     up_s=3725,
     data_dir="my data",
+    program="bin/tidewarden",
     store="valkey-server, pid 9, view 2, /x/s",
     sandbox_url="http://127.0.0.1:7510",
 )
@@ -52,10 +53,21 @@ def test_the_screen_says_who_leads_and_how_to_kill_it() -> None:
     assert "n1    leader        7  101  serves  127.0.0.1:7430  127.0.0.1:7431         2" in lines
     assert "n2    -             -    -  down    127.0.0.1:7440  127.0.0.1:7441" in lines
     assert "kill the leader  kill -9 101" in lines
-    assert "who leads        tidewarden status --data-dir 'my data'" in lines
+    assert "who leads        bin/tidewarden status --data-dir 'my data'" in lines
     assert any(
         "redis-cli -p 7420 --user admin --pass \"$(cat 'my data/secrets/admin.secret')\"" in line for line in lines
     )
+
+
+def test_what_is_to_be_copied_fits_into_120_columns() -> None:
+    usual = replace(SNAPSHOT, data_dir="tidewarden-data", program=".venv/bin/tidewarden")
+    lines = drawn(usual)
+    assert "who leads        .venv/bin/tidewarden status" in lines
+    command = 'curl --oauth2-bearer "admin:$(cat tidewarden-data/secrets/admin.secret)" http://127.0.0.1:7420/metrics'
+    assert f"metrics          {command.replace('7420', '7421')}" in lines
+    narrow = drawn(usual, 80, 24)
+    assert f"dead           0  {'·' * 30}  grant lost, new consent needed" in narrow
+    assert f"failing        0  {'·' * 30}  provider refuses or errs" in narrow
 
 
 def test_the_screen_shows_tokens_by_state_and_time_left() -> None:
@@ -63,7 +75,7 @@ def test_the_screen_shows_tokens_by_state_and_time_left() -> None:
     assert "tokens  2,005   21.5 refreshes/s   12,345 refreshed so far   1 late" in lines
     assert f"fresh      1,995  {'█' * 30}  refresh not yet due" in lines
     assert f"late           1  █{'·' * 29}  expired before its refresh" in lines
-    assert "time left (of 1,000)   expired: 1   < 2 min: 999" in lines
+    assert "time left (of 1,000 looked at)   expired: 1   < 2 min: 999" in lines
 
 
 def test_providers_in_trouble_stand_below_the_tokens() -> None:
@@ -107,6 +119,8 @@ def test_of_two_that_believe_to_lead_the_newer_does() -> None:
     assert found is not None
     assert found.name == "n1"
     assert leader_of([NODES[2]]) is None, "a node without a process leads nobody"
+    elected = replace(NODES[0], status=status("n0", "leader", 0))
+    assert leader_of([elected]) is None, "who has no epoch yet may do nothing yet"
 
 
 def test_time_left_is_counted_by_its_bounds() -> None:

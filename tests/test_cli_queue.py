@@ -145,6 +145,13 @@ def test_pausing_nothing_is_exit_code_5(run: Run, node: Any, verb: str) -> None:
     assert run("schedule", verb, "s").exit_code == 1
 
 
+def test_an_empty_page_is_nothing_to_show(run: Run, node: Any) -> None:
+    node.answers = {"Q.PEEK": [[], ""]}
+    result = run("queue", "peek", "q", "--state", "buried")
+    assert (result.exit_code, result.stderr) == (5, "tidewarden: no task of q is buried\n")
+    assert run("queue", "peek", "q", "--state", "buried", "--json").exit_code == 0
+
+
 def test_a_page_of_tasks_ends_with_its_cursor(run: Run, node: Any) -> None:
     node.answers = {"Q.PEEK": [[{"id": "t1", "reason": "x"}, {"id": "t2"}], "cursor-7"]}
     result = run("queue", "peek", "q", "--state", "buried", "--count", "2", "--after", "c")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 import sys
@@ -11,9 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 
+from tidewarden.cli import supervise
 from tidewarden.cli.supervise import Child
 from tidewarden.clock import SystemClock
+from tidewarden.errors import ConfigError
 
 
 async def eventually(condition: Callable[[], Any]) -> Any:
@@ -66,3 +70,60 @@ async def test_a_killed_one_is_started_again(tmp_path: Path) -> None:
     assert child.pid is None
     with pytest.raises(ProcessLookupError):
         os.kill(second, 0)
+
+
+async def test_what_cannot_be_started_at_first_ends_it_and_later_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    start, full = supervise.start_child, True
+
+    async def started(*words: Any, **options: Any) -> asyncio.subprocess.Process:
+        if full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return await start(*words, **options)
+
+    monkeypatch.setattr(supervise, "start_child", started)
+    argv = [sys.executable, "-c", "import time; time.sleep(60)"]
+    child = Child(
+        "n0", argv, tmp_path / "log", lambda _, text: told.append(text), SystemClock(), ready_url="http://127.0.0.1:1/"
+    )
+    with pytest.raises(ConfigError, match="n0 could not be started: No space left on device"):
+        await child.run()
+    child.served.set()
+    task = asyncio.create_task(child.run())
+    await eventually(lambda: told)
+    full = False
+    await eventually(lambda: child.pid)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await child.stop(5)
+    assert told[0] == "could not be started: No space left on device; it is tried again in 0 s"
+
+
+async def test_why_it_is_not_ready_is_told(tmp_path: Path) -> None:
+    told: list[str] = []
+    reason = ""
+
+    async def ready(_: web.Request) -> web.Response:
+        return web.json_response({"ok": not reason, "reason": reason}, status=503 if reason else 200)
+
+    app = web.Application()
+    app.router.add_get("/health/ready", ready)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    port = runner.addresses[0][1]
+    argv = [sys.executable, "-c", "import time; time.sleep(60)"]
+    url = f"http://127.0.0.1:{port}/health/ready"
+    child = Child("n0", argv, tmp_path / "log", lambda _, text: told.append(text), SystemClock(), ready_url=url)
+    task = asyncio.create_task(child.run())
+    await eventually(lambda: "serves" in told)
+    reason = "the store refuses: MISCONF"
+    await eventually(lambda: not child.serves)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await child.stop(5)
+    await runner.cleanup()
+    assert told[-1] == "is not ready: the store refuses: MISCONF"

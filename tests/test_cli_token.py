@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -86,3 +89,19 @@ def test_presets_are_listed_with_their_sources(run: Run) -> None:
     shown = run("presets")
     assert shown.exit_code == 0
     assert "github" in shown.stdout
+
+
+@pytest.mark.parametrize("words", [("get",), ("show",), ("refresh",), ("list", "--provider")])
+def test_a_word_of_the_shells_that_is_no_utf_8_is_a_wrong_argument(run: Run, node: Any, words: tuple[str, ...]) -> None:
+    result = run(*words, "p\udcff/a")
+    assert (result.exit_code, node.asked) == (2, [])
+    assert result.stderr == "tidewarden: an argument is no UTF-8 text\n"
+
+
+def test_a_terminal_of_another_encoding_shows_what_it_can(node: Any) -> None:
+    node.answers = {"T.PEEK": {"account": "p/a", "message": "né доступ"}, "T.STATS": {}}
+    environ = os.environ | {"PYTHONIOENCODING": "latin-1", "TIDEWARDEN_URL": node.url}
+    command = [sys.executable, "-m", "tidewarden", "token", "show", "p/a"]
+    done = subprocess.run(command, env=environ, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"n\xe9 \\u0434\\u043e" in done.stdout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from command_line import Run, node, run
 
 from tidewarden import errors
+from tidewarden.cli import pace, token_import
 from tidewarden.cli.token_import import SHOWN_MAX
 
 pytestmark = pytest.mark.live
@@ -98,7 +100,7 @@ def test_import_without_a_user_says_who_it_takes(run: Run, node: Any) -> None:
     node.answers["T.STATS"] = errors.NoAuth("who?")
     result = run("token", "import", "-", stdin=FILE + b"p/a,r\n")
     assert (result.exit_code, result.stdout) == (1, "")
-    assert "who? (name a user: --url redis://USER:SECRET@HOST:PORT)" in result.stderr
+    assert "who? (name a user: --url redis://USER:SECRET@HOST:PORT; " in result.stderr
 
 
 def test_import_to_a_provider_that_is_not_configured_puts_nothing(run: Run, node: Any) -> None:
@@ -130,3 +132,24 @@ def test_import_of_what_is_no_file_of_accounts_is_wrong_usage(
     assert f"{name}: " in result.stderr
     assert expected in result.stderr
     assert not put(node)
+
+
+def test_a_long_import_says_how_far_it_is_where_there_is_no_terminal(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pace, "SAY_S", 0.0)
+    monkeypatch.setattr(token_import, "BATCH_ROWS", 2)
+    file = tmp_path / "a.csv"
+    file.write_bytes(FILE + b"a,r\nb,r\nc,r\n")
+    said = run("token", "import", str(file), "--provider", "p").stderr.splitlines()
+    assert [re.sub(r"[\d,]+/s", "N/s", line) for line in said] == [
+        "1 stored, 0 bad, N/s (76 %)",
+        "3 stored, 0 bad, N/s (100 %)",
+    ]
+
+
+@pytest.mark.parametrize("option", [["--keep"], ["--provider", "p"]])
+def test_what_a_sealed_file_cannot_be_told_is_refused(run: Run, node: Any, option: list[str]) -> None:
+    result = run("token", "import", "file", "--key-file", "key", *option)
+    assert (result.exit_code, node.asked) == (2, [])
+    assert "--keep and --provider are not for a sealed file" in result.stderr

@@ -65,6 +65,26 @@ def test_show_tells_of_one_account_and_its_provider(run: Run, node: Any) -> None
     assert node.asked[0] == ["T.PEEK", "p/b"]
 
 
+def test_answers_shows_what_nobody_could_read(run: Run, node: Any) -> None:
+    one = {
+        "node": "n1",
+        "at_ms": AT_MS,
+        "grant": 1,
+        "generation": 4,
+        "current": True,
+        "body": '<p>{"refresh_token": "r"}',
+    }
+    node.answers = {"T.ANSWERS": {"answers": [one, one | {"current": False, "body": b"\xff"}], "silent": ["n2"]}}
+    result = run("token", "answers", "p/b")
+    assert (result.exit_code, result.stdout) == (0, '<p>{"refresh_token": "r"}\n\\xff\n')
+    assert "2023-11-14 22:13:20 UTC, kept by n1, to generation 4; nothing was stored since:" in result.stderr
+    assert "another grant or pair was stored since" in result.stderr
+    assert "not asked, for they do not answer: n2" in result.stderr
+    assert json.loads(run("token", "answers", "p/b", "--json").stdout)["answers"][0] == one
+    node.answers = {"T.ANSWERS": {"answers": [], "silent": []}}
+    assert run("token", "answers", "p/b").exit_code == 5
+
+
 def test_stats_count_and_tell_how_each_provider_stands(run: Run, node: Any) -> None:
     node.answers = {"T.STATS": {"p": DOWN, "q": {"total": 0, "state": "answers"}}}
     result = run("token", "stats")

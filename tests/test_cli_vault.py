@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from command_line import Run, node, run  # noqa: F401  # fixtures
 
+from tidewarden.errors import Denied
 from tidewarden.sealed_file import file_key, open_line, read_header, seal_line
 
 pytestmark = pytest.mark.live
@@ -87,3 +88,21 @@ def test_export_and_import(run: Run, node: Any, tmp_path: Path) -> None:  # noqa
     (tmp_path / "transfer.key").write_bytes(b"short")
     assert "has 5 bytes; at least 32" in run(*words).stderr
     assert not [words for words in node.asked if words[0] == "T.IMPORT"]
+
+
+def test_an_export_that_fails_leaves_nothing(run: Run, node: Any, tmp_path: Path, monkeypatch: Any) -> None:  # noqa: F811
+    (tmp_path / "transfer.key").write_bytes(b"k" * 40)
+    words = ("token", "export", str(tmp_path / "accounts.sealed"), "--key-file", str(tmp_path / "transfer.key"))
+
+    def full(_descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    node.answers = {"T.EXPORT": [[], "", []]}
+    with monkeypatch.context() as patch:
+        patch.setattr("tidewarden.cli.sealed.os.fsync", full)
+        answer = run(*words)
+    assert (answer.exit_code, answer.exception.__class__) == (1, SystemExit)
+    assert answer.stderr.endswith("accounts.sealed: cannot be written: No space left on device\n")
+    node.answers = {"T.EXPORT": Denied("the right token:export is missing")}
+    assert run(*words).exit_code == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["transfer.key"]

@@ -36,9 +36,16 @@ def test_secrets_are_not_shown() -> None:
     address = parse("redis://me:secret@host")
     assert "secret" not in f"{address} {address!r}"
     assert str(parse("rediss://[::1]")) == "rediss://[::1]:7420"
-    with pytest.raises(BadArg) as caught:
-        parse("redis://me:secret@host:no")
-    assert "secret" not in str(caught.value)
+    for url in (
+        "redis://me:secret@host:no",
+        "redis://me:secret/x@host",
+        "redis://me:secret#@host",
+        "redis://me:[secret]@h",
+    ):
+        with pytest.raises(BadArg) as caught:
+            parse(url)
+        assert "secret@" not in str(caught.value)
+        assert "'secret" not in str(caught.value)
 
 
 def test_without_a_word_it_is_the_local_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -147,6 +147,7 @@ async def test_a_waiting_take_holds_nobody_up(here: Site) -> None:
     await in_thread(work)
 
 
+@pytest.mark.thorough
 async def test_many_threads_share_a_client(here: Site) -> None:
     def work() -> None:
         with Client(here.urls) as client:

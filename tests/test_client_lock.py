@@ -111,6 +111,7 @@ async def test_a_wait_that_is_called_off_holds_nothing(here: Site, client: Async
         assert await client.lock("report").acquire(20_000)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("soon")
 async def test_from_threads(here: Site) -> None:
     def work() -> None:

@@ -56,6 +56,7 @@ async def test_the_puts_own_lease_is_known_and_kept(here: Site, eventually: Any)
             assert (await queue.peek("a")).attempts == 1
 
 
+@pytest.mark.thorough
 async def test_without_a_node_a_lease_is_lost_by_our_own_clock(here: Site, eventually: Any) -> None:
     proxy = here.proxied()
     async with AsyncClient(url(proxy.port)) as client:

@@ -75,6 +75,25 @@ async def test_what_handlers_return_is_the_result(here: Site, client: AsyncClien
         assert (await client.queue("bytes").wait("follow-up", timeout_ms=20_000)).word == "done"
 
 
+async def test_who_named_no_backoff_has_the_workers(here: Site, client: AsyncClient) -> None:
+    worker = Worker(backoff_ms=60_000)
+
+    @worker.task("jobs")
+    async def job(task: AsyncTask) -> None:
+        raise RuntimeError(task.text)
+
+    jobs = client.queue("jobs")
+    async with running(worker, here):
+        await jobs.put("spins", id="none")
+        await jobs.put("as told", id="named", backoff_ms=1, attempts=3)
+        assert (await jobs.wait("named", timeout_ms=60_000)).word == "buried"
+        while (left := await jobs.peek("none")).state != "delayed":
+            await asyncio.sleep(0.01)
+    assert (left.attempts, left.reason) == (1, "RuntimeError: spins")
+    with pytest.raises(BadArg):
+        Worker(backoff_ms=-1)
+
+
 async def test_exceptions_fail_with_a_backoff_of_their_own_or_bury(
     here: Site, client: AsyncClient, eventually: Any
 ) -> None:
@@ -219,6 +238,7 @@ async def test_a_handler_whose_lease_is_lost_is_cancelled(here: Site, client: As
     assert fences["ended"] > fences["begun"] == fences["cancelled"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("blocks", [False, True])
 async def test_a_stop_lets_work_finish_and_releases_the_rest(
     here: Site, client: AsyncClient, eventually: Any, blocks: bool

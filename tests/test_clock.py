@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from tidewarden.clock import ManualClock, SystemClock, sleep
+from tidewarden.clock import Duty, ManualClock, SystemClock, sleep
 
 
 async def test_the_machines_clocks() -> None:
@@ -70,3 +70,20 @@ async def test_a_cancelled_sleeper_is_forgotten() -> None:
     await asyncio.gather(task, return_exceptions=True)
     await clock.advance(10)
     await clock.sleep_until(clock.monotonic() - 1)
+
+
+async def test_a_duty_that_should_have_got_on_is_late() -> None:
+    clock = ManualClock()
+    duty = Duty("sweep", clock)
+    await clock.advance(5)
+    assert duty.late_s == 0, "it has not begun"
+    duty.step()
+    await clock.advance(2)
+    assert duty.late_s == 2
+    duty.rest(clock.monotonic() + 10)
+    await clock.advance(10)
+    assert duty.late_s == 0
+    await clock.advance(1)
+    assert (duty.late_s, duty.steps) == (1, 2)
+    duty.end()
+    assert duty.late_s == 0

@@ -61,8 +61,8 @@ async def test_beats_show_the_others_and_how_old_they_are(nodes: MakeNodes) -> N
     assert {seen.node: seen.boot for seen in n0.seen} == {"n0": n0.boot, "n1": n1.boot}
     assert all(0 <= seen.age_ms < 5000 for seen in n0.seen)
     assert holders == [n1.holder]
-    run = n0._scripts.run(n0._link, "cluster.beat", ["{tw}:nodes"], [n0.boot + 10**6, "n0", n0.boot, 1])
-    _, now_ms, flat = await run
+    run = n0._scripts.run(n0._link, "cluster.beat", ["{tw}:nodes"], [n0.boot + 10**6, "n0", n0.boot, 1, ""])
+    _, now_ms, flat, _ = await run
     ages = dict(zip(flat[::3], flat[2::3], strict=True))
     assert now_ms == n0.boot + 10**6
     assert ages[b"n0"] == 0
@@ -178,3 +178,26 @@ async def test_registering_that_failed_is_made_up_for_and_announced(
     assert holders[1:] == [n0.holder]
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_where_a_node_is_reached_is_told_with_its_registration(nodes: MakeNodes) -> None:
+    n0, _ = await nodes("n0")
+    n1, _ = await nodes("n1")
+    n0.address = "10.0.0.5:7420"
+    await n0.register()
+    await n1.register()
+    assert n1.addresses == {"n0": "10.0.0.5:7420"}
+    n0.address = "[::1]:7430"
+    await n0.register()
+    await n1.beat()
+    assert n1.addresses == {"n0": "[::1]:7430"}
+    await n1.bury(Registration("n0", n0.boot - 1, 0))  # an older one
+    await n1.beat()
+    assert n1.addresses == {"n0": "[::1]:7430"}
+    await n1.bury(Registration("n0", n0.boot, 0))
+    await n1.beat()
+    assert n1.addresses == {}
+    n0.address = ""
+    await n0.register()
+    await n1.beat()
+    assert n1.addresses == {}

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
+from tidewarden import log
 from tidewarden.clock import ManualClock
 from tidewarden.cluster import reaper as module
 from tidewarden.cluster.nodes import BEAT_S, DEAD_MS, Nodes, Registration
 from tidewarden.cluster.reaper import Reaper
-from tidewarden.errors import Stale
+from tidewarden.errors import Internal, Stale, StoreDown
 from tidewarden.queue import NewTask
 
 
@@ -71,7 +72,7 @@ async def test_a_dead_nodes_leases_end_and_it_is_forgotten(
     assert await leased(scene) == 0
     assert scene.reaper.reaped == 30
     assert await scene.link.call("HGET", "{tw}:nodes", "n1") is None
-    assert "node n1 is buried; 30 of its leases ended" in caplog.text
+    assert "node n1 (boot 5) is buried; 30 of its leases ended" in caplog.text
     for queue in ("q", "wide"):
         with pytest.raises(Stale):
             await scene.other.take(scene.other.open_session(), [queue])
@@ -115,3 +116,74 @@ async def test_a_store_that_is_away_is_waited_for(scene: Scene, caplog: pytest.L
     scene.start()
     await rounds(scene, lambda: not scene.nodes.seen)
     assert await leased(scene) == 0
+
+
+async def test_each_burial_of_a_node_is_said_however_many_there_are(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A warning in the same words is kept back after its third time: each has to be in words of its own."""
+    caplog.handler.addFilter(repeats := log.Repeats(ManualClock()))
+    try:
+        scene.start()
+        for boot in range(5, 5 + 2 * log.REPEATS_MAX):
+            scene.nodes.seen = [Registration("n1", boot, DEAD_MS)]
+            await rounds(scene, lambda: not scene.nodes.seen)
+    finally:
+        caplog.handler.removeFilter(repeats)
+    buried = [record for record in caplog.records if "is buried" in record.getMessage()]
+    assert len(buried) == 2 * log.REPEATS_MAX
+
+
+async def test_a_node_is_buried_once_though_a_beat_saw_it_meanwhile(
+    scene: Scene, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bury = scene.nodes.bury
+
+    async def beat_and_bury(dead: Registration) -> None:
+        scene.nodes.seen = [Registration("n1", 5, DEAD_MS + 500)]  # of a beat before the burial, read before it
+        await bury(dead)
+
+    monkeypatch.setattr(scene.nodes, "bury", beat_and_bury)
+    scene.nodes.seen = [Registration("n1", 5, DEAD_MS)]
+    scene.start()
+    await rounds(scene, lambda: "is buried" in caplog.text)
+    for _ in range(5):
+        await scene.link.call("PING")
+        await scene.clock.advance(BEAT_S)
+    assert caplog.text.count("is buried") == 1
+
+
+async def test_a_part_of_the_store_that_is_away_holds_up_no_other(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """On a cluster of servers: what lies elsewhere ends, and the node is buried when all of it has."""
+    script = scene.queues.script
+
+    async def but_q(name: str, queue: str, shard: int, args: Any, **options: Any) -> Any:
+        if name == "queue.reap" and queue == "q":
+            raise StoreDown("its server is away")
+        return await script(name, queue, shard, args, **options)
+
+    monkeypatch.setattr(scene.queues, "script", but_q)
+    scene.nodes.seen = [Registration("n1", 5, DEAD_MS)]
+    scene.start()
+    await rounds(scene, lambda: caplog.text.count("dead nodes wait: its server is away") > 2)
+    assert (await scene.queues.stats("wide"))["leased"] == 0
+    assert scene.nodes.seen, "not forgotten before all of its leases have ended"
+    monkeypatch.setattr(scene.queues, "script", script)
+    await rounds(scene, lambda: not scene.nodes.seen)
+    assert await leased(scene) == 0
+
+
+async def test_what_goes_wrong_with_one_duty_leaves_it_the_others(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def refuse(_page_done: object) -> int:
+        raise Internal("a record of a newer format")
+
+    monkeypatch.setattr(scene.queues, "end_due_sessions", refuse)
+    scene.nodes.seen = [Registration("n1", 5, DEAD_MS)]
+    task = scene.start()
+    await rounds(scene, lambda: not scene.nodes.seen)
+    assert "could not be ended; tried again" in caplog.text
+    assert not task.done()

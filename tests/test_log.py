@@ -140,6 +140,7 @@ def test_what_looks_like_a_secret_is_blanked(text: str) -> None:
     assert "***" in log.redact(text)
 
 
+@pytest.mark.thorough
 def test_a_long_text_costs_no_more_than_its_length() -> None:
     """A word without blanks was once read anew from each of its letters: seconds for 100,000 of them."""
     begun = time.process_time()

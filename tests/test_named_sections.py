@@ -48,6 +48,11 @@ def test_what_they_become(tmp_path: Path) -> None:
         ),
         ('[webhooks.ops]\nurl = "https://x/"\nsecret_env = "NONE"\n', "'NONE', which the environment does not have"),
         ('[webhooks.ops]\nurl = "https://x/"\nsecret_file = "/none"\n', "'/none', which cannot be read"),
+        ('[webhooks.ops]\nurl = "https://x/"\nsecret_file = "~nobody-at-all/x"\n', "which cannot be read"),
+        (
+            '[webhooks.ops]\nurl = "https://x/"\nsecret_env = [1]\n',
+            "webhooks.ops.secret_env: found '', which the environment",
+        ),
         (f'[webhooks.ops]\nsecret = "{SECRET}"\n', "webhooks.ops.url: missing"),
         (
             f'[webhooks.ops]\nurl = "ftp://s3cret@x/"\nsecret = "{SECRET}"\n',

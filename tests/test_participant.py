@@ -12,7 +12,8 @@ from tidewarden import participant as module
 from tidewarden.clock import SystemClock
 from tidewarden.config import load
 from tidewarden.errors import Error, Full, StoreDown
-from tidewarden.participant import Participant
+from tidewarden.participant import Participant, heard_error
+from tidewarden.store.refusals import Refused
 
 
 @pytest.fixture
@@ -20,9 +21,13 @@ async def one(monkeypatch: pytest.MonkeyPatch) -> Participant:
     """A process with ears that are connected; what becomes of a comparison is the test's to say."""
     monkeypatch.setattr(module, "COMPARE_S", 0.01)
     made: Any = Participant(load(None, {}, {}), SystemClock(), "n0")
-    made.ears = SimpleNamespace(up=True)
-    made.queues = SimpleNamespace(wake_all=lambda: None)
+    made.ears = SimpleNamespace(up=True, call=subscribed)
+    made.queues = SimpleNamespace(wake_all=lambda: None, holder="n0.1")
     return made
+
+
+async def subscribed(*_: object) -> list[object]:
+    return [b"subscribe", b"c", 1]
 
 
 async def compared(one: Participant) -> None:
@@ -62,3 +67,37 @@ async def test_a_comparison_that_was_refused_is_made_again(
     assert outcomes == []
     told = [record.message for record in caplog.records if record.levelname == "WARNING"]
     assert len(told) == (0 if isinstance(error, StoreDown) else 1)
+
+
+async def test_ears_whose_subscription_was_refused_subscribe_again(one: Any) -> None:
+    """While another's script runs, say (BUSY): the connection stays, and would never hear anything."""
+    asked: list[tuple[object, ...]] = []
+    woken = 0
+
+    async def refused_once(*words: object) -> None:
+        asked.append(words)
+        if len(asked) == 1:
+            raise Refused("the store refuses: BUSY")
+
+    def wake_all() -> None:
+        nonlocal woken
+        woken += 1
+
+    async def recall() -> None:
+        assert len(asked) == 2, "what is not heard is not compared yet"
+
+    one.ears.call, one.queues.wake_all, one.queues.recall = refused_once, wake_all, recall
+    hears: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    hears.set_exception(Refused("the store refuses: BUSY"))
+    one._hears(hears)
+    await compared(one)
+    assert asked == [("SUBSCRIBE", "{tidewarden}:queues", "{tidewarden}:wake:n0.1")] * 2
+    assert woken == 2, "when it began, and when it was heard again"
+
+
+async def test_a_defect_is_said_and_a_store_that_is_away_is_not(caplog: pytest.LogCaptureFixture) -> None:
+    for error in (StoreDown("away"), ValueError("a defect")):
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        future.set_exception(error)
+        heard_error(future)
+    assert [record.levelname for record in caplog.records if record.levelno > 10] == ["ERROR"]

@@ -13,6 +13,7 @@ import pytest
 from tidewarden.process import tell_supervisor
 
 
+@pytest.mark.thorough
 def test_the_limit_of_open_files_is_raised_as_far_as_the_host_allows() -> None:
     script = (
         "import resource; from tidewarden.process import FILES_WANTED, raise_file_limit; from tidewarden.config import Limits\n"
@@ -24,6 +25,7 @@ def test_the_limit_of_open_files_is_raised_as_far_as_the_host_allows() -> None:
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
 
 
+@pytest.mark.thorough
 def test_fewer_files_than_connections_are_told() -> None:
     script = (
         "import logging, resource; from tidewarden.process import raise_file_limit; from tidewarden.config import Limits\n"

@@ -187,3 +187,10 @@ def test_a_revocation_needs_a_place(write: Write) -> None:
     assert provider(write(revoking + 'revocation_url = "https://a.example/r"\n')).on_delete == "revoke"
     (problem,) = problems(write(revoking + 'revocation_url = "ftp://a.example/r"\n'))
     assert "providers.p.revocation_url: found 'ftp://a.example/r'" in problem
+
+
+@pytest.mark.parametrize("url", ["http://u:hush/x@h/", "httpx://u:hush@h/", "http://u:hush@h/", "http://u:hush#@h"])
+def test_an_address_with_a_password_is_not_shown(write: Write, url: str) -> None:
+    (problem,) = problems(write(GOOD.replace("https://a.example/token", url)))
+    assert "providers.p.token_url: found " in problem
+    assert "hush" not in problem

@@ -50,6 +50,18 @@ def test_a_refused_part_takes_no_other_with_it(desk: Any) -> None:
     desk.audit()
 
 
+def test_a_lane_that_ends_and_goes_on_in_one_call_is_counted(desk: Any) -> None:
+    desk.put("first", lane="l")
+    held = desk.take_one()
+    desk.put("second", lane="l", delay_ms=10)
+    desk.now += 10
+    acks, takes = batch(desk, ("ack", held.id, held.lease, b""), ("take", 200, 1, 0, 0, ""))
+    assert (acks, [row[0] for row in takes[0]]) == ([1], [b"second"])
+    desk.audit()
+    desk.put("third", lane="l")
+    assert desk.take() == []
+
+
 def test_on_a_full_store_the_put_alone_is_refused(desk: Any) -> None:
     desk.put_all(("a", b"", {}), ("b", b"", {}))
     held = desk.take_one()

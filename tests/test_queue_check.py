@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -108,12 +109,135 @@ async def test_much_damage_is_counted_and_some_of_it_shown(node: Any) -> None:
         await n0.queues.check("no such name")
 
 
+def look(desk: Any, *, repair: bool = False) -> Counter[str]:
+    """The kinds of problems that the scripts find in a shard, part by part as :meth:`Queues.check` does."""
+    problems, parts = desk.run("queue.check_record", int(repair))
+    for part in (name.decode() for name in parts):
+        cursor, ended = "0", False
+        while not ended:
+            cursor, _, more = desk.run("queue.check", part, cursor, 200, int(repair))
+            problems += more
+            ended = cursor == b"0"
+    return Counter(row[0].decode() for row in problems)
+
+
+def spread(desk: Any, scripts: Any) -> list[str]:
+    """Tasks in many hashes and pieces, the first half delayed, the others ready; their ids."""
+    desk.use(scripts)
+    ids = [f"t{n:02}" for n in range(24)]
+    desk.put_all(*((name, b"", {"delay_ms": max(0, 13 - n) * 1000}) for n, name in enumerate(ids)))
+    assert int(desk.record("buckets")) > 4
+    return ids
+
+
+@pytest.mark.parametrize("field", ["", "buckets", "stored", "cut", "later"])
+def test_a_record_that_is_lost_costs_no_task(desk: Any, scripts_in_pieces: Any, field: str) -> None:
+    ids = spread(desk, scripts_in_pieces)
+    if field:
+        desk.client.hdel(f"{desk.prefix}:shard", field)
+    else:
+        desk.client.delete(f"{desk.prefix}:shard")
+    assert look(desk) != {}
+    look(desk, repair=True)
+    assert look(desk) == {}
+    desk.audit()
+    desk.now += 60_000
+    assert sorted(desk.ids()) == ids
+
+
+def test_how_the_former_version_counted_its_pieces_is_no_problem(desk: Any, scripts_in_pieces: Any) -> None:
+    spread(desk, scripts_in_pieces)
+    desk.client.hset(f"{desk.prefix}:shard", mapping={"cut": 7, "format": 1})
+    assert look(desk) == {}
+
+
+def test_a_step_back_of_the_stores_clock_is_no_problem(desk: Any) -> None:
+    desk.put("a")
+    desk.take_one(lease_ms=1000)
+    desk.now += 5_000 - 50_000
+    desk.stamp = "~0~1~-50000"
+    desk.put("b")
+    desk.stamp = ""
+    assert look(desk) == {}
+    assert sorted(desk.ids()) == ["a", "b"]
+
+
+def hash_of(desk: Any, name: str) -> bytes:
+    """The key of the hash in which a task's record lies."""
+    return next(key for key in desk.client.keys(f"{desk.prefix}:tasks*") if desk.client.hexists(key, name))
+
+
+def test_a_record_in_the_wrong_hash_is_moved_or_dropped(desk: Any, scripts_in_pieces: Any) -> None:
+    ids = spread(desk, scripts_in_pieces)
+    for name in ("t02", "t20"):  # one moved, one there twice
+        right = hash_of(desk, name)
+        wrong = next(key for key in desk.client.keys(f"{desk.prefix}:tasks:*") if key != right)
+        desk.client.hset(wrong, name, desk.client.hget(right, name))
+        if name == "t02":
+            desk.client.hdel(right, name)
+    assert look(desk, repair=True)["record where nobody looks for it"] == 2
+    assert look(desk) == {}
+    desk.audit()
+    desk.now += 60_000
+    assert sorted(desk.ids()) == ids
+
+
+def test_a_piece_that_a_repair_empties_holds_up_none_behind_it(desk: Any, scripts_in_pieces: Any) -> None:
+    spread(desk, scripts_in_pieces)
+    second = f"{desk.prefix}:delayed:{desk.client.zrange(f'{desk.prefix}:pieces', 1, 1)[0].decode()}"
+    gone = desk.client.zrange(second, 0, -1)
+    for name in gone:
+        desk.client.hdel(hash_of(desk, name), name)
+    assert look(desk, repair=True)["index entry without a task"] == len(gone)
+    assert look(desk) == {}
+    desk.audit()
+    desk.now += 60_000
+    assert len(desk.ids()) == 24 - len(gone)
+
+
+def test_a_piece_that_is_lost_holds_up_none_behind_it(desk: Any, scripts_in_pieces: Any) -> None:
+    spread(desk, scripts_in_pieces)
+    second = f"{desk.prefix}:delayed:{desk.client.zrange(f'{desk.prefix}:pieces', 1, 1)[0].decode()}"
+    gone = desk.client.zrange(second, 0, -1)
+    for name in gone:
+        desk.client.hdel(hash_of(desk, name), name)
+    desk.client.delete(second)
+    desk.client.zrem(f"{desk.prefix}:pieces", "0")
+    assert {"piece without entries", "first piece not among the pieces"} <= look(desk).keys()
+    look(desk, repair=True)
+    assert look(desk) == {}
+    desk.audit()
+    desk.now += 60_000
+    assert len(desk.ids()) == 24 - len(gone)
+
+
+def test_what_nobody_can_read_hides_nothing_else(desk: Any) -> None:
+    for name, fields in (
+        ("later", {"delay_ms": 5}),
+        ("head", {"lane": "l"}),
+        ("waiting", {"lane": "l"}),
+        ("leased", {"lane": "m"}),
+    ):
+        desk.put(name, **fields)
+    desk.take_one(task_id="leased")
+    desk.put("lost")
+    desk.client.zrem(f"{desk.prefix}:ready:50", "lost")
+    for name in ("later", "waiting", "leased"):
+        desk.client.hset(hash_of(desk, name), name, b"x")
+    desk.client.hset(f"{desk.prefix}:tries", "leased", b"x")
+    for repair in (False, True):
+        found = look(desk, repair=repair)
+        assert (found["unreadable task"], found["task without an index entry"]) == (3, 1), found
+    assert desk.state("lost") == "ready"
+    desk.client.flushall()
+
+
 def test_a_repair_gets_through_a_full_store(desk: Any) -> None:
     desk.put("a")
     desk.client.zrem(f"{desk.prefix}:ready:50", "a")
     desk.client.config_set("maxmemory", "1")
     try:
-        _, _, found, _ = desk.run("queue.check", "tasks", 0, 100, 1)
+        _, _, found = desk.run("queue.check", "tasks", 0, 100, 1)
     finally:
         desk.client.config_set("maxmemory", "0")
     assert [row[0] for row in found] == [b"task without an index entry"]

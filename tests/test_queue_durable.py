@@ -113,6 +113,7 @@ async def test_what_a_take_got_without_its_quorum_is_handed_back(one: Seat, pair
     assert session.held.keys() == {("q", "t")}
 
 
+@pytest.mark.thorough
 async def test_a_waiting_take_that_found_nothing_survives_it(one: Seat, pair: Replicas) -> None:
     queues, session = one.queues, one.queues.open_session()
     with stopped(one, pair):
@@ -170,6 +171,7 @@ async def test_answers_at_the_door_come_in_their_order(one: Seat, pair: Replicas
         writer.close()
 
 
+@pytest.mark.thorough
 async def test_locks_have_the_systems_durability(one: Seat, pair: Replicas) -> None:
     locks, session = Locks(one.queues, wait_max_ms=100_000, waiting_max=10), one.queues.open_session()
     fence = await locks.acquire(session, "l", 60_000)
@@ -184,6 +186,7 @@ async def test_locks_have_the_systems_durability(one: Seat, pair: Replicas) -> N
     assert await locks.acquire(session, "k", 60_000, key=b"mine") == keyed  # not given back: it was held before
 
 
+@pytest.mark.thorough
 async def test_a_lock_that_was_acquired_without_its_quorum_for_one_who_has_gone(one: Seat, pair: Replicas) -> None:
     locks, session = Locks(one.queues, wait_max_ms=100_000, waiting_max=10), one.queues.open_session()
     assert await locks.acquire(session, "warm", 60_000)
@@ -196,6 +199,7 @@ async def test_a_lock_that_was_acquired_without_its_quorum_for_one_who_has_gone(
         assert await locks.acquire(session, "l", 60_000, wait_ms=50_000)
 
 
+@pytest.mark.thorough
 async def test_schedules_too_whatever_their_queue_is(one: Seat, pair: Replicas) -> None:
     schedules = Schedules(one.queues)
     await one.queues.put("plain", NewTask(b"x"))
@@ -207,6 +211,7 @@ async def test_schedules_too_whatever_their_queue_is(one: Seat, pair: Replicas) 
         assert await one.queues.put("plain", NewTask(b"x"))  # such a queue goes on
 
 
+@pytest.mark.thorough
 async def test_a_closed_session_ends_its_leases_when_it_can(one: Seat, pair: Replicas) -> None:
     session, _ = await taken(one)
     with stopped(one, pair):

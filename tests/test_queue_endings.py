@@ -9,6 +9,7 @@ import pytest
 
 from tidewarden.errors import BadArg, Full, TooBig
 from tidewarden.queue import NewTask
+from tidewarden.queue.shard import Shard
 
 LONG_MS = 60_000
 
@@ -174,3 +175,34 @@ def test_a_full_store_lets_a_wait_through(desk: Any) -> None:
         assert desk.run("queue.unwait", "a") == 0
     finally:
         desk.client.config_set("maxmemory", "0")
+
+
+async def test_a_note_that_is_taken_back_late_leaves_nobody_waiting(
+    node: Any, eventually: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store that does not know the script is sent it again, behind what was sent meanwhile."""
+    n0 = await node("n0")
+    await n0.queues.put("q", NewTask(id="a"))
+    run, go, late = Shard.run, asyncio.Event(), []
+
+    def run_late(self: Shard, name: str, args: Any, now_ms: int = 0) -> Any:
+        async def one() -> Any:
+            await go.wait()
+            return await run(self, name, args, now_ms)
+
+        if name != "queue.unwait":
+            return run(self, name, args, now_ms)
+        late.append(asyncio.ensure_future(one()))
+        return late[-1]
+
+    monkeypatch.setattr(Shard, "run", run_late)
+    assert (await n0.queues.wait("q", "a", 20))[0] == "timeout"
+    assert late
+    again = asyncio.ensure_future(n0.queues.wait("q", "a", LONG_MS))
+    await n0.queues.wait("q", "a", 0)  # behind it
+    go.set()
+    await late[0]
+    await noted(eventually, n0)
+    await end_it(n0, "a", "done")
+    async with asyncio.timeout(30):
+        assert await again == ("done", b"42")

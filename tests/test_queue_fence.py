@@ -104,6 +104,27 @@ def test_names_that_begin_alike_are_not_confused(desk: Any) -> None:
     assert desk.counts()["leased"] == 2
 
 
+@pytest.mark.parametrize("node", ["7", "0x1f"])
+def test_a_node_whose_name_is_a_number(desk: Any, node: str) -> None:
+    """Its holder, alone in a list of the record, reads as one, too."""
+    desk.holder = holder = f"{node}.1795255260000"
+    for _ in range(2):
+        assert desk.run("queue.sweep", 1, 10) == [0, -1]
+    assert (desk.take(wait=True), desk.put("a")) == ([], 1)
+    assert desk.record("waiting") == ""
+    desk.take_one(lease_ms=1000)
+    assert desk.run("queue.take", 200, 1, 0, 1, "", holder="n0.1") == [[]]
+    assert (desk.record("holders"), desk.record("waiting")) == (holder, "n0.1")
+    desk.audit()
+    desk.now += 1000
+    assert desk.run("queue.sweep", 1, 10) == [1, -1]
+    assert desk.run("queue.reap", 1, node, 1795255260000, 10) == [0, 0]
+    with pytest.raises(Stale, match="declared dead"):
+        desk.take()
+    desk.holder = f"{node}.1795255260001"
+    assert desk.ids() == ["a"]
+
+
 def test_holders_that_hold_nothing_leave_the_record(desk: Any) -> None:
     for boot in range(5):
         desk.put("a")

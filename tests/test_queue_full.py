@@ -119,8 +119,8 @@ def test_a_full_queue_of_lanes_is_drained(full: Any) -> None:
 def test_a_node_lives_on_and_a_leader_claims(full: Any) -> None:
     full.fill()
     beat, claim = full.scripts["cluster.beat"], full.scripts["cluster.claim"]
-    boot = full.client.eval(beat.source, 1, "{tw}:nodes", full.now, "n0", 0, 1)[0]
-    assert full.client.eval(beat.source, 1, "{tw}:nodes", full.now, "n0", boot, 1)[0] == boot
+    boot = full.client.eval(beat.source, 1, "{tw}:nodes", full.now, "n0", 0, 1, "h:1")[0]
+    assert full.client.eval(beat.source, 1, "{tw}:nodes", full.now, "n0", boot, 1, "")[0] == boot
     assert full.client.eval(claim.source, 1, "{tw}:fence", 3, "n0.1") == 1
 
 

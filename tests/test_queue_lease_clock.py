@@ -90,6 +90,30 @@ def test_a_step_back_leaves_numbers_order_and_leases_right(desk: Any) -> None:
     assert desk.take_one().id == "b"
 
 
+def test_a_pause_lasts_as_long_as_was_said(desk: Any) -> None:
+    for step_ms in (-HOUR_MS, HOUR_MS):
+        at(desk, 0, 0)
+        desk.put("a")
+        desk.run("queue.pause", 10_000)
+        at(desk, 9_999, step_ms, steps=1, lag_ms=step_ms)
+        assert desk.take() == []
+        assert desk.next_ms == desk.now + 1
+        at(desk, 10_000, step_ms, steps=1, lag_ms=step_ms)
+        assert desk.ids() == ["a"]
+        desk.client.flushall()
+        desk.set_view(2)
+
+
+def test_a_pause_without_an_end_has_none_after_a_step(desk: Any) -> None:
+    at(desk, 0, 0)
+    desk.put("a")
+    desk.run("queue.pause", -1)
+    at(desk, HOUR_MS, HOUR_MS, steps=1, lag_ms=HOUR_MS)
+    assert desk.take() == []
+    desk.run("queue.pause", 0)
+    assert desk.ids() == ["a"]
+
+
 def test_a_caller_that_knows_of_fewer_steps_changes_nothing(desk: Any) -> None:
     at(desk, 0, HOUR_MS, steps=2, lag_ms=HOUR_MS)
     desk.put("a")

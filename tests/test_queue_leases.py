@@ -56,6 +56,21 @@ def test_numbers_of_a_new_view_are_greater_than_all_before(desk: Any) -> None:
     assert desk.take_one().lease > before.lease
 
 
+@pytest.mark.parametrize("desk", ["embedded"], indirect=True)
+def test_numbers_go_on_above_a_view_that_gave_more_than_its_share(desk: Any) -> None:
+    """2^36 of a shard are 79 days at ten thousand a second."""
+    desk.put_all(*((f"t{n}", b"", {}) for n in range(5)))
+    desk.take_one()
+    desk.client.hset(f"{desk.prefix}:shard", "n", 2**36 + 100)
+    last = desk.take_one().lease
+    for view in (2, 3, 9):
+        desk.set_view(view)
+        lease = desk.take_one().lease
+        assert lease > last
+        last = lease
+    assert last == 9 * 2**36 + 1
+
+
 @pytest.mark.parametrize("desk", ["own"], indirect=True)
 def test_numbers_on_ones_own_redis_follow_its_clock(desk: Any) -> None:
     desk.put("a")

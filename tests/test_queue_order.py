@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 URGENT_MS = 60_000
+ONE = pytest.mark.parametrize("desk", ["embedded"], indirect=True)
+"""Of thousands of tasks: on one store alone, for the order is made by the same scripts on each."""
 
 
 def test_a_plain_queue_is_first_due_first_out(desk: Any) -> None:
@@ -160,14 +162,19 @@ def test_due_tasks_enter_in_the_order_of_their_deadlines(desk: Any) -> None:
     assert desk.ids() == ["soon", "late"]
 
 
+def put_many(desk: Any, rows: list[tuple[str, dict[str, Any]]]) -> None:
+    """Ids and fields, some hundred in each script: one by one they would be most of what these tests cost."""
+    for begin in range(0, len(rows), 500):
+        desk.put_all(*((name, b"", fields) for name, fields in rows[begin : begin + 500]))
+
+
 class Recovering:
     """A shard with a backlog of late tasks, taken from one task every 100 ms."""
 
     def __init__(self, desk: Any, urgent_max_ms: int) -> None:
         self.desk = desk
         desk.configure(urgent_ms=1000, urgent_max_ms=urgent_max_ms, late_share=0, early_share=0)
-        for n in range(1000):
-            desk.put(f"late{n:04}", deadline_ms=desk.now - 1_000_000 + n)
+        put_many(desk, [(f"late{n:04}", {"deadline_ms": desk.now - 1_000_000 + n}) for n in range(1000)])
         self.taken(200)  # the pace is known from then on
 
     def taken(self, count: int) -> list[str]:
@@ -179,8 +186,8 @@ class Recovering:
 
     def living(self, count: int, within_ms: int, *, delay_ms: int = 0) -> None:
         at = self.desk.now + delay_ms
-        for n in range(count):
-            self.desk.put(f"living{at}x{n:04}", at_ms=at, deadline_ms=at + within_ms - n)
+        rows = [(f"living{at}x{n:04}", {"at_ms": at, "deadline_ms": at + within_ms - n}) for n in range(count)]
+        put_many(self.desk, rows)
 
 
 def test_the_living_wait_while_there_is_time_for_them(desk: Any) -> None:
@@ -215,12 +222,14 @@ def test_a_crowd_behind_a_pause_is_nothing_to_hurry_for(desk: Any) -> None:
     assert set(shard.taken(300)) == {"late"}
 
 
+@pytest.mark.thorough
+@ONE
 def test_nobody_waits_for_a_crowd_that_is_far_ahead(desk: Any) -> None:
     """Tokens have five minutes from due to deadline: a crowd further ahead than nine is nobody's business yet."""
     shard = Recovering(desk, 3_600_000)
     desk.now += 10_000
-    for n in range(6500):  # they need 650 s, and have from now on 600
-        desk.put(f"living{n:04}", deadline_ms=desk.now + 600_000 + n % 7)
+    # They need 650 s, and have from now on 600.
+    put_many(desk, [(f"living{n:04}", {"deadline_ms": desk.now + 600_000 + n % 7}) for n in range(6500)])
     desk.put("usual", delay_ms=590_000, within_ms=300_000)
     assert set(shard.taken(20)) == {"late"}
     desk.now += 120_000
@@ -238,16 +247,12 @@ def test_what_was_found_holds_for_a_second(desk: Any) -> None:
     assert kinds[10] == "living"
 
 
+@pytest.mark.thorough
+@ONE
 def test_thousands_to_come_are_counted_by_their_pieces(desk: Any) -> None:
     shard = Recovering(desk, 3_600_000)
     at = desk.now + 10_000
-    for begin in range(0, 16_000, 500):
-        desk.put_all(
-            *(
-                (f"living{n:05}", b"", {"at_ms": at + n, "deadline_ms": at + n + 30_000})
-                for n in range(begin, begin + 500)
-            )
-        )
+    put_many(desk, [(f"living{n:05}", {"at_ms": at + n, "deadline_ms": at + n + 30_000}) for n in range(16_000)])
     shard.living(120, 60_000)
     assert set(shard.taken(90)) == {"living"}
 
@@ -256,6 +261,20 @@ def test_a_window_that_may_not_widen_does_not(desk: Any) -> None:
     shard = Recovering(desk, 0)
     shard.living(400, 30_000)
     assert shard.taken(100) == ["late"] * 100
+
+
+def test_a_step_back_of_the_clock_leaves_the_pace_as_it_was(desk: Any) -> None:
+    desk.configure(urgent_ms=1000, urgent_max_ms=3_600_000)
+    for _ in range(3):
+        desk.put_all(*((f"t{desk.now}-{n}", b"", {"deadline_ms": desk.now - 1000 + n * 100}) for n in range(80)))
+        desk.ids(80)
+        desk.now += 11_000
+    pace = desk.record("pace")
+    assert float(pace) > 0
+    desk.now -= 3_600_000
+    desk.put_all(("late", b"", {"deadline_ms": desk.now - 1}), ("living", b"", {"deadline_ms": desk.now + 5000}))
+    desk.ids(1)
+    assert (desk.record("pace"), int(desk.record("pace_at"))) == (pace, desk.now)
 
 
 def test_after_a_rest_the_pace_is_unknown_and_the_living_go_first(desk: Any) -> None:

@@ -110,6 +110,9 @@ def test_a_task_as_it_lies(desk: Any) -> None:
         ("ready", "delayed 5 a"),
         ("delayed", "ready:5 5 a"),
         ("leased", "leased:n0.1 x a"),
+        ("ready", "ready:50 1..2 a"),
+        ("delayed", "delayed 1.2.3 a"),
+        ("delayed", f"delayed {'9' * 400} a"),
     ],
 )
 def test_a_state_or_cursor_that_is_none(desk: Any, state: str, cursor: str) -> None:

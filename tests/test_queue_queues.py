@@ -102,6 +102,7 @@ async def test_one_bad_item_does_not_spoil_the_others_of_its_turn(node: Any) -> 
     assert len(bad) == 20
 
 
+@pytest.mark.thorough
 async def test_large_takes_of_one_turn_are_cut_into_scripts(node: Any) -> None:
     queues = (await node()).queues
     sessions = [queues.open_session() for _ in range(7)]
@@ -313,6 +314,7 @@ async def test_two_nodes_share_a_queue_and_no_task_goes_twice(node: Any) -> None
     assert len(set(seen)) == 300
 
 
+@pytest.mark.thorough
 async def test_the_systems_own_takes_are_under_no_limit_of_the_users(node: Any) -> None:
     queues = (await node(flags={"limits.wait_ms": "1000", "limits.waiting_max": "1"})).queues
     user, system = queues.open_session(), queues.open_session()

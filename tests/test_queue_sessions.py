@@ -10,7 +10,7 @@ import pytest
 import redis
 from shared_sessions import graces_held, joined, keys, n0, one, state
 
-from tidewarden.errors import BadArg, Full, NotFound
+from tidewarden.errors import BadArg, Full, Internal, NotFound
 from tidewarden.queue import NewTask
 
 __all__ = ["n0"]  # a fixture
@@ -201,3 +201,20 @@ async def test_there_is_a_limit_to_sessions_that_nobody_has(n0: Any, valkey: Any
         pipe.execute()
     with pytest.raises(Full, match="100000 sessions without a connection"):
         await joined(n0.queues)
+
+
+async def test_a_shard_that_refuses_keeps_no_other_from_ending_its_leases(
+    n0: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    queues = n0.queues
+    session = queues.open_session()
+    for queue in ("refuses", "q"):
+        await queues.put(queue, NewTask(id="a"))
+        await one(queues, session, queue)
+    (shard,) = queues._shards["refuses"]
+    refused = asyncio.get_running_loop().create_future()
+    refused.set_exception(Internal("the shard has format 9"))
+    monkeypatch.setattr(shard, "end", lambda *_: refused)
+    await queues.close_session(session)
+    assert await state(queues, "a") == "ready"
+    assert "the lease of a in refuses ends by its time: the shard has format 9" in caplog.text

@@ -119,6 +119,7 @@ async def test_a_page_of_nothing_sensible(node: Any) -> None:
     for state, count, after in (
         ("done", 1, ""), ("ready", 0, ""), ("ready", 1001, ""), ("ready", 1, "x"), ("ready", 1, "9:"), ("ready", 1, "-1:"),
         ("ready", 1, "0:rubbish"), ("ready", 1, ":"), ("ready", 1, "0:buried 5 a"),
+        ("ready", 1, f"{'9' * 5000}:"),
     ):  # fmt: skip
         with pytest.raises(BadArg):
             await queues.page("q", state, count, after)

@@ -193,3 +193,23 @@ async def test_missed_messages_are_made_up_for_by_waking_all(node: Any, eventual
     n1.ears._transport.abort()
     await n0.queues.put("q", NewTask(id="a"))
     assert [task.id for task in await take] == ["a"]
+
+
+async def test_an_older_reply_that_is_read_late_hides_nothing(node: Any) -> None:
+    """The sweep's connection is another than the takes': what it was told may be of before what they know."""
+    n0 = await node()
+    await n0.queues.put("q", NewTask(id="a", delay_ms=10**6))
+    (shard,) = n0.queues._shards["q"]
+    loop, now_ms = asyncio.get_running_loop(), shard.now_ms + 10
+    shard.heard(now_ms, now_ms + 2000, False)
+    for older in (-1, now_ms + 60_000):
+        shard.heard(now_ms - 5, older, False)
+        assert shard.due_by(loop.time() + 2.1)
+        assert shard.now_ms == now_ms
+    shard.heard(now_ms - 5, now_ms + 995, False)
+    assert shard.due_by(loop.time() + 1.1), "earlier than is known: it may be"
+    shard.heard(now_ms - 5, now_ms - 5, False)
+    shard.heard(now_ms - 5, now_ms + 60_000, False)
+    assert not shard.due_by(loop.time() + 5), "what has come is no event any more"
+    shard.heard(now_ms - 3_600_000, -1, False)
+    assert shard.now_ms == now_ms - 3_600_000, "the store's clock has stepped back"

@@ -23,6 +23,7 @@ def fill(log: Any, first: int, count: int) -> None:
         log.add(b"command %d " % index * 8, index, 1)
 
 
+@pytest.mark.thorough
 def test_what_finds_no_room_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "raft.journal"
     log = FileJournal(str(file))
@@ -79,6 +80,7 @@ except OSError as error:
 """
 
 
+@pytest.mark.thorough
 def test_a_full_disk_ends_no_process(tmp_path: Path) -> None:
     folder = tmp_path / "disk"
     folder.mkdir()

@@ -29,6 +29,7 @@ def test_a_leader_that_is_answered_has_its_lease_all_the_time(size: int) -> None
             assert 0.2 < lease_s(leader) <= TIMES.election_min_s
 
 
+@pytest.mark.thorough
 def test_it_ends_within_an_election_time_of_the_last_answer() -> None:
     for seed in SEEDS:
         with World(seed) as world:
@@ -42,6 +43,7 @@ def test_it_ends_within_an_election_time_of_the_last_answer() -> None:
             assert world.now - began <= TIMES.election_min_s
 
 
+@pytest.mark.thorough
 def test_a_killed_leader_is_replaced_within_two_seconds() -> None:
     took = []
     for seed in SEEDS:
@@ -69,6 +71,7 @@ def test_after_a_long_parting_all_follow_within_two_seconds_of_the_link() -> Non
             elected(world, 2.5)
 
 
+@pytest.mark.thorough
 def test_a_handover_ends_the_lease_before_the_heir_begins() -> None:
     for seed in SEEDS:
         with World(seed) as world:

@@ -40,7 +40,7 @@ def test_stock_breaks_it(scene: Callable[[World], None]) -> None:
 @pytest.mark.parametrize(
     "scene", [*scenes.SCENES, scenes.who_is_behind_in_term_hears_of_it], ids=lambda scene: scene.__name__
 )
-@pytest.mark.parametrize("seeds", [SEEDS[:2], pytest.param(SEEDS[2:], marks=pytest.mark.thorough)], ids=str)
+@pytest.mark.parametrize("seeds", [SEEDS[:1], pytest.param(SEEDS[1:], marks=pytest.mark.thorough)], ids=str)
 def test_ours_holds_it(scene: Callable[[World], None], seeds: range) -> None:
     assert violated(scene, Ours, seeds) == []
 

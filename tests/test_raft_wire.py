@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 import pickle
 import random
@@ -18,6 +19,7 @@ from typing import Any
 import pysyncobj.journal
 import pysyncobj.pickle
 import pytest
+from cryptography.fernet import Fernet
 from pysyncobj.encryptor import getEncryptor
 
 from benchmarks.ports import free_ports
@@ -30,6 +32,12 @@ from tidewarden.raft.building import link_password
 pytestmark = pytest.mark.live
 
 SECRET = "a cluster secret of the tests"
+
+
+@functools.cache
+def sealing() -> Fernet:
+    """That of the members; to stretch the secret takes longer than most of these tests."""
+    return getEncryptor(link_password(SECRET, "tidewarden"))
 
 
 class Harm:
@@ -47,7 +55,7 @@ class Peer:
 
     def __init__(self, port: int, encrypt: bool) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=10)
-        self.cipher = getEncryptor(link_password(SECRET, "tidewarden")) if encrypt else None
+        self.cipher = sealing() if encrypt else None
         self.key = b""
 
     def send(self, message: object, protocol: int = 2) -> None:

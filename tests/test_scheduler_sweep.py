@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from tidewarden.clock import ManualClock, SystemClock
+from tidewarden.clock import ManualClock
 from tidewarden.errors import Internal, NotFound, Stale, StoreDown
-from tidewarden.queue import NewTask
 from tidewarden.scheduler import sweep as module
 from tidewarden.scheduler.sweep import ALL_S, AWAY_S, Sweep
+
+STEP_S = 0.05
 
 
 class Shards:
@@ -28,6 +29,8 @@ class Shards:
         self.trouble: dict[tuple[str, int], list[Exception]] = {}
         self.lists = 0
         self.list_trouble: list[Exception] = []
+        self.lists_wait: asyncio.Event | None = None
+        self.silent: dict[tuple[str, int], asyncio.Event] = {}
         self.start = clock.monotonic()
 
     def ms(self, seconds: float) -> int:
@@ -38,6 +41,8 @@ class Shards:
 
     async def names(self) -> list[str]:
         self.lists += 1
+        if self.lists_wait is not None:
+            await self.lists_wait.wait()
         if self.list_trouble:
             raise self.list_trouble.pop(0)
         return list(self.sizes)
@@ -47,6 +52,8 @@ class Shards:
 
     async def sweep(self, queue: str, shard: int, args: list[int]) -> tuple[int, int, list[int]]:
         self.swept.append((self.elapsed(), queue, shard))
+        if (answers := self.silent.get((queue, shard))) is not None:
+            await answers.wait()
         if self.trouble.get((queue, shard)):
             raise self.trouble[queue, shard].pop(0)
         now, place = self.clock.monotonic(), (queue, shard)
@@ -75,15 +82,15 @@ class Stage:
     async def start(self) -> None:
         self.task = asyncio.create_task(self.sweep.run(3, "n0.1"))
         await self.clock.advance(0)
-        for _ in range(10):
+        for _ in range(20):
             await asyncio.sleep(0)
 
     async def advance(self, seconds: float) -> None:
         """In small steps, so that what one moment causes is done before the next."""
         end = self.clock.monotonic() + seconds
         while self.clock.monotonic() < end:
-            await self.clock.advance(min(0.05, end - self.clock.monotonic()))
-            for _ in range(10):
+            await self.clock.advance(min(STEP_S, end - self.clock.monotonic()))
+            for _ in range(20):
                 await asyncio.sleep(0)
 
 
@@ -188,7 +195,7 @@ async def test_a_store_that_is_away_when_the_term_begins(stage: MakeStage) -> No
     await s.start()
     assert s.shards.swept == []
     await s.advance(3 * AWAY_S)
-    assert [at for at, _, _ in s.shards.swept] == [2 * AWAY_S]
+    assert [at for at, _, _ in s.shards.swept] == pytest.approx([2 * AWAY_S], abs=1.1 * STEP_S)
 
 
 async def test_it_ends_when_another_leads(stage: MakeStage) -> None:
@@ -215,7 +222,7 @@ async def test_one_broken_shard_does_not_stop_the_others(stage: MakeStage, caplo
     s.shards.at["b", 0] = s.clock.monotonic() + 5
     await s.start()
     await s.advance(ALL_S + 5)
-    assert [at for at, queue, _ in s.shards.swept if queue == "b"] == [0, 5, ALL_S]
+    assert [at for at, queue, _ in s.shards.swept if queue == "b"] == pytest.approx([0, 5, ALL_S], abs=1.1 * STEP_S)
     assert 2 <= len([at for at, queue, _ in s.shards.swept if queue == "a"]) <= 3
     assert "the sweep of a, shard 0, failed" in caplog.text
 
@@ -241,80 +248,72 @@ async def test_more_than_fit_in_a_round(stage: MakeStage) -> None:
     assert len(s.shards.swept) == 200
 
 
-# --- on a real store
-
-
-@pytest.fixture
-async def leader(node: Any) -> Any:
-    """A node that sweeps, as the daemon wires it."""
-    n0 = await node("n0")
-    fired: list[tuple[Any, ...]] = []
-
-    async def fire(*args: Any) -> int:
-        fired.append(args)
-        return -1
-
-    def run(queue: str, shard: int, args: list[int]) -> Awaitable[Any]:
-        return n0.queues.script_on(n0.link, "queue.sweep", queue, shard, args)
-
-    n0.sweep = Sweep(n0.queues, SystemClock(), fire, run)
-    n0.queues.on_next = n0.sweep.expect
-    n0.task = asyncio.create_task(n0.sweep.run(1, n0.queues.holder))
-    yield n0
-    n0.task.cancel()
-    await asyncio.gather(n0.task, return_exceptions=True)
-
-
-@pytest.mark.parametrize("shards", [1, 8])
-async def test_what_another_node_puts_is_made_ready_in_time(
-    leader: Any, node: Any, eventually: Any, shards: int
+async def test_a_server_that_does_not_answer_holds_up_its_own_shards_alone(
+    stage: MakeStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    n1 = await node("n1")
-    await n1.queues.configure("q", {"shards": shards})
-    await asyncio.gather(*(n1.queues.put("q", NewTask(id=f"t{n}", delay_ms=20 + n)) for n in range(20)))
-    await eventually(lambda: leader.sweep.moved == 20)
-    stats = await n1.queues.stats("q")
-    assert (stats["ready"], stats["delayed"]) == (20, 0)
+    monkeypatch.setattr(module, "SLOW_S", 0.01)
+    s = stage(a=1, b=1)
+    s.shards.silent["a", 0] = answers = asyncio.Event()
+    s.shards.at["b", 0] = s.clock.monotonic() + 3
+    await s.start()
+    await asyncio.sleep(0.05)
+    await s.advance(5)
+    assert s.sweep.moved == 1
+    s.sweep.expect("a", 0, 0)
+    await s.advance(5)
+    assert [place for _, *place in s.shards.swept].count(["a", 0]) == 1, "one at a time"
+    answers.set()
+    await s.advance(1)
+    assert s.sweep.rounds == 4
 
 
-async def test_leases_end_and_attempts_are_counted_without_any_consumer(
-    leader: Any, node: Any, eventually: Any
+async def test_a_look_at_all_that_is_not_answered_holds_up_no_shard(
+    stage: MakeStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    n1 = await node("n1")
-    await n1.queues.put("q", NewTask(id="a", attempts=1))
-    await n1.queues.take(n1.queues.open_session(), ["q"], lease_ms=20)
-    await eventually(lambda: leader.sweep.moved == 1)
-    assert (await n1.queues.peek("q", "a"))["state"] == "buried"
+    monkeypatch.setattr(module, "SLOW_S", 0.01)
+    s = stage(a=1)
+    await s.start()
+    s.shards.lists_wait = asyncio.Event()
+    s.shards.at["a", 0] = s.clock.monotonic() + ALL_S + 3
+    s.sweep.expect("a", 0, 0)
+    await s.advance(ALL_S + 1)
+    await asyncio.sleep(0.05)
+    await s.advance(5)
+    assert s.sweep.moved == 1
+    await s.advance(3 * ALL_S)
+    assert s.shards.lists == 2, "one at a time"
+    rounds = s.sweep.rounds
+    s.shards.lists_wait.set()
+    await s.advance(1)
+    assert s.sweep.rounds > rounds
 
 
-async def test_what_it_makes_ready_wakes_those_who_wait_at_the_leader(leader: Any, node: Any, eventually: Any) -> None:
-    n1 = await node("n1")
-    await n1.queues.put("q", NewTask(id="a", delay_ms=50))
-    take = leader.queues.take(leader.queues.open_session(), ["q"], wait_ms=60_000)
-    assert [task.id for task in await take] == ["a"]
+async def test_a_silent_shard_that_knows_a_newer_leader_ends_it(
+    stage: MakeStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SLOW_S", 0.01)
+    s = stage(a=1)
+    s.shards.silent["a", 0] = answers = asyncio.Event()
+    s.shards.trouble["a", 0] = [Stale("the fence is at epoch 4")]
+    await s.start()
+    await asyncio.sleep(0.05)
+    await s.advance(5)
+    assert not s.task.done()
+    answers.set()
+    await s.advance(0.1)
+    with pytest.raises(Stale):
+        await s.task
 
 
-async def test_a_newer_leader_ends_it(leader: Any, node: Any, eventually: Any) -> None:
-    n1 = await node("n1")
-    await n1.queues.put("q", NewTask(id="a", delay_ms=80))
-    await eventually(lambda: leader.sweep.rounds)
-    await n1.queues.script("queue.sweep", "q", 0, [2, 10])
-    leader.sweep.expect("q", 0, 0)
-    with pytest.raises(Stale, match=r"epoch 2 held by n1\.1"):
-        await leader.task
-
-
-async def test_idle_costs_nothing(leader: Any, node: Any, eventually: Any) -> None:
-    n1 = await node("n1")
-    await n1.queues.configure("q", {"shards": 4})
-    await n1.queues.put("q", NewTask(delay_ms=10**6))
-    await eventually(lambda: leader.sweep.rounds >= 4 and not leader.sweep._at.get(("q", 0), 1e18) < 0)
-    await eventually(lambda: not leader.link._waiting)
-    loop = asyncio.get_running_loop()
-    quiet = loop.time() + 0.05
-    await eventually(lambda: loop.time() > quiet)
-    calls, rounds = leader.link.calls, leader.sweep.rounds
-    end = loop.time() + 0.15
-    await eventually(lambda: loop.time() > end)
-    assert (leader.link.calls, leader.sweep.rounds) == (calls, rounds)
-    assert module.MOVED_MAX == 500
+async def test_a_shard_whose_answer_never_comes_is_swept_again(
+    stage: MakeStage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "LIMIT_S", 0.02)
+    s = stage(a=1)
+    s.shards.silent["a", 0] = asyncio.Event()
+    await s.start()
+    while "the sweep of a, shard 0, has no answer" not in caplog.text:
+        await asyncio.sleep(0.01)
+    del s.shards.silent["a", 0]
+    while not s.sweep.rounds:
+        await s.advance(AWAY_S)

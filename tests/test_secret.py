@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,7 @@ from tidewarden.config import (
     hash_generated,
     hash_secret,
 )
+from tidewarden.secret import secret_of_file
 
 
 def test_a_secret_shows_itself_only_when_asked() -> None:
@@ -29,7 +31,11 @@ def test_a_secret_shows_itself_only_when_asked() -> None:
         pickle.dumps(secret)
 
 
-def test_hashes_of_secrets() -> None:
+def test_hashes_of_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = hash_secret("hunter2")
+    assert made.startswith("scrypt$16384$")
+    assert check_secret("hunter2", made)
+    monkeypatch.setattr("tidewarden.secret.SCRYPT_N", 1 << 6)  # or each would take 50 ms
     stretched = hash_secret("hunter2")
     assert stretched != hash_secret("hunter2")
     assert check_secret("hunter2", stretched)
@@ -57,3 +63,17 @@ def test_hashes_of_secrets() -> None:
 def test_an_unknown_form_of_hash_is_refused(text: str) -> None:
     with pytest.raises(ValueError):
         check_secret("x", text)
+
+
+def test_a_file_that_cannot_be_read_says_why(tmp_path: Path) -> None:
+    (tmp_path / "good").write_bytes("hu\u00e9\n".encode())
+    (tmp_path / "bad").write_bytes(b"\xff")
+    assert secret_of_file(f"{tmp_path}/good") == "hu\u00e9\n"
+    for name, why in (
+        ("none", "No such file"),
+        ("", "Is a directory"),
+        ("bad", "not UTF-8"),
+        ("a\0b", "no path holds"),
+    ):
+        with pytest.raises(OSError, match=why):
+            secret_of_file(f"{tmp_path}/{name}")

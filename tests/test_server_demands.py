@@ -61,6 +61,7 @@ T.PEEK p/a                                      | token:read or token:write
 T.MGET p/a                                      | token:read
 T.IMPORT 00 00 1 x                              | token:write
 T.EXPORT 00 00 1                                | token:export
+T.ANSWERS p/a                                   | token:export
 V.STATUS                                        | token:read or token:write or admin
 V.ROTATE                                        | admin
 T.PUT p/a {}                                    | token:write

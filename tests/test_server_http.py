@@ -161,6 +161,15 @@ async def test_rubbish_gets_a_400_and_the_door_lives(rubbish: bytes) -> None:
         assert (await subject.ask("GET", "/health/live"))[0] == 200
 
 
+async def test_a_body_in_another_encoding_than_it_says_is_no_defect_of_ours(caplog: pytest.LogCaptureFixture) -> None:
+    async with site(users=True) as subject:
+        headers = ALICE | {"Content-Encoding": "gzip"}
+        status, body = await subject.ask("PUT", "/v1/tokens/p/a", headers=headers, data=io.BytesIO(b"{}"))
+        assert (status, body["error"]) == (400, "BADARG")
+        assert (await subject.ask("GET", "/health/live"))[0] == 200
+    assert not caplog.records
+
+
 async def test_a_defect_is_a_500_without_its_text(caplog: pytest.LogCaptureFixture) -> None:
     async with site() as subject:
         subject.door.cluster.status = _raise(RuntimeError("secret detail"))
@@ -187,6 +196,7 @@ async def test_metrics() -> None:
             "tidewarden_tokens_spares_total 3.0",
             'tidewarden_tokens_spares_stored{provider="p"} 1.0',
             "tidewarden_tokens_journal_pending 4.0",
+            "tidewarden_tokens_journal_unreadable 0.0",
         ):
             assert line in text.splitlines()
 
@@ -245,4 +255,7 @@ async def test_the_metrics_show_what_the_user_may_see() -> None:
         assert "other" not in text
         assert "tidewarden_tokens" not in text
         assert (await subject.ask("GET", "/v1/status", headers=ALICE))[0] == 200
-        assert (await subject.ask("GET", "/nowhere", headers=ALICE))[0] == 404
+        status, text = await subject.ask("GET", "/nowhere", headers=ALICE)
+        assert status == 404
+        assert "There is nothing at /nowhere; there are /health/live, " in str(text)
+        assert ", /v1/status, /v1/tokens." in str(text)

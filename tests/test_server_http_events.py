@@ -113,12 +113,15 @@ async def test_a_reader_knows_where_it_is_before_anything_has_happened(
             assert await told(response) == cursor
 
 
-@pytest.mark.parametrize("query", ["after=x", "after=1-1-1", "type=a", "types=acount.*", "after=-1"])
+@pytest.mark.parametrize(
+    "query", ["after=x", "after=1-1-1", "type=a", "types=acount.*", "after=-1", "after=0&after=1-1"]
+)
 async def test_wrong_input(query: str) -> None:
     async with door(None) as url, aiohttp.ClientSession() as client, client.get(f"{url}?{query}") as response:  # type: ignore[arg-type]
         assert (response.status, (await response.json())["error"]) == (400, "BADARG")
 
 
+@pytest.mark.thorough
 async def test_a_stream_outlives_a_store_that_is_away(node: Any) -> None:
     made = await node()
     away = [StoreDown("the store is away")] * 2
@@ -163,3 +166,34 @@ async def test_a_reader_who_does_not_read_gives_up_its_place(node: Any, monkeypa
         await becomes(200)  # and loses it.
         writer.transport.abort()
         await asyncio.sleep(0)
+
+
+async def test_an_answer_to_head_has_no_body_to_wait_for() -> None:
+    async with door(None) as url, aiohttp.ClientSession() as client, client.head(url) as response:  # type: ignore[arg-type]
+        assert response.status == 405
+        assert response.headers["Allow"] == "GET"
+        assert await response.read() == b""
+
+
+async def test_those_who_come_together_are_no_more_than_may(node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_events, "STREAMS_MAX", 1)
+    made, asked, may_go = await node(), asyncio.Event(), asyncio.Event()
+    events = Events(made.link.call, "t", made.queues.put, {}, 1000)
+    last = events.last
+
+    async def slow() -> str:
+        asked.set()
+        await may_go.wait()
+        return await last()
+
+    monkeypatch.setattr(events, "last", slow)
+    async with door(events) as url, aiohttp.ClientSession() as client:
+        first = asyncio.create_task(client.get(url).__aenter__())
+        await asked.wait()
+        second = asyncio.create_task(client.get(url).__aenter__())
+        await asyncio.wait([second], timeout=5)
+        may_go.set()
+        found = await asyncio.gather(first, second)
+        assert [response.status for response in found] == [200, 507]
+        for response in found:
+            response.close()

@@ -64,6 +64,7 @@ async def answered(
         ("POST /v1/tokens/p/a/refresh", ("refresh", "p/a"), 202, {"refresh": "queued"}),
         ("POST /v1/tokens/p/a%2Fb/refresh", ("refresh", "p/a/b"), 202, {"refresh": "queued"}),
         ("GET /v1/accounts/p/a%2Fb", ("peek", "p/a/b"), 200, {"account": "p/a/b", "state": "dead"}),
+        ("GET /v1/answers/p/a%2Fb", ("answers", "p/a/b"), 200, None),
         ("DELETE /v1/tokens/p/a", ("delete", "p/a"), 200, {"deleted": True}),
         ("GET /v1/tokens?provider=p&state=Dead&count=5&after=c", ("list", "p", "dead", 5, "c"), 200, None),
         (
@@ -87,6 +88,14 @@ async def test_a_token() -> None:
     assert await ask(doubles.RecordingTokens(), "GET", "/v1/tokens/p/a") == (
         200,
         {"access_token": "at-1", "token_type": "Bearer", "expires_at_ms": 2**41, "generation": 4, "state": "fresh"},
+    )
+
+
+async def test_an_answer_that_is_no_text_comes_in_base64() -> None:
+    found = {"node": "n1", "at_ms": 5, "grant": 1, "generation": 2, "current": True}
+    assert await ask(doubles.RecordingTokens(), "GET", "/v1/answers/p/a") == (
+        200,
+        {"answers": [found | {"body": "<p>"}, found | {"body_base64": "/w=="}], "silent": ["n2"]},
     )
 
 
@@ -131,6 +140,12 @@ async def test_put() -> None:
         {"generation": 5, "change": "new", "state": "fresh"},
     )
     assert tokens.calls == [("put", "p/a", {"refresh_token": "r"})]
+    await ask(tokens, "PUT", "/v1/tokens/p/a?keep=true", b'{"refresh_token": "r"}')
+    await ask(tokens, "PUT", "/v1/tokens/p/a?keep=false", b'{"refresh_token": "r"}')
+    assert tokens.calls[1:] == [("put", "p/a", {"refresh_token": "r"}, "keep"), ("put", "p/a", {"refresh_token": "r"})]
+    for wrong in ("keep=1", "keep", "KEEP=true"):
+        status, answer = await ask(tokens, "PUT", f"/v1/tokens/p/a?{wrong}", b'{"refresh_token": "r"}')
+        assert (status, answer["error"]) == (400, "BADARG")
 
 
 @pytest.mark.parametrize(

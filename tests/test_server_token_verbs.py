@@ -19,6 +19,7 @@ Door = doubles.Door
         (("T.MGET", "p/a", "p/nobody"), ("get_many", ["p/a", "p/nobody"], 0, 0), b"*2"),
         (("T.MGET", "WAIT", "5", "p/a"), ("get_many", ["p/a"], 0, 5), b"*1"),
         (("T.PEEK", "p/a"), ("peek", "p/a"), b"*4"),
+        (("T.ANSWERS", "p/a"), ("answers", "p/a"), b"*4"),
         (("T.REFRESH", "p/a"), ("refresh", "p/a"), b"+OK"),
         (("T.DELETE", "p/a"), ("delete", "p/a"), b":1"),
         (("T.DELETE", "p/nobody"), ("delete", "p/nobody"), b":0"),

@@ -71,7 +71,7 @@ async def test_what_can_be_had() -> None:
     quorum, fsync = own.of(link, "quorum"), own.of(link, "fsync")
     assert isinstance(quorum, Commit)
     assert isinstance(fsync, Commit)
-    assert (quorum._demand, fsync._demand) == (Demand(2), Demand(2, disk=True))
+    assert (quorum._demand, fsync._demand) == (Demand(2), Demand(2, disk=True, always=True))
     assert own.of(link, SYSTEM) is quorum
     assert own.of_tokens(link) is quorum
     hidden = commits(HIDDEN, url="redis://h", fsync="always")
@@ -131,3 +131,27 @@ async def test_a_grant_that_was_deleted_stays_deleted_as_surely_as_one_that_was_
         awaited.clear()
         assert await Daemon._token_script(node, f"tokens.{name}", "_tokens:p:c", 3, ()) == f"tokens.{name}"
         assert bool(awaited) == (name not in ("get", "failed")), name
+
+
+async def test_what_a_server_that_has_taken_over_does_is_found(caplog: pytest.LogCaptureFixture) -> None:
+    here = commits(ALWAYS, url=SENTINEL, replicas=0)
+    link = Link("redis://h", "data", SystemClock())
+    assert here.of_tokens(link) is None, "nothing is answered before it is on disk"
+    assert not here.told(EVERYSEC)
+    assert not here.told(EVERYSEC)
+    commit = here.of_tokens(link)
+    assert isinstance(commit, Commit)
+    assert commit._demand == Demand(0, disk_here=True)
+    assert not here.told(OLD)
+    assert here.of_tokens(link) is None, "it has no better"
+    assert here.told(ALWAYS)
+    assert here.of_tokens(link) is None
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == 2
+    assert "does not bring every write to disk (its appendfsync is everysec)" in said[0]
+    assert "brings every write to disk again" in said[1]
+    never = commits(EVERYSEC, url=SENTINEL)
+    assert never.told(EVERYSEC)
+    assert commits().told(EVERYSEC), "an embedded one is ours"
+    for one in (here, never):
+        await one.stop()

@@ -111,6 +111,7 @@ async def test_a_refused_password_is_said_without_it(valkey: Any) -> None:
     assert "does not answer" in str(caught.value)
 
 
+@pytest.mark.thorough
 def test_a_connection_that_is_lost_at_any_moment_of_its_beginning_is_told_of() -> None:
     """Under uvloop, as the daemon runs: it refuses late writes in words of its own."""
     dice = Random(1)

@@ -329,3 +329,17 @@ def test_it_works_under_uvloop(tmp_path: Path) -> None:
         assert not alive(pid)
 
     uvloop.run(life())
+
+
+async def test_what_keeps_it_from_starting_may_pass(make: Maker) -> None:
+    store = make(on_event=(said := list[str]()).append)
+    await store.start()
+    end = await running(store)
+    (store.folder / "valkey.conf.new").mkdir()  # cannot be written, as on a full disk
+    with pytest.raises(StoreDown, match=r"could not be started in .+: Is a directory"):
+        await store._launch()
+    os.kill(store.pid or 0, signal.SIGKILL)
+    await eventually(lambda: any("Is a directory" in text for text in said))
+    (store.folder / "valkey.conf.new").rmdir()
+    await eventually(lambda: view_in(store) == 2)
+    await end()

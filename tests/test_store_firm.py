@@ -141,6 +141,7 @@ async def test_a_group_of_another_node_keeps_it_awake(
     assert with_aof.config_get("appendfsync") == {"appendfsync": "always"}
 
 
+@pytest.mark.thorough
 async def test_a_server_that_refuses_is_no_ok(disk: Firm, monkeypatch: pytest.MonkeyPatch) -> None:
     await write(disk, "k")
     wrong = firm.AWAKE.replace(b"always", b"nayway")

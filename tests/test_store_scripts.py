@@ -22,6 +22,7 @@ VERBS = [
     "batch",
     "change",
     "check",
+    "check_record",
     "configure",
     "delete",
     "end",

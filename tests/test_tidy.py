@@ -8,6 +8,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from longest import LONGEST
+
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "tidewarden"
 TESTS = ROOT / "tests"
@@ -33,6 +35,7 @@ ALLOWED: dict[str, set[str]] = {
 # Rooms that are more than one file without being a folder.
 ROOM_OF = {
     "settings": "config",
+    "host_address": "config",
     "sources": "config",
     "secret": "config",
     "rights": "config",
@@ -69,6 +72,7 @@ TESTED_IN = {
     "client_local": "test_client_address",
     "client_held": "test_client_blocking",
     "cli_sealed": "test_cli_vault",
+    "tokens_findings": "test_tokens_ledger",  # types only
     "tokens_custody": "test_tokens_rotation",
     "tokens_outlets": "test_tokens_webhooks",  # puts them together
     "cli_connection": "test_cli",
@@ -117,7 +121,7 @@ FUNCTION_LINES_MAX = 70
 # Files that may be longer, and why.
 LONGER = {
     "tidewarden/store/link.py": 350,  # one connection, its calls and its reconnects, in one owner of state
-    "tidewarden/queue/shard.py": 330,  # what arrives together for one shard, and who waits there
+    "tidewarden/queue/shard.py": 335,  # what arrives together for one shard, and who waits there
     "tidewarden/queue/lua/shared/shard.lua": 520,  # what becomes of a task: one script's worth of local functions
 }
 LUA_FUNCTION = re.compile(r"^(?:local )?function ([\w.:]+).*?^end$", re.MULTILINE | re.DOTALL)
@@ -254,6 +258,7 @@ def test_the_exceptions_are_of_modules_that_exist() -> None:
     assert set(TESTED_IN) <= modules
     assert set(ROOM_OF) <= modules
     assert set(LONGER) <= {name_of(path) for path in (*PYTHON, *LUA)}
+    assert {TESTS / name for name in LONGEST} <= set(TEST_FILES)
 
 
 def test_no_package_among_the_tests_shadows_a_standard_module() -> None:

@@ -18,7 +18,10 @@ import httpx
 import pytest
 import redis.asyncio
 import server_doubles as doubles
+import typer
 
+from tidewarden.cli.connection import connected
+from tidewarden.cli.options import DATA_DIR
 from tidewarden.client import AsyncClient
 from tidewarden.clock import SystemClock
 from tidewarden.config import load
@@ -90,6 +93,27 @@ async def test_the_sdk_comes_in_by_tls(pem: tuple[str, str]) -> None:
             assert await client.queue("q").put(b"x", id="a")
 
 
+async def test_the_command_line_comes_in_by_tls(pem: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    async with doors(*pem) as (resp, _):
+        there = f"admin:{quote(SECRET)}@127.0.0.1:{resp.port}"
+
+        def asked(url: str) -> Any:
+            with connected(url, Path(DATA_DIR)) as line:
+                return line.call("ECHO", "hello")
+
+        assert await asyncio.to_thread(asked, f"rediss://{there}?ca={pem[0]}") == "hello"
+        assert await asyncio.to_thread(asked, f"redis://127.0.0.1:1,rediss://{there}?ca={pem[0]}") == "hello"
+        for wrong, said in (
+            (f"redis://{there}", "(a node with a certificate: rediss://…?ca=FILE)"),
+            (f"rediss://{there}", "CERTIFICATE_VERIFY_FAILED"),
+            (f"rediss://{there}?ca=/nowhere", "No such file"),
+            (f"rediss://{there}?cafile={pem[0]}", "unexpected keyword argument 'cafile'; allowed: redis://"),
+        ):
+            with pytest.raises(typer.Exit):
+                await asyncio.to_thread(asked, wrong)
+            assert said in capsys.readouterr().err
+
+
 async def test_without_tls_nobody_comes_in(pem: tuple[str, str]) -> None:
     async with doors(*pem) as (resp, http):
         reader, writer = await asyncio.open_connection("127.0.0.1", resp.port)
@@ -112,9 +136,8 @@ async def test_a_peer_that_goes_frees_what_it_held(pem: tuple[str, str], caplog:
             while resp.waiting == 0:
                 await asyncio.sleep(0.001)
             writer.close()
-            while resp.connections:
+            while resp.connections or resp.waiting:
                 await asyncio.sleep(0.001)
-        assert resp.waiting == 0
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 

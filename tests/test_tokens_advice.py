@@ -32,6 +32,14 @@ def test_who_has_to_do_something() -> None:
         assert advice.of_account(PROVIDER, state, "") == ""
 
 
+def test_an_answer_that_is_kept_is_told_of_first() -> None:
+    for state in ("lost_rotation", "failing"):
+        text = advice.of_account(PROVIDER, state, "unknown", "n1")
+        assert text.startswith("n1 keeps an answer that cannot be read: `token answers PROVIDER/ACCOUNT` shows it; ")
+        assert text.endswith(advice.of_account(PROVIDER, state, "unknown"))
+    assert advice.of_account(PROVIDER, "fresh", "", "n1") == ""
+
+
 def test_each_standing_has_its_failures() -> None:
     found = {advice.standing(error) for error in ("refused", "unavailable", "rate_limited", "invalid_client")}
     assert found == advice.STANDING.keys() - {"answers"}

@@ -108,6 +108,27 @@ def test_a_success_that_cannot_be_read_is_kept() -> None:
     assert not judge(answer(502, b"<html>"), NOW_MS).keep_body
 
 
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le", "latin-1", "cp1252"])
+def test_a_pair_is_read_in_whichever_encoding_it_comes(encoding: str) -> None:
+    raw = '{"access_token": "a", "refresh_token": "r", "name": "Zoë", "expires_in": 60}'.encode(encoding)
+    pair = judge(answer(200, raw, content_type="application/json;charset=ISO-8859-1"), NOW_MS).pair
+    assert pair is not None
+    assert (pair.access_token, pair.refresh_token, pair.life_s) == ("a", "r", 60)
+    broken = judge(Answer(200, {}, raw[:-2], "it broke off"), NOW_MS).pair
+    assert encoding.startswith("utf-16") or broken is not None
+
+
+@pytest.mark.parametrize("odd", [12345, {"value": "r"}, ["r"], True, "rö", "\ud800"])
+def test_a_refresh_token_that_cannot_be_used_is_not_thrown_away(odd: Any) -> None:
+    verdict = judge(answer(200, {"access_token": "a", "refresh_token": odd}), NOW_MS)
+    assert verdict.pair is not None
+    assert (verdict.pair.refresh_token, verdict.keep_body) == ("", True)
+    assert verdict.message == "its refresh token is no text of ASCII characters"
+    for usual in ("r", "", None):
+        verdict = judge(answer(200, {"access_token": "a", "refresh_token": usual}), NOW_MS)
+        assert (verdict.keep_body, verdict.message) == (False, "")
+
+
 CUT = b'{"access_token": "a,}", "x": {"y": [1, 2]}, "refresh_token": "r", "id_token": "ey'
 
 
@@ -131,6 +152,16 @@ def test_error_texts_lose_what_looks_like_a_token() -> None:
     )  # fmt: skip
     assert verdict.message == "HTTP 400 invalid_grant Token … was revoked"
     assert judge(answer(400, {"error": "x" * 64}), NOW_MS).message == "HTTP 400 …"
+
+
+def test_error_texts_lose_what_was_sent_whatever_it_looks_like() -> None:
+    token, secret = "1|abc def:ghi!", "hunter2"
+    for status in (200, 400, 401):
+        body = {"error": "rejected", "error_description": f"{token} of client c ({secret}) is no good"}
+        raw = json.dumps(body).encode()
+        verdict = judge(Answer(status, {}, raw, secrets=(token, secret, "c", "")), NOW_MS)
+        assert verdict.message == f"HTTP {status} rejected … of client c (…) is no good"
+        assert token not in repr(Answer(status, {}, raw, secrets=(token,)))
 
 
 @given(st.text(max_size=600))

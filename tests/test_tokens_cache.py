@@ -110,6 +110,7 @@ def test_what_cannot_be_served_is_not_kept_and_takes_the_former_away(clock: Manu
     assert len(cache) == 0
 
 
+@pytest.mark.thorough
 async def test_served_while_the_store_is_away_and_never_while_it_answers(
     serve_store: Any,
     valkey_server: Any,

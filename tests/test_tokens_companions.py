@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tokens_harness as harness
 
+from tidewarden import errors
+from tidewarden.clock import ManualClock
 from tidewarden.config import Companion
-from tidewarden.tokens.companions import next_time
+from tidewarden.queue.task import NewTask
+from tidewarden.tokens.companions import Companions, next_time
 
 pytestmark = pytest.mark.live
 eventually = harness.eventually
@@ -62,3 +68,45 @@ async def test_put_when_fresh_and_dropped_when_dead(valkey: Any, tmp_path: Path)
 
             await eventually(empty)
             assert "other" not in await side.queues.names()
+
+
+async def test_a_queue_that_is_full_holds_up_no_other_and_gets_its_tasks_later(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock, put, full, names = ManualClock(), defaultdict[str, set[str]](set), True, [f"p/a{at}" for at in range(250)]
+
+    async def puts(queue: str, task: NewTask) -> str:
+        if queue == "full" and full:
+            raise errors.Full("the queue full is at its capacity")
+        if queue == "odd":
+            raise errors.BadArg("no such thing is allowed")
+        put[queue].add(task.id)
+        return task.id
+
+    async def drop(queue: str, task_id: str) -> int:
+        put[queue].discard(task_id)
+        return 1
+
+    kinds = {name: Companion(name, (), name, 60) for name in ("full", "odd", "well")}
+    companions = Companions(kinds, puts, drop, clock)
+    running = asyncio.create_task(companions.run())
+    for name in names:
+        companions.fresh(name)
+    companions.fresh("p/" + "x" * 200)
+    await eventually(lambda: len(put["well"]) == 250)
+    assert not put["full"]
+    full = False
+    companions.over("p/a7")
+
+    async def all_are_put() -> bool:
+        await clock.advance(1)
+        return len(put["full"]) == 249
+
+    await eventually(all_are_put)
+    assert put["full"] == {f"full:{name}" for name in names if name != "p/a7"}
+    running.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await running
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == 3  # each in a minute once
+    assert "companion tasks of odd cannot be put in odd: no such thing is allowed" in said

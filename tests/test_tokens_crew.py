@@ -60,6 +60,13 @@ def test_a_crowd_that_is_late_is_served_by_all_that_may_be() -> None:
     assert play.waiting < 2000
 
 
+def test_a_rate_that_comes_and_goes_by_itself_does_not_keep_it_small() -> None:
+    """Every other second the machine is busy with something else."""
+    play = Play(lambda _: 0.2 if int(play.now) % 2 else 0.36, waiting=100_000)
+    play.run(60, 1)
+    assert play.crew.size == 256
+
+
 def test_more_are_not_sent_where_they_bring_nothing() -> None:
     """It does 100 a second, however many ask."""
     play = Play(lambda under_way: max(0.2, under_way / 100), waiting=50_000)

@@ -102,6 +102,7 @@ async def test_it_is_asked_once_an_hour_and_goes_on_with_what_it_knew() -> None:
         assert await other.endpoint(Provider(name="q", token_url="https://q/t"), client) == "https://q/t"
 
 
+@pytest.mark.thorough
 async def test_metadata_that_hang_hold_up_no_refresh_to_an_endpoint_that_is_known() -> None:
     hanging = False
 

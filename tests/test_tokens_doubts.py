@@ -22,7 +22,7 @@ from tidewarden.errors import ConfigError, StoreDown
 from tidewarden.tokens import pool as pool_module
 from tidewarden.tokens import refresher as refresher_module
 from tidewarden.tokens.doubts import Doubts
-from tidewarden.tokens.ledger import Opened
+from tidewarden.tokens.findings import Opened
 from tidewarden.tokens.peers import Reply
 from tidewarden.tokens.policy import Step
 from tidewarden.tokens.rows import Row, Troubles

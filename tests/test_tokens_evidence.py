@@ -13,7 +13,8 @@ import tokens_harness as harness
 from tidewarden.clock import ManualClock
 from tidewarden.errors import StoreDown
 from tidewarden.tokens.evidence import TELL_S, Evidence
-from tidewarden.tokens.ledger import Ledger, Trend
+from tidewarden.tokens.findings import Trend
+from tidewarden.tokens.ledger import Ledger
 
 QUEUE = "_tokens:p:c0"
 

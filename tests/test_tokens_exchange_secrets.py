@@ -11,7 +11,7 @@ import pytest
 from raw_provider import OK, ask, provider, server
 
 from tidewarden.config import Secret
-from tidewarden.tokens.answers import Answer
+from tidewarden.tokens.answers import Answer, judge
 from tidewarden.tokens.credentials import by_secret as credentials
 from tidewarden.tokens.exchange import Exchange
 
@@ -98,3 +98,20 @@ async def test_no_secret_in_logs_or_errors(caplog: pytest.LogCaptureFixture) -> 
         ]
     assert "hush" not in caplog.text + repr(outcomes)
     assert "r-token" not in caplog.text + repr(outcomes)
+
+
+async def test_what_an_error_text_quotes_of_the_request_is_not_said_again() -> None:
+    async def talk(request: bytes, writer: asyncio.StreamWriter) -> None:
+        body = b'{"error": "invalid_request", "error_description": "r:1|%s of hush"}' % (b"x" * 5)
+        writer.write(b"HTTP/1.1 400 No\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+
+    async with server(talk) as url:
+        known = provider(url, revocation_url=url)
+        exchange = Exchange()
+        verdict = judge(await exchange.refresh(known, "r:1|xxxxx"), 0)
+        revoked = await exchange.revoke(known, "r:1|xxxxx")
+        await exchange.close()
+    assert verdict.message == "HTTP 400 invalid_request … of …"
+    assert revoked.outcome == "failed"
+    assert "r:1" not in revoked.message
+    assert "hush" not in revoked.message

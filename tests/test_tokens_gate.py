@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import tokens_harness as harness
@@ -18,8 +18,9 @@ from tidewarden import errors
 from tidewarden.clock import ManualClock
 from tidewarden.config import Provider
 from tidewarden.tokens.answers import Verdict
+from tidewarden.tokens.findings import GateView
 from tidewarden.tokens.gate import Gate, Leave
-from tidewarden.tokens.ledger import GateView, Ledger
+from tidewarden.tokens.ledger import Ledger
 
 pytestmark = pytest.mark.live
 
@@ -72,6 +73,17 @@ async def test_it_closes_lets_one_probe_and_opens(bench: Bench) -> None:
     assert not (await bench.ledger.gate(QUEUE, "recover")).news
 
 
+async def test_a_reason_that_is_cut_within_a_character_is_read_all_the_same(bench: Bench) -> None:
+    """It is 240 characters at most, and 300 bytes in the store."""
+    reason = "invalid_client HTTP 401 " + "й" * 200
+    for said in (reason, "x" + reason):
+        found = await bench.ledger.gate(QUEUE, "trip", said)
+        assert found.reason == said[: len(found.reason)]
+        assert len(found.reason) > 150
+        assert (await bench.ask()).reason == found.reason
+        assert await bench.ledger.held_by(QUEUE) == found.reason
+
+
 async def test_a_rate_is_kept_by_all_together(bench: Bench) -> None:
     granted = 0
     for _ in range(100):
@@ -83,11 +95,34 @@ async def test_a_rate_is_kept_by_all_together(bench: Bench) -> None:
     assert (view.granted, view.wait_ms > 0) == (0, True)
 
 
+@pytest.mark.parametrize(("rate", "granted"), [(0.0, 10), (0.0004, 1), (2.5, 2)])
+async def test_a_rate_however_low_is_one(bench: Bench, rate: float, granted: int) -> None:
+    provider, unused = Provider(name="p", client_rate=rate), cast(Any, None)
+    gate = Gate(provider, QUEUE, unused, bench.ledger, ManualClock(), Random(1), PROBE_MS)
+    assert (await gate.ask(10)).requests == granted
+
+
 async def test_what_was_not_sent_is_given_back(bench: Bench) -> None:
     assert (await bench.ask(50, 10_000)).granted == 10
     assert (await bench.ask(50, 10_000)).granted == 0
     await bench.ledger.gate(QUEUE, "back", 7, 10_000)
     assert (await bench.ask(50, 10_000)).granted == 7
+
+
+@pytest.mark.parametrize("step_ms", [-3_600_000, 3_600_000])
+def test_a_step_of_the_stores_clock_holds_nobody_longer(desk: Any, step_ms: int) -> None:
+    for verb in (("ask", 5, 1000, 500), ("slow", 500, 2000), ("trip", "refused")):
+        desk.client.flushall()
+        desk.stamp = ""
+        *_, until_ms, _, _, _, _, now_ms = desk.run("tokens.gate", *verb)
+        left_ms = max(0, until_ms - now_ms)
+        desk.now += step_ms
+        desk.stamp = f"~0~1~{step_ms}"
+        granted, wait_ms, _, _, until_ms, *_, now_ms = desk.run("tokens.gate", "ask", 1, 1000, 500)
+        assert (granted, max(0, until_ms - now_ms)) == (0, left_ms)
+        assert 0 < wait_ms <= 2_000
+        desk.now += wait_ms
+        assert desk.run("tokens.gate", "ask", 1, 1000, 500)[0] == 1
 
 
 async def test_it_halves_when_told_so_and_grows_back_until_it_is_forgotten(bench: Bench) -> None:
@@ -139,6 +174,10 @@ async def test_what_is_not_known_of_its_own_network_is_told_to_nobody() -> None:
     del asked[3:]
     await gate.told(Verdict("invalid_grant", "account"))
     assert asked[3:] == ["recover", "resume"]
+    gate.view = GateView()
+    assert gate.closed.is_set()
+    assert await gate.ask(7) == Leave(7)
+    assert not gate.closed.is_set(), "it is open again: a take that begins now is not to be broken off"
 
 
 @contextlib.asynccontextmanager

@@ -90,6 +90,7 @@ async def test_puts_at_once_leave_one_winner_and_no_number_twice(still: Any) -> 
         assert sorted(await asyncio.gather(*puts)) == [1, 2, 3, 4, 5, 6, 7, 8]
 
 
+@pytest.mark.thorough
 async def test_an_account_deleted_and_put_again_is_another(valkey: Any, tmp_path: Path) -> None:
     async with harness.endpoint() as endpoint:
         gate = asyncio.Event()

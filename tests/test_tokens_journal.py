@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -146,6 +147,46 @@ async def test_unreadable_answers_are_kept_up_to_a_limit(tmp_path: Path, monkeyp
     assert [raw.account for raw in opened(tmp_path / "j").raws()] == ["a2", "a3", "a4"]
 
 
+async def test_of_many_to_one_refresh_token_the_first_are_kept_and_the_newest(tmp_path: Path) -> None:
+    journal = opened(tmp_path / "j")
+    for number in range(9):
+        await journal.add_raw("q", "a", 1, 1, number, b"sealed", KEY)
+        await journal.add_raw("q", "a", 1, 2 + number, 100, b"to another token", KEY)
+    for found in (journal, opened(tmp_path / "j")):
+        assert [raw.unix_ms for raw in found.raws() if raw.generation == 1] == [0, 1, 2, 8]
+        assert len(found.raws()) == 13
+
+
+async def test_what_is_kept_for_long_is_not_written_again_with_each_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """256 unreadable pages of 64 KiB are more than the file may have, and stay."""
+    monkeypatch.setattr(journal_module, "REWRITE_BYTES", 10_000)
+    journal = opened(tmp_path / "j")
+    written: list[int] = []
+    for name in ("_write", "_write_anew"):
+        write = getattr(journal, name)
+
+        def counted(data: bytes, write: Callable[[bytes], None] = write) -> None:
+            written.append(len(data))
+            write(data)
+
+        monkeypatch.setattr(journal, name, counted)
+    for number in range(6):
+        await journal.add_raw("q", f"a{number}", 1, 1, 0, bytes(5000), KEY)
+    assert sum(written) < 120_000  # 30,000 of pages; some of it twice
+    written.clear()
+    for _ in range(100):
+        journal.stored(await add(journal, "b", row=bytes(100)))
+        await journal.flush()
+    assert sum(written) < 100_000
+    written.clear()
+    await journal.flush()  # Nothing waits: nothing is written.
+    assert written == []
+    await journal.close()
+    assert len(opened(tmp_path / "j").raws()) == 6
+
+
 async def test_another_file_is_not_taken_for_a_journal(tmp_path: Path) -> None:
     (tmp_path / "j").write_bytes(b"something else entirely")
     with pytest.raises(Internal, match="is not a journal of tokens"):
@@ -178,3 +219,15 @@ async def test_an_answer_is_not_left_waiting_by_whoever_was_to_write_it_and_goes
         assert (await adding).account == "a"
         await closing
     assert [answer.account for answer in opened(tmp_path / "j").pending()] == ["a"]
+
+
+async def test_what_a_thread_that_has_ended_does_not_write_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever waits for its answer to be written must not wait for ever, whatever went wrong."""
+    journal = opened(tmp_path / "j")
+    journal._thread.shutdown()
+    async with asyncio.timeout(20):
+        with pytest.raises(RuntimeError, match="shutdown"):
+            await add(journal, "a")
+    assert not journal.healthy

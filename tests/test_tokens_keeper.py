@@ -12,10 +12,11 @@ from tidewarden.config import Vault as VaultSettings
 from tidewarden.errors import ConfigError
 from tidewarden.key_file import prepend_key
 from tidewarden.tokens.journal import Journal
-from tidewarden.tokens.keeper import Keeper, provider_of, reseal_journal
+from tidewarden.tokens.keeper import Keeper, provider_of, reseal_journal, restore_keys
 from tidewarden.tokens.keyring import Keyring
 from tidewarden.tokens.rows import Row, parse_row
 from tidewarden.tokens.shelf import Shelf
+from tidewarden.tokens.unreadable import kept_of
 from tidewarden.tokens.vault import Place, Vault, key_id_of, open_vault
 
 QUEUE = "_tokens:p:c0"
@@ -82,4 +83,33 @@ async def test_a_change_is_looked_at_once_and_told(node: Any, tmp_path: Path) ->
     assert await shelf.has(two.newest_id)
     await keeper.leave()
     assert await shelf.nodes() == {}
+    await journal.close()
+
+
+async def test_a_node_that_was_away_while_keys_were_rotated_starts_again(
+    node: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    shelf, path = Shelf((await node()).link.call, "t"), tmp_path / "vault.key"
+    vault = await opened(shelf, path)
+    journal = Journal(tmp_path / "tokens.journal")
+    journal.open()
+    raw = vault.seal(b"<html>", Place("p", "b", "raw", 1, 1))
+    await journal.add_raw(QUEUE, "b", 1, 1, 5, raw, vault.wrapped_key(raw))
+    row = Row(1, 2, 1, 2, 3, b"o" * 8, b"c" * 8, refresh=vault.seal(b"rt", Place("p", "a", "refresh", 1, 2)))
+    # Others go to another key-encryption key, drop the old data key, and forget the old key.
+    prepend_key(path)
+    other = await opened(shelf, path)
+    await other.wrap_by(other.keyring.ids[0])
+    await other.add_data_key(other.next_id())
+    await shelf.drop([vault.newest_id])
+    path.write_text(path.read_text().split()[0] + "\n")
+    back = await opened(shelf, path)
+    await restore_keys(journal, back)
+    assert f"data key {vault.newest_id} in this node's journal opens no more" in caplog.text
+    await reseal_journal(journal, back)
+    assert kept_of(journal, back, QUEUE, "b") == []
+    # What waits for the store is not left behind so.
+    await journal.add_answer(QUEUE, "a", 1, 1, row.pack(), (1, 2), vault.wrapped_key(row.refresh))
+    with pytest.raises(ConfigError, match="give this node the vault key of the cluster"):
+        await restore_keys(journal, back)
     await journal.close()

@@ -12,7 +12,7 @@ import tokens_harness as harness
 from ledger_bench import LEASE_MS, QUEUE, Bench
 
 from tidewarden.errors import BadArg
-from tidewarden.tokens.ledger import Opened, Refused
+from tidewarden.tokens.findings import Opened, Refused
 from tidewarden.tokens.policy import Step
 from tidewarden.tokens.rows import Troubles
 
@@ -203,13 +203,13 @@ async def test_many_items_are_one_script(bench: Bench) -> None:
     import asyncio
 
     calls = []
-    real = bench.ledger._script
+    real = bench.ledger.script
 
     async def counted(name: str, queue: str, shard: int, args: Any) -> Any:
         calls.append(name)
         return await real(name, queue, shard, args)
 
-    bench.ledger._script = counted
+    bench.ledger.script = counted
     assert all(await asyncio.gather(*(bench.put(f"a{number}") for number in range(1000))))
     assert len(calls) == 16
     entries: list[str] = []

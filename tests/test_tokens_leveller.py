@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,10 @@ import tokens_harness as harness
 
 from tidewarden.clock import ManualClock
 from tidewarden.config import Provider
+from tidewarden.errors import StoreDown
 from tidewarden.tokens.ledger import Ledger
 from tidewarden.tokens.leveller import PERIOD_S, Leveller
+from tidewarden.tokens.listing import SHARDS
 from tidewarden.tokens.rows import Row, Troubles
 
 pytestmark = pytest.mark.live
@@ -117,3 +120,22 @@ async def test_it_looks_more_often_while_there_is_something_to_do() -> None:
     for settings in ({"level_share": 0.0}, {"not_before_s": 30.0}, {"kills_access_token": True}):
         off = Leveller(Provider(name="p", **settings), QUEUE, store, ManualClock(), lambda: 3600.0, lambda: True)  # type: ignore[arg-type]
         await off.run()  # Ends at once.
+
+
+async def test_it_goes_on_whatever_goes_wrong(caplog: pytest.LogCaptureFixture) -> None:
+    clock, looks = ManualClock(), 0
+
+    class Ledger:
+        async def level(self, *_: object) -> tuple[int, int]:
+            nonlocal looks
+            looks += 1
+            raise ValueError("an answer that no script gives") if looks <= SHARDS else StoreDown("away")
+
+    store: Any = Ledger()
+    task = asyncio.create_task(Leveller(Provider(name="p"), QUEUE, store, clock, lambda: 3600.0, lambda: True).run())
+    await asyncio.sleep(0)
+    while looks < 3 * SHARDS:
+        await clock.advance(PERIOD_S[2])
+        assert not task.done()
+    assert caplog.text.count("for a reason of ours") == 1
+    task.cancel()

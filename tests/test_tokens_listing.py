@@ -10,6 +10,9 @@ import pytest
 import tokens_harness as harness
 
 from tidewarden.errors import BadArg, NotFound
+from tidewarden.tokens.findings import Entry, GateView
+from tidewarden.tokens.listing import LOOKED_MAX, Listing
+from tidewarden.tokens.rows import Row
 
 
 async def walk(tokens: Any, **options: Any) -> tuple[list[str], int]:
@@ -88,3 +91,34 @@ async def test_wrong_options_are_told(still: Any) -> None:
                 await side.tokens.list(**options)
         with pytest.raises(NotFound, match="there is no provider 'q'"):
             await side.tokens.list(provider="q")
+
+
+async def test_one_page_looks_at_so_many_accounts_however_few_are_in_that_state() -> None:
+    class Many:
+        """A shard without end, of whose accounts every hundredth is late."""
+
+        asked = 0
+
+        async def page(self, _queue: str, _shard: int, scan: int, count: int, **_options: Any) -> Any:
+            self.asked += 1
+            rows = (
+                (number, Row(1, 1, 0, 50 if number % 100 == 0 else 900, 800, b"", b""))
+                for number in range(scan, scan + count)
+            )
+            return scan + count, 100, [Entry(f"a{number:09}", row, None) for number, row in rows]
+
+        async def gate(self, *_: Any) -> GateView:
+            return GateView()
+
+        async def standing(self, *_: Any) -> Any:
+            return False, []
+
+    many: Any = Many()
+    listing = Listing(many, {"p": "q"}, {"p": harness.provider("http://127.0.0.1:9/")})
+    found, after = await listing.page(["p"], "late", 20, "")
+    assert ([entry["account"] for entry in found], after) == (["p/a000000000", "p/a000000100"], "p:0:200:")
+    assert many.asked == LOOKED_MAX
+    found, after = await listing.page(["p"], "late", 1, after)
+    assert ([entry["account"] for entry in found], after) == (["p/a000000200"], "p:0:210:")
+    found, after = await listing.page(["p"], "fresh", 20, after)
+    assert (len(found), after) == (20, "p:0:230:")

@@ -91,6 +91,7 @@ async def scene(
             last.wait()
 
 
+@pytest.mark.thorough
 async def test_a_node_without_the_store_refreshes_for_its_readers_and_stores_it_later(
     serve_store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -129,6 +130,7 @@ async def test_a_node_without_the_store_refreshes_for_its_readers_and_stores_it_
         assert (answer.generation, answer.orphan) == (2, True)
 
 
+@pytest.mark.thorough
 async def test_what_is_refused_is_asked_rarely_and_kills_nobody(
     serve_store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,6 +160,7 @@ async def test_what_is_refused_is_asked_rarely_and_kills_nobody(
         assert (await tokens.stats())["p"]["dead"] == 0
 
 
+@pytest.mark.thorough
 async def test_those_for_whom_there_is_no_room_yet_wait_for_it(
     serve_store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,6 +175,7 @@ async def test_those_for_whom_there_is_no_room_yet_wait_for_it(
         assert here.endpoint.requests.total() == 5
 
 
+@pytest.mark.thorough
 async def test_without_leave_nothing_is_refreshed(
     serve_store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import tokens_harness as harness
-from dying_node import FAILING
+from dying_node import FAILING, play
+from live.nursery import begin
 
 from tidewarden.config import Companion
 from tidewarden.tokens.events import START
 
 pytestmark = pytest.mark.live
-HELPER = Path(__file__).with_name("dying_node.py")
 
 
 async def killed(where: str, store: Any, folder: Path, url: str) -> None:
     """A node that refreshes until it kills itself there."""
-    child = await asyncio.create_subprocess_exec(sys.executable, str(HELPER), where, store.path, str(folder), url)
-    async with asyncio.timeout(40):
-        assert await child.wait() == -9
+    child = begin(play, where, store.path, folder, url)
+    await asyncio.to_thread(child.join, 40)
+    assert child.exitcode == -9
 
 
 async def told(side: harness.Side, count: int) -> list[Any]:
@@ -50,7 +50,7 @@ async def test_a_death_is_told_by_another_when_its_node_is_killed(valkey: Any, f
         chosen, sections = harness.provider(endpoint.url), {"companions": companions}
         async with harness.node(valkey, folders[0], chosen, go=False, sections=sections) as side:
             await side.tokens.put("p/a", {"refresh_token": "a.5"})
-            await side.tokens._outlets._companions._do("p/a", True)
+            await side.tokens._outlets._companions._lines[0]._do("p/a", True)
             await killed("before_it_tells", valkey, folders[1], endpoint.url)
             assert (await side.tokens.stats())["p"]["dead"] == 1
             assert await side.tokens.events.after(START) == []
@@ -122,3 +122,24 @@ async def test_a_pair_from_a_journal_is_told_as_any_recovery(valkey: Any, folder
             assert found[1].data["error"] == "unavailable"
             assert (await side.tokens.get("p/a")).access_token == "secret-access-a-1"
     assert endpoint.requests == {"a.0": 2}
+
+
+async def test_what_cannot_be_read_is_dropped_and_holds_up_nothing(
+    valkey: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with harness.node(valkey, tmp_path, harness.provider("http://127.0.0.1:9/"), go=False) as side:
+        outbox, entries = (
+            side.tokens._outlets._outbox,
+            [b"half an entry", b"e\naccount.dead\n5\na\n\xff", b"e\nprovider.answers\n5\n\nn0"],
+        )
+
+        async def tell(_queue: str, _shard: int, _most: int, _claim_ms: int, told: Any = ()) -> list[bytes]:
+            entries[:] = [entry for entry in entries if entry not in told]
+            return list(entries)
+
+        outbox._ledger = SimpleNamespace(tell=tell)
+        outbox.look("p")
+        await outbox.tell_all()
+        assert not entries
+        assert [event.type for _, event in await side.tokens.events.after(START)] == ["provider.answers"]
+    assert caplog.text.count("cannot be read, and is dropped") == 2

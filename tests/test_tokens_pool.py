@@ -96,6 +96,37 @@ async def test_what_falls_due_together_is_taken_in_parts(
     assert endpoint.most_open > 4
 
 
+async def test_answers_on_their_way_to_the_disk_keep_some_others_from_being_asked_for_but_not_all(
+    valkey: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with harness.endpoint() as endpoint:
+        chosen = harness.provider(endpoint.url, refreshers=3)
+        async with harness.node(valkey, tmp_path, chosen, go=False) as side:
+            await asyncio.gather(*(side.tokens.put(f"p/a{n}", {"refresh_token": f"a{n}.0"}) for n in range(20)))
+            writing, written = 0, asyncio.Event()
+            add = journal_module.Journal.add_answer
+
+            async def slowly(*args: Any, **options: Any) -> Any:
+                nonlocal writing
+                writing += 1
+                await written.wait()
+                return await add(*args, **options)
+
+            monkeypatch.setattr(journal_module.Journal, "add_answer", slowly)
+            running = asyncio.create_task(side.tokens.run())
+            most = pool_module.SETTLING * 3
+            await eventually(lambda: writing == most)
+            for _ in range(3):
+                await side.tokens.stats()  # as long as another take would need
+            assert sum(endpoint.requests.values()) == writing == most
+            written.set()
+            await eventually(lambda: sum(endpoint.requests.values()) == 20)
+            await side.tokens.stop()
+            await asyncio.wait([running])
+    assert set(endpoint.requests.values()) == {1}
+    assert endpoint.most_open <= 3
+
+
 async def test_a_wrong_client_secret_touches_no_account_and_is_asked_about_rarely(
     valkey: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -175,7 +206,7 @@ async def test_a_store_that_goes_away_and_comes_back_loses_nothing(
         async with harness.node(valkey, tmp_path, chosen, go=False) as side:
             await asyncio.gather(*(side.tokens.put(f"p/a{n}", {"refresh_token": f"a{n}.0"}) for n in range(60)))
             endpoint.faults.extend([answers(503, {}), cut] * 5)
-            real, calls = side.tokens._ledger._script, 0
+            real, calls = side.tokens._ledger.script, 0
 
             async def flaky(name: str, *args: Any) -> Any:
                 nonlocal calls
@@ -186,7 +217,7 @@ async def test_a_store_that_goes_away_and_comes_back_loses_nothing(
                     raise StoreDown("away")
                 return await real(name, *args)
 
-            side.tokens._ledger._script = flaky
+            side.tokens._ledger.script = flaky
             side.go()
 
             async def all_fresh() -> bool:

@@ -11,7 +11,7 @@ import pytest
 import tokens_harness as harness
 
 from tidewarden.errors import NotFound, Timeout
-from tidewarden.tokens.ledger import Reading
+from tidewarden.tokens.findings import Reading
 from tidewarden.tokens.reader import in_vain, lives
 from tidewarden.tokens.rows import Row
 
@@ -34,6 +34,18 @@ async def test_readers_of_one_account_make_one_request(valkey: Any, tmp_path: Pa
             assert {token.access_token for token in tokens} == {"secret-access-a-1"}
             assert side.tokens._reader._watchers == side.tokens._reader._settled == {}
     assert endpoint.requests == {"a.0": 1}
+
+
+async def test_who_waits_when_the_node_stops_gets_what_there_is(valkey: Any, tmp_path: Path) -> None:
+    async with harness.node(valkey, tmp_path, harness.provider("http://127.0.0.1:9/"), go=False) as side:
+        await side.tokens.put("p/a", {"refresh_token": "a.0", "access_token": "old", "expires_in": 300})
+        asked = asyncio.create_task(side.tokens.get("p/a", min_ttl_ms=600_000, wait_ms=60_000))
+        reader = side.tokens._reader
+        await eventually(lambda: reader._watchers)
+        reader.stop()
+        await asyncio.wait([asked], timeout=20)
+        assert asked.done()
+        assert (await asked).access_token == "old"
 
 
 async def test_a_reader_on_another_node_sees_it_in_the_row(valkey: Any, tmp_path: Path) -> None:

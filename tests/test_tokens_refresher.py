@@ -11,6 +11,9 @@ import pytest
 import tokens_harness as harness
 
 from tidewarden import errors
+from tidewarden.queue import Taken
+from tidewarden.tokens.policy import Step
+from tidewarden.tokens.rows import Troubles
 from tidewarden.tokens.vault import Place, Unsealable
 
 pytestmark = pytest.mark.live
@@ -102,6 +105,12 @@ async def test_html_in_a_200_is_kept_for_whoever_has_to_look(valkey: Any, tmp_pa
             place = Place("p", "a", "raw", 1, 1)
             assert b"secret-html" in await side.tokens._vault.unseal(raws[0].body, place)
             assert b"secret-html" not in (tmp_path / "tokens.journal").read_bytes()
+            # So is an answer with an access token that does, and a refresh token that does not.
+            endpoint.faults.append(answers(200, {"access_token": "secret-half", "refresh_token": {"value": "b.1"}}))
+            await side.tokens.put("p/b", {"refresh_token": "b.0"})
+            assert (await side.tokens.get("p/b", wait_ms=20_000)).access_token == "secret-half"
+            body = await side.tokens._vault.unseal(side.tokens._journal.raws()[1].body, Place("p", "b", "raw", 1, 1))
+            assert b"b.1" in body
 
 
 @pytest.mark.parametrize("silent", [False, True], ids=["at once", "after an answer that never came"])
@@ -221,3 +230,26 @@ async def test_no_secret_in_logs_journal_or_store(
         assert secret not in caplog.text
         assert secret not in shown
         assert secret.encode() not in stored + journal
+
+
+async def test_what_is_owed_to_the_store_is_not_taken_for_nothing_that_was_sent(
+    valkey: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with harness.node(valkey, tmp_path, harness.provider("http://127.0.0.1:9/"), go=False) as side:
+        refresher = side.tokens._pools["p"]._refresher
+        first, second = (Taken(refresher.queue, "a", lease, b"", 1, 0, 0) for lease in (1, 2))
+
+        async def missed(*_: Any) -> bool:
+            raise errors.NoQuorum("not on enough stores in time")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(refresher._tools.ledger, "failed", missed)
+            assert await refresher._note(first, Step("retry", 1.0, Troubles(doubts=1)))
+            assert await refresher._note(second, Step("hold", 0.0, Troubles()))
+        assert refresher.owing.is_set()
+        assert not refresher.unsent("a")  # Of the second nothing was sent; of the first it may have been.
+        refresher._owed.pop(0)
+        assert refresher.unsent("a")
+        assert not refresher.unsent("b")
+        await refresher.pay()
+        assert not refresher.owing.is_set()

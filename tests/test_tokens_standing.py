@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,7 +14,8 @@ import tokens_harness as harness
 from tidewarden import errors
 from tidewarden.clock import ManualClock
 from tidewarden.tokens.answers import Verdict
-from tidewarden.tokens.ledger import GateView, Ledger
+from tidewarden.tokens.findings import GateView
+from tidewarden.tokens.ledger import Ledger
 from tidewarden.tokens.outbox import details
 from tidewarden.tokens.standing import Seen, Standing, beside, figures
 
@@ -149,6 +151,59 @@ async def test_a_store_that_is_away_is_told_later(bench: Bench, monkeypatch: pyt
             await node.heard(REFUSED, 0)
     await node.heard(REFUSED, 0)
     assert [one.node for one in await bench.seen()] == ["n0"]
+
+
+async def test_an_end_that_the_store_did_not_hear_of_is_told_by_the_next_answer(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = bench.node("n0")
+    await node.heard(REFUSED, 4, silent=True)
+
+    async def away(*_: Any) -> Any:
+        raise errors.StoreDown("away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.ledger, "standing", away)
+        assert not await node.heard(OK, 0)
+    assert [one.node for one in await bench.seen()] == ["n0"]
+    await bench.pass_s(1)
+    assert await node.heard(OK, 0)
+    assert not await bench.seen()
+    kinds = [entry.split(b"\n")[1] for entry in await bench.ledger.tell(QUEUE, 0, 10, 1000)]
+    assert kinds == [b"provider.silent", b"provider.answers"]
+
+
+async def test_trouble_that_comes_while_its_end_is_told_ends_once_more(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node, tell, reached, may_go = bench.node("n0"), bench.ledger.standing, asyncio.Event(), asyncio.Event()
+    await node.heard(REFUSED, 4, silent=True)
+
+    async def slow(queue: str, verb: str, *args: Any) -> Any:
+        found = await tell(queue, verb, *args)
+        if verb == "over" and not reached.is_set():
+            reached.set()
+            await may_go.wait()
+        return found
+
+    monkeypatch.setattr(bench.ledger, "standing", slow)
+    ending = asyncio.create_task(node.heard(OK, 0))
+    await reached.wait()
+    assert await node.heard(REFUSED, 4, silent=True)
+    may_go.set()
+    assert await ending
+    assert await node.heard(OK, 0)
+    assert not await bench.seen()
+
+
+async def test_words_that_are_cut_within_a_character_are_read_all_the_same(bench: Bench) -> None:
+    verdict = Verdict("unavailable", "provider", "HTTP 503 " + "я" * 200)
+    node = bench.node("n0")
+    for _ in range(2):
+        await node.heard(verdict, 0)
+    (seen,) = await bench.seen()
+    assert seen.message == ("HTTP 503 " + "я" * 200)[: len(seen.message)]
+    assert len(seen.message) > 100
 
 
 def test_figures_of_a_provider_that_answers() -> None:

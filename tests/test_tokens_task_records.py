@@ -114,6 +114,53 @@ async def test_the_doctor_counts_them_and_finds_one_that_lies_nowhere(bench: Key
     bench.audit()
 
 
+async def test_the_doctor_sees_that_a_shards_record_forgot_its_accounts(bench: Keys) -> None:
+    for account in ACCOUNTS:
+        await bench.put(account)
+    await bench.ledger.refresh(QUEUE, "a3", force=False)
+    bench.now_ms += 7_000
+    task = await bench.take("a5")
+    forgetful = bench.prefix("a5")
+    await bench.call("HDEL", f"{forgetful}:shard", "accounts")
+    report = await bench.queues.check(QUEUE, repair=True)
+    assert (report["found"], report["repaired"]) == ({"accounts not in the record": 1}, 1)
+    assert (await bench.queues.check(QUEUE))["problems"] == 0
+    bench.audit()
+    assert (await bench.queues.peek(QUEUE, "a5"))["lease"] == task.lease
+
+
+async def test_the_doctor_takes_the_task_of_a_dead_account(bench: Keys) -> None:
+    await bench.put("a")
+    await bench.ledger.refresh(QUEUE, "a", force=False)  # so that it has a record of its own
+    await bench.call("ZADD", f"{bench.prefix('a')}:account_dead", bench.now_ms, "a")
+    await bench.call("HSET", f"{bench.prefix('a')}:account_troubles", "a", Troubles(dead=True).pack())
+    report = await bench.queues.check(QUEUE, repair=True)
+    assert report["found"] == {"task of a dead account": 1}
+    assert (await bench.queues.check(QUEUE))["problems"] == 0
+    assert await nowhere(bench, "a")
+    bench.audit()
+
+
+async def test_the_doctor_drops_what_lies_beside_no_account_and_tries_a_dead_one_again_of_which_nobody_knows_why(
+    bench: Keys,
+) -> None:
+    await bench.put("a")
+    beside = bench.prefix("a")
+    await bench.call("ZADD", f"{beside}:account_dead", 1, "a", 1, "none")
+    for kind in ("intents", "spares", "troubles", "first"):
+        await bench.call("HSET", f"{beside}:account_{kind}", "none", "x")
+    await bench.call("ZADD", f"{beside}:account_failing", 1, "none")
+    for kind in ("told", "lost"):
+        await bench.call("SADD", f"{beside}:account_{kind}", "none")
+    assert (await bench.queues.check(QUEUE))["found"]["dead account without a reason"] == 1
+    report = await bench.queues.check(QUEUE, repair=True)
+    assert report["found"] == {"entry without an account": 8, "dead account without a reason": 1}
+    assert (await bench.queues.check(QUEUE))["problems"] == 0
+    bench.audit()
+    assert await bench.stats() == {"total": 1, "fresh": 1}
+    assert await bench.locate("a") == "delayed"
+
+
 async def test_a_queue_with_accounts_is_not_empty(bench: Keys) -> None:
     await bench.put("a")
     with pytest.raises(BadArg, match="empty"):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import os
 import stat
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -58,12 +57,12 @@ async def test_what_is_sealed_opens_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "other",
     [
-        replace(PLACE, provider="googl"),
-        replace(PLACE, account="alice@example.or"),
-        replace(PLACE, provider="googlea", account="lice@example.org"),  # The same bytes, cut elsewhere.
-        replace(PLACE, field="access"),
-        replace(PLACE, grant=2),
-        replace(PLACE, generation=8),
+        PLACE._replace(provider="googl"),
+        PLACE._replace(account="alice@example.or"),
+        PLACE._replace(provider="googlea", account="lice@example.org"),  # The same bytes, cut elsewhere.
+        PLACE._replace(field="access"),
+        PLACE._replace(grant=2),
+        PLACE._replace(generation=8),
     ],
 )
 async def test_a_record_moved_elsewhere_does_not_open(tmp_path: Path, other: Place) -> None:

@@ -11,7 +11,7 @@ import tokens_harness as harness
 from webhook_receiver import SECRETS, receiver
 
 from tidewarden.config import Secret, Webhook
-from tidewarden.tokens import events
+from tidewarden.tokens import errands, events
 from tidewarden.tokens.webhooks import sign
 
 pytestmark = pytest.mark.live
@@ -71,9 +71,12 @@ async def test_a_webhook_that_hangs_holds_up_no_other_and_tells_no_address(
     valkey: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(events, "BACKOFF_MS", 50)
-    async with receiver() as ops:
+    monkeypatch.setattr(errands, "STOP_S", 0.1)
+    async with receiver() as ops, receiver() as mute:
+        mute.silent = True
         refused = "http://127.0.0.1:9/s3cret"
-        hooks = {
+        mutes = {f"mute{at}": Webhook(f"mute{at}", mute.url, ("*",), (Secret(SECRETS[0]),), 600.0) for at in range(6)}
+        hooks = mutes | {
             "gone": Webhook("gone", refused, ("*",), (Secret(SECRETS[0]),)),
             "ops": Webhook("ops", ops.url, ("*",), tuple(map(Secret, SECRETS))),
         }
@@ -81,6 +84,7 @@ async def test_a_webhook_that_hangs_holds_up_no_other_and_tells_no_address(
         async with harness.node(valkey, tmp_path, chosen, sections={"webhooks": hooks}) as side:
             for number in range(6):
                 await harness.tell(side.tokens.events, "account.failing", "p", f"a{number}")
+            await eventually(lambda: mute.tries >= 16)
             await eventually(lambda: len(ops.got) == 6 and side.tokens.metrics()["webhooks"]["gone", "failed"] > 1)
     # Twice tried or more, once said.
     assert caplog.text.count("webhook gone does not take events (no connection: Connection refused): event evt_") == 1

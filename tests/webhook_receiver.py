@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import contextlib
 import hashlib
@@ -26,9 +27,13 @@ class Receiver:
     answers: deque[tuple[int, dict[str, str]]] = field(default_factory=deque)
     got: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     tries: int = 0
+    silent: bool = False
+    """It never answers."""
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         self.tries += 1
+        if self.silent:
+            await asyncio.Event().wait()
         body = await request.read()
         message_id, timestamp = request.headers["webhook-id"], request.headers["webhook-timestamp"]
         content = b".".join((message_id.encode(), timestamp.encode(), body))
@@ -47,7 +52,7 @@ async def receiver() -> AsyncIterator[Receiver]:
     made = Receiver()
     app = web.Application()
     app.router.add_post("/hook", made.handle)
-    runner = web.AppRunner(app, access_log=None)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     made.url = f"http://127.0.0.1:{runner.addresses[0][1]}/hook"

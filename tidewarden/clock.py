@@ -84,3 +84,34 @@ class ManualClock:
 async def sleep(clock: Clock, seconds: float) -> None:
     """Sleep ``seconds`` on ``clock``."""
     await clock.sleep_until(clock.monotonic() + seconds)
+
+
+class Duty:
+    """
+    Whether a loop that should go on for ever does. It calls :meth:`step` when something that it waited for has come, and
+    :meth:`rest` before it waits for a moment.
+    """
+
+    def __init__(self, name: str, clock: Clock) -> None:
+        self.name = name
+        self.steps = 0
+        self._clock = clock
+        self._at: float | None = None
+
+    def step(self) -> None:
+        """It gets on."""
+        self.rest(self._clock.monotonic())
+
+    def rest(self, until: float) -> None:
+        """There is nothing to do for it until then (:meth:`Clock.monotonic`), unless it is woken."""
+        self.steps += 1
+        self._at = until
+
+    def end(self) -> None:
+        """It is not its turn: nobody expects anything of it."""
+        self._at = None
+
+    @property
+    def late_s(self) -> float:
+        """For how many seconds it should have got on, and has not."""
+        return 0.0 if self._at is None else max(0.0, self._clock.monotonic() - self._at)

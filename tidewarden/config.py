@@ -16,6 +16,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from . import tls
 from .errors import ConfigError
+from .host_address import address_fault
 from .key_file import key_faults
 from .named_sections import EVENT_KINDS, FAMILIES, means, no_kinds, read_companions, read_webhooks
 from .provider import Provider
@@ -166,6 +167,8 @@ def _check(config: Config, tables: Mapping[str, Mapping[str, Found]], problems: 
         problems.append(f"{found.origin if found else config.source}: {name}: {text}")
 
     _check_members(config, problem)
+    if fault := address_fault(config.node.advertise):
+        problem("node.advertise", f"found {config.node.advertise!r}{fault}")
     cert, key = config.node.tls_cert, config.node.tls_key
     if bool(cert) != bool(key):
         there, missing = ("tls_cert", "tls_key") if cert else ("tls_key", "tls_cert")

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tidewarden.clock import Clock
-from tidewarden.cluster import Backups, Nodes, Onlooker, Reaper, Term
+from tidewarden.cluster import Backups, Duties, Nodes, Onlooker, Reaper, Term
 from tidewarden.cluster_secret import cluster_secret
 from tidewarden.config import Config, is_loopback
 from tidewarden.errors import ConfigError, Error
@@ -36,6 +36,7 @@ from tidewarden.server.users import Users
 from tidewarden.store.check import Server, check_store, warn_of_settings
 from tidewarden.store.embedded import EmbeddedStore, store_password
 from tidewarden.store.snapshot import snapshot
+from tidewarden.store.way_back import told_address
 from tidewarden.tokens import PEERS_PATH, Tokens
 
 log = logging.getLogger("tidewarden.daemon")
@@ -73,6 +74,7 @@ class Daemon(Participant):
             if not self._server.views:
                 await warn_of_settings(self.control)
             await self._join(stack, url, self.data, self.control, views=self._server.views, server=self._server)
+            self.nodes.address = await told_address(self.config, self.control.at)
             self._build_leader()
             try:
                 await self.raft.start()
@@ -110,14 +112,18 @@ class Daemon(Participant):
         self.queues.on_next = self.sweep.expect
         self.raft = self._voter_or_onlooker()
         self.reaper = Reaper(config.node.name, self.nodes, self.queues, clock, self.raft.peer_heard_s)
+        self.duties = Duties(
+            clock, (self.sweep.duty, self.sweep.run), (self.reaper.duty, lambda epoch, _: self.reaper.run(epoch))
+        )
         self.term = Term(
-            self._name, self.raft, self.control, self._scripts, clock, lambda: self.nodes.holder, self._duties,
+            self._name, self.raft, self.control, self._scripts, clock, lambda: self.nodes.holder, self.duties.run,
             lambda: self.nodes.beat_at,
         )  # fmt: skip
+        told = dataclasses.replace(config, node=dataclasses.replace(config.node, advertise=self.nodes.address))
         self.tokens = Tokens(
-            config, self.queues, clock, self.control.call, script=self._token_script,
-            connected=lambda: self.accounts.up, cluster_secret=self._secret, members=self.raft.base_addresses,
-            nodes=lambda: self.nodes.living(),
+            told, self.queues, clock, self.control.call, script=self._token_script,
+            connected=lambda: self.accounts.up, cluster_secret=self._secret, nodes=lambda: self.nodes.living(),
+            members=lambda: {**self.nodes.addresses, **self.raft.base_addresses()},
         )  # fmt: skip
 
     def _voter_or_onlooker(self) -> Raft:
@@ -155,7 +161,7 @@ class Daemon(Participant):
             if self.health.fault != str(error):
                 self.health.fault = str(error)
                 log.critical("the store that is connected now should not be one: %s", error)
-        return not self.health.fault
+        return self.commits.told(self._server) and not self.health.fault
 
     def _heard_view(self, done: asyncio.Future[Any]) -> None:
         """The store may have been started anew: then it has a new view."""
@@ -170,20 +176,6 @@ class Daemon(Participant):
         _, _, items = await self.queues.script_on(link, name, queue, shard, args)
         await firm()
         return items
-
-    async def _duties(self, epoch: int, holder: str) -> None:
-        """What only the leader does, under one epoch."""
-        sweep = asyncio.ensure_future(self.sweep.run(epoch, holder))
-        reaper = asyncio.ensure_future(self.reaper.run(epoch))
-        try:
-            await asyncio.wait({sweep, reaper}, return_when=asyncio.FIRST_COMPLETED)
-            for duty in (sweep, reaper):
-                if duty.done():
-                    duty.result()
-        finally:
-            sweep.cancel()
-            reaper.cancel()
-            await asyncio.gather(sweep, reaper, return_exceptions=True)
 
     def reload(self, read: Callable[[], Config]) -> None:
         """Read the users anew; what else has changed waits for a restart, and a faulty file changes nothing."""
@@ -217,8 +209,8 @@ class Daemon(Participant):
         config, clock = self.config, self.clock  # from here to the first door nothing waits: no reload is missed
         users = Users(config.users, clock, loopback=is_loopback(config.node.host))
         self.health = health = Health(
-            config, clock, self.raft, self.nodes, self.term, self.sweep, self.reaper, self.queues, self.data, self._server, view,
-            self.store_clock,
+            config, clock, self.raft, self.nodes, self.term, self.sweep, self.reaper, self.duties, self.queues, self.data,
+            self._server, view, self.store_clock,
         )  # fmt: skip
         locks = Locks(self.queues, wait_max_ms=config.limits.wait_ms, waiting_max=config.limits.waiting_max)
         steering = None if self._works_only else self.raft

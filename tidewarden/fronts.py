@@ -115,7 +115,12 @@ class Fronts:
         pause_s = AGAIN_FIRST_S
         while True:
             began = self._clock.monotonic()
-            front = await self._launch(orders)
+            try:
+                front = await self._launch(orders)
+            except OSError as error:  # no process, or no file, to be had
+                log.error("process %d of this node cannot be started: %s; tried again", number, error)
+                await sleep(self._clock, AGAIN_LAST_S)
+                continue
             try:
                 await self._watch(front)
             finally:

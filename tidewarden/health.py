@@ -8,7 +8,7 @@ from typing import Any
 
 from tidewarden import __version__
 from tidewarden.clock import Clock
-from tidewarden.cluster import Nodes, Reaper, ShardClocks, StoreClock, Term
+from tidewarden.cluster import Duties, Nodes, Reaper, ShardClocks, StoreClock, Term
 from tidewarden.cluster_secret import key_names
 from tidewarden.config import Config
 from tidewarden.fronts import Fronts
@@ -34,6 +34,7 @@ class Health:
     term: Term
     sweep: Sweep
     reaper: Reaper
+    duties: Duties
     queues: Queues
     data: Route
     server: Server
@@ -89,18 +90,18 @@ class Health:
         return {name: numbers[f"sessions_{name}"] for name in self.queues.session_counts()}
 
     def _members(self) -> dict[str, dict[str, Any]]:
-        node = self.config.node
+        node, told = self.config.node, self.nodes.addresses
         seen = {registration.node: registration for registration in self.nodes.seen}
         seats = self.raft.seats()
         others = {one.owner for one in self.nodes.seen} - seats.keys()
         workers = {
-            name: {"address": "", "votes": False, "met": True, "boot": seen[name].boot, "store_age_ms": seen[name].age_ms,
+            name: {"address": told.get(name, ""), "votes": False, "met": True, "boot": seen[name].boot, "store_age_ms": seen[name].age_ms,
                    "raft_heard_s": None}
             for name in sorted(others & seen.keys())
         }  # fmt: skip
         return workers | {
             name: {
-                "address": base_address(seat.address),
+                "address": told.get(name) or base_address(seat.address),
                 "votes": seat.votes,
                 "met": seat.met,
                 "boot": seen[name].boot if name in seen else 0,
@@ -134,8 +135,8 @@ class Health:
 
     def warning(self) -> str:
         """What somebody should look at although this node serves, or ""."""
-        warnings = self._alone(), self.data.warning(), self.store_clock.warning(), self.queues.store_memory.warning()
-        return "; ".join(filter(None, warnings))
+        rooms = (self.data, self.duties, self.store_clock, self.queues.store_memory)
+        return "; ".join(filter(None, (self._alone(), *(room.warning() for room in rooms))))
 
     def _alone(self) -> str:
         """That no leader is heard of, or ""."""
@@ -152,6 +153,7 @@ class Health:
             "sweep_rounds_total": self.sweep.rounds,
             "sweep_moved_total": self.sweep.moved,
             "leases_reaped_total": self.reaper.reaped,
+            **self.duties.stats(),
             "waiting_takes": self.queues.waiting(),
             "lost_takes_released_total": self.queues.strays.released,
             **{f"sessions_{name}": n for name, n in self.queues.session_counts().items()},

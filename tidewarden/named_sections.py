@@ -7,11 +7,10 @@ import binascii
 import dataclasses
 import re
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from urllib.parse import urlsplit
 
 from .provider_reading import NAME, NAME_ALLOWED
-from .secret import Secret
+from .secret import Secret, secret_of_file
 from .settings import Companion, Webhook
 from .sources import Found, nearest, read
 
@@ -106,8 +105,8 @@ def _secrets(
         text = environ[text]
     elif key == "secret_file":
         try:
-            text = Path(text).expanduser().read_text("utf-8")
-        except (OSError, UnicodeDecodeError):
+            text = secret_of_file(text)
+        except OSError:
             text, fault = "", f"found {text!r}, which cannot be read; allowed: a file with the secret"
     words = text.split()
     if words and all(_is_secret(word) for word in words):

@@ -175,7 +175,10 @@ class Participant:
     def _hears(self, done: asyncio.Future[Any]) -> None:
         """The new holder's wake-ups are heard from now on; what was sent before may have been missed."""
         heard_error(done)
-        self.queues.wake_all()
+        if done.cancelled() or done.exception() is None:
+            self.queues.wake_all()
+        else:
+            self._missed()
 
     def _heard(self, message: list[bytes]) -> None:
         if message[0] == b"message":
@@ -198,6 +201,10 @@ class Participant:
             while self._to_compare and self.ears.up:
                 self._to_compare = False
                 try:
+                    # A server that refused that (BUSY, NOPERM) when the connection was new would never be heard again.
+                    await self.ears.call("SUBSCRIBE", *self._channels())
+                    if self._not_compared:
+                        self.queues.wake_all()
                     if not await self._taken_over():
                         self._to_compare = True  # which it may be by now in any case
                     self._not_compared = ""
@@ -232,6 +239,9 @@ class Participant:
 
 
 def heard_error(future: asyncio.Future[Any]) -> None:
-    """A call whose failure the connection's own watch reports."""
-    if not future.cancelled() and future.exception() is not None:
-        log.debug("not done: %s", future.exception())
+    """A call whose failure the connection's own watch reports; or ours, which nobody else would."""
+    error = None if future.cancelled() else future.exception()
+    if isinstance(error, Error):
+        log.debug("not done: %s", error)
+    elif error is not None:
+        log.error("not done, for a reason of ours", exc_info=error)

@@ -9,12 +9,11 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from urllib.parse import urlsplit
 
 from . import presets, signing, tls
 from .provider import CLASSES, PATHS, QUEUE_BYTES_MAX, RESERVED, SECRET_AUTHS, Provider, queue_of
-from .secret import Secret
+from .secret import Secret, secret_of_file
 from .sources import Found, nearest, read
 
 SECRET_KEYS = ("client_secret", "client_secret_file", "client_secret_env")
@@ -144,7 +143,8 @@ def _proof_faults(provider: Provider) -> Iterator[tuple[str, str]]:
 
 def url_fault(url: str) -> str:
     """What is wrong with an address to which secrets are sent; empty: nothing."""
-    fault = f"found {url!r}; allowed: an address that begins http:// or https://"
+    found = repr(url) if "@" not in url else "one with an @, which is not shown"
+    fault = f"found {found}; allowed: an address that begins http:// or https://"
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -201,10 +201,10 @@ def _secret_of(section: str, key: str, found: Found, environ: Mapping[str, str],
             fault = f"found {found.value!r}, which the environment does not have; allowed: a variable that is set"
         else:
             try:
-                if text := Path(found.value).expanduser().read_text("utf-8").removesuffix("\n").removesuffix("\r"):
+                if text := secret_of_file(found.value).removesuffix("\n").removesuffix("\r"):
                     return Secret(text)
                 fault = f"found {found.value!r}, which is empty; allowed: a file with the secret"
-            except (OSError, UnicodeDecodeError) as error:
+            except OSError as error:
                 fault = f"found {found.value!r}: {tls.reason(error)}; allowed: a readable file with the secret"
     problems.append(f"{found.origin}: {section}.{key}: {fault}")
     return Secret()

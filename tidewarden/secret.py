@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import errno
 import hashlib
 import hmac
 import os
@@ -55,6 +56,17 @@ class Secret:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Secret is not pickled")
+
+
+def secret_of_file(path: str) -> str:
+    """The text of a file with a secret; ``~`` stands for a home. Raises: OSError: it cannot be read, ``strerror`` says why."""
+    try:
+        with open(os.path.expanduser(path), encoding="utf-8") as file:
+            return file.read()
+    except UnicodeDecodeError:
+        raise OSError(errno.EILSEQ, "it is not UTF-8") from None
+    except ValueError:
+        raise OSError(errno.EINVAL, "no path holds such characters") from None
 
 
 def hash_secret(text: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from .host_address import WILDCARDS, joined, split_host
 from .provider import Provider
 from .provider_reading import NAME, NAME_ALLOWED
 from .rights import EVERYTHING, RIGHTS_ALLOWED
@@ -37,6 +38,11 @@ class Node:
     """Its name among ``cluster.members``; it must not move to another data folder."""
     host: str = setting("127.0.0.1", required=True, allowed="an address or host name to listen on")
     """Address to listen on. Loopback by default: what nobody has secured should not be reachable."""
+    advertise: str = setting("", allowed="'host' or 'host:port' by which others reach it")
+    """
+    Where other nodes and clients are told to reach it: ``host``, or ``host:port`` where ``base_port`` comes out elsewhere. Empty, the
+    default: as in ``cluster.members``, else ``host``; if that is every address of its host, the one by which it reaches the store.
+    """
     base_port: int = setting(7420, low=1, high=65_531)
     """First of its ports: RESP + 0, HTTP + 1, Raft + 2, the store + 3 (+ 4 is kept). Nodes on one host: 10 apart."""
     data_dir: str = setting("./tidewarden-data", required=True, path=True, allowed="a folder")
@@ -57,10 +63,9 @@ class Node:
     @property
     def address(self) -> str:
         """Where others may reach it, ``host:base_port``; empty: it listens at every address of its host, whichever those are."""
-        host = self.host.strip("[]")
-        if host in ("0.0.0.0", "::", "*", ""):
-            return ""
-        return f"[{host}]:{self.base_port}" if ":" in host else f"{host}:{self.base_port}"
+        if self.advertise:
+            return joined(*split_host(self.advertise, self.base_port))
+        return "" if self.host.strip("[]") in WILDCARDS else joined(self.host.strip("[]"), self.base_port)
 
     @property
     def resp_port(self) -> int:
@@ -261,6 +266,12 @@ class Config:
     companions: dict[str, Companion] = field(default_factory=dict)
     providers: dict[str, Provider] = field(default_factory=dict)
     source: str = "defaults"
+
+    @property
+    def address(self) -> str:
+        """Where others are told to reach this node, ``host:base_port``; empty: nothing here says that."""
+        named = "" if self.node.advertise else self.cluster.members.get(self.node.name, "")
+        return named or self.node.address
 
     def peers(self) -> dict[str, str]:
         """Name and ``host:base_port`` of every other node."""

@@ -141,9 +141,9 @@ class Sources:
                 section, key = known[variable]
                 self.tables[section][key] = Found(environ[variable], f"environment {variable}", text=True)
         # What a setting such as vault.key_env names is no setting itself.
-        named = {found.value for table in self.tables.values() for key, found in table.items() if key.endswith("_env")}
+        named = [found.value for table in self.tables.values() for key, found in table.items() if key.endswith("_env")]
         for variable in given:
-            if variable not in {*known, *clients_own, *named} and not _KUBERNETES.search(variable):
+            if variable not in {*known, *clients_own} and variable not in named and not _KUBERNETES.search(variable):
                 self.problems.append(f"environment {variable}: unknown setting; {nearest(variable, known)}")
 
     def read_flags(self, flags: Mapping[str, str]) -> None:

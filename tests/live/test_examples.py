@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -165,6 +166,12 @@ def test_the_readmes_lines(folder: Path, run: Callable[..., str]) -> None:
         assert worker.stop() == 0
     finally:
         worker.end()
+    run("purge.py")
+    (redis_lines,) = re.findall(r"```python\n(import redis\n.*?)```", readme, re.DOTALL)
+    assert '"port": 7420' in redis_lines
+    base = tomllib.loads((folder / "tidewarden-data" / "n0" / "node.toml").read_text())["node"]["base_port"]
+    (folder / "redis_lines.py").write_text(redis_lines.replace('"port": 7420', f'"port": {base}'))
+    assert re.match(r"hello under lease \d+\n", run("redis_lines.py"))
 
 
 def test_batches(run: Callable[..., str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -52,6 +53,29 @@ def store_at(node: Node) -> str:
     return at
 
 
+def put_firmly(node: Node, task_id: str) -> bool:
+    """Whether a put into a queue of durability quorum was acknowledged; else it was answered NOQUORUM."""
+    try:
+        return bool(node.say("Q.PUT", "firm", "x", "ID", task_id) == task_id)
+    except redis.ResponseError as error:
+        if not str(error).startswith("NOQUORUM"):
+            raise
+        return False
+
+
+def put_while_the_replica_stands_still(nodes: list[Node], five: SentinelSet) -> list[str]:
+    """Puts under durability quorum; those that were acknowledged."""
+    nodes[0].say("Q.CONFIG", "firm", "SET", "durability", "quorum")
+    until(lambda: put_firmly(nodes[0], "before"), what="the replica has it")
+    five.send(five.ports[1], signal.SIGSTOP)
+    try:
+        assert not put_firmly(nodes[0], "alone"), "the primary alone has it"
+    finally:
+        five.send(five.ports[1], signal.SIGCONT)
+    until(lambda: put_firmly(nodes[1], "again"), what="the replica goes on")
+    return ["before", "again", *(name for i in range(40) if put_firmly(nodes[i % 2], name := f"f{i}"))]
+
+
 async def test_the_primary_is_killed_and_the_nodes_go_on(nodes: Cluster, five: SentinelSet) -> None:
     everywhere = list(nodes.nodes.values())
     leader = nodes.leader()
@@ -62,6 +86,7 @@ async def test_the_primary_is_killed_and_the_nodes_go_on(nodes: Cluster, five: S
         asyncio.ensure_future(client.execute_command("Q.TAKE", "WAIT", 120_000, "FROM", f"w{i}"))
         for i, client in enumerate(clients)
     ]
+    firm = put_while_the_replica_stands_still(everywhere, five)
     everywhere[0].say("Q.PUT", "late", "x", "ID", "late", "DELAY", 4000)
     clients.append(everywhere[1].aclient())
     late = asyncio.ensure_future(clients[-1].execute_command("Q.TAKE", "WAIT", 120_000, "FROM", "late"))
@@ -84,6 +109,9 @@ async def test_the_primary_is_killed_and_the_nodes_go_on(nodes: Cluster, five: S
         taken = await asyncio.gather(*waiting)
         assert [one[0][1] for one in taken] == [f"t{i}" for i in range(len(waiting))]
         assert (await late)[0][1] == "late"
+    assert len(firm) > 2
+    for name in firm:
+        assert everywhere[1].say("Q.PEEK", "firm", name), "what was acknowledged under quorum outlives the primary"
     for client in clients:
         await client.aclose()
     await until_async(

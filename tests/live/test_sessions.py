@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -43,7 +44,8 @@ def hold(node: Node, queue: str, grace_ms: int) -> tuple[Any, str, list[list[Any
 
 def burials(cluster: Cluster, victim: Node) -> int:
     """How often that node was declared dead so far, by the other nodes' logs."""
-    return sum(f"node {victim.name} is buried" in line for node in cluster.others(victim) for line in node.messages())
+    said = re.compile(rf"node {victim.name} \(boot \d+\) is buried")
+    return sum(said.match(line) is not None for node in cluster.others(victim) for line in node.messages())
 
 
 def leased(node: Node, queue: str) -> int:

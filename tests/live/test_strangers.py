@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 from cryptography.fernet import Fernet
 from live.harness import CALM, Cluster, Node, cluster, until
+from live.nursery import link_password
 from pysyncobj.encryptor import getEncryptor
 
-from tidewarden.raft.building import link_password
 from tidewarden.raft.wire import COMPLAINT_S, FRAME_BYTES_MAX
 
 pytestmark = pytest.mark.live

@@ -90,7 +90,7 @@ class Sandbox:
         self.seeds = [(row[0], row[1]) for row in rows]
 
     def _get(self, path: str) -> httpx.Response:
-        with httpx.Client(trust_env=False, timeout=10) as client:
+        with httpx.Client(trust_env=False, verify=False, timeout=10) as client:
             return client.get(self.url + path).raise_for_status()
 
     def fault(self, kind: str = "", delay_ms: int = 0) -> None:

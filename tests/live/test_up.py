@@ -145,6 +145,7 @@ def test_killed_itself_it_takes_everything_along_and_goes_on(
     os.kill(pid, signal.SIGKILL)
     until(lambda: again.said("store", "was killed by SIGKILL"))
     until(lambda: again.said("store", "serves again", "view 3"))
+    assert not [line for line in again.lines if line.startswith("store ")], "the store's log stands in the midst"
     assert again.stop(signal.SIGTERM) == 0
     assert processes_in(data) == {}
 

@@ -19,13 +19,17 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         yield made, made.nodes["n1"]
 
 
+# It listens at every address: which of them others reach it has to find out.
+WORKER = {"node__role": '"worker"', "node__host": '"0.0.0.0"'}
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _worker(monkeypatch_module: pytest.MonkeyPatch) -> None:
     plain = Cluster.config_text
 
     def text(self: Cluster, name: str, store_port: int = 0, **changes: str) -> str:
         lone = f'{{n0 = "127.0.0.1:{self.members["n0"]}"}}'
-        more = {"cluster__members": lone} | ({"node__role": '"worker"'} if name == "n1" else {})
+        more = {"cluster__members": lone} | (WORKER if name == "n1" else {})
         return plain(self, name, store_port, **changes, **more)
 
     monkeypatch_module.setattr(Cluster, "config_text", text)
@@ -52,6 +56,8 @@ def test_it_knows_the_leader_and_serves_every_verb(pair: tuple[Cluster, Node]) -
         worker.say("R.TRANSFER")
     until(lambda: "n1" in members(made.nodes["n0"]), what="the member lists it")
     assert not members(made.nodes["n0"])["n1"]["votes"]
+    told = str(members(made.nodes["n0"])["n1"]["address"])
+    assert [told, members(worker)["n1"]["address"]] == [f"127.0.0.1:{made.members['n1']}"] * 2
 
 
 def members(node: Node) -> dict[str, dict[str, object]]:

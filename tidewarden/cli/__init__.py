@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import gc
 import importlib
+import io
+import os
 import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import typer
+    from typer.models import CommandInfo, TyperInfo
 
 # In the order of the help. A module has a function of its name or, those at the end, an ``app`` with verbs of its own.
 VERBS = (
     "up", "node", "status", "doctor", "worker", "sandbox", "version",
     "cluster", "queue", "token", "vault", "schedule", "lock",
 )  # fmt: skip
+
+COMPLETES = "_TIDEWARDEN_COMPLETE"
 
 if sys.argv[1:2] == ["node"]:
     # SIGHUP has a node read its users anew. Until it can, which takes it a second or two, the signal waits instead of killing.
@@ -27,29 +32,46 @@ def command_line(*verbs: str) -> typer.Typer:
     """The command line with these ``verbs``. What they import takes longer than most of them run."""
     import typer
 
-    from .options import EXIT_CODES
+    from .options import EXIT_CODES, root
 
     app = typer.Typer(
         name="tidewarden",
         help="A cluster daemon that keeps OAuth tokens fresh: a deadline-ordered delay queue under an elected leader.",
         epilog=EXIT_CODES,
         no_args_is_help=True,
-        add_completion=False,
         pretty_exceptions_enable=False,  # its traces show local variables, secrets among them
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    app.callback()(lambda: None)  # or typer would take a lone verb for the whole program
+    app.callback()(root)  # without one typer would take a lone verb for the whole program
     for verb in verbs:
         module = importlib.import_module(f"{__name__}.{verb}")
         if hasattr(module, "app"):
             app.add_typer(module.app, name=verb)
         else:
             app.command(verb)(getattr(module, verb))
+    for command in (*app.registered_commands, *(one for group in app.registered_groups for one in _verbs(group))):
+        command.help = flowing(command.callback.__doc__ or "")
     return app
+
+
+def _verbs(group: TyperInfo) -> list[CommandInfo]:
+    return group.typer_instance.registered_commands if group.typer_instance else []
+
+
+def flowing(text: str) -> str:
+    """Paragraphs of one line each, to be broken where the terminal ends and not where the source does."""
+    return "\n\n".join(" ".join(one.split()) for one in text.strip().split("\n\n"))
 
 
 def main() -> None:
     """The console script. Ends the process with an exit code; see ``tidewarden --help``."""
     gc.set_threshold(50_000, 20, 50)  # imports make much that stays, which it would look through again and again
-    named = [verb for verb in VERBS if verb in sys.argv[1:2]]
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(
+                errors="backslashreplace"
+            )  # A terminal that is no UTF-8 shows what it can, and the rest so.
+    # A shell that completes a line hands it over in the environment.
+    words = (os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS", "")).split()
+    named = [verb for verb in VERBS if verb in (words if COMPLETES in os.environ else sys.argv)[1:2]]
     command_line(*(named or VERBS))()

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import IO, Any
 
+from .seen import Seen
+
 COLUMNS = (
     "account", "provider", "refresh_token", "access_token", "token_type", "expires_at", "expires_at_ms", "scope", "client",
 )  # fmt: skip
@@ -77,7 +79,7 @@ def rows(lines: Iterable[bytes], provider: str, known: Collection[str] = ()) -> 
     """
     columns: list[str] = []
     form = ""
-    seen: set[int] = set()  # hashes: some 70 bytes an account, where the names would be three times that
+    seen = Seen()
     for number, raw in enumerate(lines, 1):
         text = raw.removeprefix(b"\xef\xbb\xbf") if number == 1 else raw
         if not text.strip():
@@ -92,10 +94,8 @@ def rows(lines: Iterable[bytes], provider: str, known: Collection[str] = ()) -> 
         account = ""
         try:
             account, fields = _account(_fields(text, form, columns), provider, known)
-            key = hash(account)
-            if key in seen:
+            if not seen.add(account):
                 raise Fault("account", "stands on an earlier line already; that one counts")
-            seen.add(key)
         except Fault as error:
             yield Row(number, len(raw), account, fault=str(error), field=error.field)
             continue
@@ -144,7 +144,7 @@ def _fields(raw: bytes, form: str, columns: list[str]) -> dict[str, Any]:
     if form == "jsonl":
         try:
             found = json.loads(_text(raw))
-        except (json.JSONDecodeError, RecursionError):
+        except (ValueError, RecursionError):  # ValueError: a number of thousands of digits, too.
             raise Fault("", "is not JSON, as the first line is") from None
         if not isinstance(found, dict):
             raise Fault("", "is not a JSON object")
@@ -187,9 +187,13 @@ def _text(raw: bytes) -> str:
 def _account(found: dict[str, Any], provider: str, known: Collection[str]) -> tuple[str, dict[str, Any]]:
     """The account's whole name and its other fields. Raises: Fault."""
     name, whose = found.pop("account", ""), found.pop("provider", "") or ""
-    if not isinstance(name, str) or not name.strip():
+    if name is None or (isinstance(name, str) and not name.strip()):
         raise Fault("account", "is empty")
+    if not isinstance(name, str):
+        raise Fault("account", 'is no text; write it in "quotes"')
     whole = _whole(name.strip(), whose if isinstance(whose, str) else "?", provider, known)
+    if not whole.isprintable():  # Half a character (a lone surrogate of JSON) could not even be sent.
+        raise Fault("account", "holds characters that cannot be shown")
     fields = {column: value for column, value in found.items() if value not in (None, "")}
     if "refresh_token" not in fields:
         raise Fault("refresh_token", "is empty")

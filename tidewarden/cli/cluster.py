@@ -38,7 +38,7 @@ def status(url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = 
     with connected(url, data_dir) as node:
         first: dict[str, Any] = node.call("R.STATUS")
     seen: dict[str, dict[str, Any]] = {first["node"]: first}
-    basis = url or addresses(url, data_dir)[0]
+    basis = addresses(url, data_dir)[0]
     for name, member in first["members"].items():
         if name not in seen and member["address"] and (answer := _asked(at(basis, member["address"]))):
             seen[name] = answer
@@ -163,8 +163,8 @@ def _row(name: str, member: dict[str, Any], own: dict[str, Any] | None, leader: 
     age_ms, heard_s = member["store_age_ms"], member["raft_heard_s"]
     if own:
         role = own["role"]
-    elif not member["address"]:
-        role = "worker" if age_ms < 5000 else "silent"
+    elif heard_s is None and not member.get("votes", True) and member.get("met", True):
+        role = "worker" if age_ms < 5000 else "silent"  # Raft hears none of them
     else:
         role = "silent" if member.get("met", True) else "awaited"
     return {

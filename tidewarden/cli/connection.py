@@ -6,26 +6,33 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import redis
+import typer
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from tidewarden.client.local import local_urls
+from tidewarden.client.local import DEFAULT_PORT, local_urls
 
-from .options import REFUSED, UNREACHABLE, USAGE, stop
+from .options import DATA_DIR, REFUSED, UNREACHABLE, USAGE, stop
 
 CONNECT_S = 5.0
-WHO = " (name a user: --url redis://USER:SECRET@HOST:PORT)"
+WHO = " (name a user: --url redis://USER:SECRET@HOST:PORT; or the data folder of `tidewarden up`: --data-dir DIR)"
 
 
 def addresses(url: str, data_dir: Path) -> list[str]:
     """
-    Where a node may answer, best first: ``url`` alone if given, else the nodes that ``up`` keeps in ``data_dir``.
+    Where a node may answer, best first: those of ``url`` if given, which commas separate, else the nodes that ``up`` keeps in ``data_dir``.
 
-    The admin's secret that ``up`` wrote there is used for them; it goes to loopback addresses only.
+    The admin's secret that ``up`` wrote there is used for them; it goes to loopback addresses only. Ends the program when
+    another folder than the usual one was named and has no cluster: whoever mistyped it means no other cluster.
     """
-    return [url] if url else local_urls(data_dir)
+    if urls := [one.strip() for one in url.split(",") if one.strip()]:
+        return urls
+    if data_dir != Path(DATA_DIR) and not any(data_dir.glob("n*/node.toml")):
+        raise stop(f"--data-dir {data_dir}: found no data of `tidewarden up` there (no n0/node.toml)", USAGE)
+    return local_urls(data_dir)
 
 
 class NodeLine:
@@ -54,26 +61,53 @@ class NodeLine:
         self._client.close()
 
 
+class OptionError(ValueError):
+    """An address has an option that there is not."""
+
+
 def dial(address: str, silence_s: float | None = None) -> NodeLine:
     """
     Connect to one address; an answer that is longer than ``silence_s`` in coming breaks the connection.
 
-    Raises: redis.ConnectionError, redis.TimeoutError: nobody answers. ValueError: it is no address.
+    Raises: redis.ConnectionError, redis.TimeoutError: nobody answers, or no node. ValueError: it is no address.
     """
-    client = redis.Redis.from_url(
-        address,
-        protocol=3,  # maps arrive as maps
-        single_connection_client=True,  # leases belong to the connection
-        socket_timeout=silence_s,  # None: a waiting take is silent for as long as it waits
-        socket_connect_timeout=CONNECT_S,
-        retry=Retry(NoBackoff(), 0),  # redis-py would repeat a put that may have happened
-    )
+    client: redis.Redis | None = None
     try:
+        address, options = _of_redis(address)
+        client = redis.Redis.from_url(
+            address,
+            **options,
+            protocol=3,  # maps arrive as maps
+            single_connection_client=True,  # leases belong to the connection
+            socket_timeout=silence_s,  # None: a waiting take is silent for as long as it waits
+            socket_connect_timeout=CONNECT_S,
+            retry=Retry(NoBackoff(), 0),  # redis-py would repeat a put that may have happened
+        )
         client.ping()
-    except BaseException:
-        client.close()
+    except BaseException as error:
+        if client is not None:
+            client.close()
+        if isinstance(error, TypeError):  # how redis-py refuses an option of the address
+            raise OptionError(str(error).partition("() ")[2] or str(error)) from None
+        if isinstance(error, redis.InvalidResponse):
+            raise redis.ConnectionError(
+                f"{error}: what answers there is not a node's port for Redis clients (its HTTP port is the next one)"
+            ) from None
         raise
     return NodeLine(client)
+
+
+def _of_redis(address: str) -> tuple[str, dict[str, Any]]:
+    """An address as the SDK takes it, and as redis-py does: with our usual port, and its word for ``?ca=FILE``, whom to trust."""
+    parts = urlsplit(address)
+    query = parse_qsl(parts.query, keep_blank_values=True)
+    options: dict[str, Any] = {}
+    if file := dict(query).get("ca"):
+        options["ssl_ca_certs"] = file
+        address = urlunsplit(parts._replace(query=urlencode([pair for pair in query if pair[0] != "ca"])))
+    if parts.scheme in ("redis", "rediss"):
+        options["port"] = DEFAULT_PORT  # that of the address goes before it
+    return address, options
 
 
 @contextmanager
@@ -90,9 +124,9 @@ def connected(url: str, data_dir: Path) -> Iterator[NodeLine]:
         except (redis.AuthenticationError, redis.ResponseError) as error:
             raise stop(f"{shown(address)} refused: {said(error)}{who}", REFUSED) from None
         except (redis.ConnectionError, redis.TimeoutError) as error:
-            faults.append(f"{shown(address)}: {error}")
+            faults.append(f"{shown(address)}: {error}{_maybe_tls(address, error)}")
         except ValueError as error:
-            raise stop(f"--url {shown(address)!r}: {error}; allowed: redis://[USER:SECRET@]HOST:PORT", USAGE) from None
+            raise no_address(address, error) from None
     if line is None:
         hint = "is it running? `tidewarden up` starts a cluster; --url or TIDEWARDEN_URL names another node"
         raise stop("no node can be reached (" + "; ".join(faults) + f"): {hint}", UNREACHABLE)
@@ -103,10 +137,25 @@ def connected(url: str, data_dir: Path) -> Iterator[NodeLine]:
     except redis.ResponseError as error:
         hint = who if str(error).startswith(("NOAUTH", "DENIED", "NOPERM")) else ""
         raise stop(f"refused: {error}{hint}", REFUSED) from None
+    except UnicodeEncodeError:
+        raise stop("an argument is no UTF-8 text", USAGE) from None
     except (redis.ConnectionError, redis.TimeoutError) as error:
         raise stop(f"the connection broke, what was asked may or may not have happened: {error}", UNREACHABLE) from None
     finally:
         line.close()
+
+
+def _maybe_tls(address: str, error: redis.RedisError) -> str:
+    """What a node that speaks TLS does with whoever does not, is to hang up."""
+    plain_speech = address.startswith("redis://") and str(error).startswith("Connection closed by server")
+    return " (a node with a certificate: rediss://…?ca=FILE)" if plain_speech else ""
+
+
+def no_address(address: str, error: ValueError) -> typer.Exit:
+    """``--url`` is none: says so, and of what Python says of it only what quotes no secret; raise what this returns."""
+    allowed = "redis://[USER:SECRET@]HOST:PORT, with a port from 1 to 65535, and in the secret %2F for / and the like"
+    why = f": {error}" if isinstance(error, OptionError) else ""
+    return stop(f"--url {shown(address)!r} is no node's address{why}; allowed: {allowed}", USAGE)
 
 
 def shown(address: str) -> str:

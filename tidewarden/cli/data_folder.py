@@ -96,7 +96,9 @@ def check_ports(plan: Plan) -> None:
                 f"port {port} ({use}): {reason}{' by ' + holders[port] if port in holders else ''}"
                 for port, use, reason in busy
             ]
-            + ["stop what holds them, or give other ports: --base-port N (nodes take N, N + 10, …)"]
+            + [
+                "stop what holds them, or give others: --base-port N, or TIDEWARDEN_NODE_BASE_PORT=N make run (nodes take N, N + 10, …)"
+            ]
         )
 
 

@@ -8,19 +8,22 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from .options import DATA_DIR
+
 TOKEN_STATES = {
     # state: (what it says of the time left, colour)
     "fresh": ("refresh not yet due", "green"),
     "expiring": ("refresh due, token still valid", "yellow"),
     "late": ("expired before its refresh", "red"),
-    "failing": ("the provider refuses or errs, tried again", "magenta"),
-    "dead": ("grant lost, consent needed anew", "red"),
+    "failing": ("provider refuses or errs", "magenta"),
+    "dead": ("grant lost, new consent needed", "red"),
 }
 LEFT_S = {"expired": 0, "< 10 s": 10, "< 30 s": 30, "< 1 min": 60, "< 2 min": 120, "< 10 min": 600, "< 1 h": 3600}
 LEFT_MORE = "≥ 1 h"
@@ -53,7 +56,7 @@ class NodeRow:
     base_port: int
     pid: int | None = None
     state: str = "starting"
-    """``starting``, ``serves``, ``silent`` or ``down``."""
+    """``starting``, ``serves``, ``not ready``, ``silent`` or ``down``."""
     restarts: int = 0
     status: Mapping[str, Any] = field(default_factory=dict)
     """Its ``R.STATUS``; empty while it does not answer."""
@@ -74,13 +77,19 @@ class Snapshot:
     events: Sequence[Event] = ()
     up_s: float = 0.0
     data_dir: str = ""
+    program: str = "tidewarden"
+    """How whoever looks on can call the command line."""
     store: str = ""
     sandbox_url: str = ""
 
 
 def leader_of(nodes: Sequence[NodeRow]) -> NodeRow | None:
-    """The node that says it leads, by the greatest epoch when two believe so."""
-    leaders = [node for node in nodes if node.status.get("role") == "leader" and node.pid is not None]
+    """The node that says it leads, by the greatest epoch when two believe so. One that has no epoch yet is about to."""
+    leaders = [
+        node
+        for node in nodes
+        if node.status.get("role") == "leader" and node.status.get("epoch") and node.pid is not None
+    ]
     return max(leaders, key=lambda node: int(node.status.get("epoch") or 0), default=None)
 
 
@@ -198,7 +207,7 @@ def _time_left(left: Mapping[str, int], total: int) -> Text:
     sampled = sum(left.values())
     line = Text("time left", style="bold", no_wrap=True, overflow="ellipsis")
     if sampled < total:
-        line.append(f" (of {sampled:,})", style="not bold dim")
+        line.append(f" (of {sampled:,} looked at)", style="not bold dim")
     for name, count in left.items():
         if count:
             line.append(f"   {name}: ", style="not bold dim").append(f"{count:,}", style="not bold")
@@ -218,15 +227,16 @@ def _events(events: Sequence[Event], rows: int) -> list[Text]:
 def _hints(snapshot: Snapshot) -> list[Text]:
     leader = leader_of(snapshot.nodes)
     first = next((node for node in snapshot.nodes if node.state == "serves"), snapshot.nodes[0])
-    folder = shlex.quote(snapshot.data_dir)
+    usual = Path(snapshot.data_dir) == Path(DATA_DIR)
+    folder = "" if usual else f" --data-dir {shlex.quote(snapshot.data_dir)}"
     secret = f"$(cat {shlex.quote(snapshot.data_dir + '/secrets/admin.secret')})"
     http = f"http://{first.host}:{first.base_port + 1}"
     hints = {
         "kill the leader": f"kill -9 {leader.pid}" if leader else "nobody leads just now",
-        "who leads": f"tidewarden status --data-dir {folder}",
-        "tokens": f"tidewarden token stats --data-dir {folder}   (and: token list, token show)",
+        "who leads": f"{snapshot.program} status{folder}",
+        "tokens": f"{snapshot.program} token stats{folder}   (and: token list, token show)",
         "Redis clients": f'redis-cli -p {first.base_port} --user admin --pass "{secret}" Q.LIST',
-        "metrics": f'curl -H "Authorization: Bearer admin:{secret}" {http}/metrics',
+        "metrics": f'curl --oauth2-bearer "admin:{secret}" {http}/metrics',
         "store": snapshot.store,
     }
     if snapshot.sandbox_url:

@@ -117,7 +117,7 @@ class LocalCluster:
                 plan.config.cluster.name,
                 store_password(plan.secret("cluster.key")),
                 self._clock,
-                on_event=lambda text: self.tell("store", text),
+                on_event=lambda text: self.tell("store", text.removeprefix("store ")),
             )
             store_url = await self.store.start()
             self.tell("store", f"serves, pid {self.store.pid}, view {self.store.view}")

@@ -34,6 +34,22 @@ DataDir = Annotated[Path, typer.Option("--data-dir", help="Data folder of `tidew
 AsJson = Annotated[bool, typer.Option("--json", help="Answer with JSON on standard output, for programs.")]
 
 
+def _version(wanted: bool) -> None:
+    if wanted:
+        from .version import version  # what it asks for its answer is not for every verb to import
+
+        version()
+        raise typer.Exit
+
+
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="The same as `tidewarden version`.")
+    ] = False,
+) -> None:  # without a docstring, which would take the place of the program's help
+    pass
+
+
 def stop(message: str, code: int) -> typer.Exit:
     """Say ``message`` on standard error; raise what this returns to end with ``code``."""
     typer.echo(f"tidewarden: {message}", err=True)

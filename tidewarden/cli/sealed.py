@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, BinaryIO
 
 import typer
 
 from tidewarden.sealed_file import (
     KEY_FILE_BYTES_MIN,
     PASSPHRASE_CHARS_MIN,
+    Header,
     NotSealed,
     check_last,
     file_key,
@@ -21,9 +22,10 @@ from tidewarden.sealed_file import (
     read_header,
 )
 
-from .connection import connected
+from .connection import NodeLine, connected
 from .options import DATA_DIR, REFUSED, USAGE, AsJson, DataDir, Url, stop
 from .output import print_json
+from .pace import Pace
 
 KeyFile = Annotated[
     str,
@@ -63,22 +65,16 @@ def export(
         descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     except OSError as error:
         raise stop(f"{file}: cannot be written: {error.strerror or error}", USAGE) from None
-    written, unreadable = 0, []
-    with os.fdopen(descriptor, "wb") as out, connected(url, data_dir) as node:
-        out.write(header.line().encode() + b"\n")
-        after = ""
-        while True:
-            options = [word for pair in (("PROVIDER", provider), ("AFTER", after)) if pair[1] for word in pair]
-            lines, after, bad = node.call("T.EXPORT", key.hex(), header.id.hex(), written + 1, "COUNT", PAGE, *options)
-            out.writelines(str(line).encode() + b"\n" for line in lines)
-            written += len(lines)
-            unreadable += bad
-            if not after:
-                break
-        out.write(last_line(key, header.id, written) + b"\n")
-        out.flush()
-        os.fsync(out.fileno())
-    aside.rename(file)
+    try:
+        with os.fdopen(descriptor, "wb") as out, connected(url, data_dir) as node:
+            written, unreadable = _write(out, node, header, key, provider)
+            out.flush()
+            os.fsync(out.fileno())
+        aside.rename(file)
+    except OSError as error:
+        raise stop(f"{file}: cannot be written: {error.strerror or error}", REFUSED) from None
+    finally:
+        aside.unlink(missing_ok=True)
     if as_json:
         print_json({"accounts": written, "unreadable": unreadable})
     else:
@@ -87,6 +83,24 @@ def export(
             typer.echo(f"tidewarden: {account} does not open here and was left out", err=True)
     if unreadable:
         raise typer.Exit(REFUSED)
+
+
+def _write(out: BinaryIO, node: NodeLine, header: Header, key: bytes, provider: str) -> tuple[int, list[str]]:
+    """Page by page; how many accounts, and the names of those that do not open. Raises: OSError: not all is written."""
+    written, unreadable, after = 0, list[str](), ""
+    out.write(header.line().encode() + b"\n")
+    with Pace("exporting") as pace:
+        while True:
+            options = [word for pair in (("PROVIDER", provider), ("AFTER", after)) if pair[1] for word in pair]
+            lines, after, bad = node.call("T.EXPORT", key.hex(), header.id.hex(), written + 1, "COUNT", PAGE, *options)
+            out.writelines(str(line).encode() + b"\n" for line in lines)
+            written += len(lines)
+            unreadable += bad
+            pace.note(f"{written:,} written", written)
+            if not after:
+                break
+    out.write(last_line(key, header.id, written) + b"\n")
+    return written, unreadable
 
 
 def import_sealed(
@@ -106,7 +120,7 @@ def import_sealed(
             start = source.tell()
             accounts = _checked(source, key, header.id)
             source.seek(start)
-            with line_to_node() as node:
+            with line_to_node() as node, Pace("importing", os.fstat(source.fileno()).st_size) as pace:
                 for first, lines in _batches(source, accounts):
                     answers = node.call("T.IMPORT", key.hex(), header.id.hex(), first, *lines)
                     for number, answer in enumerate(answers, first):
@@ -114,6 +128,8 @@ def import_sealed(
                             stored, unchanged = stored + answer, unchanged + 1 - answer
                         else:
                             faults.append((number + 1, str(answer)))
+                    done = stored + unchanged + len(faults)
+                    pace.note(f"{done:,} of {accounts:,} done", done, sum(len(line) + 1 for line in lines))
     except OSError as error:
         raise stop(f"{file}: cannot be read: {error.strerror or error}", USAGE) from None
     except NotSealed as error:

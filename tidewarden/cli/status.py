@@ -8,7 +8,7 @@ from typing import Any
 import redis
 import typer
 
-from .connection import addresses, dial, said, shown
+from .connection import WHO, addresses, dial, no_address, said, shown
 from .options import DATA_DIR, REFUSED, UNREACHABLE, AsJson, DataDir, Url, stop
 from .output import print_json, print_table
 
@@ -38,8 +38,10 @@ def status(url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = 
             finally:
                 line.close()
         except (redis.AuthenticationError, redis.ResponseError) as error:
-            refused.append(f"{shown(address)} refused: {said(error)}")
-        except (redis.ConnectionError, redis.TimeoutError, ValueError) as error:
+            refused.append(f"{shown(address)} refused: {said(error)}{'' if '@' in address else WHO}")
+        except ValueError as error:
+            raise no_address(address, error) from None
+        except (redis.ConnectionError, redis.TimeoutError) as error:
             silent.append(f"{shown(address)} does not answer: {error}")
     if as_json:
         print_json({"nodes": nodes, "unreachable": silent, "refused": refused})

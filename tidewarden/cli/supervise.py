@@ -69,26 +69,36 @@ class Child:
         """
         Start it, watch it, start it again.
 
-        Raises: ConfigError: it refused its configuration at its first start; another would not change that.
+        Raises: ConfigError: it could not be started, or refused its configuration, at its first start; another would not
+            change that.
         """
         while True:
-            self.output.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with self.output.open("ab") as file:
-                file.truncate(0)
-                self._process = await start_child(
-                    self.argv,
-                    output=file,
-                    keep_fds=self._keep_fds,
-                    environ=node_environ(os.environ),
-                )
-            self._tell(self.name, f"started, pid {self._process.pid}")
-            returncode = await self._watch(self._process)
+            try:
+                process = await self._start()
+            except OSError as error:  # a full disk, no more processes: later there may be room
+                fault = f"could not be started: {error.strerror or error}"
+                if not self.served.is_set():
+                    raise ConfigError([f"{self.name} {fault}"]) from None
+                self._tell(self.name, f"{fault}; it is tried again in {RESTART_S:.0f} s")
+                await sleep(self._clock, RESTART_S)
+                continue
+            self._tell(self.name, f"started, pid {process.pid}")
+            returncode = await self._watch(process)
             if returncode == CONFIG and not self.served.is_set():
                 raise ConfigError([f"{self.name} {how_ended(returncode)}: {self.last_words()}"])
             said = f": {self.last_words()}" if returncode > 0 else ""
             self._tell(self.name, f"{how_ended(returncode)}{said}; it starts again in {RESTART_S:.0f} s")
             await sleep(self._clock, RESTART_S)
             self.restarts += 1
+
+    async def _start(self) -> asyncio.subprocess.Process:
+        self.output.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with self.output.open("ab") as file:
+            file.truncate(0)
+            self._process = await start_child(
+                self.argv, output=file, keep_fds=self._keep_fds, environ=node_environ(os.environ)
+            )
+        return self._process
 
     async def stop(self, grace_s: float) -> None:
         """End it; cancel :meth:`run` first."""
@@ -113,10 +123,10 @@ class Child:
         try:
             async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=2)) as http:
                 while not ended.done():
-                    serves = await _answers(http, self._ready_url)
+                    serves, reason = await _answers(http, self._ready_url)
                     if serves != self.serves:
                         self.serves = serves
-                        self._tell(self.name, "serves" if serves else "does not say that it is ready")
+                        self._tell(self.name, "serves" if serves else f"is not ready{reason and ': '}{reason}")
                     if serves:
                         self.served.set()
                     self._trim()
@@ -132,12 +142,16 @@ class Child:
                 os.truncate(self.output, 0)  # it was opened for appending: the next line lands at the new end
 
 
-async def _answers(http: aiohttp.ClientSession, url: str) -> bool:
+async def _answers(http: aiohttp.ClientSession, url: str) -> tuple[bool, str]:
+    """Whether it serves, and why not, if it says so."""
     try:
         async with http.get(url) as answer:
-            return answer.status == 200
-    except (aiohttp.ClientError, TimeoutError, OSError):
-        return False
+            if answer.status == 200:
+                return True, ""
+            found = await answer.json()
+            return False, str(found.get("reason", "")) if isinstance(found, dict) else ""
+    except (aiohttp.ClientError, TimeoutError, OSError, ValueError):
+        return False, ""
 
 
 async def either(first: asyncio.Future[Any], second: Coroutine[Any, Any, None]) -> None:

@@ -160,6 +160,8 @@ def peek(
     if as_json:
         print_json({"tasks": tasks, "after": following})
         return
+    if not tasks and not following:
+        raise stop(f"no task of {queue} is {state}", NOTHING)
     columns = list(dict.fromkeys(key for task in tasks for key in task))
     print_table(columns, [[task.get(column) for column in columns] for task in tasks])
     if following:

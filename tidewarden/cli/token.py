@@ -15,7 +15,7 @@ from .options import DATA_DIR, NOTHING, REFUSED, USAGE, AsJson, DataDir, Url, st
 from .output import print_json, print_table
 from .sealed import export
 from .token_import import import_
-from .token_view import Account, Provider, State, list_, pages, show, stats
+from .token_view import Account, Provider, State, answers, list_, pages, show, stats
 
 app = typer.Typer(help="Import accounts, and get, list and mend their tokens.", no_args_is_help=True)
 
@@ -49,6 +49,7 @@ def get(
 
 app.command("list")(list_)
 app.command("show")(show)
+app.command("answers")(answers)
 
 
 Accounts = Annotated[

@@ -12,12 +12,12 @@ from typing import IO, Annotated
 import redis
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from .account_file import COLUMNS, NotAccounts, Row, lines_of, rows
 from .connection import NodeLine, connected
 from .options import DATA_DIR, REFUSED, USAGE, AsJson, DataDir, Url, stop
 from .output import cell, print_json
+from .pace import Pace
 from .sealed import KeyFile, PassphraseEnv, import_sealed
 
 BATCH_ROWS = 500
@@ -80,7 +80,10 @@ def import_(
     ] = "",
     keep: Annotated[
         bool,
-        typer.Option("--keep", help="Leave accounts that are there and not dead as they are, also with another grant."),
+        typer.Option(
+            "--keep",
+            help="Leave accounts that are there and not dead as they are, also with another grant. Not for a sealed file.",
+        ),
     ] = False,
     key_file: KeyFile = "",
     passphrase_env: PassphraseEnv = "",
@@ -107,6 +110,8 @@ def import_(
     tidewarden token import accounts.sealed --key-file transfer.key
     """
     if key_file or passphrase_env:
+        if keep or provider:
+            raise stop("--keep and --provider are not for a sealed file", USAGE)
         import_sealed(file, key_file, passphrase_env, lambda: connected(url, data_dir), as_json)
         return
     tally = Tally()
@@ -118,13 +123,12 @@ def import_(
         total_bytes = Path(file).stat().st_size if file != "-" else 0
         node = stack.enter_context(connected(url, data_dir))
         known = _known(node, provider)
-        progress = stack.enter_context(_progress())
-        bar = progress.add_task("importing", total=total_bytes or None)
+        pace = stack.enter_context(Pace("importing", total_bytes))
         options = ("KEEP", "VERBOSE") if keep else ("VERBOSE",)
         try:
             for batch, size_bytes in _batches(rows(lines_of(source), provider, known)):
-                _put(node, options, batch, tally, progress.console, as_json)
-                progress.update(bar, advance=size_bytes, description=f"{tally.stored:,} stored, {tally.bad:,} bad")
+                _put(node, options, batch, tally, pace.console, as_json)
+                pace.note(f"{tally.stored:,} stored, {tally.bad:,} bad", tally.stored + tally.bad, size_bytes)
         except NotAccounts as error:
             raise stop(f"{file}: {error}", USAGE) from None
         except redis.RedisError:
@@ -205,10 +209,3 @@ def _hint(tally: Tally) -> None:
         typer.echo(
             "The dead stay dead with the refresh token that was refused: tidewarden token list --state dead", err=True
         )
-
-
-def _progress() -> Progress:
-    """On standard error, and only when that is a terminal; what is said beside it goes there, too."""
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)

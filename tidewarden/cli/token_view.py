@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,7 +13,7 @@ import typer
 from tidewarden.clock import SystemClock
 
 from .connection import NodeLine, connected
-from .options import DATA_DIR, AsJson, DataDir, Url
+from .options import DATA_DIR, NOTHING, AsJson, DataDir, Url
 from .output import moment, print_json, print_map, print_table
 
 Account = Annotated[str, typer.Argument(metavar="PROVIDER/ACCOUNT", help="The account, as sandbox/user-000001.")]
@@ -102,6 +103,38 @@ def show(account: Account, url: Url = "", data_dir: DataDir = Path(DATA_DIR), as
     )
 
 
+def answers(account: Account, url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = False) -> None:
+    """
+    Show what the provider answered for an account and nobody could read: it may hold a refresh token. Needs the right token:export.
+
+    Such an answer (a page of HTML, damaged JSON) is kept sealed by the node that got it. If there is a refresh token in it, and nothing
+    was stored since, put that: `token import`, or T.PUT. Exit code 5 when there is none.
+
+    Example: tidewarden token answers sandbox/user-000001
+    """
+    with connected(url, data_dir) as node:
+        found = node.call("T.ANSWERS", account)
+    for one in found["answers"]:
+        if isinstance(one["body"], bytes):
+            one["body"] = one["body"].decode("utf-8", "backslashreplace")
+    if as_json:
+        print_json(found)
+    else:
+        for one in found["answers"]:
+            since = "nothing was stored since" if one["current"] else "another grant or pair was stored since"
+            typer.echo(
+                f"{moment(one['at_ms'])} UTC, kept by {one['node']}, to generation {one['generation']}; {since}:",
+                err=True,
+            )
+            typer.echo(_harmless(one["body"]) if sys.stdout.isatty() else one["body"])
+        if found["silent"]:
+            typer.echo(f"tidewarden: not asked, for they do not answer: {', '.join(found['silent'])}", err=True)
+        if not found["answers"]:
+            typer.echo(f"Nothing is kept of {account}; a node keeps the last 256 such answers.", err=True)
+    if not found["answers"]:
+        raise typer.Exit(NOTHING)
+
+
 def stats(url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = False) -> None:
     """
     Count accounts by provider and state, and show how each provider stands: whether it answers, since when not, why.
@@ -132,6 +165,11 @@ def stats(url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = F
     for name, one in answer.items():
         if one.get("advice"):
             typer.echo(f"{name}: {_why(one)}. {one['advice']}.")
+
+
+def _harmless(body: str) -> str:
+    """What others wrote, without what would steer a terminal."""
+    return "".join(char if char.isprintable() or char in "\n\t" else "\N{REPLACEMENT CHARACTER}" for char in body)
 
 
 def short(unix_ms: int | None) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import os
 import signal
 from pathlib import Path
@@ -137,6 +138,8 @@ async def _up(plan: Plan, *, as_json: bool) -> None:
         cluster.tell("up", f"ready; the user is {ADMIN}, its secret lies in {plan.data_dir}/secrets/admin.secret")
         await watch.run()
 
+    # The store's log is told as events; written to the terminal as well, it would stand in the midst of the view.
+    logging.getLogger("tidewarden").addHandler(logging.NullHandler())
     task = asyncio.ensure_future(cluster.run(serve))
 
     def over() -> None:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
+import shutil
+import sys
 from collections import deque
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -76,6 +80,7 @@ class Watch:
             events=list(cluster.events),
             up_s=self._clock.monotonic() - self._since,
             data_dir=str(plan.data_dir),
+            program=program(),
             store=self.store(),
             sandbox_url=f"http://127.0.0.1:{plan.sandbox_port}" if plan.sandbox_accounts else "",
         )
@@ -155,7 +160,7 @@ class Watch:
         if child.pid is None:
             state = "down"
         elif not child.serves:
-            state = "starting"
+            state = "not ready" if child.served.is_set() else "starting"
         else:
             state = "silent" if status == {} else "serves"
         plan = self._cluster.plan
@@ -176,6 +181,15 @@ class Watch:
         if store is None:
             return redact(plan.config.store.url)
         return f"valkey-server, pid {store.pid or '-'}, view {store.view}, {store.socket_path}"
+
+
+def program() -> str:
+    """How to call the command line where this one was called: by its name only where a shell finds this one by it."""
+    called = sys.argv[0]
+    if Path(called).name != "tidewarden":
+        return "python -m tidewarden"
+    found = shutil.which("tidewarden")
+    return "tidewarden" if found and Path(found).resolve() == Path(called).resolve() else shlex.quote(called)
 
 
 class Rate:

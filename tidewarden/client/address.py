@@ -61,8 +61,11 @@ def parse(url: str) -> Address:
     try:
         parts = urlsplit(url)
         port = parts.port or DEFAULT_PORT
-    except ValueError as error:
-        raise BadArg(f"{shown!r} is no node's address: {error}; allowed: redis://[USER:SECRET@]HOST:PORT") from None
+    except ValueError:  # Whose text may quote a secret: all of it up to a sign that should have been written %XX.
+        allowed = (
+            "redis://[USER:SECRET@]HOST:PORT, with a port from 1 to 65535, and in the secret %2F for / and the like"
+        )
+        raise BadArg(f"{shown!r} is no node's address; allowed: {allowed}") from None
     if parts.scheme not in ("redis", "rediss") or not parts.hostname or parts.path not in ("", "/", "/0"):
         raise BadArg(f"{shown!r} is no node's address; allowed: redis://[USER:SECRET@]HOST:PORT")
     return Address(

@@ -15,7 +15,7 @@ from .task import AsyncTask
 Backoff = Mapping[type[BaseException], int] | Callable[[Exception, int], int | None]
 """
 The pause after a failure, in ms: by the exception's class, the nearest one in its ancestry; or asked with the exception and the
-attempt's number. ``None``, or no entry: the task's own backoff.
+attempt's number. ``None``, or no entry: the task's own backoff, or the worker's where the put named none.
 """
 Function = Callable[[Task], Any] | Callable[[AsyncTask], Awaitable[Any]]
 

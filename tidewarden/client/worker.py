@@ -29,6 +29,7 @@ F = TypeVar("F", bound=Function)
 WAIT_MS = 20_000
 GRACE_S = 20.0  # Kubernetes kills after 30 s, systemd after 90
 RELEASE_S = 5.0  # how long giving back may take at the end
+BACKOFF_MS, BACKOFF_MS_MAX = 1_000, 300_000
 TROUBLE_FIRST_S, TROUBLE_LAST_S = 0.5, 10.0
 HOPELESS = (NoAuth, WrongPass, Denied, BadArg)  # no pause makes these better
 
@@ -50,6 +51,8 @@ class Worker:
     Args:
         urls: nodes, as for :class:`AsyncClient`.
         concurrency: tasks at a time, of all queues together.
+        backoff_ms: the pause after a task's first failure where neither its handler nor its put names one, so that what fails at
+            once does not run again and again; it doubles up to five minutes. 0: no pause.
         grace_s: how long tasks under way may go on after SIGTERM or SIGINT; then they are released. A second signal ends this.
         name: shown in logs and in the node's CLIENT LIST.
     """
@@ -61,10 +64,14 @@ class Worker:
         concurrency: int = 10,
         grace_s: float = GRACE_S,
         name: str = "",
+        backoff_ms: int = BACKOFF_MS,
     ) -> None:
         if concurrency < 1:
             raise BadArg(f"concurrency is {concurrency}; allowed is 1 or more")
+        if backoff_ms < 0:
+            raise BadArg(f"backoff_ms is {backoff_ms}; allowed is 0 or more")
         self.urls = urls
+        self.backoff_ms = backoff_ms
         self.concurrency = concurrency
         self.grace_s = grace_s
         self.name = name
@@ -234,9 +241,16 @@ class Worker:
             if verdict == "bury":
                 await task.bury(reason_of(error))
             else:
-                await task.fail(pause_ms, reason=reason_of(error))
+                await task.fail(await self._pause_ms(task) if pause_ms is None else pause_ms, reason=reason_of(error))
         except (NotHeld, Unreachable) as second:
             log.warning("task %s of %s could not be given back: %s", task.id, task.queue, second)
+
+    async def _pause_ms(self, task: AsyncTask) -> int | None:
+        """The usual pause after a failure; ``None``: the put named one."""
+        with contextlib.suppress(Error):  # whether the task is ours still the failing will tell
+            if (await task.client.queue(task.queue).peek(task.id)).fields.get("backoff_ms"):
+                return None
+        return min(self.backoff_ms << min(task.attempt - 1, 20), BACKOFF_MS_MAX)
 
     async def _dropped(self, task: AsyncTask) -> None:
         """The job was cancelled: the lease is lost, or the worker stops."""

@@ -62,6 +62,10 @@ class Nodes:
         self._scripts = scripts
         self._clock = clock
         self._on_holder = on_holder
+        self.address = ""
+        """Where others are told to reach this node, ``host:base_port``; empty: they are not. Told with the registration."""
+        self.addresses: dict[str, str] = {}
+        """What the nodes say of themselves, likewise."""
         self.boot = 0
         self.seen: list[Registration] = []
         self.beat_at = clock.monotonic()
@@ -98,8 +102,11 @@ class Nodes:
             await self._beat(self.boot, 1)
 
     async def _beat(self, boot: int, least: int) -> None:
-        boot, _, flat = await self._scripts.run(self._link, "cluster.beat", [self._key], ["0", self._node, boot, least])
+        boot, _, flat, told = await self._scripts.run(
+            self._link, "cluster.beat", [self._key], ["0", self._node, boot, least, self.address]
+        )
         self.boot = boot
+        self.addresses = {name.decode(): at.decode() for name, at in zip(told[::2], told[1::2], strict=True)}
         names, boots, ages = flat[::3], flat[1::3], flat[2::3]
         self.seen = [Registration(n.decode(), b, a) for n, b, a in zip(names, boots, ages, strict=True)]
         self.beat_at = self._clock.monotonic()

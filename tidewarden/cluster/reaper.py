@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from tidewarden.clock import Clock, sleep
+from tidewarden.clock import Clock, Duty, sleep
 from tidewarden.cluster.nodes import BEAT_S, Nodes, Registration, dead_nodes
 from tidewarden.errors import Error, Stale, StoreDown
 from tidewarden.queue import Queues
@@ -28,52 +28,74 @@ class Reaper:
         self._queues = queues
         self._clock = clock
         self._heard_s = heard_s
+        self.duty = Duty("reaper", clock)
         self.reaped = 0
 
     async def run(self, epoch: int) -> None:
         """Watch until cancelled. Raises: Stale: another leads."""
         former: dict[str, int] = {}
         while True:
-            try:
-                for node in list(self._nodes.seen):
-                    # A node that came back under a new boot holds nothing under the old ones.
-                    if former.get(node.node, 0) < node.boot - 1:
-                        await self._reap(epoch, node.node, node.boot - 1)
-                        former[node.node] = node.boot - 1
-                for dead in dead_nodes(self._nodes.seen, self._node, self._heard_s):
-                    await self._bury(epoch, dead)
-                await self._queues.end_due_sessions()
-            except StoreDown as error:
-                log.warning("the store is away; dead nodes wait: %s", error)
+            for work in (
+                lambda: self._end_former(epoch, former),
+                lambda: self._bury_dead(epoch),
+                lambda: self._queues.end_due_sessions(self.duty.step),
+            ):
+                self.duty.step()
+                try:
+                    await work()
+                except StoreDown as error:
+                    log.warning("the store is away; dead nodes wait: %s", error)
+                except Stale:
+                    raise
+                except Error as error:
+                    log.error("what dead nodes held could not be ended; tried again: %s", error)
+            self.duty.rest(self._clock.monotonic() + BEAT_S)
             await sleep(self._clock, BEAT_S)
 
-    async def _bury(self, epoch: int, dead: Registration) -> None:
-        log.warning("node %s (boot %d) is dead: silent for %d ms, and Raft hears nothing", *_facts(dead))
-        ended = await self._reap(epoch, dead.node, dead.boot)
-        await self._nodes.bury(dead)
-        self._nodes.seen = [node for node in self._nodes.seen if node != dead]
-        log.warning("node %s is buried; %d of its leases ended", dead.node, ended)
+    async def _end_former(self, epoch: int, former: dict[str, int]) -> None:
+        """A node that came back under a new boot holds nothing under the old ones. ``former``: of which that is done."""
+        for node in list(self._nodes.seen):
+            if former.get(node.node, 0) < node.boot - 1:
+                await self._reap(epoch, node.node, node.boot - 1)
+                former[node.node] = node.boot - 1
+
+    async def _bury_dead(self, epoch: int) -> None:
+        for dead in dead_nodes(self._nodes.seen, self._node, self._heard_s):
+            log.warning("node %s (boot %d) is dead: silent for %d ms, and Raft hears nothing", *_facts(dead))
+            ended = await self._reap(epoch, dead.node, dead.boot)
+            await self._nodes.bury(dead)
+            # A beat may have seen it meanwhile, silent for longer.
+            self._nodes.seen = [one for one in self._nodes.seen if (one.node, one.boot) != (dead.node, dead.boot)]
+            log.warning("node %s (boot %d) is buried; %d of its leases ended", dead.node, dead.boot, ended)
 
     async def _reap(self, epoch: int, node: str, boot: int) -> int:
         ended = 0
+        away: StoreDown | None = None
         for queue in await self._queues.names():
             for shard in range(await self._queues.shards(queue)):
+                if away is not None and not self._queues.reachable(queue, shard):
+                    continue
                 try:
                     ended += await self._reap_shard(queue, shard, epoch, node, boot)
-                except (Stale, StoreDown):
+                except Stale:
                     raise
+                except StoreDown as error:
+                    away = error  # a part of it may be, and the other parts' leases need not wait
                 except Error:
                     # A shard of a newer format, say: there the leases end by their time, and the others need not wait.
                     log.exception("the leases of %s in %s, shard %d, could not be ended", node, queue, shard)
         self.reaped += ended
+        if away is not None:
+            raise away
         # Not before its boot is refused in every shard: a session whose grace has begun takes nothing more through it.
-        await self._queues.bury_sessions(epoch, node, boot)
+        await self._queues.bury_sessions(epoch, node, boot, self.duty.step)
         return ended
 
     async def _reap_shard(self, queue: str, shard: int, epoch: int, node: str, boot: int) -> int:
         ended, more = 0, 1
         while more:
             n, more = await self._queues.script("queue.reap", queue, shard, [epoch, node, boot, BATCH])
+            self.duty.step()
             ended += n
         return ended
 

@@ -97,8 +97,8 @@ class ShardClocks:
                 await self.look()
             except StoreDown:
                 log.debug("a part of the store is away; its clock is not known")
-            except Error:
-                log.exception("a clock of the store could not be read")
+            except Error as error:
+                log.error("a clock of the store could not be read: %s", error)
             await sleep(self._clock, LOOK_S)
 
     def warning(self) -> str:

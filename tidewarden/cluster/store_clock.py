@@ -70,8 +70,8 @@ class StoreClock:
                 await self.look()
             except StoreDown:
                 log.debug("the store is away; its clock is not known")
-            except Error:
-                log.exception("the store's clock could not be read")
+            except Error as error:
+                log.error("the store's clock could not be read: %s", error)
             await sleep(self._clock, LOOK_S)
 
     def warning(self) -> str:

@@ -28,17 +28,16 @@ class Check(Bulk):
         found: Counter[str] = Counter()
         examples: list[list[str]] = []
         for shard in shards:
-            parts = ["record", "tasks", "tries", "waits"]
-            while parts:
-                part = parts.pop(0)
-                seen, problems, indexes = await self._part(shard, part, repair)
-                parts += indexes
+            problems, parts = await shard.run("queue.check_record", (int(repair),))
+            for part in (name.decode() for name in parts):
+                seen, more = await self._part(shard, part, repair)
                 tasks += seen if part in ("tasks", "accounts") else 0
-                for kind, task_id, detail, mended in problems:
-                    found[kind.decode()] += 1
-                    repaired += mended
-                    if len(examples) < EXAMPLES_MAX:
-                        examples.append([text.decode("utf-8", "surrogateescape") for text in (kind, task_id, detail)])
+                problems += more
+            for kind, task_id, detail, mended in problems:
+                found[kind.decode()] += 1
+                repaired += mended
+                if len(examples) < EXAMPLES_MAX:
+                    examples.append([text.decode("utf-8", "surrogateescape") for text in (kind, task_id, detail)])
         return {
             "queue": queue,
             "shards": len(shards),
@@ -49,13 +48,12 @@ class Check(Bulk):
             "examples": examples,
         }
 
-    async def _part(self, shard: Shard, part: str, repair: bool) -> tuple[int, list[Any], list[str]]:
-        """One part of a shard, in as many scripts as it needs: entries seen, problems, names of the shard's indexes."""
-        seen, problems, names, cursor = 0, [], [], b"0"
+    async def _part(self, shard: Shard, part: str, repair: bool) -> tuple[int, list[Any]]:
+        """One part of a shard, in as many scripts as it needs: entries seen, problems."""
+        seen, problems, cursor = 0, [], b"0"
         while True:
-            cursor, more, wrong, indexes = await shard.run("queue.check", (part, cursor, PIECE, int(repair)))
+            cursor, more, wrong = await shard.run("queue.check", (part, cursor, PIECE, int(repair)))
             seen += more
             problems += wrong
-            names += [name.decode() for name in indexes]
             if cursor == b"0":
-                return seen, problems, names
+                return seen, problems

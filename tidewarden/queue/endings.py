@@ -58,9 +58,14 @@ class Endings(Check):
             del self._awaited[place]
             queue, task_id = place
             if noted and queue in self._shards:
-                self._lane(self._shards[queue], task_id).run("queue.unwait", (task_id,)).add_done_callback(
-                    unread
-                )  # else the note goes with the task's end
+                # else the note goes with the task's end
+                taken_back = self._lane(self._shards[queue], task_id).run("queue.unwait", (task_id,))
+                taken_back.add_done_callback(lambda done: self._unnoted(place, done))
+
+    def _unnoted(self, place: tuple[str, str], done: asyncio.Future[Any]) -> None:
+        """Who listens again was perhaps noted before: a script that the store did not know comes later than it was sent."""
+        unread(done)
+        self._nudge(place)
 
     async def _ending(self, place: tuple[str, str], nudge: asyncio.Event, until: float) -> tuple[str, bytes]:
         """Ask, and ask again at each nudge."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tidewarden.errors import Error, StoreDown
@@ -79,25 +79,31 @@ class Graces(Room):
 
     # --- what the leader does
 
-    async def bury_sessions(self, epoch: int, node: str, boot: int) -> int:
+    async def bury_sessions(self, epoch: int, node: str, boot: int, page_done: Callable[[], object] = bool) -> int:
         """
         A node's boot is dead, marked so in every shard before: grace begins for the sessions it had; how many it had.
 
-        Raises: Stale: another leads; StoreDown.
+        ``page_done`` is called after each of their pages. Raises: Stale: another leads; StoreDown.
         """
         total, more = 0, 1
         while more:
             fence = f"{{{self.cluster}}}:fence"
             left, more = await self._session_script("bury", epoch, node, boot, PIECE, more_keys=(fence,))
+            page_done()
             total += left
         return total
 
-    async def end_due_sessions(self) -> int:
-        """End the sessions whose grace is over and whose node did not live to do it; how many. Raises: StoreDown."""
+    async def end_due_sessions(self, page_done: Callable[[], object] = bool) -> int:
+        """
+        End the sessions whose grace is over and whose node did not live to do it; how many.
+
+        ``page_done`` is called after each of their pages. Raises: StoreDown.
+        """
         total, ended = 0, 1
         while ended:
             uuids = await self._session_script("due", PIECE)
             ends = await asyncio.gather(*(self.end_session(uuid.decode()) for uuid in uuids), return_exceptions=True)
+            page_done()
             ended = ends.count(True)
             total += ended
             for uuid, end in zip(uuids, ends, strict=True):

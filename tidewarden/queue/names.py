@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from tidewarden.errors import Full
+from tidewarden.queue.placing import prefix_of
 from tidewarden.queue.settings import QueueSettings
 from tidewarden.store import Scripts
 from tidewarden.store.route import Arg, Route
@@ -50,6 +51,11 @@ class Names:
             found = f"there is no queue {queue}, and the cluster has {int(raw):,} already, of at most {most:,}"
             raise Full(f"{found}; use one that is there, or raise limits.queues_max on every node")
         return what, raw
+
+    def reachable(self, queue: str, shard: int) -> bool:
+        """Whether there is a connection to where that shard lies."""
+        link = self._link.link_of(prefix_of(self.cluster, queue, shard))
+        return link is not None and link.up
 
     def time(self) -> asyncio.Future[list[bytes]]:
         """The store's clock: whole seconds since 1970, and microseconds. Raises (in the future): StoreDown."""

@@ -221,7 +221,8 @@ class Queues(Plain):
     async def _end(
         self, session: Session, queue: str, task_id: str, lease: int, how: str, delay_ms: int, reason: str
     ) -> None:
-        check_range(delay_ms, "DELAY", -1, TIME_MAX_MS // 2)
+        if delay_ms != -1:
+            check_range(delay_ms, "DELAY", 0, TIME_MAX_MS // 2)
         check_range(lease, "the lease number", 0, LEASE_NUMBER_MAX)
         shards = await self._open(check_name(queue))
         ended = await self._lane(shards, task_id).end(task_id, lease, how, delay_ms, reason[:REASON_MAX])

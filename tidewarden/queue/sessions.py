@@ -78,6 +78,8 @@ class Sessions(Graces):
                 except (StoreDown, NoQuorum, Recut):
                     if end_ms > shard.now_ms:
                         held[name] = (lease, end_ms)
+                except Error as error:  # a shard of a newer format, say: the other shards' need not wait
+                    log.warning("the lease of %s in %s ends by its time: %s", name[1], name[0], error)
             if held:
                 await sleep(self._clock, LOST_RETRY_S)
 

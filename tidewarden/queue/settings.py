@@ -83,6 +83,7 @@ SYSTEM = {
     "_vault": QueueSettings(losses_max=0, dedup_ms=0, history=0),
     "_webhooks": QueueSettings(losses_max=0, lane_limit=4),
     "_revocations": QueueSettings(losses_max=0, lane_limit=2),
+    "_hosts": QueueSettings(losses_max=0, dedup_ms=0, history=0),  # without tasks: see tokens/lua/host.lua
 }
 
 
@@ -109,6 +110,7 @@ SHARD_FIELDS = (
 )
 LANE_FIELDS = ("lane_limit", "lane_rate", "lane_burst")
 LANE_RATE_MAX = 100_000
+DIGITS_MAX = 16
 _RATE = re.compile(r"[0-9]{1,6}(\.[0-9]{1,3}0*)?")
 LIMITS: dict[str, tuple[int, int]] = {
     "shards": (1, SHARDS_MAX),
@@ -145,8 +147,8 @@ def changed(
         if name in LIMITS:
             low, high = LIMITS[name]
             text = str(value)
-            if not text.removeprefix("-").isdecimal() or not low <= int(text) <= high:
-                raise BadArg(f"{name} is {value!r}; allowed is {low} to {high}")
+            if not text.isdecimal() or len(text) > DIGITS_MAX or not low <= int(text) <= high:
+                raise BadArg(f"{name} is {text[:40]!r}; allowed is {low} to {high}")
             found[name] = int(text)
         elif name == "lane_rate":
             if _RATE.fullmatch(str(value)) is None or float(value) > LANE_RATE_MAX:

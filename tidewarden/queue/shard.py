@@ -24,6 +24,7 @@ TASK_BYTES = 1000  # what a task that may be taken counts as: one script takes a
 WAKE_MAX = 16  # waiting takes tried at a time: when one of them finds nothing, the rest would too
 FLYING_MAX = 2  # calls of one shard under way: the store works at one while the other's answers are handed out
 TOGETHER = ("queue.put", "queue.ack", "queue.take")  # go in one call, in this order: see lua/batch.lua
+LATE_MS = 15_000  # a reply is read within so long; one that is older by the store's clock was given after that had stepped back
 PROMOTED_MAX = 200  # due tasks that one take moves before it takes
 
 
@@ -218,13 +219,17 @@ class Shard:
 
     def heard(self, now_ms: int, next_ms: int, woke: bool) -> None:
         """What every reply says: the store's clock, when anything happens next (-1: nothing), whether tasks became ready."""
-        self.now_ms = now_ms
+        # One that came by another connection (the sweep's) and was given before the latest knows less than that.
+        kept = self._next_at if 0 < self.now_ms - now_ms < LATE_MS else None
+        self.now_ms = now_ms if kept is None else self.now_ms
         if next_ms < 0:
             self._next_at = None
         else:
             delay_ms = max(0, next_ms - now_ms)
             self.expect(delay_ms)
             self._on_next(self, delay_ms)
+        if kept is not None and self._loop.time() < kept and (self._next_at is None or kept < self._next_at):
+            self._next_at = kept
         if woke:
             self.wake()
 

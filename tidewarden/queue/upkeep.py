@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from tidewarden.errors import BadArg, NotFound, NotHeld, Stale
-from tidewarden.queue.placing import STRATEGIES
+from tidewarden.queue.placing import DIGITS_MAX, STRATEGIES
 from tidewarden.queue.settings import LANE_FIELDS, QueueSettings, changed
 from tidewarden.queue.shard import Shard
 from tidewarden.queue.task import COUNT_MAX, STATES, TIME_MAX_MS, Changes, check_id, check_name, check_range, described
@@ -89,7 +89,7 @@ class Upkeep(Topics):
         check_range(count, "COUNT", 1, COUNT_MAX)
         shards = await self._open(check_name(queue))
         number, _, cursor = after.partition(":")
-        if after and (not number.isdecimal() or int(number) >= len(shards)):
+        if after and (not number.isdecimal() or len(number) > DIGITS_MAX or int(number) >= len(shards)):
             raise BadArg(f"AFTER is {after[:60]!r}, which is no cursor of {queue}")
         at = int(number) if after else 0
         tasks: list[dict[str, Any]] = []

@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import heapq
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
 
-from tidewarden.clock import Clock
+from tidewarden.clock import Clock, Duty
 from tidewarden.errors import Error, NotFound, Stale, StoreDown
 from tidewarden.queue import Queues
 
@@ -21,9 +22,13 @@ log = logging.getLogger("tidewarden.scheduler")
 MOVED_MAX = 500
 AWAY_S = 0.5  # a shard whose script found the store away is tried again after so long
 ALL_S = 60.0  # every shard is looked at once so often, in case a message was lost
+SLOW_S = 1.0  # the others wait for a shard whose server does not answer for so long
+LIMIT_S = 30.0  # a shard's sweep that has no answer by then is begun anew; a link gives up sooner
 
 FireDue = Callable[[str, int, int, int, str], Awaitable[int]]
 Place = tuple[str, int]
+ALL: Place = ("", 0)
+"""Stands for the look at which shards there are."""
 
 
 class Sweep:
@@ -47,10 +52,12 @@ class Sweep:
         self._at: dict[Place, float] = {}
         self._heap: list[tuple[float, Place]] = []
         self._earlier = asyncio.Event()
+        self._all_at = 0.0
+        self._under_way: dict[Place, asyncio.Task[None]] = {}
+        self.duty = Duty("sweep", clock)
         self.running = False
         self.rounds = 0
         self.moved = 0
-        self.round_at = 0.0
 
     def expect(self, queue: str, shard: int, delay_ms: int) -> None:
         """Something happens in that shard in ``delay_ms``. Cheap: it is called for every reply of every script."""
@@ -77,27 +84,51 @@ class Sweep:
         self._at.clear()
         self._heap.clear()
         try:
-            all_at = self._clock.monotonic()
+            self._all_at = self._clock.monotonic()
             while True:
-                now = self._clock.monotonic()
-                if now >= all_at:
-                    all_at = now + (ALL_S if await self._tried_all() else AWAY_S)
-                due = self._due(self._clock.monotonic())
-                self.round_at = self._clock.monotonic()
-                if due:
-                    await asyncio.gather(*(self._one(place, epoch, holder) for place in due))
-                    continue
-                await self._sleep(min(all_at, self._heap[0][0] if self._heap else all_at))
+                self.duty.step()
+                if self._clock.monotonic() >= self._all_at and ALL not in self._under_way:
+                    self._all_at = self._clock.monotonic() + ALL_S
+                    await self._begin({ALL: self._look_at_all()})
+                self._end_rounds()  # from here to the sleep nothing waits: no end is missed
+                if due := self._due(self._clock.monotonic()):
+                    await self._round(due, epoch, holder)
+                else:
+                    await self._sleep(min(self._all_at, self._heap[0][0] if self._heap else self._all_at))
         finally:
             self.running = False
+            for task in self._under_way.values():
+                task.cancel()
+            await asyncio.gather(*self._under_way.values(), return_exceptions=True)
+            self._under_way.clear()
 
-    async def _tried_all(self) -> bool:
+    async def _round(self, due: list[Place], epoch: int, holder: str) -> None:
+        """Sweep these shards, but those that are being swept: what their end tells may be of before what is due now."""
+        for place in self._under_way.keys() & due:
+            self.expect(*place, round(AWAY_S * 1000))
+        await self._begin({place: self._one(place, epoch, holder) for place in due if place not in self._under_way})
+
+    async def _begin(self, work: dict[Place, Coroutine[Any, Any, None]]) -> None:
+        """Go on when it is through; a server that does not answer holds up what is of others for a moment alone."""
+        tasks = {place: asyncio.ensure_future(one) for place, one in work.items()}
+        self._under_way |= tasks
+        if tasks:
+            _, slow = await asyncio.wait(tasks.values(), timeout=SLOW_S)
+            for task in slow:
+                task.add_done_callback(lambda _: self._earlier.set())
+
+    def _end_rounds(self) -> None:
+        """Forget the sweeps that are through. Raises: what one of them raised."""
+        for place in [place for place, task in self._under_way.items() if task.done()]:
+            self._under_way.pop(place).result()
+
+    async def _look_at_all(self) -> None:
         try:
-            await self.expect_all()
-        except StoreDown as error:
-            log.warning("the store is away; the sweep waits: %s", error)
-            return False
-        return True
+            async with asyncio.timeout(LIMIT_S):
+                await self.expect_all()
+        except (StoreDown, TimeoutError) as error:
+            log.warning("the store is away; the sweep waits: %s", str(error) or f"no answer for {LIMIT_S:g} s")
+            self._all_at = self._clock.monotonic() + AWAY_S
 
     def _due(self, now: float) -> list[Place]:
         due: list[Place] = []
@@ -110,6 +141,7 @@ class Sweep:
 
     async def _sleep(self, until: float) -> None:
         self._earlier.clear()
+        self.duty.rest(until)
         if self._heap and self._heap[0][0] < until:
             return
         nap = asyncio.ensure_future(self._clock.sleep_until(until))
@@ -123,15 +155,11 @@ class Sweep:
     async def _one(self, place: Place, epoch: int, holder: str) -> None:
         queue, shard = place
         try:
-            now_ms, next_ms, (moved, tick_ms) = await self._run_script(queue, shard, [epoch, MOVED_MAX])
-            self.rounds += 1
-            self.moved += moved
-            if next_ms >= 0:
-                self.expect(queue, shard, max(0, next_ms - now_ms))
-            if 0 <= tick_ms <= now_ms:
-                tick_ms = await self._fire_due(queue, shard, now_ms, epoch, holder)
-            if tick_ms >= 0:
-                self.expect(queue, shard, max(0, tick_ms - now_ms))
+            async with asyncio.timeout(LIMIT_S):
+                await self._sweep(queue, shard, epoch, holder)
+        except TimeoutError:
+            log.error("the sweep of %s, shard %d, has no answer for %g s; it is tried again", queue, shard, LIMIT_S)
+            self.expect(queue, shard, 0)
         except StoreDown as error:
             log.warning("the store is away; the sweep of %s waits: %s", queue, error)
             self.expect(queue, shard, round(AWAY_S * 1000))
@@ -143,3 +171,14 @@ class Sweep:
             # One shard that cannot be swept (a newer format, say) must not stop the others.
             log.exception("the sweep of %s, shard %d, failed; it is tried again in %g s", queue, shard, ALL_S)
             self.expect(queue, shard, round(ALL_S * 1000))
+
+    async def _sweep(self, queue: str, shard: int, epoch: int, holder: str) -> None:
+        now_ms, next_ms, (moved, tick_ms) = await self._run_script(queue, shard, [epoch, MOVED_MAX])
+        self.rounds += 1
+        self.moved += moved
+        if next_ms >= 0:
+            self.expect(queue, shard, max(0, next_ms - now_ms))
+        if 0 <= tick_ms <= now_ms:
+            tick_ms = await self._fire_due(queue, shard, now_ms, epoch, holder)
+        if tick_ms >= 0:
+            self.expect(queue, shard, max(0, tick_ms - now_ms))

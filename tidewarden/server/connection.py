@@ -21,7 +21,7 @@ from .peer import STRANGER, Peer
 from .plan import Plan
 from .requests import RequestReader
 from .slot import PendingSlot, Slot
-from .verbs import TOGETHER_MAX, Command, Pending, Request
+from .verbs import TOGETHER_MAX, Command, Pending, Request, meant
 
 if TYPE_CHECKING:
     from .relay import Relay
@@ -307,7 +307,7 @@ class Connection(Flow):
         self.server.count_error("ERR")
         if self.plan is not None:
             self.plan.spoiled = True
-        reply = replies.error_line("ERR", f"unknown command '{shown}'")
+        reply = replies.error_line("ERR", f"unknown command '{shown}'{meant(shown, self.server.commands.values())}")
         if self._reader.inline:
             # Not a RESP peer at all: perhaps a browser that was told to POST commands to us. No second try.
             self.hang_up()

@@ -153,11 +153,18 @@ def _on_off(connection: Connection, rest: Request) -> bytes:
     return replies.OK
 
 
+OF_REDIS = (
+    "idle=0 sub=0 psub=0 multi=-1 qbuf=0 qbuf-free=0 argv-mem=0 multi-mem=0 rbs=0 rbp=0 obl=0 oll=0 omem=0 tot-mem=0"
+)
+"""What redis-py 5 cannot read a line of CLIENT INFO without; here it says nothing."""
+
+
 def _line(connection: Connection) -> str:
     now = connection.server.clock.monotonic()
     agent = connection.peer.agent
     return (
         f"id={connection.id} addr={connection.peer.address} name={connection.peer.name} age={int(now - connection.peer.since)} db=0 "
+        f"{OF_REDIS} "
         f"cmd={connection.last_command.lower() or 'NULL'} user={connection.peer.user or 'default'} resp={connection.resp} "
         f"lib-name={agent.get('lib-name', '')} lib-ver={agent.get('lib-ver', '')}\n"
     )
@@ -207,7 +214,8 @@ def command(connection: Connection, request: Request) -> bytes:
 
 def _described(item: Command) -> list[Any]:
     arity = item.least if item.least == item.most else -item.least
-    return [item.name.lower(), arity, [], 0, 0, 0]
+    # Flags, keys from, to and step; categories, tips, key specifications, subcommands: redis-py reads all ten.
+    return [item.name.lower(), arity, [], 0, 0, 0, [], [], [], []]
 
 
 def multi(connection: Connection, request: Request) -> bytes:

@@ -110,7 +110,7 @@ DEMANDS: dict[str, Demands] = {
     **dict.fromkeys(("T.GET", "T.MGET"), every(*READ)),
     **dict.fromkeys(("T.LIST", "T.PEEK", "T.STATS"), every(*READ, *WRITE)),
     **dict.fromkeys(("T.PUT", "T.REFRESH", "T.DELETE", "T.IMPORT"), every(*WRITE)),
-    "T.EXPORT": every(*EXPORT),
+    **dict.fromkeys(("T.EXPORT", "T.ANSWERS"), every(*EXPORT)),
     "V.STATUS": every(*READ, *WRITE, *STEER),
     "V.ROTATE": every(*STEER),
     **dict.fromkeys(("L.ACQUIRE", "L.RENEW", "L.RELEASE", "L.PEEK"), on(("lock",), 1)),
@@ -127,6 +127,7 @@ ROUTES: dict[tuple[str, str], str] = {
     ("GET", "/v1/status"): "R.STATUS",
     ("GET", "/v1/tokens"): "T.LIST",
     ("GET", "/v1/accounts/{provider}/{account}"): "T.PEEK",
+    ("GET", "/v1/answers/{provider}/{account}"): "T.ANSWERS",
     ("GET", "/v1/providers"): "T.STATS",
     ("GET", "/v1/events"): "T.LIST",
     ("GET", "/v1/tokens/{provider}/{account}"): "T.GET",
@@ -134,8 +135,14 @@ ROUTES: dict[tuple[str, str], str] = {
     ("PUT", "/v1/tokens/{provider}/{account}"): "T.PUT",
     ("DELETE", "/v1/tokens/{provider}/{account}"): "T.DELETE",
     ("POST", "/v1/tokens/{provider}/{account}/refresh"): "T.REFRESH",
+    ("GET", "/v1/schedules"): "S.LIST",
+    ("GET", "/v1/schedules/{name}"): "S.PAUSE",
+    ("PUT", "/v1/schedules/{name}"): "S.PAUSE",  # and ``put`` for the queue, which the body names
+    ("DELETE", "/v1/schedules/{name}"): "S.DELETE",
+    ("POST", "/v1/schedules/{name}/pause"): "S.PAUSE",
+    ("POST", "/v1/schedules/{name}/resume"): "S.RESUME",
 }
-"""The verb whose rights a route needs; all of them are of no name."""
+"""The verb whose rights a route needs, of the name in its path or of none."""
 OWN = frozenset(
     "PING ECHO HELLO AUTH QUIT RESET SELECT INFO TIME COMMAND MULTI EXEC DISCARD SESSION".split()  # noqa: SIM905  # a list of verbs
 )

@@ -13,33 +13,35 @@ import inspect
 import logging
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from tidewarden.clock import Clock
 from tidewarden.config import Config, is_loopback
-from tidewarden.errors import BadArg, Denied, Error, Internal, NoAuth, NotFound, Timeout, TooBig
+from tidewarden.errors import BadArg, Denied, Error, Internal, NoAuth, Timeout, TooBig
 from tidewarden.rights import ALL, Rights
 from tidewarden.tls import renew, server_context
 
 from . import metrics
-from .demands import ROUTES, lacking_for
+from .demands import ROUTES, Demand, lacking, lacking_for
 from .http_events import EventRoutes
 from .http_listener import HttpListener
+from .http_schedules import ScheduleRoutes
 from .http_tokens import TokenRoutes
 from .parts import Cluster, Queues, Schedules, Tokens
 from .peer import denied
-from .replying import problem, respond
+from .replying import nothing_at, problem, respond
 from .users import Users
 
 log = logging.getLogger("tidewarden.server")
 
 RIGHTS: web.RequestKey[Rights] = web.RequestKey("rights", Rights)
+USER: web.RequestKey[str] = web.RequestKey("user", str)
 BODY_S = 30.0  # longest that a request's body may take to come in, however slowly
 INTERNAL_BYTES = 4096
-NAMED = ("/v1/tokens", "/v1/accounts", "/v1/providers", "/v1/events")
+NAMED = ("/v1/tokens", "/v1/accounts", "/v1/answers", "/v1/providers", "/v1/events")
 """Where what is asked for is of tokens, and needs a user also where nothing else does: see ``T.*``."""
 OPEN = ("/health/live", "/health/ready", "/leader")
 Stats = Callable[[], Mapping[str, Any] | Awaitable[Mapping[str, Any]]]
@@ -54,7 +56,7 @@ def fine() -> str:
 
 def not_rubbish(record: logging.LogRecord) -> bool:
     """What a stranger sends that is no HTTP is answered 400 and is no error of ours: no trace of it in the log."""
-    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
+    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError | web.RequestPayloadError))
 
 
 logging.getLogger("aiohttp.server").addFilter(not_rubbish)
@@ -121,6 +123,8 @@ class HttpServer:
         if self._tokens is not None:
             TokenRoutes(self._tokens, self._config.limits.batch_max).add_to(app.router)
             EventRoutes(self._tokens.events, self._clock).add_to(app.router)
+        if self._schedules is not None:
+            ScheduleRoutes(self._schedules, self._check_right, lambda request: request[RIGHTS]).add_to(app.router)
         node, limits = self._config.node, self._config.limits
         self._listener = HttpListener(app, limits.http_connections_max, limits.line_bytes)
         self._tls = server_context(node.tls_cert, node.tls_key)
@@ -151,7 +155,7 @@ class HttpServer:
         try:
             self._check_origin(request)
             user = await self._check_user(request)
-            request[RIGHTS] = self._users.rights(user) if user else ALL
+            request[USER], request[RIGHTS] = user, self._users.rights(user) if user else ALL
             self._check_rights(request, user)
             await self._read_body(request)
             return await handler(request)
@@ -164,7 +168,7 @@ class HttpServer:
             fault = BadArg(f"{request.method} is not served here; {allowed} is.")
             return problem(fault, status=405, headers={"Allow": allowed})
         except web.HTTPNotFound:
-            return problem(NotFound(f"There is nothing at {request.path[:200]}."))
+            return problem(nothing_at(request, self._internal))
         except web.HTTPException as error:
             return problem(BadArg(error.reason), status=error.status)
         except Exception:
@@ -183,6 +187,8 @@ class HttpServer:
                 await request.read()
         except TimeoutError:
             raise Timeout(f"The body did not come within {BODY_S:g} s.") from None
+        except web.RequestPayloadError:
+            raise BadArg("The body is not in the Content-Encoding that is announced.") from None
 
     def _check_origin(self, request: web.Request) -> None:
         """A web page in somebody's browser must not reach a door that asks for no password (DNS rebinding, CSRF)."""
@@ -213,10 +219,20 @@ class HttpServer:
             return
         method = "GET" if request.method == "HEAD" else request.method
         what = f"{method} {resource.canonical}"
-        if missing := lacking_for(request[RIGHTS], ROUTES.get((method, resource.canonical), what)):
-            error = denied(what, missing, user)
-            self._users.deny(user, _peer(request), error)
-            raise error
+        verb, name = ROUTES.get((method, resource.canonical), what), request.match_info.get("name", "")
+        if missing := lacking_for(request[RIGHTS], verb, (verb, name.encode("utf-8", "surrogateescape"))):
+            self._deny(request, what, missing)
+
+    def _check_right(self, request: web.Request, what: str, demand: Demand) -> None:
+        """What a route needs beside what its path tells. Raises: Denied."""
+        if missing := lacking(request[RIGHTS], [demand]):
+            self._deny(request, what, missing)
+
+    def _deny(self, request: web.Request, what: str, missing: str) -> NoReturn:
+        user = request[USER]
+        error = denied(what, missing, user)
+        self._users.deny(user, _peer(request), error)
+        raise error
 
     async def _authenticate(self, credentials: str, peer: str) -> str:
         """``user:secret``, or a secret alone, which may have a colon itself."""

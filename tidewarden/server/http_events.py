@@ -12,6 +12,8 @@ from tidewarden.config import EVENT_KINDS, means, no_kinds
 from tidewarden.errors import BadArg, Error, Full
 from tidewarden.tokens.events import CURSOR, START, Event, Events
 
+from .http_asked import query_of
+
 log = logging.getLogger("tidewarden.server")
 
 LOOK_S = 0.5  # Events of other nodes are looked for so often, while somebody listens.
@@ -30,7 +32,7 @@ class EventRoutes:
 
     def add_to(self, router: web.UrlDispatcher) -> None:
         """Add the route."""
-        router.add_get("/v1/events", self.stream)
+        router.add_get("/v1/events", self.stream, allow_head=False)  # An answer to HEAD has no end either.
 
     async def stream(self, request: web.Request) -> web.StreamResponse:
         """
@@ -38,24 +40,29 @@ class EventRoutes:
 
         ``types`` names kinds, with ``,`` between them and ``*`` at the end for any rest; ``provider`` one provider.
         """
-        query = dict(request.query)
-        if unknown := sorted(query.keys() - {"after", "types", "provider"}):
-            raise BadArg(f"There is no parameter {unknown[0][:40]!r} here; there are after, types, provider.")
+        query = query_of(request, ("after", "types", "provider"))
         after = request.headers.get("Last-Event-ID", query.get("after", ""))
         if after not in ("", "0") and not CURSOR.fullmatch(after):
             raise BadArg(f"Last-Event-ID is {after[:40]!r}; allowed are the ids of events, and 0.")
-        if self._streams >= STREAMS_MAX:
-            raise Full(f"{STREAMS_MAX} readers listen at this node already. Try another node.")
         kinds = tuple(part for part in query.get("types", "*").split(",") if part)
         if nowhere := no_kinds(kinds):
             raise BadArg(f"types has {nowhere[0][:40]!r}, which no event is; there are {', '.join(EVENT_KINDS)}.")
-        provider = query.get("provider", "")
+        if self._streams >= STREAMS_MAX:
+            raise Full(f"{STREAMS_MAX} readers listen at this node already. Try another node.")
+        self._streams += 1
+        try:
+            return await self._tell(request, after, kinds, query.get("provider", ""))
+        finally:
+            self._streams -= 1
+
+    async def _tell(
+        self, request: web.Request, after: str, kinds: tuple[str, ...], provider: str
+    ) -> web.StreamResponse:
         cursor = await self._events.last() if after == "" else START if after == "0" else after
         lost = cursor == after != START and not await self._events.has(cursor)
         response = web.StreamResponse(
             headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         )
-        self._streams += 1
         try:
             await response.prepare(request)
             await _send(response, b": what happens to accounts and providers\nid: %b\n\n" % cursor.encode())
@@ -65,9 +72,6 @@ class EventRoutes:
         except ConnectionError:  # The reader has gone, or might as well have.
             if request.transport is not None:
                 request.transport.abort()  # What lies unread there is not waited for.
-            return response
-        finally:
-            self._streams -= 1
         return response
 
     async def _follow(self, response: web.StreamResponse, cursor: str, kinds: tuple[str, ...], provider: str) -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 from collections.abc import Awaitable
 from typing import Any, TypeVar
-from urllib.parse import unquote_to_bytes
 
 from aiohttp import web
 
 from tidewarden.errors import BadArg, Error, NotFound
 
+from .http_asked import check_path, flag, query_of
 from .parts import Tokens
 from .replying import respond
 from .token_verbs import account_name, fields_of, revealed
@@ -33,6 +34,7 @@ class TokenRoutes:
         router.add_get("/v1/tokens", self.list)
         router.add_post("/v1/tokens:read", self.read)
         router.add_get("/v1/accounts/{provider:[^/]+}/{account:.+}", self.peek)
+        router.add_get("/v1/answers/{provider:[^/]+}/{account:.+}", self.answers)
         router.add_get("/v1/providers", self.providers)
         router.add_post(account + "/refresh", self.refresh)
         router.add_get(account, self.get)
@@ -45,7 +47,7 @@ class TokenRoutes:
 
         ``Cache-Control`` tells how long it may be used without asking again.
         """
-        query = _query(request, ("min_ttl", "wait"))
+        query = query_of(request, ("min_ttl", "wait"))
         token = await self._tokens.get(_account(request), _milliseconds(query, "min_ttl"), _milliseconds(query, "wait"))
         headers = {
             "Cache-Control": f"private, max-age={token.keep_ms // 1000}",
@@ -81,17 +83,23 @@ class TokenRoutes:
         )
 
     async def put(self, request: web.Request) -> web.Response:
-        """Store an account, or a new consent of one."""
-        put = await _whole(self._tokens.put_told(_account(request), fields_of(await request.read())))
+        """Store an account, or a new consent of one; with ``keep`` one that is there and not dead stays as it is."""
+        keep = flag(query_of(request, ("keep",)), "keep")
+        put = await _whole(self._tokens.put_told(_account(request), fields_of(await request.read()), keep=keep))
         return respond({"generation": put.generation, "change": put.change, "state": put.state})
 
     async def peek(self, request: web.Request) -> web.Response:
         """How an account is, why, since when, and what can be done; no token."""
         return respond(await self._tokens.peek(_account(request)))
 
+    async def answers(self, request: web.Request) -> web.Response:
+        """What its provider answered with success and could not be read; ``body`` is text, or ``body_base64`` if it is none."""
+        found = await self._tokens.custody.answers(_account(request))
+        return respond({**found, "answers": [_told(one) for one in found["answers"]]})
+
     async def providers(self, request: web.Request) -> web.Response:
         """Each provider: its accounts by state, and how it stands with us."""
-        _query(request, ())
+        query_of(request, ())
         found = await self._tokens.stats()
         return respond({"providers": [{"provider": name, **figures} for name, figures in found.items()]})
 
@@ -108,7 +116,7 @@ class TokenRoutes:
 
     async def list(self, request: web.Request) -> web.Response:
         """A page of accounts, without their tokens."""
-        query = _query(request, ("provider", "state", "count", "after"))
+        query = query_of(request, ("provider", "state", "count", "after"))
         count = query.get("count", str(COUNT))
         if not (count.isascii() and count.isdigit()) or len(count) > 9:
             raise BadArg(f"count must be an integer of 0 or more: found {count[:40]!r}.")
@@ -133,27 +141,24 @@ def _shown(token: Any) -> dict[str, Any]:
     }
 
 
+def _told(answer: dict[str, Any]) -> dict[str, Any]:
+    body: bytes = answer["body"]
+    try:
+        return answer | {"body": body.decode()}
+    except UnicodeDecodeError:
+        rest = {name: value for name, value in answer.items() if name != "body"}
+        return rest | {"body_base64": base64.b64encode(body).decode()}
+
+
 def _etags(header: str) -> list[str]:
     """The entity tags of If-None-Match, compared weakly (RFC 9110, 13.1.2)."""
     return [tag.strip().removeprefix("W/") for tag in header.split(",")]
 
 
 def _account(request: web.Request) -> str:
-    try:
-        unquote_to_bytes(request.raw_path).decode()
-    except UnicodeDecodeError:
-        raise BadArg("A path must be UTF-8 text, percent-encoded.") from None
+    check_path(request)
     name = f"{request.match_info['provider']}/{request.match_info['account']}"
     return account_name(name.encode("utf-8", "surrogateescape"))
-
-
-def _query(request: web.Request, allowed: tuple[str, ...]) -> dict[str, Any]:
-    for name in request.query:
-        if name not in allowed:
-            raise BadArg(f"There is no parameter {name[:40]!r} here; there are {', '.join(allowed) or 'none'}.")
-        if len(request.query.getall(name)) > 1:
-            raise BadArg(f"{name} is given twice.")
-    return dict(request.query)
 
 
 def _milliseconds(query: dict[str, Any], name: str) -> int:

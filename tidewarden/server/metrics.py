@@ -2,8 +2,8 @@
 Prometheus text from the ``stats()`` of every part.
 
 A number becomes a gauge ``tidewarden_<part>_<name>``, or a counter when its name ends in ``_total`` (``count_puts`` is
-shown as ``puts_total``); a nested mapping of numbers becomes one series with its keys as the label ``kind``. Anything
-else is left out: text belongs in ``/v1/status``.
+shown as ``puts_total``); milliseconds (``…_ms``) are shown as seconds; a nested mapping of numbers becomes one series with its
+keys as the label ``kind``. Anything else is left out: text belongs in ``/v1/status``.
 """
 
 from __future__ import annotations
@@ -33,18 +33,94 @@ TOKEN_NUMBERS = {
 }
 """Of each provider: the name among the counts, and in the series."""
 TOKEN_COUNTERS = ("spares", "lost_rotations", "replayed", "adopted", "orphans", "orphans_dropped", "events_lost")
+CLUSTER = "(of the whole cluster, the same at every node)"
 HELP = {
-    "tidewarden_tokens_accounts": "Accounts by state, of the whole cluster",
-    "tidewarden_tokens_standing": "1 for how the provider stands: answers, silent, erring, limiting or refusing",
-    "tidewarden_tokens_refreshes_total": "Refreshes of this node by the class of their outcome",
-    "tidewarden_tokens_late_total": "Refreshes of this node that came after the old token had expired",
-    "tidewarden_tokens_in_flight": "Refreshes under way on this node",
+    "tidewarden_cluster_epoch": "Number of the leadership that this node knows of",
+    "tidewarden_cluster_leads": "1: this node leads",
+    "tidewarden_cluster_members": "Members and workers that this node knows of",
+    "tidewarden_cluster_quorum": "1: this node hears a majority of the members",
+    "tidewarden_cluster_sweeping": "1: this node leads and does the leader's work",
+    "tidewarden_cluster_term": "Raft's term",
+    "tidewarden_cluster_view": "Number of the embedded store's start",
+    "tidewarden_http_connections": "Open HTTP connections",
+    "tidewarden_http_connections_total": "HTTP connections since the start",
+    "tidewarden_http_refused_total": "HTTP connections refused: too many",
+    "tidewarden_node_commit_groups_total": "Times that answers waited together for replicas or the disk",
+    "tidewarden_node_commit_missed_total": "Answers that did not have their durability in time",
+    "tidewarden_node_epoch": "Epoch under which this node leads; 0: it does not",
+    "tidewarden_node_front_restarts_total": "Further processes of this node that were started again",
+    "tidewarden_node_leader": "1: this node leads",
+    "tidewarden_node_leader_duty_late_seconds": "For how long a duty of the leader, the label kind, should have got on and has not",
+    "tidewarden_node_leases_reaped_total": "Leases of dead nodes that this node ended",
+    "tidewarden_node_lost_takes_released_total": "Tasks given back whose take was never answered",
+    "tidewarden_node_raft_strangers_refused_total": "Connections to Raft's port that were no member's",
+    "tidewarden_node_sessions_attached": "Sessions that connections of this node share",
+    "tidewarden_node_sessions_detached": "Sessions without a connection whose grace runs here",
+    "tidewarden_node_sessions_ended_total": "Sessions that ended here",
+    "tidewarden_node_store_calls_total": "Calls to the store",
+    "tidewarden_node_store_clock_stepped_seconds": "How far the steps of the store's clock went, all together",
+    "tidewarden_node_store_clock_steps_total": "Steps of the store's clock by more than 5 s",
+    "tidewarden_node_store_connects_total": "Connections to the store that were made again",
+    "tidewarden_node_store_fills_total": "Times that the store became full",
+    "tidewarden_node_store_full": "1: the store is full, puts are refused",
+    "tidewarden_node_store_full_refused_total": "Requests refused because the store was full",
+    "tidewarden_node_store_max_bytes": "The store's maxmemory; 0: none",
+    "tidewarden_node_store_refuses": "1: the store answers, but takes no writes",
+    "tidewarden_node_store_up": "1: this node is connected to the store",
+    "tidewarden_node_store_used_bytes": "Memory that the store uses",
+    "tidewarden_node_sweep_moved_total": "Tasks that this node moved as the leader: due ones, and those of ended leases",
+    "tidewarden_node_sweep_rounds_total": "Rounds of the sweep on this node",
+    "tidewarden_node_terms_total": "Times that this node became the leader",
+    "tidewarden_node_waiting_takes": "Takes that wait at this node",
+    "tidewarden_queue_acked_total": f"Tasks done {CLUSTER}",
+    "tidewarden_queue_buried": f"Tasks put aside until they are kicked {CLUSTER}",
+    "tidewarden_queue_delayed": f"Tasks that are not due yet {CLUSTER}",
+    "tidewarden_queue_leased": f"Tasks that consumers hold {CLUSTER}",
+    "tidewarden_queue_loss_total": f"Leases that ended with their connection or node {CLUSTER}",
+    "tidewarden_queue_next_seconds": f"Unix time at which something happens next: a due time, a lease's end {CLUSTER}",
+    "tidewarden_queue_oldest_ready_deadline_seconds": f"Unix time of the earliest deadline among ready tasks {CLUSTER}",
+    "tidewarden_queue_paused_until_seconds": f"Unix time until which takes are paused; 0: they are not {CLUSTER}",
+    "tidewarden_queue_put_total": f"Tasks put {CLUSTER}",
+    "tidewarden_queue_ready": f"Tasks that can be taken {CLUSTER}",
+    "tidewarden_queue_release_total": f"Tasks handed back by their holder {CLUSTER}",
+    "tidewarden_queue_schedules": f"Schedules that put into the queue {CLUSTER}",
+    "tidewarden_queue_shards": f"Shards of the queue {CLUSTER}",
+    "tidewarden_queue_swept_total": f"Tasks that became ready by the leader's sweep {CLUSTER}",
+    "tidewarden_queue_taken_total": f"Tasks taken {CLUSTER}",
+    "tidewarden_queue_total": f"Tasks in any state {CLUSTER}",
+    "tidewarden_queue_waiting": f"Tasks that wait for their lane {CLUSTER}",
+    "tidewarden_queue_waiting_nodes": f"Nodes at which takes wait {CLUSTER}",
+    "tidewarden_queue_waiting_takes_here": "Takes that wait at this node",
+    "tidewarden_resp_connections": "Open connections of Redis clients",
+    "tidewarden_resp_connections_total": "Connections of Redis clients since the start",
+    "tidewarden_resp_denied_total": "Requests for which a user, the label kind, lacked the right",
+    "tidewarden_resp_errors_total": "Requests answered with an error, by its word",
+    "tidewarden_resp_logins_refused_total": "Wrong secrets",
+    "tidewarden_resp_refused_total": "Connections of Redis clients refused: too many",
+    "tidewarden_resp_requests_total": "Requests by verb",
+    "tidewarden_resp_waiting": "Requests that wait: for a task, a lock, an end",
+    "tidewarden_tokens_accounts": f"Accounts by state {CLUSTER}",
+    "tidewarden_tokens_adopted_total": "Answers of other nodes' requests that this node stored",
+    "tidewarden_tokens_events_lost_total": "Events that were not told",
     "tidewarden_tokens_held": "1: this node knows that its requests to the provider are held back",
-    "tidewarden_tokens_rate_limit": "Requests a second, of all nodes, that the provider seems to bear",
-    "tidewarden_tokens_intents_stored": "Refreshes that are under way, or of which nobody knows what became",
-    "tidewarden_tokens_spares_stored": "Pairs and previous tokens that are kept aside",
+    "tidewarden_tokens_in_flight": "Refreshes under way on this node",
+    "tidewarden_tokens_intents_stored": f"Refreshes that are under way, or of which nobody knows what became {CLUSTER}",
     "tidewarden_tokens_journal_pending": "Answers in this node's journal that are not stored yet",
+    "tidewarden_tokens_journal_unreadable": "Answers in this node's journal that could not be read (token answers shows them)",
+    "tidewarden_tokens_late_total": "Refreshes of this node that came after the old token had expired",
+    "tidewarden_tokens_levelled_total": "Accounts that this node had refreshed ahead of their time",
     "tidewarden_tokens_lost_rotations_total": "Accounts whose new refresh token was lost with its answer",
+    "tidewarden_tokens_orphans_dropped_total": "Pairs that this node got without the store and that had no place when it was back",
+    "tidewarden_tokens_orphans_total": "Pairs that this node got without the store",
+    "tidewarden_tokens_quarantines_total": "Times that refusals jumped",
+    "tidewarden_tokens_rate_limit": "Requests a second, of all nodes, that the provider seems to bear",
+    "tidewarden_tokens_refreshers": "Refreshes that may be under way on this node",
+    "tidewarden_tokens_refreshes_total": "Refreshes of this node by the class of their outcome",
+    "tidewarden_tokens_replayed_total": "Answers that this node stored from its journal after a start",
+    "tidewarden_tokens_revocations_total": "Deleted accounts' tokens, by what became of their revocation",
+    "tidewarden_tokens_spares_stored": f"Pairs and previous tokens that are kept aside {CLUSTER}",
+    "tidewarden_tokens_spares_total": "Pairs that this node kept aside",
+    "tidewarden_tokens_standing": f"1 for how the provider stands: answers, silent, erring, limiting or refusing {CLUSTER}",
     "tidewarden_webhook_deliveries_total": "Deliveries of this node by webhook and outcome",
 }
 _UNFIT = re.compile(r"[^a-zA-Z0-9_]")
@@ -60,8 +136,8 @@ class Snapshot:
         """One family a name, as prometheus-client asks for them."""
         families: Families = {}
         for part, labels, stats in self._samples:
-            for name, value in stats.items():
-                series = _series(value)
+            for told, value in stats.items():
+                name, series = _in_seconds(told, _series(value))
                 if series:
                     family = _family(families, part, name, (*labels, *(("kind",) if "" not in series else ())))
                     for kind, number in series.items():
@@ -95,7 +171,8 @@ def of_tokens(stats: Mapping[str, Mapping[str, Any]], counts: Mapping[str, Any])
     for (name, outcome), number in counts.get("webhooks", {}).items():
         samples.append(("webhook", {"webhook": name}, {"deliveries_total": {outcome: number}}))
     samples.append(("tokens", {}, {f"{name}_total": counts.get(name, 0) for name in TOKEN_COUNTERS}))
-    samples.append(("tokens", {}, {"journal_pending": counts.get("journal_pending", 0)}))
+    journal = {name: counts.get(name, 0) for name in ("journal_pending", "journal_unreadable")}
+    samples.append(("tokens", {}, journal))
     return samples
 
 
@@ -106,6 +183,13 @@ def _series(value: object) -> dict[str, float]:
     if isinstance(value, Mapping):
         return {str(kind): float(number) for kind, number in value.items() if isinstance(number, int | float) and kind}
     return {}
+
+
+def _in_seconds(name: str, series: dict[str, float]) -> tuple[str, dict[str, float]]:
+    """Prometheus counts time in seconds; -1 ms stands for none here, which is no sample there."""
+    if not name.endswith("_ms"):
+        return name, series
+    return f"{name[:-3]}_seconds", {kind: number / 1000 for kind, number in series.items() if number != -1}
 
 
 def _family(families: Families, part: str, name: str, labels: tuple[str, ...]) -> Family:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import msgspec
 from aiohttp import web
 
-from tidewarden.errors import Error
+from tidewarden.errors import Error, NotFound
 
 
 def respond(body: object, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
@@ -27,3 +27,10 @@ def problem(error: Error, status: int = 0, headers: Mapping[str, str] | None = N
     if code == 401:
         extra["WWW-Authenticate"] = "Bearer"
     return respond({"error": error.code, "message": str(error)}, code, extra)
+
+
+def nothing_at(request: web.Request, hidden: Collection[str]) -> NotFound:
+    """There is no such path: the error says which there are, but for those that are other nodes' alone."""
+    paths = {resource.canonical for resource in request.app.router.resources()}.difference(hidden)
+    there = sorted({path.partition("/{")[0].partition(":")[0] for path in paths})
+    return NotFound(f"There is nothing at {request.path[:200]}; there are {', '.join(there)}.")

@@ -41,6 +41,11 @@ GIVE_BACK_S = 3.0  # at a stop, for the leases of those who were there; a store 
 STATUS = ("node", "role", "leader", "epoch", "view", "primary", "quorum")
 
 
+def _plain(value: object) -> object:
+    """As INFO writes it: readers of it know 0 and 1."""
+    return int(value) if isinstance(value, bool) else value
+
+
 class RespServer:
     """
     The RESP door of one node.
@@ -264,7 +269,7 @@ class RespServer:
             "# Stats", f"total_connections_received:{stats['connections_total']}",
             f"total_commands_processed:{sum(stats['requests_total'].values())}", f"rejected_connections:{stats['refused_total']}",
             f"total_error_replies:{sum(stats['errors_total'].values())}",
-            "# Cluster", *(f"{name}:{status.get(name)}" for name in STATUS),
+            "# Cluster", *(f"{name}:{_plain(status.get(name))}" for name in STATUS),
         ]  # fmt: skip
         return "\r\n".join(lines) + "\r\n"
 

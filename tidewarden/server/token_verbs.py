@@ -142,6 +142,11 @@ def _sealing(request: Request) -> tuple[bytes, bytes, int]:
     return key, file_id, number("line", request[3])
 
 
+def answers(connection: Connection, request: Request) -> Pending:
+    """T.ANSWERS"""
+    return Pending(_tokens(connection).custody.answers(account_name(request[1])), replies.encode)
+
+
 def vault_status(connection: Connection, request: Request) -> Pending:
     """V.STATUS"""
     return Pending(_tokens(connection).custody.status(), replies.encode)
@@ -201,6 +206,7 @@ COMMANDS = (
     ),
     Command("T.LIST", listing, 1, 9, "[PROVIDER p] [STATE s] [COUNT n] [AFTER cursor]", needs="user", group="token"),
     Command("T.PEEK", peek, 2, 2, "provider/account", needs="user", group="token"),
+    Command("T.ANSWERS", answers, 2, 2, "provider/account", needs="user", group="token"),
     Command("T.REFRESH", refresh, 2, 2, "provider/account", needs="user", group="token"),
     Command("T.DELETE", delete, 2, 2, "provider/account", needs="user", group="token"),
     Command("T.STATS", stats, 1, 1, needs="user", group="token"),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import difflib
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -75,6 +76,16 @@ class Command:
         return BadArg(
             f"{self.name} has {len(request) - 1} arguments here; its form is: {self.name} {self.usage}".rstrip()
         )
+
+
+def meant(unknown: str, known: Iterable[Command]) -> str:
+    """``; did you mean Q.PUT?`` of a word that is nearly a verb of ours, or nothing: those of Redis have no dot."""
+    found = (
+        difflib.get_close_matches(unknown.upper(), [command.name for command in known], 1, 0.7)
+        if "." in unknown
+        else []
+    )
+    return f"; did you mean {found[0]}?" if found else ""
 
 
 def unsupported(name: str, why: str) -> Command:

@@ -162,8 +162,10 @@ class FolderLock:
                 await sleep(clock, 0.1)
             os.ftruncate(fd, 0)
             os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
-        except BaseException:
+        except BaseException as error:
             os.close(fd)
+            if isinstance(error, OSError):
+                raise ConfigError([f"data folder {self.folder}: cannot be written ({error.strerror})"]) from None
             raise
         self.fd = fd
 

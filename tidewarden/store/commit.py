@@ -31,6 +31,7 @@ RETRY_S = 0.05  # after a group was refused, or its connection lost
 MOVED = "another server has taken over meanwhile, or it was started anew"
 DOWN = "this node goes down, or the server is no primary any more"
 INFO = pack(("INFO", "replication"))
+HOW = pack(("CONFIG", "GET", "appendfsync"))
 _IDENTITY = re.compile(rb"role:master\r\n(?:.*\r\n)*?master_replid:(\w+)")
 
 
@@ -39,12 +40,14 @@ class Demand:
     """
     What makes a write firm: ``replicas`` that have it, beside the primary; with ``disk`` it is in the log of each, and on disk there.
 
-    ``disk_here``: on disk at the primary, whatever the replicas do with it.
+    ``disk_here``: on disk at the primary, whatever the replicas do with it. ``always``: with ``disk``, the primary is asked each time
+    whether it syncs every write, for with ``appendfsync everysec`` WAITAOF may not mean it; a server that has taken over may do that.
     """
 
     replicas: int
     disk: bool = False
     disk_here: bool = False
+    always: bool = False
 
     def commands(self, limit_ms: int) -> tuple[tuple[tuple[Arg, ...], tuple[int, ...]], ...]:
         """The waits, and the least that each has to answer."""
@@ -243,6 +246,7 @@ class Commit:
         self.groups += 1
         replies = [await self._written()]
         replies += [self._send(command) for command, _ in self._waits]
+        how = self._send(HOW) if self._demand.always else None
         replies.append(self._send(INFO))
         with contextlib.suppress(Error):
             await replies[-1]  # the others were answered, or lost, before
@@ -252,6 +256,8 @@ class Commit:
         there, *counts, info = (reply.result() for reply in replies)
         if link.reconnects != connects:
             raise StoreDown("the connection was lost meanwhile")
+        if how is not None and (synced := how.result()[1]) != b"always":
+            raise StoreDown(f"the primary's appendfsync is {synced.decode()} now")
         if not there:  # nothing was written, so the waits vouch for nothing
             self._there = False
             return await self._group()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 
 from tidewarden.clock import Clock
@@ -15,6 +16,8 @@ from tidewarden.store.link import Link
 from tidewarden.store.primaries import Primaries
 from tidewarden.store.primaries_commit import PrimariesCommit, PrimaryCommit
 from tidewarden.store.route import Route, Sender
+
+log = logging.getLogger("tidewarden.store")
 
 AnyCommit = Commit | PrimariesCommit
 UNKNOWN = Server("?", "?", False, 0)
@@ -53,10 +56,30 @@ class Commits:
         told = (
             store.fsync if embedded else server.appendfsync or store.fsync
         )  # where it hides its settings, our user's word
-        self._synced = told == "always" and (embedded or server.waitaof)
+        self._synced = self._synced_now = told == "always" and (embedded or server.waitaof)
+        self._asks = bool(server.appendfsync)
         self._made: dict[tuple[Link, Demand], Commit] = {}
         self._links: dict[tuple[Link, Demand], Link] = {}
         self.replicas = 0 if embedded else store.replicas_needed
+
+    def told(self, server: Server) -> bool:
+        """
+        What the store that is connected now says of itself, for another may have taken over. Whether it brings every write to disk if the
+        one at the start did; if not, tokens wait for what it can do, and each group of a queue's ``fsync`` finds it out by itself.
+        """
+        if self._embedded:
+            return True
+        synced = (server.appendfsync or self._store.fsync) == "always" and server.waitaof
+        if synced != self._synced_now and self._synced:
+            how = f"its appendfsync is {server.appendfsync}" if server.waitaof else "it has no append-only file"
+            if synced:
+                log.warning("the store that is connected now brings every write to disk again")
+            else:
+                log.error(
+                    "the store that is connected now does not bring every write to disk (%s); the former one did", how
+                )
+        self._synced_now, self._waitaof = synced, server.waitaof
+        return synced or not self._synced
 
     def refusal(self, durability: str) -> str:
         """Why the durability cannot be had here and what to do about it; empty: it can."""
@@ -81,7 +104,8 @@ class Commits:
             return None  # such a store answers nothing before it is on disk
         if why := self.refusal(durability):
             return Impossible(why)
-        return self._any(data, Demand(self.replicas, disk=durability == "fsync"))
+        disk = durability == "fsync"
+        return self._any(data, Demand(self.replicas, disk=disk, always=disk and self._asks))
 
     def _any(self, data: Route, demand: Demand) -> AnyCommit:
         if isinstance(data, Primaries):
@@ -117,7 +141,7 @@ class Commits:
 
     def of_tokens(self, data: Route) -> AnyCommit | None:
         """What a new grant, a refresh's intent and a new pair pass through: the strongest that the store has."""
-        disk_here = not self._synced and (self._embedded or self._waitaof)
+        disk_here = not self._synced_now and (self._embedded or self._waitaof)
         return self._any(data, Demand(self.replicas, disk_here=disk_here)) if self.replicas or disk_here else None
 
     def way_of_tokens(self, data: Route, key: str) -> tuple[Sender, Callable[[], Awaitable[None]]]:

@@ -168,22 +168,12 @@ class EmbeddedStore:
 
     async def _launch(self) -> None:
         """Start the server and bring it to the point where clients may come, or leave none behind."""
-        binary = await find_binary(self._config.binary)
-        if self.socket_path.parent != self.folder:
-            _own_private_folder(self.socket_path.parent)
         startup_password = secrets.token_urlsafe(32)
-        settings = self.folder / "valkey.conf"
-        _write_private(settings, self._settings(startup_password))
         log_path = self.folder / "valkey.log"
-        if log_path.exists() and log_path.stat().st_size > LOG_BYTES_MAX:
-            log_path.replace(self.folder / "valkey.log.1")
-        with log_path.open("ab") as output:
-            log_from = output.tell()
-            process = await start_child(
-                [str(binary), str(settings)],
-                output=output,
-                keep_fds=[self._lock.fd],
-            )
+        try:
+            process, log_from = await self._spawn(startup_password, log_path)
+        except OSError as error:  # a full disk, no more processes: later there may be room
+            raise StoreDown(f"valkey-server could not be started in {self.folder}: {error.strerror or error}") from None
         try:
             view = await self._open_for_clients(process, startup_password)
         except BaseException as error:
@@ -194,6 +184,20 @@ class EmbeddedStore:
             raise
         self._process, self.view = process, view
         self._started = self._clock.monotonic()
+
+    async def _spawn(self, startup_password: str, log_path: Path) -> tuple[asyncio.subprocess.Process, int]:
+        """Start the server. Returns: it, and where in its log it begins."""
+        binary = await find_binary(self._config.binary)
+        if self.socket_path.parent != self.folder:
+            _own_private_folder(self.socket_path.parent)
+        settings = self.folder / "valkey.conf"
+        _write_private(settings, self._settings(startup_password))
+        if log_path.exists() and log_path.stat().st_size > LOG_BYTES_MAX:
+            log_path.replace(self.folder / "valkey.log.1")
+        with log_path.open("ab") as output:
+            log_from = output.tell()
+            process = await start_child([str(binary), str(settings)], output=output, keep_fds=[self._lock.fd])
+        return process, log_from
 
     def _settings(self, startup_password: str) -> str:
         host, port = self._listen

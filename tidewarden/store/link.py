@@ -247,7 +247,10 @@ class Link(asyncio.Protocol):
         waiting, self._waiting = self._waiting, deque()
         lost = f"the connection to the {self._way.called} was lost ({why}); what was sent may or may not have happened"
         for receiver in waiting:
-            refuse(receiver, StoreDown(lost))
+            try:
+                refuse(receiver, StoreDown(lost))
+            except Exception:  # those behind it would wait for ever
+                log.exception("a call's end could not be told")
 
     def _fail_backlog(self, why: str) -> None:
         while self._backlog:

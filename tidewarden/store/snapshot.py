@@ -14,7 +14,6 @@ from tidewarden.errors import StoreDown
 
 CHUNK = 1 << 20
 MARK_BYTES = 40
-LINE_BYTES = 1 << 16
 SILENCE_S = 60.0
 """Longest silence of a server that makes the copy; it sends an empty line every second or so."""
 

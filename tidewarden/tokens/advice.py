@@ -44,6 +44,10 @@ _ACCOUNT = {
     "too_early": "nothing: it is asked again later",
     "unsealable": "the key that sealed it is not here: bring it back (docs/operations.md), or put the grant anew",
 }
+KEPT = (
+    "{node} keeps an answer that cannot be read: `token answers PROVIDER/ACCOUNT` shows it; if there is a refresh token in it, "
+    "put that (token import, T.PUT)"
+)
 ITSELF = "its accounts are tried again by themselves"
 
 
@@ -67,8 +71,13 @@ def of_provider(provider: Provider, error: str) -> str:
     return f"{words}; {ITSELF}".format(name=provider.name, host=host_of(provider))
 
 
-def of_account(provider: Provider, state: str, error: str) -> str:
-    """What can be done about an account; empty: nothing need be."""
+def of_account(provider: Provider, state: str, error: str, kept: str = "") -> str:
+    """What can be done about an account; empty: nothing need be. ``kept``: the node that keeps an unreadable answer of it."""
+    rest = _of_account(provider, state, error)
+    return f"{KEPT.format(node=kept)}. {rest}" if kept and rest else rest
+
+
+def _of_account(provider: Provider, state: str, error: str) -> str:
     if state in ("dead", "lost_rotation"):
         return f"{CONSENT[0].upper()}{CONSENT[1:]}; {GIVE_UP}"
     if state != "failing":

@@ -19,6 +19,7 @@ Scope = Literal["ok", "account", "client", "provider", "unknown", "ours"]
 
 LIFE_S_MAX = 1e12  # What is told beyond that, and may be no float, is nonsense.
 MESSAGE_CHARS_MAX = 240
+SECRET_CHARS_MIN = 4  # A shorter one would be found in words that have nothing to do with it.
 MEMBERS_MAX = 64  # Commas that are looked back for in an answer that broke off.
 
 # RFC 6749 5.2, and words that are seen at token endpoints in its place.
@@ -57,9 +58,11 @@ _BY_CLASS: dict[str, Scope] = {
     "unknown": "unknown",
 }
 _UNSENT: dict[str, Scope] = {"dns": "ours", "late": "ours", "bad_url": "client", "misconfigured": "client"}
+ODD = "its refresh token is no text of ASCII characters"
 REFUSALS = frozenset(("invalid_grant", "invalid_scope"))
 """Classes that say this grant will not do, of which two end an account."""
 
+_KIND = re.compile(r"[\x21-\x7e]{1,64}")  # of a token
 # Anything that could be a token or a secret; error texts of providers quote them.
 _TOKENLIKE = re.compile(r"[A-Za-z0-9_\-.~+/=%]{16,}")
 
@@ -74,6 +77,8 @@ class Answer:
     body: bytes = field(repr=False)
     cut: str = ""
     """Why ``body`` is not known to be whole; empty: it is."""
+    secrets: tuple[str, ...] = field(default=(), repr=False)
+    """What the request told that must not be said again: error texts quote it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +124,7 @@ class Verdict:
     retry_after_s: float | None = None
     pair: Pair | None = None
     keep_body: bool = False
-    """The answer was a success that we cannot read: it may hold the only refresh token there is."""
+    """The answer was a success that we cannot read, or not all of it: it may hold the only refresh token there is."""
     answered: bool = True
     """False: nothing came back, so it may be our own network's matter."""
 
@@ -192,7 +197,9 @@ def error_of(answer: Answer) -> tuple[str, str]:
 def _judge_success(answer: Answer, members: Mapping[str, Any], unix_ms: int, rules: Rules) -> Verdict:
     token = _at(members, "access_token", rules.paths)
     if isinstance(token, str) and token and token.isascii() and token.isprintable():
-        return Verdict("ok", "ok", pair=_pair(members, token, rules.paths))
+        pair = _pair(members, token, rules.paths)
+        odd = not pair.refresh_token and _at(members, "refresh_token", rules.paths) not in (None, "")
+        return Verdict("ok", "ok", ODD if odd else "", pair=pair, keep_body=odd)
     code, words = _error_of(members, ("error",), rules.paths)
     if code:  # GitHub and Slack refuse with 200.
         known, scope = _BY_CODE.get(code, ("rejected", "account"))
@@ -214,7 +221,7 @@ def _come(answer: Answer, rules: Rules) -> dict[str, Any]:
         if at < 0:
             break
         try:
-            found = json.loads(raw[:at] + b"}")  # Anything but whole members is no JSON.
+            found = json.loads(_text(raw[:at] + b"}"))  # Anything but whole members is no JSON.
         except (ValueError, RecursionError):
             continue
         return found if isinstance(_at(found, "refresh_token", rules.paths), str) else {}
@@ -241,7 +248,7 @@ def _pair(members: Mapping[str, Any], access_token: str, paths: Mapping[str, str
     return Pair(
         access_token=access_token,
         refresh_token=refresh_token if isinstance(refresh_token, str) and refresh_token.isascii() else "",
-        token_type=kind if isinstance(kind, str) and re.fullmatch(r"[\x21-\x7e]{1,64}", kind) else "Bearer",
+        token_type=kind if isinstance(kind, str) and _KIND.fullmatch(kind) else "Bearer",
         scope=scope[:8192] if isinstance(scope, str) and scope.isascii() else None,
         life_s=_life(_at(members, "expires_in", paths)),
     )
@@ -265,10 +272,16 @@ def _members(answer: Answer) -> dict[str, Any]:
         members = msgspec.json.decode(answer.body)
     except (msgspec.DecodeError, RecursionError, ValueError):
         try:
-            members = json.loads(answer.body)  # Slower, and takes what is not quite JSON.
+            # Slower, and takes what is not quite JSON. A name in Latin-1 elsewhere spoils no token: those are ASCII.
+            members = json.loads(_text(answer.body))
         except (ValueError, RecursionError):
             return {}
     return members if isinstance(members, dict) else {}
+
+
+def _text(body: bytes) -> str:
+    """In whichever encoding of JSON's it is, its byte order mark off."""
+    return body.decode(json.detect_encoding(body), "replace")
 
 
 def _error_of(members: Mapping[str, Any], names: tuple[str, ...], paths: Mapping[str, str]) -> tuple[str, str]:
@@ -289,4 +302,7 @@ def scrub(text: str) -> str:
 def _words(answer: Answer, code: str, words: str) -> str:
     # A code is one of a vocabulary and may be long; anything else that is long may be a token that they quote.
     code = code if re.fullmatch(r"[a-z_]{0,40}", code) else scrub(code)
+    for secret in answer.secrets:
+        if len(secret) >= SECRET_CHARS_MIN:
+            words = words.replace(secret, "…")
     return " ".join(part for part in (f"HTTP {answer.status}", code, scrub(words)) if part)[:MESSAGE_CHARS_MAX]

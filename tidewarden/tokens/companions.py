@@ -24,6 +24,7 @@ log = logging.getLogger("tidewarden.tokens")
 WAITING_MAX = 100_000
 AT_ONCE = 100
 AWAY_S = 1.0
+SAY_S = 60.0
 ID_BYTES_MAX = 200
 
 Put = Callable[[str, NewTask], Awaitable[str]]
@@ -36,42 +37,48 @@ class Companions:
     """Of one node. :meth:`fresh` and :meth:`over` return at once; :meth:`run` does what they note."""
 
     def __init__(self, companions: Mapping[str, Companion], put: Put, drop: Drop, clock: Clock) -> None:
-        self._companions = companions
+        self._lines = [_Line(companion, put, drop, clock) for companion in companions.values()]
+
+    def fresh(self, account: str) -> None:
+        """The token of ``provider/name`` lives, and can be refreshed."""
+        for line in self._lines:
+            line.note(account, True)
+
+    def over(self, account: str) -> None:
+        """The account is dead, or gone."""
+        for line in self._lines:
+            line.note(account, False)
+
+    @property
+    def lost(self) -> int:
+        """Notes that came while too many waited for the store: the next refresh makes up for them."""
+        return sum(line.lost for line in self._lines)
+
+    async def run(self) -> None:
+        """Put and drop tasks, for ever."""
+        async with asyncio.TaskGroup() as group:
+            for line in self._lines:
+                group.create_task(line.run())
+
+
+class _Line:
+    """What waits for one companion: one whose queue is full holds up no other."""
+
+    def __init__(self, companion: Companion, put: Put, drop: Drop, clock: Clock) -> None:
+        self._companion = companion
         self._put = put
         self._drop = drop
         self._clock = clock
         self._waiting: OrderedDict[str, bool] = OrderedDict()
         self._noted = asyncio.Event()
+        self._said = float("-inf")
+        """When the log last heard of something that is not put, monotonic seconds."""
         self.lost = 0
-        """Notes that came while too many waited for the store: the next refresh makes up for them."""
 
-    def fresh(self, account: str) -> None:
-        """The token of ``provider/name`` lives, and can be refreshed."""
-        self._note(account, True)
-
-    def over(self, account: str) -> None:
-        """The account is dead, or gone."""
-        self._note(account, False)
-
-    async def run(self) -> None:
-        """Put and drop tasks, for ever."""
-        if not self._companions:
-            return
-        while True:
-            await self._noted.wait()
-            some = [self._waiting.popitem(last=False) for _ in range(min(AT_ONCE, len(self._waiting)))]
-            try:
-                await asyncio.gather(*(self._do(account, lives) for account, lives in some))
-            except errors.Error as error:
-                log.warning("companion tasks of %d accounts wait: %s %s", len(some), error.code, error)
-                for account, lives in some:
-                    self._waiting.setdefault(account, lives)  # What was noted since is newer.
-                await sleep(self._clock, AWAY_S)
-            if not self._waiting:
-                self._noted.clear()
-
-    def _note(self, account: str, lives: bool) -> None:
-        if not self._companions:
+    def note(self, account: str, lives: bool) -> None:
+        """Whether the account lives, from now on."""
+        providers = self._companion.providers
+        if providers and account.partition("/")[0] not in providers:
             return
         if len(self._waiting) >= WAITING_MAX:
             self._waiting.popitem(last=False)
@@ -79,29 +86,49 @@ class Companions:
         self._waiting[account] = lives
         self._noted.set()
 
+    async def run(self) -> None:
+        """Do what is noted, for ever."""
+        while True:
+            await self._noted.wait()
+            some = [self._waiting.popitem(last=False) for _ in range(min(AT_ONCE, len(self._waiting)))]
+            ends = await asyncio.gather(*(self._do(account, lives) for account, lives in some), return_exceptions=True)
+            late = [(note, end) for note, end in zip(some, ends, strict=True) if end is not None]
+            for (account, lives), end in late:
+                if not isinstance(end, errors.Error):
+                    raise end
+                self._waiting.setdefault(account, lives)  # What was noted since is newer.
+            if late:
+                self._say(f"of {len(late)} accounts wait: {late[0][1]}")
+                await sleep(self._clock, AWAY_S)
+            if not self._waiting:
+                self._noted.clear()
+
     async def _do(self, account: str, lives: bool) -> None:
-        provider, _, name = account.partition("/")
-        for companion in self._companions.values():
-            if companion.providers and provider not in companion.providers:
-                continue
-            task_id = f"{companion.name}:{account}"
-            if len(task_id) > ID_BYTES_MAX:
-                log.warning("%s has too long a name for companion tasks of %s", account, companion.name)
-                continue
-            try:
-                if not lives:
-                    await self._drop(companion.queue, task_id)
-                    continue
-                at_ms = next_time(account, self._clock.unix_ms(), int(companion.interval_s * 1000))
-                words = {"{account}": account, "{provider}": provider, "{name}": name}
-                payload = companion.payload
-                for word, text in words.items():
-                    payload = payload.replace(word, text)
-                await self._put(companion.queue, NewTask(payload.encode(), id=task_id, at_ms=at_ms))
-            except (errors.StoreDown, errors.Full):
-                raise
-            except errors.Error as error:
-                log.warning("companion task %s in %s: %s %s", task_id, companion.queue, error.code, error)
+        """Raises: Error: it can be tried again."""
+        companion, (provider, _, name) = self._companion, account.partition("/")
+        task_id = f"{companion.name}:{account}"
+        if len(task_id) > ID_BYTES_MAX:
+            self._say(f"cannot be put for accounts with so long a name as {account}")
+            return
+        try:
+            if not lives:
+                await self._drop(companion.queue, task_id)
+                return
+            at_ms = next_time(account, self._clock.unix_ms(), int(companion.interval_s * 1000))
+            words = {"{account}": account, "{provider}": provider, "{name}": name}
+            payload = companion.payload
+            for word, text in words.items():
+                payload = payload.replace(word, text)
+            await self._put(companion.queue, NewTask(payload.encode(), id=task_id, at_ms=at_ms))
+        except (errors.BadArg, errors.TooBig, errors.NotFound) as error:
+            self._say(f"cannot be put in {companion.queue}: {error}")
+
+    def _say(self, what: str) -> None:
+        """In the log, once a minute."""
+        now = self._clock.monotonic()
+        if now - self._said >= SAY_S:
+            self._said = now
+            log.warning("companion tasks of %s %s", self._companion.name, what)
 
 
 def next_time(account: str, now_ms: int, interval_ms: int) -> int:

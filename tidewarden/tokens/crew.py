@@ -26,7 +26,7 @@ class Crew:
     ILL = 0.1
     """Share of requests without a good answer that is borne."""
     GAIN = 1.05
-    """A growth by a quarter has helped if the rate is this many times what it was."""
+    """A growth by a quarter has helped if the rate is this many times what it was, in the first period after it or the second."""
 
     def __init__(self, least: int, most: int) -> None:
         self._least = least
@@ -37,6 +37,8 @@ class Crew:
         self._full = False
         self._before = (0, 0.0)
         """Size and rate before the last growth; 0: the last period brought none."""
+        self._doubted = False
+        """The first period after it was no better; a machine that was busy with something else would look the same."""
         self._hold_until = 0.0
 
     def full(self) -> None:
@@ -62,6 +64,7 @@ class Crew:
 
     def _judge(self, rate: float, now: float) -> None:
         (size, former), self._before = self._before, (0, 0.0)
+        doubted, self._doubted = self._doubted, False
         if self._ill > self.ILL * self._ended:
             self.size = max(self._least, self.size // 2)
             self._hold_until = now + self.HOLD_S
@@ -69,6 +72,8 @@ class Crew:
             self.size -= min(self.size - self._least, max(1, self.size // 8))
         elif 2 * self._late <= self._begun or now < self._hold_until:
             return
+        elif size and rate < self.GAIN * former and not doubted:
+            self._before, self._doubted = (size, former), True
         elif size and rate < self.GAIN * former:
             self.size = size
             self._hold_until = now + self.HOLD_S

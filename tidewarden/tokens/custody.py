@@ -1,4 +1,5 @@
-"""What an operator does with the vault of a node: see it, rotate its keys, carry accounts to another cluster and back."""
+"""What an operator does with the vault of a node: see it, rotate its keys, carry accounts to another cluster and back,
+read what refreshers could not."""
 
 from __future__ import annotations
 
@@ -10,12 +11,15 @@ from tidewarden.config import Config
 from tidewarden.errors import NotFound
 from tidewarden.queue import Queues
 
+from .accounts import split
 from .exporting import Exporting, Page, Put, Results, Sealing, put_lines
 from .journal import Journal
 from .keeper import Keeper
 from .ledger import Ledger
+from .peers import Peers
 from .rotation import Rotator
 from .shelf import Shelf
+from .unreadable import Unreadable
 from .vault import Vault
 
 
@@ -33,12 +37,14 @@ class Custody:
         clock: Clock,
         put: Put,
         queue_of: Mapping[str, str],
+        peers: Peers,
     ) -> None:
         """``put`` puts an account, ``queue_of`` names the queue of each provider."""
         node = config.node.name
         self.keeper = Keeper(node, vault, shelf, journal, clock, config.node.address)
         self.rotator = Rotator(node, queues, ledger, vault, shelf, clock)
         self._exporting = Exporting(ledger, vault, config.providers, queue_of)
+        self._unreadable = Unreadable(node, queue_of, journal, vault, shelf, ledger, peers)
         self._put = put
         self._journal = journal
         self._names = sorted(queue_of)
@@ -67,10 +73,20 @@ class Custody:
 
     async def export(self, sealing: Sealing, provider: str = "", count: int = 100, after: str = "") -> Page:
         """A page of accounts with their tokens, sealed for a file; see :meth:`Exporting.page`."""
-        if provider and provider not in self._names:
-            raise NotFound(f"there is no provider {provider[:60]!r}; configured: {', '.join(self._names) or 'none'}")
+        if provider:
+            self._check(provider)
         return await self._exporting.page(sealing, [provider] if provider else self._names, count, after)
 
     async def import_sealed(self, sealing: Sealing, lines: Sequence[bytes]) -> Results:
         """Put accounts from the lines of a sealed file; see :func:`tidewarden.tokens.exporting.put_lines`."""
         return await put_lines(self._put, sealing, lines)
+
+    async def answers(self, account: str) -> dict[str, Any]:
+        """What providers answered for ``provider/account`` with success and could not be read; see :meth:`Unreadable.of`."""
+        provider, name = split(account)
+        self._check(provider)
+        return await self._unreadable.of(provider, name)
+
+    def _check(self, provider: str) -> None:
+        if provider not in self._names:
+            raise NotFound(f"there is no provider {provider[:60]!r}; configured: {', '.join(self._names) or 'none'}")

@@ -13,7 +13,7 @@ from tidewarden import errors
 from tidewarden.config import Provider
 
 from . import policy
-from .ledger import Opened
+from .findings import Opened
 from .peers import Reply
 from .policy import Step
 from .settler import Settler

@@ -10,6 +10,7 @@ from typing import Any
 from tidewarden import errors
 from tidewarden.clock import Clock, sleep
 from tidewarden.queue import Queues, Taken
+from tidewarden.queue.task import COUNT_MAX
 
 log = logging.getLogger("tidewarden.tokens")
 
@@ -22,7 +23,8 @@ class Errands:
     """
     The tasks of ``queue`` that this node has in hand, at most ``at_once``. :meth:`run` until cancelled.
 
-    ``session`` holds their leases: whoever does one acknowledges it there, or sends it back.
+    ``session`` holds their leases: whoever does one acknowledges it there, or sends it back. What it raises is logged, and the task
+    is taken again when its lease ends.
     """
 
     def __init__(self, queues: Queues, queue: str, clock: Clock, *, at_once: int, lease_ms: int) -> None:
@@ -45,7 +47,7 @@ class Errands:
 
     async def _turn(self, do: Callable[[Taken], Coroutine[Any, Any, None]]) -> None:
         self._freed.clear()
-        room = self._at_once - len(self._work)
+        room = min(COUNT_MAX, self._at_once - len(self._work))
         if room <= 0:
             await self._freed.wait()
             return
@@ -58,9 +60,17 @@ class Errands:
             await sleep(self._clock, PAUSE_S)
             return
         for task in found:
-            work = asyncio.create_task(do(task), name=f"{self._queue} {task.id}")
+            work = asyncio.create_task(self._do(do, task), name=f"{self._queue} {task.id}")
             self._work.add(work)
             work.add_done_callback(self._ended)
+
+    async def _do(self, do: Callable[[Taken], Coroutine[Any, Any, None]], task: Taken) -> None:
+        try:
+            await do(task)
+        except errors.Error as error:
+            log.warning("%s: %s waits: %s %s", self._queue, task.id, error.code, error)
+        except Exception:
+            log.exception("%s: %s failed for a reason of ours; it is done again", self._queue, task.id)
 
     def _ended(self, work: asyncio.Task[None]) -> None:
         self._work.discard(work)

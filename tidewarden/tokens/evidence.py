@@ -13,7 +13,8 @@ import logging
 from tidewarden import errors
 from tidewarden.clock import Clock
 
-from .ledger import Ledger, Trend
+from .findings import Trend
+from .ledger import Ledger
 
 log = logging.getLogger("tidewarden.tokens")
 

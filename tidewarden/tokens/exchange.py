@@ -1,8 +1,8 @@
 """
-The refresh request: one POST to a token endpoint, by the aiohttp session that lies under httpx.
+The refresh request: one POST to a token endpoint, by the connections that lie under httpx.
 
 httpx, over aiohttp's transport, asks for whatever else there is to ask a provider for (its metadata). The refresh itself goes
-to the session beneath, for httpx's share of a request was more than all else that a refresh costs (docs/performance.md).
+to the connections beneath (:mod:`.post`), for what lies between costs more than all else of a refresh (docs/performance.md).
 
 What was sent is told by the error alone: one of connecting means nothing, any other that the provider may have had all of it. httpx's
 transport reports a refused connection, a name that does not resolve, a bad certificate *and* a peer that closed after the
@@ -12,6 +12,7 @@ whole request alike, as ``ConnectTimeout``; there ``exc.__cause__`` tells.
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import logging
 import math
@@ -19,10 +20,8 @@ import os
 import re
 import ssl
 from collections.abc import Mapping
-from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from http.cookiejar import CookieJar, DefaultCookiePolicy
-from typing import Any
 from urllib.parse import quote_plus, urlencode
 
 import aiohttp
@@ -36,18 +35,13 @@ from tidewarden.config import Provider
 from .answers import Answer, Outcome, Unheard, Unsent
 from .credentials import Credentials
 from .discovery import Discovery, NotFoundError
+from .limit import Limit
+from .post import BODY_BYTES_MAX, HEADER_BYTES_MAX, TOLD, Coming, LateError, Poster
 from .revoked import Revoked, judge_revocation
 
-BODY_BYTES_MAX = 65_536
-HEADER_BYTES_MAX = 65_536  # Of one header: an answer past it is lost, with the refresh token in it.
 KEEPALIVE_S = 4.0  # Shorter than the idle time-outs of servers (5 s is the default of many), so that they rarely close under a request.
-TOLD = ("content-type", "date", "retry-after")  # The headers that anything is decided by.
 KINDS = {"form": "application/x-www-form-urlencoded", "json": "application/json"}
 HEADERS = {"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": f"tidewarden/{__version__}"}
-UNREAD_S = 0.25  # What a request that has timed out gets to read the answer that may be there.
-
-_send_by: ContextVar[float] = ContextVar("send_by", default=math.inf)
-"""Until when this task's request may begin to leave, monotonic seconds."""
 
 # httpx logs the URL of every request at INFO; some providers want secrets there.
 for _name in ("httpx", "httpcore"):
@@ -58,44 +52,9 @@ for _name in ("httpx", "httpcore"):
 class Line:
     """The connections to one provider, as the refresh uses them and as httpx does."""
 
-    session: aiohttp.ClientSession
+    loop: asyncio.AbstractEventLoop
+    poster: Poster
     client: httpx.AsyncClient
-    timeout: aiohttp.ClientTimeout
-    headers: Mapping[str, str]
-
-
-class LateError(aiohttp.ClientError):
-    """There is a connection, but the time to send anything is over."""
-
-
-class _Connector(aiohttp.TCPConnector):
-    """
-    Connections that come too late are not used.
-
-    A process that was paused while it connected (SIGSTOP, a host that slept) would send at once when it wakes: perhaps after
-    another node has used the refresh token.
-    """
-
-    def __init__(self, clock: Clock, **options: Any) -> None:
-        super().__init__(**options)
-        self._clock = clock
-
-    async def connect(self, *args: Any, **options: Any) -> Any:
-        connection = await super().connect(*args, **options)
-        if self._clock.monotonic() > _send_by.get():
-            connection.release()
-            raise LateError
-        return connection
-
-
-@dataclass(slots=True)
-class _Coming:
-    """How far one request is, and as much of its answer as has come."""
-
-    sent: bool = False
-    status: int = 0
-    headers: Mapping[str, str] = field(default_factory=dict)
-    body: bytes = b""
 
 
 class Exchange:
@@ -118,15 +77,18 @@ class Exchange:
         ``send_by``: after that (monotonic seconds of the clock) nothing leaves any more; the outcome is ``late`` then.
         Never raises for what the network or the provider does.
         """
-        coming = _Coming()
+        coming = Coming(_secrets(provider, refresh_token))
         try:
             outcome = await self._refresh(provider, refresh_token, secret, coming, send_by)
         except aiohttp.ClientError as error:  # Before TimeoutError, which some of them are, too.
             outcome = _judge_error(error)
+            if not coming.sent and isinstance(outcome, Unheard):
+                outcome = Unsent("refused", f"the connection ended before anything was sent ({type(error).__name__})")
         except TimeoutError:
             outcome = Unheard(f"no whole answer within {provider.timeout_s:g} s")
             if not coming.sent:
-                outcome = Unsent("discovery", f"its metadata did not come within {provider.timeout_s:g} s")
+                missing = "neither its metadata nor a connection" if provider.issuer else "no connection"
+                outcome = Unsent("connect_timeout", f"{missing} within {provider.timeout_s:g} s")
         except NotFoundError as error:
             outcome = Unsent("discovery", f"its token endpoint was not found: {error}")
         except (OSError, ValueError) as error:
@@ -135,7 +97,7 @@ class Exchange:
                 outcome = Unsent("misconfigured", f"the request cannot be made: {_reason(error)}")
         if coming.status and isinstance(outcome, Unheard):
             # The status says what it means, and what there is of a success may hold the only refresh token.
-            return Answer(coming.status, coming.headers, coming.body, outcome.message)
+            return Answer(coming.status, coming.headers, coming.body, outcome.message, coming.secrets)
         return outcome
 
     async def revoke(self, provider: Provider, refresh_token: str) -> Revoked:
@@ -160,7 +122,8 @@ class Exchange:
                             if len(raw) > BODY_BYTES_MAX:
                                 break
                     told = {name: value for name in TOLD if (value := response.headers.get(name)) is not None}
-                    found = judge_revocation(Answer(response.status_code, told, raw), self._clock.unix_ms())
+                    answer = Answer(response.status_code, told, raw, secrets=_secrets(provider, refresh_token))
+                    found = judge_revocation(answer, self._clock.unix_ms())
                     if "invalid_client" not in found.message:
                         break
         except TimeoutError:
@@ -178,27 +141,24 @@ class Exchange:
             await line.client.aclose()  # And the session under it.
 
     async def _refresh(
-        self, provider: Provider, refresh_token: str, secret: int, coming: _Coming, send_by: float
+        self, provider: Provider, refresh_token: str, secret: int, coming: Coming, send_by: float
     ) -> Outcome:
         line = self._line(provider)
-        async with asyncio.timeout(None) as limit:
-            timer = _two_steps(limit, provider.timeout_s)
-            try:
-                url = await self._discovery.endpoint(provider, line.client)
-                proof, members = self.credentials.prove(provider, secret, url)
-                body = _body(provider, refresh_token, members)
-                coming.sent = True
-                _send_by.set(send_by)
-                return await _post(line, url, body, {**line.headers, **proof}, coming)
-            finally:
-                _send_by.set(math.inf)
-                timer.cancel()
+        with Limit(line.loop, provider.timeout_s):
+            url = await self._discovery.endpoint(provider, line.client)
+            proof, members = self.credentials.prove(provider, secret, url)
+            head, body = line.poster.head(url, proof), _body(provider, refresh_token, members)
+            return await line.poster.post(url, head, body, coming, send_by)
 
     def _line(self, provider: Provider) -> Line:
         line = self._lines.get(provider.name)
         if line is None:
             line = self._lines[provider.name] = _new_line(provider, self._tls, self._clock)
         return line
+
+
+def _secrets(provider: Provider, refresh_token: str) -> tuple[str, ...]:
+    return (refresh_token, *(secret.reveal() for secret in provider.secrets))
 
 
 def _body(provider: Provider, refresh_token: str, members: Mapping[str, str]) -> bytes:
@@ -210,29 +170,10 @@ def _body(provider: Provider, refresh_token: str, members: Mapping[str, str]) ->
     return (f"{body}&{urlencode(rest)}" if rest else body).encode()
 
 
-async def _post(line: Line, url: str, body: bytes, headers: Mapping[str, str], coming: _Coming) -> Outcome:
-    async with line.session.post(
-        url, data=body, headers=headers, allow_redirects=False, timeout=line.timeout
-    ) as response:
-        coming.headers = {name: value for name in TOLD if (value := response.headers.get(name)) is not None}
-        coming.status = response.status
-        while chunk := await response.content.readany():
-            coming.body += chunk
-            if len(coming.body) > BODY_BYTES_MAX:
-                cut = f"its body has more than {BODY_BYTES_MAX} bytes"
-                return Answer(response.status, coming.headers, coming.body[:BODY_BYTES_MAX], cut)
-        return Answer(response.status, coming.headers, coming.body)
-
-
-def _two_steps(limit: asyncio.Timeout, timeout_s: float) -> asyncio.TimerHandle:
-    """
-    End a request ``timeout_s`` from now, but look into the socket once more before.
-
-    A process that was paused past the time (SIGSTOP, a host that slept) finds the timer gone off and the answer unread
-    at once; and an answer that holds the only refresh token must not be thrown away.
-    """
-    loop = asyncio.get_running_loop()
-    return loop.call_later(timeout_s, lambda: limit.reschedule(loop.time() + UNREAD_S))
+@functools.cache
+def _usual_trust() -> ssl.SSLContext:
+    """Of all providers that name no certificates: to read those of everybody takes a process 20 ms and a megabyte each time."""
+    return httpx.create_ssl_context(trust_env=False)
 
 
 def _new_line(provider: Provider, tls: ssl.SSLContext | None, clock: Clock) -> Line:
@@ -240,11 +181,11 @@ def _new_line(provider: Provider, tls: ssl.SSLContext | None, clock: Clock) -> L
     if context is None and provider.tls_ca:
         context = ssl.create_default_context(cafile=provider.tls_ca)
     elif context is None:
-        context = httpx.create_ssl_context(trust_env=False)
+        context = httpx.create_ssl_context(trust_env=False) if provider.tls_cert else _usual_trust()
     if provider.tls_cert:
         context.load_cert_chain(provider.tls_cert, provider.tls_key)
-    connector = _Connector(
-        clock, limit=provider.crew[1] + 4, ssl=context, keepalive_timeout=KEEPALIVE_S, ttl_dns_cache=30
+    connector = aiohttp.TCPConnector(
+        limit=provider.crew[1] + 4, ssl=context, keepalive_timeout=KEEPALIVE_S, ttl_dns_cache=30
     )
     session = aiohttp.ClientSession(
         connector=connector,
@@ -265,7 +206,7 @@ def _new_line(provider: Provider, tls: ssl.SSLContext | None, clock: Clock) -> L
     # The whole of a request is timed by refresh().
     timeout = aiohttp.ClientTimeout(total=None, connect=connect_s, sock_connect=connect_s)
     headers = {**HEADERS, "Content-Type": KINDS[provider.body], **provider.headers}
-    return Line(session, client, timeout, {name.title(): value for name, value in headers.items()})
+    return Line(asyncio.get_running_loop(), Poster(connector, timeout, headers, clock), client)
 
 
 def reason_of(error: BaseException, name: str) -> str:

@@ -6,6 +6,7 @@ What lies sealed in a row is opened and sealed anew in this process; nothing of 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
@@ -15,10 +16,14 @@ from tidewarden import errors
 from tidewarden.config import Provider
 from tidewarden.sealed_file import ID_BYTES, KEY_BYTES, NotSealed, open_line, seal_line
 
-from .ledger import Ledger, Pairs
+from .findings import Pairs
+from .grants import MARK_FIELDS, SPARE_FIELD
+from .ledger import Ledger
 from .listing import PAGE_MAX, SHARDS, parse_cursor
-from .rows import parse_row
+from .rows import Row, parse_row
 from .vault import Place, Unsealable, Vault
+
+log = logging.getLogger("tidewarden.tokens")
 
 Put = Callable[[str, Mapping[str, Any]], Awaitable[bool]]
 """Puts the fields of ``provider/account``; False: nothing was new."""
@@ -76,6 +81,7 @@ class Exporting:
             "client": self._providers[name].client_id,
             "token_type": row.token_type,
             "scope": row.scope,
+            **dict(zip(MARK_FIELDS, (row.origin.hex(), row.generation), strict=True)),
         }
         at = (row.grant, row.generation)
         refresh = await self._vault.unseal(row.refresh, Place(name, pair.account, "refresh", *at))
@@ -83,7 +89,21 @@ class Exporting:
         if row.access:
             access = await self._vault.unseal(row.access, Place(name, pair.account, "access", *at))
             fields |= {"access_token": access.decode(), "expires_at_ms": row.expires_at_ms}
+        if spare := await self._spare_of(name, pair, row):
+            fields[SPARE_FIELD] = spare
         return msgspec.json.encode(fields)
+
+    async def _spare_of(self, name: str, pair: Pairs, row: Row) -> str:
+        """The refresh token of its spare; empty: it has none that another cluster may try."""
+        spare = parse_row(pair.spare) if pair.spare else None
+        if spare is None or (spare.grant, spare.generation + 1) == (row.grant, row.generation):
+            return ""  # The token before this one works within its grace alone; past that, to use it may end the grant.
+        try:
+            place = Place(name, pair.account, "refresh", spare.grant, spare.generation)
+            return (await self._vault.unseal(spare.refresh, place)).decode()
+        except Unsealable as error:
+            log.warning("the spare pair of an account is not exported: %s", error)
+            return ""
 
 
 async def put_lines(put: Put, sealing: Sealing, lines: Sequence[bytes]) -> Results:

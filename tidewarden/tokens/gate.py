@@ -21,7 +21,8 @@ from tidewarden.queue import Queues
 
 from . import advice
 from .answers import Verdict
-from .ledger import GateView, Ledger
+from .findings import GateView
+from .ledger import Ledger
 from .tidings import Tidings
 
 log = logging.getLogger("tidewarden.tokens")
@@ -64,7 +65,7 @@ class Gate:
         self._dice = dice
         self._probe_ms = probe_ms
         self._tidings = tidings
-        self._most = int(provider.client_rate * 1000)
+        self._most = max(1, round(provider.client_rate * 1000)) if provider.client_rate else 0  # 0 would be any number
         self._looked = float("-inf")
         self._ends: deque[float] = deque(maxlen=10_000)
         self._streak = 0
@@ -76,10 +77,10 @@ class Gate:
     async def ask(self, wanted: int) -> Leave:
         """Leave for at most ``wanted`` requests. Raises what the store raises."""
         now = self._clock.monotonic()
+        self.closed.clear()  # also when it was opened again meanwhile: each take would be broken off at once
         if not self._most and self.view.free and now - self._looked < LOOK_S:
             return Leave(wanted)
         self._looked = now
-        self.closed.clear()
         self.view = await self._ledger.gate(self._queue, "ask", wanted, self._most, self._probe_ms)
         return Leave(self.view.granted, self.view.wait_ms / 1000, self.view.probe)
 

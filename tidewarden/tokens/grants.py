@@ -13,7 +13,8 @@ from tidewarden import errors
 from tidewarden.config import Provider
 
 from . import accounts, policy
-from .ledger import Ledger, Reading
+from .findings import Reading
+from .ledger import Ledger
 from .policy import State
 from .revoking import Revoker
 from .rows import Row
@@ -22,6 +23,13 @@ from .tools import OnSettled
 from .vault import Place, Vault
 
 PUT_TRIES_MAX = 10
+SPARE_FIELD = "spare_refresh_token"
+"""In a sealed export: the refresh token of an account's spare pair, beside its own."""
+MARK_FIELDS = ("origin", "generation")
+"""In a sealed export: the mark of the token that the grant began with, hexadecimal, and which of its pairs this is."""
+ELSEWHERE = (
+    4_294_967_294  # The generation of the request that a spare of another cluster came of: none that is counted here.
+)
 NEW_MS = 60_000  # A grant without an access token is wanted refreshed within this.
 
 
@@ -57,9 +65,16 @@ class Grants:
         return found
 
     async def put(
-        self, provider: Provider, queue: str, name: str, fields: Mapping[str, Any], *, keep: bool = False
+        self,
+        provider: Provider,
+        queue: str,
+        name: str,
+        fields: Mapping[str, Any],
+        *,
+        keep: bool = False,
+        pair: tuple[bytes, int] | None = None,
     ) -> Put:
-        """See ``Tokens.put_told``."""
+        """See ``Tokens.put_told``. ``pair``: of which grant (the mark of its first token), and its generation, where they are known."""
         grant, vault = accounts.parse_grant(fields, provider.client_id), self._vault
         await vault.ready()
         mark = vault.fingerprint(provider.name, name, grant.refresh_token)
@@ -67,7 +82,8 @@ class Grants:
             reading = await self._ledger.get(queue, name)
             old = reading.row
             troubles = reading.troubles
-            kept = keep and not _dead(reading)
+            used = pair is not None and old is not None and old.origin == pair[0] and old.generation > pair[1]
+            kept = (keep and not _dead(reading)) or used
             known = old is not None and mark in (old.origin, old.current)
             if old is not None and (kept or (known and not (mark == old.current and _dead(reading)))):
                 return Put(old.generation, "same", policy.state(old, troubles, reading.now_ms))
@@ -85,6 +101,38 @@ class Grants:
                 state = policy.state(row, None, reading.now_ms)
                 return Put(row.generation, "new" if old is None else "renewed", state)
         raise errors.Timeout(f"{provider.name}/{name} changed {PUT_TRIES_MAX} times while it was put; try again")
+
+    async def take_in(self, provider: Provider, queue: str, name: str, fields: Mapping[str, Any]) -> bool:
+        """
+        Put the account of a sealed export, its spare with it: it is tried before the account is given up. False: nothing was new.
+
+        A file of this very cluster puts nothing where the account has been refreshed since: its refresh token was used.
+        """
+        own = {key: value for key, value in fields.items() if key not in (SPARE_FIELD, *MARK_FIELDS)}
+        origin, generation = (fields.get(name) for name in MARK_FIELDS)
+        pair = (bytes.fromhex(origin), generation) if isinstance(origin, str) and isinstance(generation, int) else None
+        put = await self.put(provider, queue, name, own, pair=pair)
+        if SPARE_FIELD in fields:
+            row = (await self._ledger.get(queue, name)).row
+            if row is not None and not row.refreshed:  # Else its own token has worked here.
+                spare = accounts.parse_grant({"refresh_token": fields[SPARE_FIELD]}, provider.client_id)
+                await self._keep_spare(provider.name, queue, name, row, spare)
+        return put.change != "same"
+
+    async def _keep_spare(self, provider: str, queue: str, name: str, row: Row, grant: accounts.Grant) -> None:
+        base, token = (row.grant, ELSEWHERE), grant.refresh_token
+        spare = Row(
+            grant=base[0],
+            generation=ELSEWHERE + 1,
+            stored_ms=row.stored_ms,
+            expires_at_ms=0,
+            due_ms=row.due_ms,
+            origin=row.origin,
+            current=self._vault.fingerprint(provider, name, token),
+            refresh=self._vault.seal(token.encode(), Place(provider, name, "refresh", base[0], ELSEWHERE + 1)),
+        )
+        # It fits nowhere, and what comes and does not fit is kept as a spare.
+        await self._ledger.stored(queue, name, base, spare.pack(), spare.due_ms, spare.due_ms)
 
     def _new_row(
         self, provider: Provider, name: str, grant: accounts.Grant, base: tuple[int, int], now_ms: int, mark: bytes

@@ -1,5 +1,7 @@
 """
-How many requests a second go to a host, of all clients there together: each node keeps to its part, by how many nodes live.
+How many requests a second go to a host, of all clients there on all nodes together: the store keeps count, see ``tokens/lua/host.lua``.
+
+While the store is away each node keeps to its part, by how many nodes there were.
 """
 
 from __future__ import annotations
@@ -9,18 +11,22 @@ from urllib.parse import urlsplit
 
 from tidewarden.config import Provider
 
+from .ledger import RunScript
+
+QUEUE = "_hosts"
 BURST_S = 1.0
 
 
 class Hosts:
-    """The rates of hosts; times are monotonic seconds. Where two providers of one host set a rate, the lower counts."""
+    """The rates of hosts. Where two providers of one host set a rate, the lower counts."""
 
-    def __init__(self, nodes: Callable[[], int] = lambda: 1) -> None:
-        """``nodes``: how many nodes live, this one included."""
+    def __init__(self, script: RunScript | None = None, nodes: Callable[[], int] = lambda: 1) -> None:
+        """``script``: runs a token script; None: no provider here has a rate. ``nodes``: how many nodes live, this one included."""
+        self._script = script
         self._nodes = nodes
         self._rates: dict[str, float] = {}
         self._spent: dict[str, float] = {}
-        """Up to when each host's rate is used up."""
+        """Up to when each host's rate is used up (monotonic seconds), of what is sent without the store."""
 
     def add(self, provider: Provider) -> None:
         """Mind the rate of this provider."""
@@ -28,25 +34,42 @@ class Hosts:
             host = host_of(provider)
             self._rates[host] = min(provider.host_rate, self._rates.get(host, provider.host_rate))
 
-    def ask(self, provider: Provider, wanted: int, now: float) -> tuple[int, float]:
-        """How many of ``wanted`` requests may begin, and, if none, after how many seconds to ask again."""
+    def rated(self, provider: Provider) -> bool:
+        """Whether its host has a rate."""
+        return host_of(provider) in self._rates
+
+    async def ask(self, provider: Provider, wanted: int) -> tuple[int, float]:
+        """
+        How many of ``wanted`` requests may begin, and, if none, after how many seconds to ask again. Raises: what the store raises.
+        """
+        if not self.rated(provider):
+            return wanted, 0.0
+        granted, wait_ms = await self._call("ask", provider, wanted)
+        return granted, wait_ms / 1000
+
+    async def give_back(self, provider: Provider, requests: int) -> None:
+        """So many that were granted are not sent. Raises: what the store raises."""
+        if requests and self.rated(provider):
+            await self._call("back", provider, requests)
+
+    def alone(self, provider: Provider, now: float) -> bool:
+        """Whether one request may begin while the store is away, at this monotonic second; counts it if so."""
         host = host_of(provider)
         if host not in self._rates:
-            return wanted, 0.0
-        rate = self._part(host)
+            return True
+        rate = self._rates[host] / max(1, self._nodes())
         spent = max(self._spent.get(host, 0.0), now - max(BURST_S, 1 / rate))
-        granted = max(0, min(wanted, int((now - spent) * rate + 1e-9)))
-        self._spent[host] = spent + granted / rate
-        return granted, 0.0 if granted else spent + 1 / rate - now
+        if (now - spent) * rate + 1e-9 < 1:
+            return False
+        self._spent[host] = spent + 1 / rate
+        return True
 
-    def give_back(self, provider: Provider, requests: int) -> None:
-        """So many that were granted are not sent."""
+    async def _call(self, verb: str, provider: Provider, requests: int) -> tuple[int, int]:
+        assert self._script is not None
         host = host_of(provider)
-        if host in self._rates:
-            self._spent[host] -= requests / self._part(host)
-
-    def _part(self, host: str) -> float:
-        return self._rates[host] / max(1, self._nodes())
+        thousandths = max(1, int(self._rates[host] * 1000))
+        granted, wait_ms = await self._script("tokens.host", QUEUE, 0, (verb, host, thousandths, requests))
+        return granted, wait_ms
 
 
 def host_of(provider: Provider) -> str:

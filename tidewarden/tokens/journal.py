@@ -21,8 +21,11 @@ from .records import MAGIC, Answer, Key, Raw, Record, Stored, frame, read_record
 
 log = logging.getLogger("tidewarden.tokens")
 
-REWRITE_BYTES = 4 << 20  # The file begins anew when it is longer than this and more than half of it is history.
+# The file begins anew when it is longer, and has doubled since it last did: then half of it is history.
+REWRITE_BYTES = 4 << 20
 RAWS_MAX = 256  # Unreadable answers kept; the oldest go first.
+# Of them to one refresh token: the first, to which its successor belongs if it had one, and the newest; an outage has a page a minute.
+RAWS_OF_ONE_MAX = 4
 
 
 class Journal:
@@ -33,6 +36,8 @@ class Journal:
         self._path = path
         self._file = -1
         self._bytes = 0
+        self._begun_bytes = 0
+        """How long it was when it last began anew: what was needed then may be needed still."""
         self._number = 0
         self._answers: dict[int, Answer] = {}
         self._by_account: dict[tuple[str, str], int] = {}
@@ -44,6 +49,9 @@ class Journal:
         self._commits: set[asyncio.Task[None]] = set()
         self._broken = False
         self._anew = False  # The next commit begins the file anew.
+        self._loop: asyncio.AbstractEventLoop | None = (
+            None  # Asking for it each time is a system call before Python 3.12.
+        )
         self._thread = ThreadPoolExecutor(1, "tokens-journal")
         self.torn_bytes = 0
         """Bytes that the last :meth:`open` could not read."""
@@ -130,11 +138,18 @@ class Journal:
 
     async def flush(self) -> None:
         """Bring what is waiting to disk, begin the file anew if it is mostly history. Logs what fails."""
-        if self._waiting or self._bytes > REWRITE_BYTES or (not self._answers and self._bytes > 1 << 16):
+        if self._waiting or self._is_history:
             try:
                 await self._commit()
             except OSError as error:
                 log.error("%s: %s", self._path, error)
+
+    @property
+    def _is_history(self) -> bool:
+        """Whether the file holds so much that nobody needs any more that it is to begin anew."""
+        if not self._answers and not self._raws and self._bytes > 1 << 16:
+            return True
+        return self._bytes > max(REWRITE_BYTES, 2 * self._begun_bytes)
 
     async def replace(self, answers: Iterable[Answer], raws: Iterable[Raw], keys: Mapping[int, bytes]) -> None:
         """
@@ -173,10 +188,12 @@ class Journal:
             self._apply(wrapped)
             self._waiting.append((frame(wrapped), None))
         self._apply(record)
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = self._loop.create_future()
         self._waiting.append((frame(record), future))
         if self._flushing is None:
-            self._flushing = asyncio.create_task(self._flush_all())
+            self._flushing = self._loop.create_task(self._flush_all())
         await future
 
     async def _flush_all(self) -> None:
@@ -208,10 +225,8 @@ class Journal:
 
     async def _commit_group(self) -> None:
         group, self._waiting = self._waiting, []
-        live = len(self._answers) + len(self._raws) + len(self._keys)
-        history = self._bytes > REWRITE_BYTES or (live == len(self._keys) and self._bytes > 1 << 16)
         work: Callable[[], None]
-        if self._broken or self._anew or history:
+        if self._broken or self._anew or self._is_history:
             body = self._live()  # Everything of the group that still matters is in there.
             work = lambda: self._write_anew(body)  # noqa: E731
         else:
@@ -219,16 +234,20 @@ class Journal:
             work = lambda: self._write(data)  # noqa: E731
         try:
             await asyncio.get_running_loop().run_in_executor(self._thread, work)
-        except OSError as error:
+        except Exception as error:
             self._broken = True  # What the file holds now is not known; the next commit writes a new one.
             for _, future in group:
                 if future is not None and not future.done():
-                    future.set_exception(OSError(error.errno, f"{self._path}: {error.strerror}"))
+                    future.set_exception(self._told(error))
             raise
         self._broken = self._anew = False
         for _, future in group:
             if future is not None and not future.done():
                 future.set_result(None)
+
+    def _told(self, error: Exception) -> Exception:
+        """What whoever waits for a group is told."""
+        return OSError(error.errno, f"{self._path}: {error.strerror}") if isinstance(error, OSError) else error
 
     def _write(self, data: bytes) -> None:
         view = memoryview(data)
@@ -267,7 +286,7 @@ class Journal:
             raise
         if self._file >= 0:
             os.close(self._file)
-        self._file, self._bytes = descriptor, len(body)
+        self._file, self._bytes, self._begun_bytes = descriptor, len(body), len(body)
 
     def _apply(self, record: Record) -> None:
         if isinstance(record, Answer):
@@ -279,9 +298,18 @@ class Journal:
             if answer and self._by_account.get((answer.queue, answer.account)) == record.number:
                 del self._by_account[answer.queue, answer.account]
         elif isinstance(record, Raw):
-            self._raws[record.number] = record
             self._number = max(self._number, record.number)
-            if len(self._raws) > RAWS_MAX:
-                del self._raws[min(self._raws)]
+            self._keep(record)
         else:
             self._keys[record.key_id] = record.wrapped
+
+    def _keep(self, raw: Raw) -> None:
+        def place(one: Raw) -> tuple[str, str, int, int]:
+            return one.queue, one.account, one.grant, one.generation
+
+        same = [number for number, one in self._raws.items() if place(one) == place(raw)]
+        if len(same) >= RAWS_OF_ONE_MAX:
+            del self._raws[max(same)]
+        self._raws[raw.number] = raw
+        if len(self._raws) > RAWS_MAX:
+            del self._raws[min(self._raws)]

@@ -17,7 +17,7 @@ from .journal import Journal
 from .records import Answer, Raw
 from .rows import parse_row
 from .shelf import Known, Shelf
-from .vault import Place, Unsealable, Vault
+from .vault import Place, Unsealable, Vault, key_id_of
 
 log = logging.getLogger("tidewarden.tokens")
 
@@ -83,6 +83,25 @@ class Keeper:
             await self._shelf.forget([self._node])
         except errors.Error as error:
             log.debug("a rotation will wait for this node: %s", error)
+
+
+async def restore_keys(journal: Journal, vault: Vault) -> None:
+    """
+    Take back the data keys that the journal carries, for the store may have lost them. One that opens no more, for the node was away
+    while keys were rotated, is of no concern where nothing that waits for the store is sealed under it.
+
+    Raises: ConfigError: something is, and no key-encryption key here opens it. What the store raises.
+    """
+    needed = {key_id_of(parse_row(answer.row).refresh) for answer in journal.pending()}
+    for key_id, wrapped in journal.keys().items():
+        try:
+            await vault.restore(key_id, wrapped)
+        except errors.ConfigError as error:
+            if key_id in needed:
+                raise
+            log.warning(
+                "data key %d in this node's journal opens no more; no answer that waits needs it: %s", key_id, error
+            )
 
 
 async def reseal_journal(journal: Journal, vault: Vault) -> None:

@@ -6,14 +6,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from tidewarden import errors
 from tidewarden.queue import Taken
 
+from .findings import Entry, GateView, Opened, Pairs, Reading, Refused, Trend
 from .policy import Step
-from .rows import Intent, Row, Troubles, parse_intent, parse_row, parse_troubles
+from .rows import Row, Troubles, parse_intent, parse_row, parse_troubles
 
 ITEMS_MAX = 200
 ORPHAN = b"drop"  # In the place of a previous row: what has no place any more is no spare.
@@ -23,98 +23,15 @@ RunScript = Callable[[str, str, int, Sequence[str | bytes | int]], Awaitable[Any
 ShardOf = Callable[[str, str], int]
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """An account as it was at ``now_ms`` of the store's clock."""
-
-    now_ms: int
-    floor: int
-    """Highest grant of any account deleted from its shard; a new account's first grant is one more."""
-    row: Row | None
-    troubles: Troubles | None
-
-
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """An intent that was written: what is to be refreshed, and what was found."""
-
-    now_ms: int
-    row: Row
-    troubles: Troubles
-    spare: Row | None = field(repr=False)
-    found: Intent | None
-    """An intent that somebody had left open."""
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """No intent was written. ``why``: ``NOTHELD``, ``GONE``, or ``OPEN`` with the end of another's intent."""
-
-    why: str
-    until_ms: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One account of a page; its row has no tokens."""
-
-    account: str
-    row: Row
-    troubles: Troubles | None
-
-
-@dataclass(frozen=True, slots=True)
-class Pairs:
-    """What is sealed of one account, as it lies in the store."""
-
-    account: str
-    row: bytes = field(repr=False)
-    spare: bytes = field(repr=False)
-    """Empty: there is none."""
-    troubles: Troubles | None
-
-
-@dataclass(frozen=True, slots=True)
-class GateView:
-    """What a gate said: see ``tokens/lua/gate.lua``. Times are unix milliseconds of the store, the rate requests a second."""
-
-    now_ms: int = 0
-    granted: int = 0
-    wait_ms: int = 0
-    probe: bool = False
-    failures: int = 0
-    until_ms: int = 0
-    since_ms: int = 0
-    rate: float = 0.0
-    """0: as many as one likes."""
-    reason: str = ""
-    news: bool = False
-
-    @property
-    def free(self) -> bool:
-        """Nothing holds anybody back."""
-        return not self.failures and not self.rate and self.until_ms <= self.now_ms
-
-
-@dataclass(frozen=True, slots=True)
-class Trend:
-    """What the refusals of all nodes amount to."""
-
-    on: bool = False
-    """Nobody is to be declared dead."""
-    share: float = 0.0
-    """Refusals among the refreshes of late, 0 to 1."""
-    news: bool = False
-
-
 class Ledger:
     """Reads and writes accounts. Every method raises what the store raises: StoreDown leaves a write undecided."""
 
     def __init__(self, script: RunScript, shard_of: ShardOf) -> None:
-        self._script = script
+        self.script = script
         self._shard_of = shard_of
         self._batches: dict[tuple[str, str, int], list[tuple[tuple[str | bytes | int, ...], asyncio.Future[Any]]]] = {}
         self._calls: set[asyncio.Task[None]] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None  # To ask for it is a system call before Python 3.12.
 
     async def get(self, queue: str, account: str) -> Reading:
         """Read one account."""
@@ -126,8 +43,7 @@ class Ledger:
         Store a new grant if grant and generation are still ``base`` (floor and 0: no such account); else 0. 1: it is stored;
         2: that, and an account has recovered of which :meth:`tell` tells.
         """
-        args = (*base, row.pack(), row.due_ms, deadline_ms)
-        return int(await self._item("put", queue, account, args))
+        return int(await self._item("put", queue, account, (*base, row.pack(), row.due_ms, deadline_ms)))
 
     async def intend(self, queue: str, account: str, lease: int, lease_ms: int) -> Opened | Refused:
         """Write down that the holder of ``lease`` is about to refresh; the lease runs ``lease_ms`` from now and sticks."""
@@ -157,8 +73,7 @@ class Ledger:
         Write a refreshed pair back, ``previous`` kept beside it: ``STORED``, ``RECOVERED`` (that, and :meth:`tell` tells of it),
         ``ALREADY``, ``SPARE``, ``PAST``, ``GONE``; or ``MOVED`` where it would be a spare and ``previous`` is :data:`ORPHAN`.
         """
-        word = await self._item("stored", queue, account, (*base, row, due_ms, deadline_ms, previous))
-        return bytes(word).decode()
+        return bytes(await self._item("stored", queue, account, (*base, row, due_ms, deadline_ms, previous))).decode()
 
     async def failed(self, queue: str, account: str, lease: int, step: Step) -> bool:
         """Close the intent and send the task back as ``step`` says; False: the lease is not current."""
@@ -181,7 +96,7 @@ class Ledger:
     ) -> tuple[int, int, list[Entry]]:
         """About ``count`` accounts of a shard: ``(next cursor or 0, the store's now_ms, entries)``."""
         kind = "troubled" if troubled else "all"
-        after, now_ms, *found = await self._script("tokens.page", queue, shard, (cursor, count, kind))
+        after, now_ms, *found = await self.script("tokens.page", queue, shard, (cursor, count, kind))
         entries = [
             Entry(item[0].decode(), parse_row(item[1]), parse_troubles(item[2] if len(item) > 2 else None))
             for item in found
@@ -190,7 +105,7 @@ class Ledger:
 
     async def pairs(self, queue: str, shard: int, cursor: int, count: int) -> tuple[int, list[Pairs]]:
         """About ``count`` accounts of a shard with what is sealed of them: ``(next cursor or 0, pairs)``."""
-        after, *found = await self._script("tokens.pairs", queue, shard, (cursor, count))
+        after, *found = await self.script("tokens.pairs", queue, shard, (cursor, count))
         whole = [(*item, None, None)[:4] for item in found]
         return int(after), [
             Pairs(account.decode(), row, spare or b"", parse_troubles(troubles))
@@ -203,14 +118,14 @@ class Ledger:
 
         Each change is account, ``row`` or ``spare``, the bytes as read, the bytes from now on.
         """
-        items = await self._script("tokens.reseal", queue, shard, [part for change in changes for part in change])
+        items = await self.script("tokens.reseal", queue, shard, [part for change in changes for part in change])
         return sum(items)
 
     async def gate(self, queue: str, verb: str, *args: str | int) -> GateView:
         """``ask``, ``trip``, ``slow`` or ``recover`` the gate of a client; see ``tokens/lua/gate.lua``."""
-        found = await self._script("tokens.gate", queue, 0, (verb, *args))
+        found = await self.script("tokens.gate", queue, 0, (verb, *args))
         granted, wait_ms, probe, failures, until_ms, since_ms, rate, reason, news, now_ms = found
-        rest = (failures, until_ms, since_ms, rate / 1000, reason.decode(), bool(news))
+        rest = (failures, until_ms, since_ms, rate / 1000, _words(reason), bool(news))
         return GateView(now_ms, granted, wait_ms, bool(probe), *rest)
 
     async def standing(self, queue: str, verb: str, *args: str | int) -> tuple[bool, list[list[Any]]]:
@@ -218,19 +133,19 @@ class Ledger:
         ``note``, ``over`` or ``read``: see ``tokens/lua/standing.lua``; whether there is something to be told of now, and what each
         node meets with.
         """
-        told, *found = await self._script("tokens.standing", queue, 0, (verb, *args))
-        return bool(told), [[item.decode() if isinstance(item, bytes) else item for item in one] for one in found]
+        told, *found = await self.script("tokens.standing", queue, 0, (verb, *args))
+        return bool(told), [[_words(item) if isinstance(item, bytes) else item for item in one] for one in found]
 
     async def tell(self, queue: str, shard: int, most: int, claim_ms: int, told: Sequence[bytes] = ()) -> list[bytes]:
         """
         What has become of a shard's accounts and is to be told, the oldest first, this node's to tell for ``claim_ms``; ``told``: what
         was. See ``tokens/lua/tell.lua``.
         """
-        return list(await self._script("tokens.tell", queue, shard, (most, claim_ms, *told)))
+        return list(await self.script("tokens.tell", queue, shard, (most, claim_ms, *told)))
 
     async def trend(self, queue: str, well: int, refused: int) -> Trend:
         """Add refreshes of this node to those of all, and hear what they amount to; see ``tokens/lua/trend.lua``."""
-        on, thousandths, news = await self._script("tokens.trend", queue, 0, (well, refused))
+        on, thousandths, news = await self.script("tokens.trend", queue, 0, (well, refused))
         return Trend(bool(on), thousandths / 1000, bool(news))
 
     async def held_by(self, queue: str) -> str:
@@ -244,23 +159,20 @@ class Ledger:
         self, queue: str, shard: int, horizon_ms: int, every_ms: int, most: int, life_ms: int
     ) -> tuple[int, int]:
         """Level a shard, see ``tokens/lua/level.lua``: accounts moved, and about how many fall due within the horizon."""
-        moved, due = await self._script("tokens.level", queue, shard, (horizon_ms, every_ms, most, life_ms))
+        moved, due = await self.script("tokens.level", queue, shard, (horizon_ms, every_ms, most, life_ms))
         return moved, due
 
     async def probe(self, queue: str, shard: int, lease_ms: int) -> Taken | None:
         """Lease the first ready task of a shard although its queue is paused; None: there is none."""
-        found = await self._script("tokens.probe", queue, shard, (lease_ms,))
+        found = await self.script("tokens.probe", queue, shard, (lease_ms,))
         if not found:
             return None
         name, lease, payload, attempt, deadline_ms, lease_end_ms = found[0]
         return Taken(queue, name.decode(), lease, payload, attempt, deadline_ms, lease_end_ms)
 
     async def stats(self, queue: str, shards: int) -> dict[str, int]:
-        """
-        Accounts of a queue by state, and ``total``, ``intents`` (under way or unresolved), ``spares``; ``next_ms``, when one that
-        fails is tried next (0: none fails).
-        """
-        parts = await asyncio.gather(*(self._script("tokens.stats", queue, shard, ()) for shard in range(shards)))
+        """Accounts by state, ``total``, ``intents`` (open ones), ``spares``; ``next_ms``: the next try of one that fails, or 0."""
+        parts = await asyncio.gather(*(self.script("tokens.stats", queue, shard, ()) for shard in range(shards)))
         *columns, tries = zip(*parts, strict=True)
         total, fresh, late, failing, dead, lost, intents, spares = (sum(column) for column in columns)
         return {
@@ -276,18 +188,19 @@ class Ledger:
             "next_ms": min((at_ms for at_ms in tries if at_ms), default=0),
         }
 
-    async def _item(self, verb: str, queue: str, account: str, args: tuple[str | bytes | int, ...]) -> Any:
+    def _item(self, verb: str, queue: str, account: str, args: tuple[str | bytes | int, ...]) -> asyncio.Future[Any]:
         """One account's part of a script call, joined with others that are asked for in the same turn of the loop."""
         lane = (verb, queue, self._shard_of(queue, account))
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        loop = self._loop = self._loop or asyncio.get_running_loop()
+        future: asyncio.Future[Any] = loop.create_future()
         batch = self._batches.get(lane)
         if batch is None:
             batch = self._batches[lane] = []
-            asyncio.get_running_loop().call_soon(self._send, lane, batch)
+            loop.call_soon(self._send, lane, batch)
         batch.append(((account, *args), future))
         if len(batch) >= ITEMS_MAX:
             del self._batches[lane]  # It goes as it is; the next item begins another.
-        return await future
+        return future
 
     def _send(self, lane: tuple[str, str, int], batch: list[Any]) -> None:
         if self._batches.get(lane) is batch:
@@ -299,16 +212,20 @@ class Ledger:
 
     async def _call(self, lane: tuple[str, str, int], batch: list[Any]) -> None:
         verb, queue, shard = lane
-        futures = [future for _, future in batch]
         try:
-            items = await self._script(f"tokens.{verb}", queue, shard, [arg for args, _ in batch for arg in args])
+            items = await self.script(f"tokens.{verb}", queue, shard, [arg for args, _ in batch for arg in args])
             if len(items) != len(batch):
                 raise errors.Internal(f"tokens.{verb} answered {len(items)} items for {len(batch)}")
         except Exception as error:
-            for future in futures:
+            for _, future in batch:
                 if not future.done():
                     future.set_exception(error)
             return
-        for future, item in zip(futures, items, strict=True):
+        for (_, future), item in zip(batch, items, strict=True):
             if not future.done():
                 future.set_result(item)
+
+
+def _words(raw: bytes) -> str:
+    """A text of a provider's, which a script cuts at a byte: within a character, mayhap."""
+    return raw.decode("utf-8", "ignore")

@@ -65,6 +65,9 @@ class Leveller:
             except errors.Error as error:
                 log.debug("the work of %s is not levelled now: %s", self._provider.name, error)
                 period_s = PERIOD_S[1]
+            except Exception:  # nobody waits for this task, so its end would not be noticed
+                log.exception("the work of %s is not levelled now, for a reason of ours", self._provider.name)
+                period_s = PERIOD_S[2]
 
     async def round(self, period_s: float) -> float:
         """Look at every shard once; after how many seconds to look again. Raises what the store raises."""

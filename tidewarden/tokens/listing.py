@@ -10,12 +10,14 @@ from tidewarden import errors
 from tidewarden.config import Provider
 
 from . import advice, policy
-from .ledger import Entry, Ledger
+from .findings import Entry
+from .ledger import Ledger
 from .rows import Troubles
 from .standing import Seen, beside, figures
 
 SHARDS = 16
 PAGE_MAX = 1000
+LOOKED_MAX = 10  # Pages of the store that are looked through for one of ours, where a state is asked for.
 DIGITS_MAX = 20  # of the store's own cursor, which has 64 bits
 Page = tuple[list[dict[str, Any]], str]
 
@@ -41,6 +43,7 @@ class Listing:
         provider, shard, scan, last = parse_cursor(after, names)
         troubled = state in ("failing", "dead", "lost_rotation")
         found: list[dict[str, Any]] = []
+        looked = 0
         for name in names[names.index(provider) :]:
             stands = await self._stands(name)
             while shard < SHARDS:
@@ -60,7 +63,8 @@ class Listing:
                 scan, last = following, ""
                 if scan == 0:
                     shard += 1
-                if state and scan and len(entries) >= count and not found:
+                looked += 1
+                if state and scan and looked >= LOOKED_MAX:
                     return found, f"{name}:{shard}:{scan}:"  # Bounded work: the caller goes on from here.
             shard = 0
         return found, ""
@@ -82,7 +86,7 @@ class Listing:
             "error": troubles.outcome,
             "message": troubles.message,
             "next_ms": troubles.next_ms if entry.troubles else row.due_ms,
-            "advice": advice.of_account(self._providers[provider], state, troubles.outcome),
+            "advice": advice.of_account(self._providers[provider], state, troubles.outcome, troubles.kept),
         }
 
     async def one(self, provider: str, name: str) -> dict[str, Any]:

@@ -124,7 +124,7 @@ class Orphans:
         spent = max(self._spent.get(provider.name, 0.0), now - max(1.0, 1 / rate)) if rate else 0.0
         if rate and spent + 1 / rate > now + 1e-9:
             return False
-        if not self._hosts.ask(provider, 1, now)[0]:
+        if not self._hosts.alone(provider, now):
             return False
         if rate:
             self._spent[provider.name] = spent + 1 / rate

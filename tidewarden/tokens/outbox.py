@@ -116,15 +116,17 @@ class Outbox:
             entries = await self._ledger.tell(queue, shard, PAGE, CLAIM_MS, entries)
 
     async def _tell_one(self, provider: str, queue: str, entry: bytes) -> None:
-        event_id, kind, at_ms, account, data = entry.split(b"\n", 4)
-        name = account.decode()
+        try:
+            event_id, kind, at_ms, account, data = entry.split(b"\n", 4)
+            name, said = account.decode(), details(kind.decode(), data)
+        except ValueError:
+            log.exception("%s: something that is to be told cannot be read, and is dropped", provider)
+            return
         if kind == b"account.dead":
             troubles = (await self._ledger.get(queue, name)).troubles
             if troubles is not None and troubles.dead:  # It may be long ago, and the account have a new grant.
                 self._companions.over(f"{provider}/{name}")
-        await self._events.tell(
-            event_id.decode(), kind.decode(), int(at_ms), provider, name, details(kind.decode(), data)
-        )
+        await self._events.tell(event_id.decode(), kind.decode(), int(at_ms), provider, name, said)
 
 
 def details(kind: str, data: bytes) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What goes out of a node's tokens to others: events, webhooks, companion tasks; built and run together."""
+"""What goes out of a node's tokens to others: events, webhooks, companion tasks, what an operator should know; built and run together."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from tidewarden.queue import Queues
 from .companions import Companions
 from .events import Call, Events
 from .ledger import Ledger
+from .left_over import LeftOver
 from .outbox import Outbox
+from .stranded import Stranded
 from .tidings import Tidings
 from .webhooks import Webhooks
 
@@ -29,12 +31,14 @@ class Outlets:
         self._webhooks = Webhooks(queues, config.webhooks, clock)
         drop = functools.partial(queues.delete, force=True)
         self._companions = Companions(config.companions, queues.put, drop, clock)
+        self._left_over = LeftOver(config.companions, config.providers, queues, call, config.cluster.name, clock)
         self._outbox = Outbox(ledger, queue_of, queues.shard_of, self.events, self._companions, clock)
+        self._stranded = Stranded(ledger, queues.names, queue_of.values())
         self.tidings = Tidings(self._outbox, self._companions, config.events.failing_s)
 
     def jobs(self) -> Sequence[Callable[[], Coroutine[Any, Any, None]]]:
         """What runs for ever, or returns when there is nothing to do."""
-        return self._outbox.run, self._webhooks.run, self._companions.run
+        return self._outbox.run, self._webhooks.run, self._companions.run, self._left_over.run, self._stranded.say
 
     async def stop(self) -> None:
         """Tell what is noted, within a second. After the jobs."""

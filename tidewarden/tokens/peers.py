@@ -1,5 +1,5 @@
 """
-What one node asks another about an account: is an answer in your journal, or a request under way?
+What one node asks another about an account: is an answer in your journal, or a request under way? And: what could not be read?
 
 Each message is a MAC by the cluster's secret and a msgpack body; an answer's MAC covers the question's, so that none can be passed
 off for another. Tokens in it are sealed as they are in the store.
@@ -22,7 +22,7 @@ import msgspec
 from tidewarden import errors
 from tidewarden.config import Config
 
-from .records import Answer
+from .records import Answer, Raw
 
 log = logging.getLogger("tidewarden.tokens")
 
@@ -46,6 +46,16 @@ class Question(msgspec.Struct, frozen=True, array_like=True):
     generation: int
     node: str = ""
     """Who is asked: at an address that is not (or no longer) its, another would say that it knows of nothing."""
+    kept: bool = False
+    """What is asked for are the unreadable answers of the account, whatever they were to."""
+
+
+class Kept(msgspec.Struct, frozen=True, array_like=True):
+    """An unreadable answer, and the wrapped data key that it is sealed under."""
+
+    raw: Raw
+    key_id: int
+    key: bytes
 
 
 class Reply(msgspec.Struct, frozen=True, array_like=True):
@@ -55,6 +65,8 @@ class Reply(msgspec.Struct, frozen=True, array_like=True):
     answer: Answer | None = None
     key_id: int = 0
     key: bytes = b""
+    kept: list[Kept] | None = None
+    """The unreadable answers; None: they were not asked for, or it does not know of such a question."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,20 +116,30 @@ class Peers:
     async def ask(self, holder: str, queue: str, account: str, grant: int, generation: int) -> Reply:
         """What the node of ``holder`` (``node.boot``, as an intent has it) knows. Never raises."""
         node = holder.rpartition(".")[0]
-        host, _, port = (await self._address_of(node)).rpartition(":")
+        return await self._ask(Question(secrets.token_bytes(16), queue, account, grant, generation, node))
+
+    async def ask_kept(self, node: str, queue: str, account: str) -> Reply:
+        """Which unreadable answers of an account that node keeps. Never raises."""
+        return await self._ask(Question(secrets.token_bytes(16), queue, account, 0, 0, node, kept=True))
+
+    def members(self) -> Mapping[str, str]:
+        """The nodes that are known without asking the store, and their addresses."""
+        return self._addresses()
+
+    async def _ask(self, question: Question) -> Reply:
+        host, _, port = (await self._address_of(question.node)).rpartition(":")
         if not host or self._mac is None:
             return Reply("away")
-        question = Question(secrets.token_bytes(16), queue, account, grant, generation, node)
         body = msgspec.msgpack.encode(question)
         try:
             async with asyncio.timeout(ASK_S):
                 raw = await self._post(f"{self._scheme}://{host}:{int(port) + 1}{PATH}", self._mac.of(body) + body)
         except (TimeoutError, OSError, aiohttp.ClientError, ValueError) as error:
-            log.debug("%s does not say what it knows of %s: %s", holder, account, error)
+            log.debug("%s does not say what it knows of %s: %s", question.node, question.account, error)
             return Reply("away")
         opened = self._mac.open(raw, b"reply", body)
         if opened is None:
-            log.warning("what answered for %s does not know the cluster's secret", holder)
+            log.warning("what answered for %s does not know the cluster's secret", question.node)
             return Reply("away")
         try:
             return msgspec.msgpack.decode(opened, type=Reply)

@@ -190,7 +190,8 @@ def _after_refusal(case: Case) -> Step:
         troubles.next_ms = 0
         if lost:
             troubles.outcome = "lost_rotation"
-            troubles.message = "an earlier refresh was processed but its answer never arrived; consent is needed anew"
+            came = "cannot be read" if troubles.kept else "never arrived"
+            troubles.message = f"an earlier refresh was processed but its answer {came}; consent is needed anew"
         return Step("lost" if lost else "dead", 0, troubles, spare)
     wait = case.confirm_s * (1 + case.dice * JITTER_SHARE)
     troubles.next_ms = case.now_ms + int(wait * 1000)
@@ -206,6 +207,7 @@ def _noted(case: Case, wait_s: float) -> Troubles:
         doubt_ms=old.doubt_ms,
         spare_refused=old.spare_refused,
         holder=old.holder,
+        kept=old.kept,
         outcome=case.verdict.outcome,
         message=case.verdict.message,
         first_ms=old.first_ms or case.now_ms,

@@ -26,6 +26,9 @@ log = logging.getLogger("tidewarden.tokens")
 TAKE_WAIT_MS = 30_000
 # Tasks of one take at most. What is taken together goes through each step together, and whoever has no part in that step idles.
 TAKE_MAX = 64
+SETTLING = (
+    2  # Times as many as may be asked for at a time are begun: answers are on their way to disk and store meanwhile.
+)
 TAKES_MAX = 3  # Takes under way while there is plenty to do: by one alone, less is begun than could be.
 PAUSE_S = 1.0  # After the store refused.
 STOP_S = 5.0
@@ -56,13 +59,18 @@ class Pool:
         self._work: set[asyncio.Task[None]] = set()
         self._takes: dict[asyncio.Task[bool], int] = {}
         """Takes under way, and for how many tasks each."""
-        self._plenty = False  # The latest take had all that it asked for.
-        self._freed = asyncio.Event()
+        self._plenty = False  # The latest take had all that there was room for.
+        self._eager = False  # It had all that it was granted.
 
     @property
     def _idle(self) -> bool:
         """Whether there is room for refreshes that could wait."""
         return not self.watch.held and len(self._work) < self.watch.crew.size
+
+    @property
+    def _rest(self) -> int:
+        """How many more may be begun, whatever has become of those that were."""
+        return SETTLING * self.watch.crew.size - len(self._work)
 
     @property
     def in_flight(self) -> int:
@@ -108,6 +116,8 @@ class Pool:
                 await self._refresher.pay()
             except errors.Error as error:
                 log.debug("still owed to the store for %s: %s", self._provider.name, error)
+            except Exception:  # nobody waits for this task, so its end would not be noticed
+                log.exception("what is owed to the store for %s failed for a reason of ours", self._provider.name)
 
     async def _turn(self) -> None:
         """Begin one more take if there is room for it, else wait until there may be."""
@@ -128,11 +138,11 @@ class Pool:
     def _room(self) -> int:
         """How many tasks another take may ask for."""
         crew, asked = self.watch.crew, sum(self._takes.values())
-        self._freed.clear()
-        free = self.watch.breaker.allowed(self._tools.clock.monotonic(), crew.size, len(self._work) + asked)
+        self.watch.freed.clear()
+        free = self.watch.breaker.allowed(self._tools.clock.monotonic(), crew.size, len(self.watch.unanswered) + asked)
         if free == 0 and (self._plenty or not asked):  # Else a take waits, and asks for all there is room for.
             crew.full()
-        return min(free, self._tools.seats.free(self._provider.name) - asked, TAKE_MAX)
+        return min(free, self._rest - asked, self._tools.seats.free(self._provider.name) - asked, TAKE_MAX)
 
     async def _begin(self, room: int) -> bool:
         """Take what is due, as much as may be begun, and begin it; whether there was as much."""
@@ -144,35 +154,74 @@ class Pool:
                 await sleep(tools.clock, PAUSE_S)
                 return False
         taken = await self._take(room)
+        loop = asyncio.get_running_loop()
         for task in taken:
             tools.seats.take(name, 1)
-            work = asyncio.create_task(self._refresh(task), name=f"refresh {name}/{task.id}")
+            self.watch.unanswered.add(task.id)
+            work = loop.create_task(self._refresh(task), name=f"refresh {name}/{task.id}")
             self._work.add(work)
             work.add_done_callback(self._ended)
         return len(taken) == room
 
     async def _take(self, free: int) -> Sequence[Taken]:
         """At most ``free`` tasks, as many as the host and the gate let begin; empty after a wait else."""
-        tools = self._tools
-        requests, wait_s = tools.hosts.ask(self._provider, free, tools.clock.monotonic())
+        rated = self._tools.hosts.rated(self._provider)
+        if rated and not self._eager:
+            return await self._take_first()
+        requests, wait_s = await self._tools.hosts.ask(self._provider, free)
         if requests:
             leave = await self.watch.gate.ask(requests)
-            tools.hosts.give_back(self._provider, requests - leave.requests)
+            await self._tools.hosts.give_back(self._provider, requests - leave.requests)
             if leave.probe:
                 return await self._take_probe()
             requests, wait_s = leave.requests, leave.wait_s
         if requests == 0:
-            await sleep(tools.clock, min(max(wait_s, 0.01), GATE_S))
+            await self._wait_for_leave(wait_s)
             return ()
-        taken = await self._take_or_close(requests)
-        tools.hosts.give_back(self._provider, requests - len(taken))
-        await self.watch.gate.give_back(requests - len(taken))
+        taken = await self._take_or_close(requests, 0 if rated else TAKE_WAIT_MS)
+        self._eager = len(taken) == requests
+        await self._give_back(requests - len(taken), requests - len(taken))
         return taken
 
-    async def _take_or_close(self, count: int) -> Sequence[Taken]:
+    async def _take_first(self) -> Sequence[Taken]:
+        """
+        The first task that comes, where the host has a rate: whoever waits for one has no part of it, which others there may need.
+        """
+        leave = await self.watch.gate.ask(1)
+        if leave.probe:
+            return await self._take_probe()
+        if not leave.requests:
+            await self._wait_for_leave(leave.wait_s)
+            return ()
+        taken = await self._take_or_close(1, TAKE_WAIT_MS)
+        self._eager = bool(taken)
+        try:
+            granted = (await self._tools.hosts.ask(self._provider, 1))[0] if taken else 0
+        except errors.Error:
+            granted = 0
+            log.debug("the host of %s was not asked", self._provider.name, exc_info=True)
+        if granted:
+            return taken
+        for task in taken:
+            await self._tools.queues.release(self._session, self.queue, task.id, task.lease)
+        await self._give_back(1, 0)
+        return ()
+
+    async def _wait_for_leave(self, wait_s: float) -> None:
+        await sleep(self._tools.clock, min(max(wait_s, 0.01), GATE_S))
+
+    async def _give_back(self, of_gate: int, of_host: int) -> None:
+        """So many are not sent of what was granted. Never raises: what was taken beside is not to wait for its lease's end."""
+        try:
+            await self.watch.gate.give_back(of_gate)
+            await self._tools.hosts.give_back(self._provider, of_host)
+        except errors.Error as error:
+            log.debug("some of the rate of %s is lost: %s", self._provider.name, error)
+
+    async def _take_or_close(self, count: int, wait_ms: int) -> Sequence[Taken]:
         """At most ``count`` tasks, waiting for the first unless this node closes the gate meanwhile."""
         taking = self._tools.queues.take(
-            self._session, [self.queue], count=count, wait_ms=TAKE_WAIT_MS, lease_ms=self._refresher.lease_ms
+            self._session, [self.queue], count=count, wait_ms=wait_ms, lease_ms=self._refresher.lease_ms
         )
         closing = asyncio.create_task(self.watch.gate.closed.wait())
         try:
@@ -197,6 +246,7 @@ class Pool:
 
     async def _refresh(self, task: Taken) -> None:
         await self._refresher.refresh(task)
+        self.watch.answered(task.id)  # Or never asked for.
         self._session.drop(self.queue, task.id, task.lease)
 
     async def _wait_for_room(self) -> None:
@@ -204,14 +254,14 @@ class Pool:
         pause_s = breaker.opens_in_s(now)
         if pause_s > 0:
             await sleep(tools.clock, pause_s)
-        elif breaker.allowed(now, self.watch.crew.size, len(self._work)):
-            await tools.seats.wait(self._provider.name)
+        elif not breaker.allowed(now, self.watch.crew.size, len(self.watch.unanswered)) or self._rest <= 0:
+            await self.watch.freed.wait()
         else:
-            await self._freed.wait()
+            await tools.seats.wait(self._provider.name)
 
     def _ended(self, work: asyncio.Task[None]) -> None:
         self._work.discard(work)
-        self._freed.set()
+        self.watch.freed.set()
         self._tools.seats.leave(self._provider.name)
 
     async def _drain(self) -> None:

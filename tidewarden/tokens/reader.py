@@ -17,7 +17,8 @@ from tidewarden.config import Provider
 
 from . import policy
 from .cache import Cache
-from .ledger import Ledger, Reading
+from .findings import Reading
+from .ledger import Ledger
 from .orphans import Orphans
 from .policy import State
 from .rows import Row
@@ -66,6 +67,7 @@ class Reader:
         self._cache = cache
         self._connected = connected
         self._away = False  # when it was asked last
+        self._stopped = False
         self.stale_served = 0
         self.orphans: Orphans | None = None
         """What refreshes while the store is away; None: no provider lets it."""
@@ -100,7 +102,7 @@ class Reader:
             await self._or_else(f"{provider.name}/{name}", wanted)
             while _mark(reading.row) == before and not _dead(reading):
                 left_s = until - self._clock.monotonic()
-                if left_s <= 0:
+                if left_s <= 0 or self._stopped:
                     break
                 await self._join(provider, queue, name, before, left_s)
                 reading = await self._read(provider, queue, name)
@@ -146,7 +148,8 @@ class Reader:
             event.set()
 
     def stop(self) -> None:
-        """End every wait; whoever waits is answered with what there is."""
+        """End every wait; whoever waits is answered with what there is. Nobody waits any more after that."""
+        self._stopped = True
         for watcher in list(self._watchers.values()):
             watcher.cancel()
 

@@ -19,7 +19,7 @@ from . import answers, policy
 from .answers import Verdict
 from .digest import Digest
 from .doubts import BUSY_S, Doubts
-from .ledger import Opened
+from .findings import Opened
 from .policy import Case, Step
 from .rows import Row, Troubles
 from .settler import Settler
@@ -84,7 +84,8 @@ class Refresher:
 
     def unsent(self, account: str) -> bool:
         """Whether nothing was sent for an account whose intent this node could not close yet."""
-        return any(task.id == account and step.what == "hold" for task, step in self._owed)
+        owed = [step.what for task, step in self._owed if task.id == account]
+        return bool(owed) and all(what == "hold" for what in owed)  # Of an earlier try something else may be owed.
 
     async def pay(self) -> None:
         """Tell the store what it could not be told while it was away. Raises what it raises; the rest is still owed."""
@@ -97,7 +98,7 @@ class Refresher:
     async def _note(self, task: Taken, step: Step) -> bool:
         try:
             return await self._tools.ledger.failed(self.queue, task.id, task.lease, step)
-        except errors.StoreDown as error:
+        except (errors.StoreDown, errors.NoQuorum) as error:
             log.warning("what became of %s/%s is told later: %s", self.provider.name, task.id, error)
             self._owe(task, step)
             return True
@@ -176,15 +177,21 @@ class Refresher:
     ) -> None:
         """The answer into the store, or what follows from there being none."""
         tools = self._tools
+        kept = ""
+        if verdict.keep_body and isinstance(outcome, answers.Answer):
+            opened.troubles.kept = await self._settler.keep_raw(task.id, opened, outcome.body) or opened.troubles.kept
+            kept = f"; it is kept: tidewarden token answers {self.provider.name}/{task.id}"
         if verdict.pair is not None:
+            if verdict.message:
+                self._digest.say(task.id, "fresh", f"{verdict.message}: its old one is used on{kept}", logging.ERROR)
             tools.storing.add((self.queue, task.id))
             try:
                 await self._settler.settle(task.id, opened, verdict.pair, token)
             finally:
                 tools.storing.discard((self.queue, task.id))
             return
-        if verdict.keep_body and isinstance(outcome, answers.Answer):
-            await self._settler.keep_raw(task.id, opened, outcome.body)
+        if kept:
+            self._digest.say(task.id, "failing", f"answered {verdict.message}{kept}")
         now_ms = opened.now_ms + int((tools.clock.monotonic() - begun) * 1000)
         await self._failed(task, opened, verdict, spare, now_ms)
 

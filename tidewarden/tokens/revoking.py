@@ -13,7 +13,6 @@ from collections.abc import Mapping
 
 import msgspec
 
-from tidewarden import errors
 from tidewarden.clock import Clock
 from tidewarden.config import Provider
 from tidewarden.queue import Queues, Taken
@@ -32,7 +31,7 @@ QUEUE = "_revocations"
 ATTEMPTS = 20  # 5 s, doubling up to an hour: about half a day
 BACKOFF_MS = 5_000
 DELAY_MS = 5_000  # The account is deleted behind the put; a task that finds it still there does nothing.
-AT_ONCE = 8
+AT_ONCE = 2  # Of one provider, as the lanes of the queue have it: so many hold a place each though all of them hang.
 LEASE_SLACK_S = 15.0
 
 
@@ -78,7 +77,9 @@ class Revoker:
         self._vault = vault
         self._exchange = exchange
         longest_s = max((2 * one.timeout_s for one in self._providers.values()), default=0.0) + LEASE_SLACK_S
-        self._errands = Errands(queues, QUEUE, clock, at_once=AT_ONCE, lease_ms=int(longest_s * 1000))
+        self._errands = Errands(
+            queues, QUEUE, clock, at_once=AT_ONCE * len(self._providers), lease_ms=int(longest_s * 1000)
+        )
         self._session = self._errands.session
         self._done = done
 
@@ -112,26 +113,19 @@ class Revoker:
     async def _settle(self, task: Taken) -> None:
         wanted = msgspec.msgpack.decode(task.payload, type=Revocation)
         account = f"{wanted.provider}/{wanted.account}"
-        try:
-            found = await self._try(wanted)
-            outcome = found.outcome if found is not None else "kept"
-            self._done[wanted.provider, outcome] += 1
-            if found is not None and outcome == "failed":
-                level = logging.ERROR if task.attempt >= ATTEMPTS else logging.WARNING
-                log.log(
-                    level, "a token of %s, deleted, is not revoked, try %d: %s", account, task.attempt, found.message
-                )
-                delay_ms = int(found.retry_after_s * 1000) if found.retry_after_s else None
-                await self._queues.fail(self._session, QUEUE, task.id, task.lease, delay_ms, reason=found.message)
-            elif found is not None and outcome == "unsupported":
-                log.error("a token of %s, deleted, is not revoked: %s", account, found.message)
-                await self._queues.bury(self._session, QUEUE, task.id, task.lease, found.message)
-            else:
-                await self._queues.ack(self._session, QUEUE, [(task.id, task.lease)])
-        except errors.Error as error:
-            log.warning("revocation of a token of %s: %s %s", account, error.code, error)  # The lease ends: again.
-        except Exception:
-            log.exception("revocation of a token of %s failed for a reason of ours", account)
+        found = await self._try(wanted)
+        outcome = found.outcome if found is not None else "kept"
+        self._done[wanted.provider, outcome] += 1
+        if found is not None and outcome == "failed":
+            level = logging.ERROR if task.attempt >= ATTEMPTS else logging.WARNING
+            log.log(level, "a token of %s, deleted, is not revoked, try %d: %s", account, task.attempt, found.message)
+            delay_ms = int(found.retry_after_s * 1000) if found.retry_after_s else None
+            await self._queues.fail(self._session, QUEUE, task.id, task.lease, delay_ms, reason=found.message)
+        elif found is not None and outcome == "unsupported":
+            log.error("a token of %s, deleted, is not revoked: %s", account, found.message)
+            await self._queues.bury(self._session, QUEUE, task.id, task.lease, found.message)
+        else:
+            await self._queues.ack(self._session, QUEUE, [(task.id, task.lease)])
 
     async def _try(self, wanted: Revocation) -> Revoked | None:
         """What has become of it; None: the account is there."""

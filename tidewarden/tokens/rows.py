@@ -95,6 +95,8 @@ class Troubles(msgspec.Struct, array_like=True):
     """When it is tried next, unix milliseconds; 0: not by itself."""
     holder: str = ""
     """Who wrote the intent that was found open, as ``node.boot``, while it is to be asked about it."""
+    kept: str = ""
+    """The node that keeps an answer which promised success and could not be read; empty: there was none."""
 
     def pack(self) -> bytes:
         """The stored form."""

@@ -11,7 +11,8 @@ from tidewarden.config import Provider
 
 from . import policy
 from .answers import Pair
-from .ledger import ORPHAN, Opened
+from .findings import Opened
+from .ledger import ORPHAN
 from .peers import Reply
 from .records import Answer
 from .rows import Row, parse_row
@@ -120,7 +121,8 @@ class Settler:
                 await tools.revoker.abandoned(self.provider.name, answer.account, parse_row(answer.row))
         tools.on_settled(f"{self.provider.name}/{answer.account}", answer.generation + 1)
 
-    async def keep_raw(self, account: str, opened: Opened, body: bytes) -> None:
+    async def keep_raw(self, account: str, opened: Opened, body: bytes) -> str:
+        """Keep an answer that cannot be read, sealed; the node that has it then, empty: its journal does not take it."""
         tools, row = self._tools, opened.row
         place = Place(self.provider.name, account, "raw", row.grant, row.generation)
         sealed = tools.vault.seal(body, place)
@@ -130,3 +132,5 @@ class Settler:
             )  # fmt: skip
         except OSError as error:
             log.error("the journal does not take an unreadable answer of %s/%s: %s", self.provider.name, account, error)
+            return ""
+        return tools.queues.holder.rpartition(".")[0]

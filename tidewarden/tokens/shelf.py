@@ -83,7 +83,7 @@ class Shelf:
 
     async def keys(self) -> dict[int, bytes]:
         """Every wrapped data key by its id."""
-        return {int(key_id): wrapped for key_id, wrapped in _pairs(await self._call("HGETALL", self._keys))}
+        return {int(key_id): wrapped for key_id, wrapped in pairs(await self._call("HGETALL", self._keys))}
 
     async def add(self, key_id: int, wrapped: bytes) -> bytes:
         """Store a wrapped key under an id that is still free; the one that is stored then, ours or an earlier one."""
@@ -128,7 +128,7 @@ class Shelf:
 
     async def nodes(self) -> dict[str, Known]:
         """What each node said last, by its name."""
-        found = _pairs(await self._call("HGETALL", self._nodes))
+        found = pairs(await self._call("HGETALL", self._nodes))
         return {name.decode(): msgspec.json.decode(raw, type=Known) for name, raw in found}
 
     async def address_of(self, node: str) -> str:
@@ -143,7 +143,8 @@ class Shelf:
             await self._call("HDEL", self._nodes, *names)
 
 
-def _pairs(flat: Any) -> list[tuple[bytes, bytes]]:
+def pairs(flat: Any) -> list[tuple[bytes, bytes]]:
+    """Fields and values of a hash, as RESP2 and RESP3 have them."""
     if isinstance(flat, Mapping):
         return list(flat.items())
     return list(zip(flat[::2], flat[1::2], strict=True))

@@ -18,7 +18,8 @@ from tidewarden.config import Provider
 
 from . import advice
 from .answers import Verdict
-from .ledger import GateView, Ledger
+from .findings import GateView
+from .ledger import Ledger
 
 log = logging.getLogger("tidewarden.tokens")
 
@@ -72,9 +73,10 @@ class Standing:
                 log.warning("%s answers again, after %.0f s", self._provider.name, now - self._since)
             if not self._noted:
                 return False
+            self._noted = self._silent = False  # Before the store is asked: trouble that comes meanwhile is noted anew.
             told = await self._tell("over", self._node)
-            self._noted = self._silent = False
-            return told
+            self._noted |= told is None
+            return bool(told)
         self._streak += 1
         if self._streak == 1:
             self._since = now
@@ -84,7 +86,10 @@ class Standing:
         self._say(verdict, now)
         self._told, self._noted, self._silent = now, True, silent
         ago_ms, next_ms = int((now - self._since) * 1000), int(opens_in_s * 1000)
-        return await self._tell("note", self._node, ago_ms, next_ms, verdict.outcome, verdict.message, int(silent))
+        told = await self._tell("note", self._node, ago_ms, next_ms, verdict.outcome, verdict.message, int(silent))
+        if told is None:
+            self._told, self._silent = float("-inf"), False
+        return bool(told)
 
     def _say(self, verdict: Verdict, now: float) -> None:
         if verdict.scope == "client":
@@ -100,13 +105,13 @@ class Standing:
                 what,
             )
 
-    async def _tell(self, verb: str, *args: str | int) -> bool:
+    async def _tell(self, verb: str, *args: str | int) -> bool | None:
+        """Whether there is an event of it; None: the store may not have heard of it."""
         try:
             event, _ = await self._ledger.standing(self._queue, verb, *args)
         except errors.Error as error:
             log.debug("%s: how it stands was not told: %s", self._provider.name, error)
-            self._told, self._silent = float("-inf"), False
-            return False
+            return None
         return event
 
 

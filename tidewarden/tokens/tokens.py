@@ -27,6 +27,7 @@ from .exchange import Exchange
 from .grants import Grants, Put
 from .hosts import Hosts
 from .journal import Journal
+from .keeper import restore_keys
 from .keyring import Keyring
 from .ledger import Ledger, RunScript
 from .listing import Listing
@@ -129,17 +130,16 @@ class Tokens:
         )
         self._reader = Reader(self._ledger, self._vault, self._clock, self._cache, self._connected)
         self._journal.open()
-        for key_id, wrapped in self._journal.keys().items():
-            await self._vault.restore(key_id, wrapped)
+        await restore_keys(self._journal, self._vault)
         self._custody = Custody(
             self._config, self._queues, self._ledger, self._vault, self._shelf, self._journal, self._clock,
-            self._put_new, self._queue_of,
+            self._put_new, self._queue_of, self._peers,
         )  # fmt: skip
         await self._custody.start()
         tools = Tools(
             self._queues, self._ledger, self._vault, self._journal, self._exchange, self._clock, self._dice,
             self.counts, self._on_settled, self._cache, self._peers, self._confirm_s, self._outlets.tidings,
-            self._revoker, hosts=Hosts(self._nodes),
+            self._revoker, hosts=Hosts(self._ledger.script, self._nodes),
         )  # fmt: skip
         for name, provider in self._config.providers.items():
             await self._queues.settings(self._queue_of[name])  # reads it, or makes it
@@ -286,6 +286,7 @@ class Tokens:
             **self.counts.figures(),
             **figures(self._pools),
             "journal_pending": len(self._journal.pending()),
+            "journal_unreadable": len(self._journal.raws()),
             **self._outlets.metrics(),
             "cached": len(self._cache),
             "stale_served_total": self._reader.stale_served if self._reader is not None else 0,
@@ -294,7 +295,8 @@ class Tokens:
     # --- within
 
     async def _put_new(self, account: str, fields: Mapping[str, Any]) -> bool:
-        return (await self.put_told(account, fields)).change != "same"
+        provider, name = self._known(account)
+        return await self._opened(self._grants).take_in(provider, self._queue_of[provider.name], name, fields)
 
     def _provider(self, name: str) -> Provider:
         found = self._config.providers.get(name)

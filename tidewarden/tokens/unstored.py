@@ -13,6 +13,7 @@ from .peers import Mac, Reply, open_question, reply_to
 from .pool import Pool
 from .rows import parse_row
 from .tools import Tools
+from .unreadable import kept_of
 
 log = logging.getLogger("tidewarden.tokens")
 
@@ -69,7 +70,9 @@ class Unstored:
             return None
         tools, place = self._tools, (question.queue, question.account)
         reply = Reply("none")
-        if answer := tools.journal.find(*place, question.grant, question.generation):
+        if question.kept:
+            reply = Reply("none", kept=kept_of(tools.journal, tools.vault, *place))
+        elif answer := tools.journal.find(*place, question.grant, question.generation):
             reply = Reply("answer", answer, *tools.vault.wrapped_key(parse_row(answer.row).refresh))
         elif place in tools.asking:
             reply = Reply("busy")

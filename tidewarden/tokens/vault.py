@@ -17,8 +17,7 @@ import hmac
 import logging
 import os
 import struct
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -55,8 +54,7 @@ class Unsealable(errors.Internal):
     """A sealed record does not open: damaged, moved to another place, or sealed under a key that is gone."""
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """What a sealed record is bound to. ``field`` is ``access``, ``refresh`` or ``raw``."""
 
     provider: str
@@ -167,6 +165,10 @@ class Vault:
         """The id and the wrapped form of the data key that ``record`` is sealed under: a journal carries both."""
         key_id = key_id_of(record)
         return key_id, self._wrapped[key_id]
+
+    def holds(self, record: bytes) -> bool:
+        """Whether the data key that ``record`` is sealed under is known here."""
+        return key_id_of(record) in self._wrapped
 
     async def restore(self, key_id: int, wrapped: bytes) -> None:
         """Take back a wrapped data key from a journal, and give it to the store if that has lost it."""

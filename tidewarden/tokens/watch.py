@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from dataclasses import replace
 
@@ -10,8 +11,8 @@ from tidewarden.config import Provider
 from .answers import Verdict
 from .crew import Crew, late
 from .evidence import Evidence
+from .findings import Opened
 from .gate import Gate
-from .ledger import Opened
 from .standing import Standing
 from .tools import Tools
 from .trends import Breaker
@@ -33,6 +34,10 @@ class Watch:
         self.breaker = Breaker(max(10, self.crew.size))
         self.evidence = Evidence(queue, tools.ledger, tools.clock)
         self.gate = Gate(provider, queue, tools.queues, tools.ledger, tools.clock, tools.dice, lease_ms, tools.tidings)
+        self.unanswered: set[str] = set()
+        """Accounts whose refreshes have begun and are not answered yet: what the crew's size bounds."""
+        self.freed = asyncio.Event()
+        """Set when there may be room for another; whoever looks for room clears it."""
         self._well = 0
         """Refreshes that went well."""
         self._odd: dict[str, int] = {}
@@ -44,11 +49,18 @@ class Watch:
         if not opened.troubles.tries:
             self.crew.began(late=late(row.due_ms, row.expires_at_ms, opened.now_ms))
 
+    def answered(self, account: str) -> None:
+        """There is an answer, or there will be none: another may be asked for meanwhile."""
+        self.unanswered.discard(account)
+        self.freed.set()
+
     def note(self, account: str, verdict: Verdict) -> Verdict:
         """
         Take a verdict in. It comes back as our own network's if no provider at all can be reached, and as the account's if that one is
         told again what would concern the whole client, while others were refreshed in between.
         """
+        if verdict.pair is not None:  # Else not before all nodes know of it: others would meet the same.
+            self.answered(account)
         tools, now = self._tools, self._tools.clock.monotonic()
         tools.counts.refreshes[self._name, verdict.outcome] += 1
         if self.breaker.note(verdict.answered, now):

@@ -18,7 +18,6 @@ from collections.abc import Iterable, Mapping
 import aiohttp
 import msgspec
 
-from tidewarden import errors
 from tidewarden.clock import Clock
 from tidewarden.config import Secret, Webhook
 from tidewarden.queue import Queues, Taken
@@ -30,7 +29,7 @@ from .retry_after import retry_after
 
 log = logging.getLogger("tidewarden.tokens")
 
-AT_ONCE = 16
+AT_ONCE = 4  # Of one webhook, as the lanes of the queue have it: so many hold a place each though all receivers hang.
 LEASE_SLACK_S = 15.0
 SAY_S = 60.0
 
@@ -53,7 +52,8 @@ class Webhooks:
         self._webhooks = webhooks
         self._clock = clock
         longest_s = max((hook.timeout_s for hook in webhooks.values()), default=0.0) + LEASE_SLACK_S
-        self._errands = Errands(queues, QUEUE, clock, at_once=AT_ONCE, lease_ms=int(longest_s * 1000))
+        self._at_once = AT_ONCE * len(webhooks)
+        self._errands = Errands(queues, QUEUE, clock, at_once=self._at_once, lease_ms=int(longest_s * 1000))
         self._session = self._errands.session
         self._said: dict[str, float] = {}
         """When the log last heard of a webhook that takes no events, monotonic seconds."""
@@ -63,7 +63,7 @@ class Webhooks:
         """Deliver what is queued, for ever."""
         if not self._webhooks:
             return
-        connector = aiohttp.TCPConnector(limit=AT_ONCE, ttl_dns_cache=30)
+        connector = aiohttp.TCPConnector(limit=self._at_once, ttl_dns_cache=30)
         async with aiohttp.ClientSession(
             connector=connector, cookie_jar=aiohttp.DummyCookieJar(), trust_env=False
         ) as client:
@@ -73,21 +73,18 @@ class Webhooks:
         delivery = msgspec.json.decode(task.payload, type=Delivery)
         name = delivery.webhook
         hook = self._webhooks.get(name)
-        try:
-            if hook is None:
-                self.sent[name, "unknown"] += 1
-                await self._queues.fail(self._session, QUEUE, task.id, task.lease, reason="no such webhook here")
-                return
-            fault, pause_s = await self._post(client, hook, delivery)
-            self.sent[name, "failed" if fault else "delivered"] += 1
-            if not fault:
-                await self._queues.ack(self._session, QUEUE, [(task.id, task.lease)])
-                return
-            self._say(name, delivery.event, task.attempt, fault)
-            delay_ms = int(pause_s * 1000) if pause_s else None
-            await self._queues.fail(self._session, QUEUE, task.id, task.lease, delay_ms, reason=fault)
-        except errors.Error as error:
-            log.warning("webhook %s: %s %s", name, error.code, error)  # The lease ends, and it is sent again.
+        if hook is None:
+            self.sent[name, "unknown"] += 1
+            await self._queues.fail(self._session, QUEUE, task.id, task.lease, reason="no such webhook here")
+            return
+        fault, pause_s = await self._post(client, hook, delivery)
+        self.sent[name, "failed" if fault else "delivered"] += 1
+        if not fault:
+            await self._queues.ack(self._session, QUEUE, [(task.id, task.lease)])
+            return
+        self._say(name, delivery.event, task.attempt, fault)
+        delay_ms = int(pause_s * 1000) if pause_s else None
+        await self._queues.fail(self._session, QUEUE, task.id, task.lease, delay_ms, reason=fault)
 
     def _say(self, name: str, event: str, attempt: int, fault: str) -> None:
         """In the log: each delivery that is given up, and of the others the first of a minute."""

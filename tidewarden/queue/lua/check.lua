@@ -1,11 +1,11 @@
 -- check: look for what cannot be, in one piece of the shard; with `repair` put it right.
 -- KEYS    1 the shard  2 the view
--- ARGV    3 part (record, tasks, accounts, tries, waits, lanes, or the name of an index)  4 cursor ("0": from the start)  5 entries at most, about  6 repair 0|1
--- RETURNS {cursor ("0": this part is done), entries seen, problems {kind, id, detail, repaired 0|1}, names of the indexes (of `record` only)}
--- A task that lies nowhere, or in two places, goes back to ready (or delayed, when it is not due) and loses its lease; an entry without a task is dropped.
+-- ARGV    3 part (tasks, accounts, account_*, tries, waits, lanes, or the name of an index)  4 cursor ("0": from the start)  5 entries at most, about  6 repair 0|1
+-- RETURNS {cursor ("0": this part is done), entries seen, problems {kind, id, detail, repaired 0|1}}
+-- What the shard's record says is looked at before, by check_record. A task that lies nowhere, or in two places, goes back to ready (or delayed, when it is not due) and loses its lease; an entry without a task is dropped.
 open()
 local part, cursor, most, repair = ARGV[3], int(4, 'cursor', 0, 2 ^ 63), int(5, 'entries', 1, 1000), ARGV[6] == '1'
-local found, names, seen = {}, {}, 0
+local found, seen = {}, 0
 local function problem(kind, id, detail, mend)
   if repair and mend then
     redis.call('HDEL', key('shard'), '') -- a removal first: a full store lets the script go on
@@ -16,44 +16,16 @@ local function problem(kind, id, detail, mend)
 end
 local function score(index, id) return redis.call('ZSCORE', key(index), id) end
 
-local function check_record()
-  names = {'delayed', 'buried', 'expiring', 'held', 'waiting', 'running', 'lanes'}
-  if S.accounts == 1 then names[#names + 1] = 'accounts' end
-  for priority = 0, 99 do
-    local name = 'ready:' .. priority
-    if redis.call('EXISTS', key(name)) == 1 then
-      names[#names + 1] = name
-      if not has(S.pris, tostring(priority)) then
-        problem('priority not in the record', '', name, function() use_priority(priority) woke = true end)
-      end
-    end
-  end
-  for _, name in ipairs(indexes_of('leased')) do names[#names + 1] = name end
-  local records, later = 0, 0
-  if S.buckets <= 1000 then -- where there are more, their entries are looked at one by one, but not counted
-    for i = 0, S.buckets - 1 do records = records + redis.call('HLEN', bucket_key(i)) end
-    if records ~= S.stored then problem('count of tasks', '', text(S.stored) .. ' instead of ' .. text(records), function() set('stored', records) end) end
-  end
-  local pieces = pieces_from(0, 1000)
-  if #pieces <= 1000 then
-    for _, name in ipairs(pieces) do later = later + redis.call('ZCARD', name) end
-    if later ~= S.later then problem('count of delayed tasks', '', text(S.later) .. ' instead of ' .. text(later), function() set('later', later) end) end
-  end
-  local waits = redis.call('HLEN', key('waits'))
-  if waits ~= S.awaited then problem('count of waits', '', text(S.awaited) .. ' instead of ' .. text(waits), function() set('awaited', waits) end) end
-  if S.ttls == 0 and redis.call('EXISTS', key('expiring')) == 1 then
-    problem('TTLs not in the record', '', 'expiring', function() set('ttls', 1) end)
-    S.ttls = 1
-  end
-  if S.slots ~= 1 and redis.call('EXISTS', key('slots')) == 1 then
-    problem('slots not in the record', '', 'slots', function() set('slots', 1) end)
-    S.slots = 1
-  end
-  if S.lanes ~= 1 and redis.call('EXISTS', key('lanes'), key('waiting'), key('running')) > 0 then
-    problem('lanes not in the record', '', 'lanes', function() set('lanes', 1) end)
-  end
-  local at = next_event()
-  if at < S.alarm then problem('late alarm', '', text(S.alarm) .. ' instead of ' .. text(at), function() note(at) end) end
+-- The task of an id; nil when there is none, or one that nobody can read: then the second result is true.
+local function task_of(id)
+  local raw = record_get(id)
+  local readable, t = pcall(decode, raw)
+  if readable and t.priority <= 99 then return t end
+  return nil, raw ~= false
+end
+local function tries_of(id)
+  local readable, r = pcall(tries_get, id)
+  return readable and r or nil
 end
 
 local function places_of(id, t, r)
@@ -120,7 +92,8 @@ end
 -- Entries of lanes without their tasks, and lanes that nothing would wake.
 local function check_waiting(entry)
   local name, id = laned().parse(entry, 13)
-  local t = task_get(id)
+  local t, unreadable = task_of(id)
+  if unreadable then return end
   if not t or t.lane ~= name or laned().entry(id, t) ~= entry then
     return problem('index entry without a task', id, 'waiting', function()
       redis.call('ZREM', key('waiting'), entry)
@@ -136,7 +109,9 @@ end
 
 local function check_running(entry)
   local name, id = laned().parse(entry, 0)
-  local t, r = task_get(id), tries_get(id)
+  local t, unreadable = task_of(id)
+  local r = tries_of(id)
+  if unreadable then return end
   if not t or t.lane ~= name or not r or r.holder == '' then
     problem('lease that ended and its lane still counts', id, name, function()
       redis.call('ZREM', key('running'), entry)
@@ -195,9 +170,26 @@ local function check_task(id, raw)
   end
 end
 
+-- A record has to lie where it is looked for, and a dead account has none.
+local function check_record_of(name, id, raw)
+  if name ~= bucket_of(id) then
+    problem('record where nobody looks for it', id, name, function()
+      redis.call('HDEL', name, id)
+      if redis.call('HSETNX', bucket_of(id), id, raw) == 0 then set('stored', S.stored - 1) end
+    end)
+    if not repair then return end
+  elseif S.accounts == 1 and score('account_dead', id) then
+    return problem('task of a dead account', id, '', function()
+      displace(id)
+      records_drop({id})
+    end)
+  end
+  check_task(id, raw)
+end
+
 local function check_held(entry)
   local id = string.sub(entry, 33)
-  local r = tries_get(id)
+  local r = tries_of(id)
   if not r or r.holder ~= '~' .. string.sub(entry, 1, 32) then
     problem('lease that ended and its session still knows', id, entry, function() redis.call('ZREM', key('held'), entry) end)
   end
@@ -205,23 +197,26 @@ end
 
 -- An entry of the delayed index must stand where its task's records say.
 local function check_delayed(name, id, due)
-  local t, r = task_get(id), tries_get(id)
+  local t, unreadable = task_of(id)
+  if unreadable then return end
+  local r = tries_of(id)
   if not t then
-    return problem('index entry without a task', id, 'delayed', function() set('later', S.later - redis.call('ZREM', name, id)) end)
+    return problem('index entry without a task', id, 'delayed', function() delayed_drop(id, name) end)
   end
   due = due + base_of(name)
   if due == delayed_at(t, r) and piece_of(due) == name then return end
   problem('delayed at another time than its record says', id, text(due), function()
-    set('later', S.later - redis.call('ZREM', name, id))
+    delayed_drop(id, name)
     if locate(id, t, r) == 'lost' then index_add(id, t) end
   end)
 end
 
 -- Many keys make one part; a cursor is the number of the key and the place in it. name_of(i): the key, nil behind the last.
-local PLACES = 1048576
+local PLACES, KEYS_MAX = 4294967296, 1000
 local function check_keys(command, name_of, look)
   local at = int(4, 'cursor', 0, 2 ^ 53)
   local i, inner = math.floor(at / PLACES), at % PLACES
+  local last = i + KEYS_MAX
   repeat
     local name = name_of(i)
     if not name then return '0' end
@@ -231,8 +226,9 @@ local function check_keys(command, name_of, look)
       look(name, page[2][j], page[2][j + 1])
     end
     inner = tonumber(page[1])
-    if inner == 0 then i = i + 1 end
-  until seen >= most
+    local gone = repair and part == 'delayed' and i > 0 and redis.call('EXISTS', name) == 0 -- a piece, and the next has its number
+    if inner == 0 and not gone then i = i + 1 end
+  until seen >= most or i >= last
   return text(i * PLACES + inner)
 end
 
@@ -264,15 +260,35 @@ local function check_accounts()
   return page[1]
 end
 
+-- What lies beside accounts (see the tokens' prelude). A dead account has troubles that say why; one without is tried again.
+local BESIDE = {account_intents = {'HSCAN', 'HDEL'}, account_spares = {'HSCAN', 'HDEL'}, account_troubles = {'HSCAN', 'HDEL'},
+                account_first = {'HSCAN', 'HDEL'}, account_failing = {'ZSCAN', 'ZREM'}, account_dead = {'ZSCAN', 'ZREM'},
+                account_told = {'SSCAN', 'SREM'}, account_lost = {'SSCAN', 'SREM'}}
+local function check_beside(scan, drop)
+  local page = redis.call(scan, key(part), ARGV[4], 'COUNT', most)
+  for i = 1, #page[2], scan == 'SSCAN' and 1 or 2 do
+    local account = page[2][i]
+    seen = seen + 1
+    local kind = redis.call('HEXISTS', key('accounts'), account) == 0 and 'entry without an account'
+      or part == 'account_dead' and redis.call('HEXISTS', key('account_troubles'), account) == 0 and 'dead account without a reason'
+    if kind then problem(kind, account, part, function() redis.call(drop, key(part), account) end) end
+  end
+  return page[1]
+end
+
 local at = '0'
-if part == 'record' then check_record()
+if BESIDE[part] then at = check_beside(unpack(BESIDE[part]))
 elseif part == 'tasks' then
-  at = check_keys('HSCAN', function(i) return i < S.buckets and bucket_key(i) or nil end, function(_, id, raw) check_task(id, raw) end)
+  at = check_keys('HSCAN', function(i) return i < S.buckets and bucket_key(i) or nil end, check_record_of)
 elseif part == 'delayed' then
   at = check_keys('ZSCAN', function(i)
     if S.cut == 0 then return i == 0 and key('delayed') or nil end
-    local n = redis.call('ZRANGE', key('pieces'), i, i)[1]
-    return n and piece_key(n)
+    while true do
+      local n = redis.call('ZRANGE', key('pieces'), i, i)[1]
+      if not n or n == '0' or redis.call('EXISTS', piece_key(n)) == 1 then return n and piece_key(n) end
+      problem('piece without entries', '', n, function() forget_piece(piece_key(n)) end)
+      if not repair then return piece_key(n) end
+    end
   end, function(name, id, due) check_delayed(name, id, tonumber(due)) end)
 elseif part == 'accounts' then at = check_accounts()
 elseif part == 'lanes' then at = check_entries('HSCAN', 'lanes')
@@ -283,4 +299,4 @@ elseif part == 'buried' or part == 'expiring' or part == 'held' or part == 'leas
   at = check_entries('ZSCAN', part, 'index entry without a task', function(id) redis.call('ZREM', key(part), id) end)
 else refuse('BADARG there is no part ' .. part) end
 if not repair then changed, counted = {}, false end
-return finish({at, seen, found, names})
+return finish({at, seen, found})

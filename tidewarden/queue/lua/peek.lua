@@ -70,18 +70,19 @@ local indexes = indexes_of(state)
 table.sort(indexes, before)
 -- A cursor is `index score id`: it goes on behind the place where that task stood, also when the task or the whole index has gone.
 local at_index, at_score, at_id = string.match(cursor, '^(%S+) ([%d.]+) (.+)$')
-if cursor ~= '' and (not at_index or string.match(at_index, '^%l+') ~= state) then
+local stood = tonumber(at_score) -- not every row of digits and points is a number
+if cursor ~= '' and (not stood or stood > 2 ^ 53 or string.match(at_index, '^%l+') ~= state) then
   refuse('BADARG the cursor is not one of the state ' .. state .. ': ' .. cursor)
 end
 if state == 'delayed' then -- its pieces from the one on in which the cursor's task stood, whatever that was called
-  indexes = pieces_from(tonumber(at_score or 0), most)
+  indexes = pieces_from(stood or 0, most)
   for i = 1, #indexes do indexes[i] = string.sub(indexes[i], #P + 2) end
   if at_index then at_index = indexes[1] end
 end
 for i = 1, #indexes do
   local index, from = indexes[i], 0
   local base = state == 'delayed' and base_of(key(index)) or 0
-  if index == at_index then from = rank_behind(index, string.format('%.17g', at_score - base), at_id) end
+  if index == at_index then from = rank_behind(index, string.format('%.17g', stood - base), at_id) end
   if state == 'delayed' or not at_index or not before(index, at_index) then
     local page = redis.call('ZRANGE', key(index), from, from + most - #tasks - 1, 'WITHSCORES')
     for j = 1, #page, 2 do

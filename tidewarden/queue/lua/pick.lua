@@ -2,7 +2,7 @@
 -- KEYS    1 the shard  2 the view
 -- ARGV    3 tasks at most  4 bytes after which no more are read  5 rank to begin at  6 prefix of the reason ("": any)
 --         7 only those buried by then (unix ms; 0: by now)  8 less so many ms
--- RETURNS {tasks as {id, priority, due, deadline, lease_ms, attempts_max, backoff_ms, payload}, strays as {id}; the rank behind them | -1: there are no more}
+-- RETURNS {tasks as {id, priority, due, deadline, lease_ms, attempts_max, backoff_ms, payload, lane ("": none)}, strays as {id}; the rank behind them | -1: there are no more}
 open()
 local most, bytes, from, till = int(3, 'tasks', 1, 1000), int(4, 'bytes', 0, NEVER), int(5, 'rank', 0, NEVER), int(7, 'till', 0, NEVER)
 if till == 0 then till = now - int(8, 'age', 0, NEVER) end

@@ -56,7 +56,7 @@ end
 local function reach(name, needed)
   local passed, taken = now - S.pace_at, S.taken - S.pace_taken
   if passed >= PACE_MS and taken >= PACE_TASKS or passed >= PACE_MS_MAX or passed < 0 then
-    set('pace', passed > 2 * PACE_MS_MAX and 0 or taken / passed)
+    if passed >= 0 then set('pace', passed > 2 * PACE_MS_MAX and 0 or taken / passed) end -- else the clock was stepped back
     set('pace_at', now)
     set('pace_taken', S.taken)
   end

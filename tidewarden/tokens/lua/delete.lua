@@ -14,6 +14,7 @@ for i = 3, #ARGV do
     redis.call('HDEL', ACCOUNTS, account)
     redis.call('HDEL', INTENTS, account)
     redis.call('HDEL', SPARES, account)
+    redis.call('HDEL', FIRST, account)
     clear_troubles(account)
     floor = math.max(floor, row_head(raw).grant)
     redis.call('HSET', META, 'floor', text(floor))

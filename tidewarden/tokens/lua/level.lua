@@ -11,7 +11,8 @@ redis.call('HDEL', INTENTS, '') -- a removal first: a full store lets the script
 local horizon, every, most = int(3, 'horizon ms', 1, NEVER), int(4, 'ms', 1, NEVER), int(5, 'accounts', 1, 1000)
 local life = int(6, 'life ms', 1, NEVER)
 local TOLERANCE, FEW = 1.25, 8
-if now - (tonumber(redis.call('HGET', META, 'levelled')) or 0) < every * 0.9 then return finish({0, -1}) end
+local ago = now - (tonumber(redis.call('HGET', META, 'levelled')) or 0)
+if ago >= 0 and ago < every * 0.9 then return finish({0, -1}) end
 redis.call('HSET', META, 'levelled', text(now))
 
 local first, pace, due, ahead_ms, due_within = 0, 0, 0, horizon, delayed_within(horizon)

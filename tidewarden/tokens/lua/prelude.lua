@@ -7,14 +7,15 @@
 --   account_failing  zset account by next try     account_dead  zset account by time of death
 --   account_lost     set of the dead whose refresh token was lost with an answer     account_gate, account_standing  see gate.lua, standing.lua; first shard only
 --   account_told     set of accounts that live, of whose troubles it was told     account_outbox  zset, by time, of what is to be told (see tell.lua)
+--   account_first    hash account -> the grant that it began with, of those that have had another since (see another() of stored.lua)
 --   account_meta     hash floor -> the highest grant of any account deleted here: no number is ever given twice
 -- A token's task has the account's name, no payload, due = the row's due_ms, deadline = its expires_at_ms: while it is just that it
 -- has no record of its own (see layout.lua), and a dead account has none at all.
-local ACCOUNTS, INTENTS, SPARES, TROUBLES, FAILING, DEAD, LOST, TOLD, OUTBOX, META
+local ACCOUNTS, INTENTS, SPARES, TROUBLES, FAILING, DEAD, LOST, TOLD, OUTBOX, META, FIRST
 local function prepare()
   ACCOUNTS, INTENTS, SPARES, TROUBLES = key('accounts'), key('account_intents'), key('account_spares'), key('account_troubles')
   FAILING, DEAD, LOST, META = key('account_failing'), key('account_dead'), key('account_lost'), key('account_meta')
-  TOLD, OUTBOX = key('account_told'), key('account_outbox')
+  TOLD, OUTBOX, FIRST = key('account_told'), key('account_outbox'), key('account_first')
 end
 local HEAD = 44 -- bytes of a row's head
 local NORMAL, WANTED = 50, 40 -- priorities: a token somebody waits for goes before those merely due

@@ -20,6 +20,7 @@ for i = 1, #items do
     local recovered = old and recover(account)
     if old then
       redis.call('HDEL', INTENTS, account)
+      redis.call('HSETNX', FIRST, account, text(grant))
       local kept = redis.call('HGET', SPARES, account)
       local s = kept and row_head(kept)
       if s and s.grant == grant and s.generation + 1 == generation then redis.call('HDEL', SPARES, account) end -- the old grant's previous token

@@ -13,6 +13,7 @@ for i = 3, #ARGV, 7 do
   items[#items + 1] = {ARGV[i], int(i + 1, 'grant', 0, COUNT_MAX), int(i + 2, 'generation', 0, COUNT_MAX), checked_row(i + 3),
                        int(i + 4, 'due ms', 0, NEVER), int(i + 5, 'deadline ms', 0, NEVER), ARGV[i + 6] or ''}
 end
+if #items == 0 or #items > 1000 then refuse('BADARG pairs of 1 to 1000 accounts at a time') end
 
 -- An account that fails or is dead has a pair to try from now on: it does not wait for its next try.
 local function hope(account, row)
@@ -24,42 +25,87 @@ local function hope(account, row)
   if died then settle_task(account, row, t) else place(account, t) end -- a dead account has no task
 end
 
--- Whether the account that a request was for was deleted since: each one put after that has a greater grant than all that were deleted here.
-local function another(grant, head)
+-- Whether the account that a request was for was deleted since: one put after that began with a greater grant than all that were deleted here.
+local function another(account, grant, head)
   if head.grant <= grant then return false end
+  local first = tonumber(redis.call('HGET', FIRST, account))
+  if first and grant >= first then return false end
   local floor = tonumber(redis.call('HGET', META, 'floor')) or 0
   return grant <= floor and floor < head.grant
 end
 
-local reply = {}
-for i = 1, #items do
-  local account, grant, generation, row, due, deadline, previous = unpack(items[i])
+-- One pair, whatever has become of its account meanwhile.
+local function store(account, grant, generation, row, due, deadline, previous)
   local old = redis.call('HGET', ACCOUNTS, account)
   local head = old and row_head(old)
-  if not old or another(grant, head) then reply[i] = 'GONE'
-  elseif string.sub(old, 1, HEAD) == string.sub(row, 1, HEAD) then reply[i] = 'ALREADY'
-  elseif head.grant == grant and head.generation == generation then
+  if not old or another(account, grant, head) then return 'GONE' end
+  if string.sub(old, 1, HEAD) == string.sub(row, 1, HEAD) then return 'ALREADY' end
+  if head.grant == grant and head.generation == generation then
     redis.call('HDEL', INTENTS, account)
     redis.call('HDEL', SPARES, account)
     displace(account, old) -- voids whatever lease lies on the task
     redis.call('HSET', ACCOUNTS, account, row)
     if #previous > HEAD then redis.call('HSET', SPARES, account, previous) end
     count('accounts refreshed')
-    reply[i] = 'STORED'
     if redis.call('ZSCORE', DEAD, account) then
       hope(account, row) -- what was refused meanwhile may have ended the grant: that is found out before it is told to be well
-    else
-      if recover(account) then reply[i] = 'RECOVERED' end
-      settle_task(account, row, token_task(due, deadline))
+      return 'STORED'
     end
-  elseif previous == 'drop' then reply[i] = 'MOVED'
-  elseif head.grant == grant and head.generation > generation + 1 then reply[i] = 'PAST'
-  elseif head.current == row_head(row).current then reply[i] = 'ALREADY'
-  else
-    redis.call('HSET', SPARES, account, row)
-    hope(account, old)
-    count('spares kept')
-    reply[i] = 'SPARE'
+    local recovered = recover(account)
+    settle_task(account, row, token_task(due, deadline))
+    return recovered and 'RECOVERED' or 'STORED'
   end
+  if previous == 'drop' then return 'MOVED' end
+  if head.grant == grant and head.generation > generation + 1 then return 'PAST' end
+  if head.current == row_head(row).current then return 'ALREADY' end
+  redis.call('HSET', SPARES, account, row)
+  hope(account, old)
+  count('spares kept')
+  return 'SPARE'
+end
+
+-- Most pairs are plain: their tasks are leased, and nothing was the matter with their accounts (who fails or is dead has troubles). All of
+-- these are read at once, and written at once: the calls cost more than what they do.
+local names, times, reply = {}, {}, {}
+for i = 1, #items do
+  local account = items[i][1]
+  names[i], times[account] = account, (times[account] or 0) + 1
+end
+local rows, troubles = redis.call('HMGET', ACCOUNTS, unpack(names)), redis.call('HMGET', TROUBLES, unpack(names))
+local tries = redis.call('HMGET', key('tries'), unpack(names))
+local plain, written, spares, leased, later, odd = {}, {}, {}, {}, {}, {}
+for i = 1, #items do
+  local account, grant, generation, row, due, deadline, previous = unpack(items[i])
+  local old, r = rows[i], tries[i] and not troubles[i] and times[account] == 1 and tries_decode(tries[i])
+  local head, new = old and row_head(old), row_head(row)
+  if old and r and r.holder ~= '' and index_of(r.holder) ~= '~' and head.grant == grant and head.generation == generation and new.generation > generation then
+    plain[#plain + 1] = account
+    written[#written + 1], written[#written + 2] = account, row
+    if #previous > HEAD then spares[#spares + 1], spares[#spares + 2] = account, previous end
+    leased[r.holder] = leased[r.holder] or {}
+    table.insert(leased[r.holder], account)
+    if due <= now or due ~= new.due or deadline ~= new.expires then odd[#odd + 1] = i -- not what the row says
+    else
+      later[#later + 1], later[#later + 2] = due, account
+      note(due)
+    end
+    reply[i] = 'STORED'
+  end
+end
+if #plain > 0 then
+  redis.call('HDEL', INTENTS, unpack(plain))
+  redis.call('HDEL', SPARES, unpack(plain))
+  for holder, accounts in pairs(leased) do redis.call('ZREM', key('leased:' .. holder), unpack(accounts)) end
+  redis.call('HDEL', key('tries'), unpack(plain)) -- voids the leases
+  redis.call('HSET', ACCOUNTS, unpack(written))
+  if #spares > 0 then redis.call('HSET', SPARES, unpack(spares)) end
+  count('accounts refreshed', #plain)
+  if S.accounts ~= 1 then set('accounts', 1) end
+  records_drop(plain)
+  delayed_put(later)
+  for _, i in ipairs(odd) do settle_task(items[i][1], items[i][4], token_task(items[i][5], items[i][6])) end
+end
+for i = 1, #items do
+  if not reply[i] then reply[i] = store(unpack(items[i])) end
 end
 return finish(reply)

@@ -11,7 +11,7 @@ end
 
 -- A lane's next task comes up to ready, or its head goes down again. Within a priority, heads past their deadline stand by the
 -- moment at which their lanes queued up, so that lanes take turns; those with a deadline to come stand by it, as every task does.
-local function lane_settle(rules, lane, pace_ms)
+local function lane_settle(rules, lane)
   lane.touched = false
   local waiting, at, up = key('waiting'), #lane.prefix + 1, false
   local first = redis.call('ZRANGEBYLEX', waiting, '[' .. lane.prefix, '(' .. lane.prefix .. '\100', 'LIMIT', 0, 1)[1]
@@ -73,14 +73,16 @@ local function lane_rules()
     if not lane then
       lane = {name = name, prefix = string.char(#name) .. name, raw = redis.call('HGET', key('lanes'), name) or '', turn = 0, tat = 0, head = ''}
       book[name] = lane
-      if lane.raw ~= '' then
+      if #lane.raw >= 16 then
         lane.turn, lane.tat = unpack_struct('>dd', lane.raw)
         lane.head = string.sub(lane.raw, 17)
       end
       lane.tat = math.min(lane.tat, now + burst * pace_ms) -- the rate may have changed since
-      if S.lanes ~= 1 then set('lanes', 1) end
     end
-    if not lane.touched then touched[#touched + 1], lane.touched = lane, true end
+    if not lane.touched then
+      touched[#touched + 1], lane.touched = lane, true
+      if S.lanes ~= 1 then set('lanes', 1) end -- also where it was the last one to go, earlier in this call
+    end
     return lane
   end
 
@@ -120,7 +122,7 @@ local function lane_rules()
   -- Puts each lane that something happened to in order. Whether a task came up to ready.
   function rules.settle()
     local up = false
-    for i = 1, #touched do up = lane_settle(rules, touched[i], pace_ms) or up end
+    for i = 1, #touched do up = lane_settle(rules, touched[i]) or up end
     touched = {}
     return up
   end

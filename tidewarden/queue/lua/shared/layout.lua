@@ -146,6 +146,7 @@ local function split_piece(name, entries, at)
   local low = text(base + middle)
   redis.call('ZADD', key('pieces'), low, '+' .. low)
   local upper, into = redis.call('ZRANGEBYSCORE', name, middle, '+inf', 'WITHSCORES'), piece_key('+' .. low)
+  redis.call('DEL', into) -- a piece that the directory had lost
   for from = 1, #upper, 500 do
     local list = {}
     for i = from, math.min(from + 499, #upper), 2 do list[#list + 1], list[#list + 2] = upper[i + 1] - middle, upper[i] end
@@ -182,14 +183,15 @@ local function forget_piece(name)
   end
 end
 
--- Remove an entry; `at` is its due time there.
-local function delayed_remove(id, at)
-  local name = piece_of(at)
-  local gone = redis.call('ZREM', name, id)
-  if gone == 0 then return end
+-- Remove an entry from the piece that it stands in.
+local function delayed_drop(id, name)
+  if redis.call('ZREM', name, id) == 0 then return end
   set('later', S.later - 1)
   forget_piece(name)
 end
+
+-- Remove an entry; `at` is its due time there.
+local function delayed_remove(id, at) delayed_drop(id, piece_of(at)) end
 
 -- When an entry is due that should stand at `at`; nil when it is not in that piece.
 local function delayed_score(id, at)

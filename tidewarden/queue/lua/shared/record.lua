@@ -98,9 +98,10 @@ end
 -- The store's clock has stepped, so much in all; a caller that knows of more steps is believed.
 local function step(steps, lag)
   if steps <= S.steps then return end
+  if S.paused > 0 and S.paused < NEVER then set('paused', math.max(1, S.paused + lag - S.lag)) end -- it lasts as long as was said
   set('steps', steps)
   set('lag', lag)
-  set('alarm', now) -- it was reckoned by the former lag
+  set('alarm', 0) -- it was reckoned by the former lag: a lease may have ended long ago
   alarm_lowered = true
 end
 
@@ -122,6 +123,9 @@ local ABSENT = {__index = {
   losses_max = 10, backoff_cap_ms = 3600000,
 }}
 
+-- Fields that are no numbers, whatever they look like: a priority, or a node called 1.
+local TEXTS = {pris = true, sweeper = true, holders = true, waiting = true, dead = true, roomless = true, reach = true, order = true}
+
 local function open()
   if S then return end -- a part of a batch
   local time = redis.call('TIME')
@@ -142,8 +146,10 @@ local function open()
   -- One HGETALL is half the price of an HMGET of every field: most are absent and mean their default.
   local raw = redis.call('HGETALL', key('shard'))
   S = setmetatable({}, ABSENT)
-  for i = 1, #raw, 2 do S[raw[i]] = tonumber(raw[i + 1]) or raw[i + 1] end
-  if S.pris ~= '' then S.pris = tostring(S.pris) end -- a list of one priority looks like a number
+  for i = 1, #raw, 2 do
+    local name, value = raw[i], raw[i + 1]
+    S[name] = TEXTS[name] and value or tonumber(value) or value
+  end
   if S.format > FORMAT then
     refuse('INTERNAL the shard ' .. P .. ' has format ' .. text(S.format) .. '; this version reads ' .. text(FORMAT) .. ' and older: upgrade this node')
   end

@@ -250,19 +250,14 @@ local function end_leases(holder, most, how, reason)
   return ended_here
 end
 
-local function set_sticky(id, r, on)
-  r.sticky = on
-  tries_put(id, r)
-end
-
 -- The next lease number: view · 2^36 + n on an embedded store, the clock's microseconds (never back) elsewhere.
 local function new_lease()
   if KEYS[2] and string.byte(KEYS[2], -1) ~= 126 then -- on a cluster it is the guard, `<prefix>~`
     if not view then
       view = tonumber(redis.call('GET', KEYS[2])) or 0
-      if view ~= S.view then
+      if view ~= S.view then -- more than 2^36 leases of one view go on into the next: above them, and what a crash may have lost
+        set('n', math.max(0, S.n + 16777216 - (view - S.view) * 68719476736))
         set('view', view)
-        set('n', 0)
       end
     end
     set('n', S.n + 1)

@@ -1,0 +1,86 @@
+"""Answers that promised success and could not be read: every node shows them, and an account that they cost is saved by hand."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tokens_harness as harness
+from aiohttp import web
+from peer_doors import door
+from tokens_harness import Endpoint, in_state
+
+from tidewarden import errors
+from tidewarden.config import Cluster, Config
+from tidewarden.tokens.journal import Journal
+from tidewarden.tokens.unreadable import SHOWN_MAX, kept_of
+
+pytestmark = pytest.mark.live
+
+SECRET = "the cluster's"
+
+
+async def page(_request: web.Request, made: Endpoint, token: str) -> web.Response:
+    """A pair as a proxy hands it on that knows better how a page should look."""
+    return web.Response(text=f"<html><pre>{made.rotate(token).text}</pre></html>", content_type="text/html")
+
+
+async def test_an_account_is_saved_by_hand_with_what_another_node_keeps(valkey: Any, tmp_path: Path) -> None:
+    async with harness.endpoint() as endpoint:
+        endpoint.faults.append(page)
+        chosen = harness.provider(endpoint.url, rotation="single_use")
+        one = Config(cluster=Cluster(name="t", members={"n0": "127.0.0.1:1", "n1": "127.0.0.1:2"}))
+        async with harness.node(
+            valkey, tmp_path / "a", chosen, "n0", config=one, cluster_secret=SECRET
+        ) as first, door(first.tokens.answer_peer) as address:  # fmt: skip
+            await first.tokens.put("p/a", {"refresh_token": "a.0"})
+            lost = await in_state(first, "lost_rotation")
+            assert (
+                lost["message"]
+                == "an earlier refresh was processed but its answer cannot be read; consent is needed anew"
+            )
+            assert lost["advice"].startswith("n0 keeps an answer that cannot be read: `token answers PROVIDER/ACCOUNT`")
+            assert first.tokens.metrics()["journal_unreadable"] == 1
+            (tmp_path / "b").mkdir()
+            shutil.copytree(tmp_path / "a" / "secrets", tmp_path / "b" / "secrets")
+            two = Config(cluster=Cluster(name="t", members={"n0": address, "n1": "127.0.0.1:2", "n2": "127.0.0.1:3"}))
+            async with harness.node(
+                valkey, tmp_path / "b", chosen, "n1", config=two, cluster_secret=SECRET, go=False
+            ) as second:  # fmt: skip
+                found = await second.tokens.custody.answers("p/a")
+                assert found["silent"] == ["n2"]
+                (answer,) = found["answers"]
+                assert (answer["node"], answer["grant"], answer["generation"], answer["current"]) == ("n0", 1, 1, True)
+                token = re.search(rb'"refresh_token": *"([^"]+)"', answer["body"])
+                assert token is not None
+                await second.tokens.put("p/a", {"refresh_token": token[1].decode()})
+                assert (await in_state(second, "fresh"))["generation"] == 3
+                (answer,) = (await second.tokens.custody.answers("p/a"))["answers"]
+                assert not answer["current"]
+                assert (await second.tokens.custody.answers("p/b"))["answers"] == []
+                with pytest.raises(errors.NotFound):
+                    await second.tokens.custody.answers("q/a")
+    assert endpoint.current["a"] == 2
+
+
+async def test_of_one_account_the_newest_alone_are_shown(tmp_path: Path) -> None:
+    class Sealed:
+        def wrapped_key(self, record: bytes) -> tuple[int, bytes]:
+            return 7, b"wrapped " + record
+
+        def holds(self, _record: bytes) -> bool:
+            return True
+
+    journal = Journal(tmp_path / "j")
+    journal.open()
+    for number in range(SHOWN_MAX + 2):
+        await journal.add_raw("q", "a", 1, number, number, b"%d" % number, (7, b"wrapped"))
+        await journal.add_raw("q", "b", 1, number, number, b"of another", (7, b"wrapped"))
+    vault: Any = Sealed()
+    found = kept_of(journal, vault, "q", "a")
+    assert [one.raw.generation for one in found] == list(range(2, SHOWN_MAX + 2))
+    assert (found[0].key_id, found[0].key) == (7, b"wrapped 2")
+    await journal.close()

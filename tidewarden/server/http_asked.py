@@ -1,0 +1,68 @@
+"""What an HTTP request asks: its path, query and body, checked; what is wrong is told by its name."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import unquote_to_bytes
+
+import msgspec
+from aiohttp import web
+
+from tidewarden.errors import BadArg
+
+WORDS = {"true": True, "false": False}
+
+
+def check_path(request: web.Request) -> None:
+    """Raises: BadArg: the path is no UTF-8."""
+    try:
+        unquote_to_bytes(request.raw_path).decode()
+    except UnicodeDecodeError:
+        raise BadArg("A path must be UTF-8 text, percent-encoded.") from None
+
+
+def query_of(request: web.Request, allowed: tuple[str, ...]) -> dict[str, str]:
+    """The parameters. Raises: BadArg: one that is not there, or is given twice."""
+    for name in request.query:
+        if name not in allowed:
+            raise BadArg(f"There is no parameter {name[:40]!r} here; there are {', '.join(allowed) or 'none'}.")
+        if len(request.query.getall(name)) > 1:
+            raise BadArg(f"{name} is given twice.")
+    return dict(request.query)
+
+
+def flag(query: dict[str, str], name: str) -> bool:
+    """A parameter that is ``true`` or ``false``; absent: false. Raises: BadArg."""
+    text = query.get(name, "false")
+    if text not in WORDS:
+        raise BadArg(f"{name} must be true or false: found {text[:40]!r}.")
+    return WORDS[text]
+
+
+def object_of(document: bytes, what: str, allowed: tuple[str, ...]) -> dict[str, Any]:
+    """The fields of a JSON object; ``what`` it is, for people. Raises: BadArg, which quotes no value."""
+    try:
+        found = msgspec.json.decode(document)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise BadArg(f"{what} is a JSON object; what was sent cannot be read as JSON.") from None
+    if not isinstance(found, dict):
+        raise BadArg(f"{what} is a JSON object; a JSON {type(found).__name__} was sent.")
+    if unknown := sorted(found.keys() - set(allowed)):
+        raise BadArg(f"There is no field {unknown[0][:40]!r} here; there are {', '.join(allowed)}.")
+    return found
+
+
+def text_field(fields: dict[str, Any], name: str, default: str = "") -> str:
+    """A field that is text. Raises: BadArg."""
+    value = fields.get(name, default)
+    if not isinstance(value, str):
+        raise BadArg(f"{name} must be text: found a JSON {type(value).__name__}.")
+    return value
+
+
+def integer_field(fields: dict[str, Any], name: str) -> int:
+    """A field that is an integer. Raises: BadArg."""
+    value = fields[name]
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise BadArg(f"{name} must be an integer: found a JSON {type(value).__name__}.")
+    return value

@@ -1,0 +1,91 @@
+"""What the scripts of ``tokens/lua`` answer, as types."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from .rows import Intent, Row, Troubles
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """An account as it was at ``now_ms`` of the store's clock."""
+
+    now_ms: int
+    floor: int
+    """Highest grant of any account deleted from its shard; a new account's first grant is one more."""
+    row: Row | None
+    troubles: Troubles | None
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """An intent that was written: what is to be refreshed, and what was found."""
+
+    now_ms: int
+    row: Row
+    troubles: Troubles
+    spare: Row | None = field(repr=False)
+    found: Intent | None
+    """An intent that somebody had left open."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """No intent was written. ``why``: ``NOTHELD``, ``GONE``, or ``OPEN`` with the end of another's intent."""
+
+    why: str
+    until_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One account of a page; its row has no tokens."""
+
+    account: str
+    row: Row
+    troubles: Troubles | None
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """What is sealed of one account, as it lies in the store."""
+
+    account: str
+    row: bytes = field(repr=False)
+    spare: bytes = field(repr=False)
+    """Empty: there is none."""
+    troubles: Troubles | None
+
+
+@dataclass(frozen=True, slots=True)
+class GateView:
+    """What a gate said: see ``tokens/lua/gate.lua``. Times are unix milliseconds of the store, the rate requests a second."""
+
+    now_ms: int = 0
+    granted: int = 0
+    wait_ms: int = 0
+    probe: bool = False
+    failures: int = 0
+    until_ms: int = 0
+    since_ms: int = 0
+    rate: float = 0.0
+    """0: as many as one likes."""
+    reason: str = ""
+    news: bool = False
+
+    @property
+    def free(self) -> bool:
+        """Nothing holds anybody back."""
+        return not self.failures and not self.rate and self.until_ms <= self.now_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Trend:
+    """What the refusals of all nodes amount to."""
+
+    on: bool = False
+    """Nobody is to be declared dead."""
+    share: float = 0.0
+    """Refusals among the refreshes of late, 0 to 1."""
+    news: bool = False
