@@ -265,7 +265,10 @@ async def test_fsync_waits_for_the_disks_once_a_group(tmp_path: Path) -> None:
                 await write(one, "late", commit)
             # As one that has taken over may: it would answer WAITAOF before anything is on disk.
             made.client().config_set("appendfsync", "everysec")
-            with hurried(one.commits), pytest.raises(NoQuorum, match="the primary's appendfsync is everysec now"):
+            with (
+                hurried(one.commits, FOUND_OUT_MS),
+                pytest.raises(NoQuorum, match="the primary's appendfsync is everysec now"),
+            ):
                 await write(one, "unsure", commit)
             late = asyncio.ensure_future(write(one, "late", commit))
             made.client().config_set("appendfsync", "always")
