@@ -27,6 +27,7 @@ from live.processes import (
     CLUSTER,
     LIMIT_S,
     START_S,
+    STILL,
     TROUBLE,
     Valkey,
     free_base_port,
@@ -39,8 +40,8 @@ from live.proxy import Proxy
 from tidewarden.config import hash_generated
 
 __all__ = [
-    "ADMIN", "CALM", "CLUSTER", "START_S", "TROUBLE", "Cluster", "Node", "Valkey", "background", "cluster", "free_base_port", "serving",
-    "spawn", "until", "until_async",
+    "ADMIN", "CALM", "CLUSTER", "LIMIT_S", "START_S", "STILL", "TROUBLE", "Cluster", "Node", "Valkey", "background", "cluster",
+    "free_base_port", "serving", "spawn", "until", "until_async",
 ]  # fmt: skip
 
 

@@ -31,6 +31,8 @@ LIMIT_S = 60.0
 """How long a condition is waited for that comes within a second where nothing else runs."""
 CALM = "[raft]\npace = 3.0\n"
 """For clusters whose leader is to stay, on a starved machine too."""
+STILL = "[raft]\npace = 8.0\n"
+"""For those that fail where it does not: their first election takes some seconds."""
 SELDOM_S = 0.12
 """How seldom a condition is asked for that is long in coming."""
 TROUBLE = (redis.RedisError, OSError, asyncio.TimeoutError)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import redis
-from live.harness import CALM, CLUSTER, START_S, Cluster, Node, background, cluster, until, until_async
+from live.harness import CLUSTER, START_S, STILL, Cluster, Node, background, cluster, until, until_async
 from live.traffic import Traffic
 
 pytestmark = pytest.mark.live
@@ -25,7 +25,7 @@ AWAY_S = 6.5  # longer than a node lets a request wait for the store (5 s)
 
 @pytest.fixture(scope="module")
 def nodes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with cluster(request, tmp_path_factory.mktemp("store"), extra=CALM + PROVIDER) as made:
+    with cluster(request, tmp_path_factory.mktemp("store"), extra=STILL + PROVIDER) as made:
         yield made
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from cryptography.fernet import Fernet
-from live.harness import CALM, Cluster, Node, cluster, until
+from live.harness import STILL, Cluster, Node, cluster, until
 from live.nursery import link_password
 from pysyncobj.encryptor import getEncryptor
 
@@ -30,7 +30,7 @@ GROWTH_MIB = 40  # far below one bomb that goes off
 
 @pytest.fixture
 def three(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]:
-    with cluster(request, tmp_path, extra=CALM) as made:
+    with cluster(request, tmp_path, extra=STILL) as made:
         yield made
 
 

@@ -20,7 +20,7 @@ import httpx
 import pytest
 import redis
 from command_line import app
-from live.harness import CALM, LIMIT_S, Cluster, cluster, free_base_port, until
+from live.harness import LIMIT_S, STILL, Cluster, cluster, free_base_port, until
 from live.nursery import Child
 from typer.testing import CliRunner
 
@@ -32,7 +32,7 @@ TASKS = 5
 
 @pytest.fixture(scope="module")
 def started(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with cluster(request, tmp_path_factory.mktemp("wrong"), extra=CALM) as made:
+    with cluster(request, tmp_path_factory.mktemp("wrong"), extra=STILL) as made:
         node = made.leader()
         for number in range(TASKS):
             node.say("Q.PUT", "precious", number, "ID", f"p{number}", "DELAY", 3_600_000)
