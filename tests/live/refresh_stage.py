@@ -150,15 +150,22 @@ def settled(row: Mapping[str, Any]) -> bool:
     return refused or (row["generation"] >= 2 and row["state"] == "fresh")
 
 
-def refresh_again(node: Node, accounts: Iterable[str], limit_s: float = 30) -> set[str]:
-    """Have those that are fresh refreshed once more, which shows whether their grants live; those that were refused."""
+def refresh_again(node: Node, accounts: Iterable[str], limit_s: float = 60) -> set[str]:
+    """
+    Have those that are fresh refreshed once more, which shows whether their grants live; those that were refused.
+
+    A server that is too slow to answer shows nothing yet: it is asked again.
+    """
     before = {account: row for account, row in listed(node).items() if account in accounts and row["state"] == "fresh"}
     say_all(node, [("T.REFRESH", account) for account in before])
 
     def tried() -> bool:
         rows = listed(node)
         return all(
-            rows[account]["generation"] > row["generation"] or rows[account]["error"] for account, row in before.items()
+            rows[account]["generation"] > row["generation"]
+            or rows[account]["error"] not in ("", "unknown")
+            or rows[account]["state"] in ("dead", "lost_rotation")
+            for account, row in before.items()
         )
 
     until(tried, limit_s, 0.1, what="all that are fresh are refreshed once more")
