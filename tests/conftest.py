@@ -158,8 +158,10 @@ def until() -> Callable[..., object]:
 
 
 # `make check` tries fewer examples than `make test` does; a test with a count of its own has a share of the profile's.
-hypothesis.settings.register_profile("quick", max_examples=10)
-hypothesis.settings.register_profile("usual", max_examples=40)  # soak tests name counts of their own
+# None is refused for its time, which on a starved machine any may take.
+UNTIMED: dict[str, Any] = {"deadline": None, "suppress_health_check": [hypothesis.HealthCheck.too_slow]}
+hypothesis.settings.register_profile("quick", max_examples=10, **UNTIMED)
+hypothesis.settings.register_profile("usual", max_examples=40, **UNTIMED)  # soak tests name counts of their own
 hypothesis.settings.load_profile("usual")
 whole_text = store_scripts.shared_text
 
