@@ -148,7 +148,7 @@ async def test_trap_same_task_to_two_consumers_around_a_disconnect(doors: Pair, 
                 assert await line.call("Q.ACK", "q", task_id, lease) == b"OK"
                 done[task_id] += 1
 
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(150):
         await asyncio.gather(*(consume(me) for me in range(8)))
     assert set(done.values()) == {1}
     assert len(numbers) == len(set(numbers))

@@ -55,7 +55,7 @@ async def test_trap_ensure_not_atomic(node: Any, eventually: Any) -> None:
                 assert await n.queues.ack(session, "q", [(task.id, task.lease)]) == [1]
 
     consumers = [asyncio.ensure_future(consume(n)) for n in (n0, n1)]
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(150):
         for name in (f"t{number}" for number in range(10)):
             for after in range(6):
                 puts = [n.queues.put("q", NewTask(id=name)) for _ in range(5) for n in (n0, n1)]
@@ -112,7 +112,7 @@ async def test_trap_duplicate_delivery_after_batch_pop(node: Any) -> None:
             await n.queues.script("queue.sweep", "q", 0, [1, 100])
 
     n1.queues.holder = n0.queues.holder  # two that believe in one epoch
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(150):
         await asyncio.gather(
             *(consume(n, work_s) for n in (n0, n1) for work_s in (0.0, 0.028, 0.03, 0.032)), sweep(n0), sweep(n1)
         )
