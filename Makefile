@@ -49,6 +49,7 @@ bench: setup
 	@echo && $(BIN)/python -m benchmarks.outage --quick
 
 soak: setup
+	@$(BIN)/python -m pytest -q --hypothesis-profile search --timeout 3600 $$(grep -lE '@given|RuleBasedStateMachine' tests/test_*.py) -m "not live and not soak"
 	@SOAK_SECONDS=$(SECONDS) SOAK_SEED=$(SEED) RAFT_SEED=$(SEED)000 $(BIN)/python -m pytest -q -s -m soak
 
 clean:

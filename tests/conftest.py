@@ -158,10 +158,12 @@ def until() -> Callable[..., object]:
 
 
 # `make check` tries fewer examples than `make test` does; a test with a count of its own has a share of the profile's.
-# None is refused for its time, which on a starved machine any may take.
+# None is refused for its time, which on a starved machine any may take. They try the same each time, so that what was green stays
+# green; `make soak` searches.
 UNTIMED: dict[str, Any] = {"deadline": None, "suppress_health_check": [hypothesis.HealthCheck.too_slow]}
-hypothesis.settings.register_profile("quick", max_examples=10, **UNTIMED)
-hypothesis.settings.register_profile("usual", max_examples=40, **UNTIMED)  # soak tests name counts of their own
+hypothesis.settings.register_profile("quick", max_examples=10, derandomize=True, **UNTIMED)
+hypothesis.settings.register_profile("usual", max_examples=40, derandomize=True, **UNTIMED)
+hypothesis.settings.register_profile("search", max_examples=1000, print_blob=True, **UNTIMED)
 hypothesis.settings.load_profile("usual")
 whole_text = store_scripts.shared_text
 

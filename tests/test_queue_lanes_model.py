@@ -254,7 +254,6 @@ def test_lanes_do_what_the_model_says(desk: Any) -> None:
             max_examples=settings().max_examples // 3,
             stateful_step_count=40,
             deadline=None,
-            derandomize=True,
             database=None,
             phases=[Phase.generate, Phase.shrink],
             suppress_health_check=list(HealthCheck),

@@ -173,7 +173,7 @@ def test_any_order_of_everything(desk: Any) -> None:
     """Against a model: at most one holds a lock, under a fence greater than all before, until its end by any way."""
 
     @settings(
-        max_examples=settings().max_examples // 2, deadline=None, derandomize=True, database=None, phases=[Phase.generate],
+        max_examples=settings().max_examples // 2, deadline=None, database=None, phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )  # fmt: skip
     @given(st.data())

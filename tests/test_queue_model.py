@@ -329,7 +329,6 @@ def test_the_scripts_live_by_the_table(desk: Any, pieces: bool, scripts_in_piece
             max_examples=settings().max_examples // 5,
             stateful_step_count=30,
             deadline=None,
-            derandomize=True,
             database=None,
             phases=[Phase.generate, Phase.shrink],
             suppress_health_check=list(HealthCheck),

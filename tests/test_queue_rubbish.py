@@ -99,7 +99,7 @@ def test_rubbish_changes_nothing(desk: Any, verb: str) -> None:
     shop = Shop(desk)
 
     @settings(
-        max_examples=settings().max_examples // 4, deadline=None, derandomize=True, database=None, phases=[Phase.generate],
+        max_examples=settings().max_examples // 4, deadline=None, database=None, phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )  # fmt: skip
     @given(st.data())

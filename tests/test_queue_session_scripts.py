@@ -159,7 +159,7 @@ def test_rubbish_is_refused_and_changes_nothing(book: Book, verb: str) -> None:
 
     start = fresh()
 
-    @settings(max_examples=40, deadline=None, derandomize=True, database=None, phases=[Phase.generate],
+    @settings(max_examples=40, deadline=None, database=None, phases=[Phase.generate],
               suppress_health_check=list(HealthCheck))  # fmt: skip
     @given(st.data())
     def play(data: st.DataObject) -> None:
