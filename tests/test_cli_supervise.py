@@ -101,6 +101,7 @@ async def test_what_cannot_be_started_at_first_ends_it_and_later_is_tried_again(
     assert told[0] == "could not be started: No space left on device; it is tried again in 0 s"
 
 
+@pytest.mark.thorough
 async def test_why_it_is_not_ready_is_told(tmp_path: Path) -> None:
     told: list[str] = []
     reason = ""

@@ -137,6 +137,7 @@ async def test_a_parked_take_is_answered_after_its_group(one: Seat, pair: Replic
         assert [task.id for task in await queues.take(session, ["q"], wait_ms=50_000)] == ["t"]
 
 
+@pytest.mark.thorough
 async def test_the_plain_way(one: Seat, pair: Replicas) -> None:
     queues, session = one.queues, one.queues.open_session()
     loop = asyncio.get_running_loop()

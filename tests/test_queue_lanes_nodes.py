@@ -52,6 +52,7 @@ async def test_a_rate_lets_the_next_through_at_its_time_without_a_leader(node: A
     assert moments[3] - moments[0] >= 100
 
 
+@pytest.mark.thorough
 async def test_settings_are_felt_while_running(node: Any, eventually: Any) -> None:
     queues, session = await filled(node, lanes=300, each=2)
     assert len(await queues.take(session, ["q"], count=1000)) == 300

@@ -31,6 +31,7 @@ def test_a_take_is_cut_and_the_rest_is_ready(desk: Any) -> None:
     assert sizes == [FIT, 22 - FIT]
 
 
+@pytest.mark.thorough
 def test_over_priorities_and_behind_small_ones(desk: Any) -> None:
     for n in range(100):
         desk.put(f"s{n:02}", b"small", priority=1)
@@ -60,6 +61,7 @@ def test_lanes(desk: Any) -> None:
     assert [row.id for row in desk.take(1000)] == ids[len(rows) :]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("state", ["ready", "delayed", "waiting"])
 async def test_a_page_is_short_and_the_next_goes_on(node: Any, state: str) -> None:
     n0 = await node()

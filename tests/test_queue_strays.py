@@ -39,6 +39,7 @@ async def state(queues: Any, task_id: str) -> tuple[str, int, int]:
     return found["state"], found["attempts"], found["losses"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("how", ["plain", "of many", "among others"])
 async def test_the_lease_of_a_lost_answer_is_released(node: Any, proxy: Proxy, eventually: Any, how: str) -> None:
     n0 = await node("n0", url=f"redis://127.0.0.1:{proxy.port}/0")

@@ -267,6 +267,7 @@ async def test_a_server_that_does_not_answer_holds_up_its_own_shards_alone(
     assert s.sweep.rounds == 4
 
 
+@pytest.mark.thorough
 async def test_a_look_at_all_that_is_not_answered_holds_up_no_shard(
     stage: MakeStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -93,6 +93,7 @@ async def test_the_sdk_comes_in_by_tls(pem: tuple[str, str]) -> None:
             assert await client.queue("q").put(b"x", id="a")
 
 
+@pytest.mark.thorough
 async def test_the_command_line_comes_in_by_tls(pem: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     async with doors(*pem) as (resp, _):
         there = f"admin:{quote(SECRET)}@127.0.0.1:{resp.port}"

@@ -62,6 +62,7 @@ async def test_an_import_of_the_first_token_does_not_undo_a_rotation(valkey: Any
         assert await side.tokens.put("p/a", {"refresh_token": "a.7"}) == 3
 
 
+@pytest.mark.thorough
 async def test_a_new_consent_that_brings_the_same_refresh_token_brings_a_dead_account_back(
     valkey: Any, tmp_path: Path
 ) -> None:

@@ -31,6 +31,7 @@ def still(valkey: Any, tmp_path: Path) -> Any:
     return harness.node(valkey, tmp_path, harness.provider("http://127.0.0.1:9/"), go=False)
 
 
+@pytest.mark.thorough
 async def test_every_account_is_met_on_pages_of_the_asked_size(still: Any) -> None:
     async with still as side:
         await asyncio.gather(*(side.tokens.put(f"p/a{n}", {"refresh_token": "r"}) for n in range(700)))

@@ -102,6 +102,7 @@ async def test_a_dead_account_has_no_task_and_a_new_grant_gives_it_one(bench: Ke
     assert await nowhere(bench, "a")
 
 
+@pytest.mark.thorough
 async def test_the_doctor_counts_them_and_finds_one_that_lies_nowhere(bench: Keys) -> None:
     for account in ACCOUNTS:
         await bench.put(account)
