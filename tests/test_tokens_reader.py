@@ -81,8 +81,8 @@ async def test_readers_of_three_nodes_make_one_request(valkey: Any, tmp_path: Pa
                 return await sides[number % 3].tokens.get(account, min_ttl_ms=3_100_000, wait_ms=60_000)
 
             tokens = await asyncio.gather(*(late(account, number) for number in range(200)))
-            assert {token.access_token for token in tokens} == {f"secret-access-a{turn}-1"}
             fresh = [token for token in tokens if token.state != "stale"]  # which a stalled machine makes some
+            assert {token.access_token for token in fresh} == {f"secret-access-a{turn}-1"}
             assert all(0 < token.keep_ms <= 500_000 for token in fresh)
         # Many at once, of which one is not there.
         found = await sides[1].tokens.get_many([*(f"p/a{turn}" for turn in range(3)), "p/none", "q/none"])
