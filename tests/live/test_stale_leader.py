@@ -92,9 +92,9 @@ def test_a_held_script_of_a_stopped_leader_is_stale(nodes: Cluster) -> None:
     assert new is not old
     until(lambda: fence(nodes, "jobs")[0] >= greater, what="the new leader has swept the shard")
     until(lambda: nodes.audit("jobs") == {"ready": 2}, what="the task that the held call was for is moved")
-    buried = f"node {old.name} is buried"
+    buried = re.compile(rf"node {old.name} \(boot \d+\) is buried")
     until(
-        lambda: any(buried in text for node in nodes.others(old) for text in node.messages()),
+        lambda: any(buried.search(text) for node in nodes.others(old) for text in node.messages()),
         what="it is declared dead",
     )
     before = quiet(nodes, "jobs")
