@@ -31,10 +31,10 @@ run: setup
 
 # In the order of files, the longest first (tests/longest.py): xdist would begin with those of most tests, and end with the longest.
 # What fails is run once more and counted as a rerun; why it failed is printed (docs/testing.md).
-# The first run on a machine compiles: once beforehand, instead of in each of six processes.
+# The first run on a machine compiles: once beforehand, instead of in each of seven processes.
 test: setup
 	@test -d tests/__pycache__ || { $(PYTEST) --collect-only tests/live > /dev/null & $(PYTEST) --collect-only --ignore tests/live > /dev/null; wait; }
-	@$(PYTEST) -n 6 --reruns 1 --no-loadscope-reorder -m "not soak"
+	@$(PYTEST) -n 7 --reruns 1 --no-loadscope-reorder -m "not soak"
 
 # Types are looked at beside the tests, and what was found is said after them.
 check: setup

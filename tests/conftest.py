@@ -52,8 +52,8 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-# These look for what must never be: one finding is enough, and is not run again to be rid of it.
-ONCE = {"test_faults", "test_engine_faults", "test_refresh_steps", "test_stale_leader"}
+# These look through a history for what must never be: one finding is enough, and is not run again to be rid of it.
+ONCE = {"test_faults", "test_engine_faults"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

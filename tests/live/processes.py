@@ -137,9 +137,11 @@ class Valkey:
     def launch(self) -> str:
         """Start the process, from the thread with which it may die; the password by which :meth:`serve` opens it."""
         hidden = secrets.token_urlsafe(16)
+        # The last as an embedded store has it, for backups.
         options = {
             "bind": "127.0.0.1", "port": str(self.port), "dir": str(self.folder), "save": "", "appendonly": "yes",
-            "appendfsync": "everysec", "maxmemory-policy": "noeviction", "requirepass": hidden, **self.options,
+            "appendfsync": "everysec", "maxmemory-policy": "noeviction", "requirepass": hidden,
+            "repl-diskless-sync-delay": "0", **self.options,
         }  # fmt: skip
         words = [word for name, value in options.items() for word in (f"--{name}", value)]
         self._process = spawn([str(get_binary_path()), *words], self.folder / "valkey.log", environ=self._environ)
