@@ -278,8 +278,8 @@ async def test_a_stop_lets_work_finish_and_releases_the_rest(
     hold.set()
 
 
-async def test_the_grace_of_a_stop_ends(here: Site, client: AsyncClient) -> None:
-    worker = Worker(grace_s=0.1)
+async def endless(worker: Worker, client: AsyncClient) -> asyncio.Event:
+    """A task that ends by itself after ten minutes; set when the worker has begun it."""
     begun = asyncio.Event()
 
     @worker.task("jobs")
@@ -288,6 +288,12 @@ async def test_the_grace_of_a_stop_ends(here: Site, client: AsyncClient) -> None
         await asyncio.sleep(600)
 
     await client.queue("jobs").put("x", id="a")
+    return begun
+
+
+async def test_the_grace_of_a_stop_ends(here: Site, client: AsyncClient) -> None:
+    worker = Worker(grace_s=0.1)
+    begun = await endless(worker, client)
     serving = asyncio.ensure_future(serve(worker, here))
     await asyncio.wait_for(begun.wait(), 20)
     worker.stop()
@@ -297,14 +303,7 @@ async def test_the_grace_of_a_stop_ends(here: Site, client: AsyncClient) -> None
 
 async def test_a_second_signal_does_not_wait(here: Site, client: AsyncClient, eventually: Any) -> None:
     worker = Worker(grace_s=600)
-    begun = asyncio.Event()
-
-    @worker.task("jobs")
-    async def job(task: AsyncTask) -> None:
-        begun.set()
-        await asyncio.sleep(600)
-
-    await client.queue("jobs").put("x", id="a")
+    begun = await endless(worker, client)
     async with running(worker, here):
         await asyncio.wait_for(begun.wait(), 20)
         worker.stop()
