@@ -68,9 +68,8 @@ def main() -> None:
     gc.set_threshold(50_000, 20, 50)  # imports make much that stays, which it would look through again and again
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(
-                errors="backslashreplace"
-            )  # A terminal that is no UTF-8 shows what it can, and the rest so.
+            # A terminal that is no UTF-8 shows what it can, and the rest so.
+            stream.reconfigure(errors="backslashreplace")
     # A shell that completes a line hands it over in the environment.
     words = (os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS", "")).split()
     named = [verb for verb in VERBS if verb in (words if COMPLETES in os.environ else sys.argv)[1:2]]

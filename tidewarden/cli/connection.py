@@ -13,6 +13,7 @@ import typer
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from tidewarden.client.address import FORM
 from tidewarden.client.local import DEFAULT_PORT, local_urls
 
 from .options import DATA_DIR, REFUSED, UNREACHABLE, USAGE, stop
@@ -153,9 +154,8 @@ def _maybe_tls(address: str, error: redis.RedisError) -> str:
 
 def no_address(address: str, error: ValueError) -> typer.Exit:
     """``--url`` is none: says so, and of what Python says of it only what quotes no secret; raise what this returns."""
-    allowed = "redis://[USER:SECRET@]HOST:PORT, with a port from 1 to 65535, and in the secret %2F for / and the like"
     why = f": {error}" if isinstance(error, OptionError) else ""
-    return stop(f"--url {shown(address)!r} is no node's address{why}; allowed: {allowed}", USAGE)
+    return stop(f"--url {shown(address)!r} is no node's address{why}; allowed: {FORM}", USAGE)
 
 
 def shown(address: str) -> str:

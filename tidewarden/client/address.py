@@ -9,10 +9,10 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from tidewarden.errors import BadArg
 
-from .local import local_urls
+from .local import DEFAULT_PORT, local_urls
 
-DEFAULT_PORT = 7420
 VARIABLE = "TIDEWARDEN_URL"
+FORM = "redis://[USER:SECRET@]HOST:PORT, with a port from 1 to 65535, and in the secret %2F for / and the like"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +62,7 @@ def parse(url: str) -> Address:
         parts = urlsplit(url)
         port = parts.port or DEFAULT_PORT
     except ValueError:  # Whose text may quote a secret: all of it up to a sign that should have been written %XX.
-        allowed = (
-            "redis://[USER:SECRET@]HOST:PORT, with a port from 1 to 65535, and in the secret %2F for / and the like"
-        )
-        raise BadArg(f"{shown!r} is no node's address; allowed: {allowed}") from None
+        raise BadArg(f"{shown!r} is no node's address; allowed: {FORM}") from None
     if parts.scheme not in ("redis", "rediss") or not parts.hostname or parts.path not in ("", "/", "/0"):
         raise BadArg(f"{shown!r} is no node's address; allowed: redis://[USER:SECRET@]HOST:PORT")
     return Address(

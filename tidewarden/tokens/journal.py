@@ -49,9 +49,7 @@ class Journal:
         self._commits: set[asyncio.Task[None]] = set()
         self._broken = False
         self._anew = False  # The next commit begins the file anew.
-        self._loop: asyncio.AbstractEventLoop | None = (
-            None  # Asking for it each time is a system call before Python 3.12.
-        )
+        self._loop: asyncio.AbstractEventLoop | None = None  # To ask for it is a system call before Python 3.12.
         self._thread = ThreadPoolExecutor(1, "tokens-journal")
         self.torn_bytes = 0
         """Bytes that the last :meth:`open` could not read."""

@@ -26,9 +26,8 @@ log = logging.getLogger("tidewarden.tokens")
 TAKE_WAIT_MS = 30_000
 # Tasks of one take at most. What is taken together goes through each step together, and whoever has no part in that step idles.
 TAKE_MAX = 64
-SETTLING = (
-    2  # Times as many as may be asked for at a time are begun: answers are on their way to disk and store meanwhile.
-)
+# Times as many as may be asked for at a time are begun: answers are on their way to disk and store meanwhile.
+SETTLING = 2
 TAKES_MAX = 3  # Takes under way while there is plenty to do: by one alone, less is begun than could be.
 PAUSE_S = 1.0  # After the store refused.
 STOP_S = 5.0

@@ -178,8 +178,9 @@ class Refresher:
         """The answer into the store, or what follows from there being none."""
         tools = self._tools
         kept = ""
-        if verdict.keep_body and isinstance(outcome, answers.Answer):
-            opened.troubles.kept = await self._settler.keep_raw(task.id, opened, outcome.body) or opened.troubles.kept
+        unread = outcome.body if verdict.keep_body and isinstance(outcome, answers.Answer) else b""
+        if unread and (keeper := await self._settler.keep_raw(task.id, opened, unread)):
+            opened.troubles.kept = keeper
             kept = f"; it is kept: tidewarden token answers {self.provider.name}/{task.id}"
         if verdict.pair is not None:
             if verdict.message:
@@ -190,7 +191,7 @@ class Refresher:
             finally:
                 tools.storing.discard((self.queue, task.id))
             return
-        if kept:
+        if unread:
             self._digest.say(task.id, "failing", f"answered {verdict.message}{kept}")
         now_ms = opened.now_ms + int((tools.clock.monotonic() - begun) * 1000)
         await self._failed(task, opened, verdict, spare, now_ms)
