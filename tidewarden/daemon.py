@@ -24,7 +24,7 @@ from tidewarden.errors import ConfigError, Error
 from tidewarden.fronts import Fronts
 from tidewarden.health import Health
 from tidewarden.participant import Participant, heard_error
-from tidewarden.process import calm_collector, tell_supervisor
+from tidewarden.process import Room, calm_collector, tell_supervisor
 from tidewarden.queue.locks import Locks
 from tidewarden.queue.placing import prefix_of
 from tidewarden.raft import Raft
@@ -37,6 +37,7 @@ from tidewarden.store.check import Server, check_store, warn_of_settings
 from tidewarden.store.embedded import EmbeddedStore, store_password
 from tidewarden.store.snapshot import snapshot
 from tidewarden.store.way_back import told_address
+from tidewarden.tls import expiry_of, expiry_warning, fault_of
 from tidewarden.tokens import PEERS_PATH, Tokens
 
 log = logging.getLogger("tidewarden.daemon")
@@ -49,9 +50,9 @@ FIRM_SCRIPTS = ("tokens.put", "tokens.intent", "tokens.stored", "tokens.reseal",
 class Daemon(Participant):
     """One node of a cluster. :meth:`run` builds it, serves until ``stopping`` is set, and takes it down."""
 
-    def __init__(self, config: Config, clock: Clock, connections_max: int) -> None:
+    def __init__(self, config: Config, clock: Clock, room: Room) -> None:
         super().__init__(config, clock, config.node.name)
-        self._connections_max = connections_max
+        self._room = room
         self._secret = cluster_secret(config)
         self._server = Server("?", "?", False, 0)
         self.resp: RespServer | None = None
@@ -200,6 +201,7 @@ class Daemon(Participant):
             )
             return
         self.http.reload(self.resp.reload(fresh.users))
+        self._look_at_certificate()
         self.fronts.reload(fresh.users)
 
     # --- serving and stopping
@@ -219,7 +221,7 @@ class Daemon(Participant):
         self.resp = resp = RespServer(
             config, self.queues, self.tokens, self.schedules, health, clock, users, locks, steering
         )
-        resp.connections_max = self._connections_max
+        resp.connections_max = self._room.resp
         resp.backups = self._backups()
         self.fronts = fronts = Fronts(config, clock, resp, self._register)
         resp.others = lambda: fronts.stats("resp")
@@ -229,10 +231,12 @@ class Daemon(Participant):
             alive=health.dead, ready=health.complaint, warning=health.warning,
             stats={"node": health.stats, "resp": resp.stats}, internal={PEERS_PATH: self.tokens.answer_peer},
         )  # fmt: skip
+        http.connections_max = self._room.http
         if not (is_loopback(config.node.host) or config.node.tls_cert):
             log.warning(
                 "RESP and HTTP are not encrypted: secrets and payloads can be read on their way to %s", config.node.host
             )
+        self._look_at_certificate()
         await http.start()
         stack.push_async_callback(http.stop, 1.0)
         await resp.start()
@@ -244,6 +248,13 @@ class Daemon(Participant):
         log.info("READY %s: RESP %d, HTTP %d", config.node.name, resp.port, http.port)
         await self._until_stopped()
         log.info("going down")
+
+    def _look_at_certificate(self) -> None:
+        node = self.config.node
+        if not fault_of(node.tls_cert, node.tls_key):
+            self.health.certificate_expires_s = expiry_of(node.tls_cert)
+        if warning := expiry_warning(self.health.certificate_expires_s, self.clock.unix_ms() / 1000):
+            log.warning("%s", warning)
 
     def _backups(self) -> Backups:
         copy = functools.partial(snapshot, self._url) if self._server.views else None

@@ -19,13 +19,17 @@ from tidewarden.scheduler.sweep import Sweep
 from tidewarden.server.sums import add_up
 from tidewarden.store.check import Server
 from tidewarden.store.route import Route
+from tidewarden.tls import expiry_warning
 
 SILENT_S_MAX = 30.0  # no heartbeat for so long, with the store connected: the loop that writes it is stuck
 
 
 @dataclass(slots=True)
 class Health:
-    """Asks the rooms of one node. ``ready``, ``stopping`` and ``fault`` (what is wrong with the store) are set by the daemon."""
+    """
+    Asks the rooms of one node. ``ready``, ``stopping``, ``fault`` (what is wrong with the store) and ``certificate_expires_s``
+    are set by the daemon.
+    """
 
     config: Config
     clock: Clock
@@ -44,6 +48,8 @@ class Health:
     ready: bool = False
     stopping: bool = False
     fault: str = ""
+    certificate_expires_s: float = 0.0
+    """Unix seconds; 0: the doors have none."""
 
     def status(self) -> dict[str, Any]:
         """Who leads and how this node stands; what R.STATUS and /v1/status show."""
@@ -136,7 +142,8 @@ class Health:
     def warning(self) -> str:
         """What somebody should look at although this node serves, or ""."""
         rooms = (self.data, self.duties, self.store_clock, self.queues.store_memory)
-        return "; ".join(filter(None, (self._alone(), *(room.warning() for room in rooms))))
+        expiry = expiry_warning(self.certificate_expires_s, self.clock.unix_ms() / 1000)
+        return "; ".join(filter(None, (self._alone(), expiry, *(room.warning() for room in rooms))))
 
     def _alone(self) -> str:
         """That no leader is heard of, or ""."""
@@ -158,6 +165,9 @@ class Health:
             "lost_takes_released_total": self.queues.strays.released,
             **{f"sessions_{name}": n for name, n in self.queues.session_counts().items()},
             "raft_strangers_refused_total": self.raft.status()["strangers_refused"],
+            **(
+                {"certificate_expires_ms": int(self.certificate_expires_s * 1000)} if self.certificate_expires_s else {}
+            ),
             "store_up": int(self.data.up),
             "store_refuses": int(bool(self.nodes.refusal)),
             **self.store_clock.stats(),
