@@ -81,6 +81,9 @@ class Daemon(Participant):
                 stack.push_async_callback(self.raft.stop)
                 # Not before this process has the folder and the port: to register is to end what a namesake holds.
                 await self.nodes.register()
+                # It lives until its doors are closed: one that falls silent while it drains is taken for dead.
+                self._beating = asyncio.create_task(self.nodes.run(), name="nodes")
+                stack.push_async_callback(_end, self._beating)
                 await self._serve(stack)
             except OSError as error:
                 raise ConfigError([f"node.base_port: {error}"]) from None
@@ -259,7 +262,6 @@ class Daemon(Participant):
     async def _until_stopped(self) -> None:
         """Run what runs for ever; return when told to stop, raise what any of it raises."""
         jobs: list[asyncio.Task[None]] = [
-            asyncio.create_task(self.nodes.run(), name="nodes"),
             asyncio.create_task(self.store_clock.run(), name="store clock"),
             asyncio.create_task(self.queues.store_memory.run(self.control, self.clock), name="store memory"),
             asyncio.create_task(self.term.run(), name="term"),
@@ -268,8 +270,8 @@ class Daemon(Participant):
         ]
         everything: set[asyncio.Future[Any]] = {*jobs, asyncio.ensure_future(self.stopping.wait())}
         try:
-            await asyncio.wait(everything, return_when=asyncio.FIRST_COMPLETED)
-            for job in jobs:
+            await asyncio.wait({*everything, self._beating}, return_when=asyncio.FIRST_COMPLETED)
+            for job in (*jobs, self._beating):
                 if job.done():
                     job.result()
             tell_supervisor("STOPPING=1")
@@ -289,3 +291,9 @@ class Daemon(Participant):
                 await self.raft.transfer(None)
         except (Error, TimeoutError) as error:
             log.debug("nobody was there to hand leadership to: %s", error)
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    """Cancel it, and wait until it has ended."""
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
