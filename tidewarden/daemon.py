@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import errno
 import functools
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -43,6 +44,7 @@ log = logging.getLogger("tidewarden.daemon")
 
 DRAIN_S = 5.0
 HAND_OVER_S = 1.0
+DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 FIRM_SCRIPTS = ("tokens.put", "tokens.intent", "tokens.stored", "tokens.reseal", "tokens.delete")
 
 
@@ -86,7 +88,8 @@ class Daemon(Participant):
                 stack.push_async_callback(_end, self._beating)
                 await self._serve(stack)
             except OSError as error:
-                raise ConfigError([f"node.base_port: {error}"]) from None
+                of_disk = error.filename is not None or error.errno in DISK_FAULTS
+                raise ConfigError([f"node.{'data_dir' if of_disk else 'base_port'}: {error}"]) from None
 
     @contextlib.asynccontextmanager
     async def _store(self) -> AsyncIterator[str]:
