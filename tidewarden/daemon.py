@@ -201,9 +201,11 @@ class Daemon(Participant):
             self.config = dataclasses.replace(self.config, users=fresh.users)
             return
         if not fresh.users and not self.resp.let_in():
-            log.warning("there are no users any more: whoever reaches this door is let in, but for tokens")
-        self.resp.reload(fresh.users)
-        self.http.reload()
+            log.error(
+                "the users were not read anew: there are none any more, which only a restart lets everybody in for"
+            )
+            return
+        self.http.reload(self.resp.reload(fresh.users))
         self.fronts.reload(fresh.users)
 
     # --- serving and stopping
