@@ -10,6 +10,7 @@ import msgspec
 from aiohttp import web
 
 from tidewarden.errors import Full
+from tidewarden.host_address import listened
 from tidewarden.tls import HANDSHAKE_S
 
 BACKLOG = 1024
@@ -42,7 +43,12 @@ class HttpListener:
         """Listen. Raises: OSError: the port is taken or may not be bound."""
         await self._runner.setup()
         self._server = await asyncio.get_running_loop().create_server(
-            self._admit, host, port, backlog=BACKLOG, ssl=tls, ssl_handshake_timeout=HANDSHAKE_S if tls else None
+            self._admit,
+            listened(host),
+            port,
+            backlog=BACKLOG,
+            ssl=tls,
+            ssl_handshake_timeout=HANDSHAKE_S if tls else None,
         )
 
     def _admit(self) -> asyncio.Protocol:

@@ -15,6 +15,7 @@ from tidewarden import __version__
 from tidewarden.clock import Clock, sleep
 from tidewarden.config import Config, User, is_loopback
 from tidewarden.errors import Error
+from tidewarden.host_address import listened
 from tidewarden.tls import HANDSHAKE_S, renew, server_context
 
 from .commands import COMMANDS
@@ -123,7 +124,7 @@ class RespServer:
         self._tls = server_context(node.tls_cert, node.tls_key)
         self._server = await self.loop.create_server(
             lambda: Connection(self),
-            node.host,
+            listened(node.host),
             self._port,
             backlog=BACKLOG,
             reuse_port=self._shares_port or None,
