@@ -57,6 +57,7 @@ class Daemon(Participant):
         self._secret = cluster_secret(config)
         self._server = Server("?", "?", False, 0)
         self.resp: RespServer | None = None
+        self._refreshing: asyncio.Task[None] | None = None
 
     # --- building
 
@@ -258,7 +259,11 @@ class Daemon(Participant):
         return backups
 
     async def _close_doors(self, resp: RespServer) -> None:
-        await asyncio.gather(self.fronts.stop(DRAIN_S + 1), resp.stop(DRAIN_S))
+        """Those who wait are sent away at once; refreshes end meanwhile, of which other nodes may ask at the HTTP door."""
+        closing = asyncio.gather(self.fronts.stop(DRAIN_S + 1), resp.stop(DRAIN_S))
+        if self._refreshing is not None:
+            await asyncio.wait([self._refreshing])
+        await closing
 
     async def _register(self, name: str) -> None:
         """Register a further process's name anew, so that what it held is free."""
@@ -266,12 +271,13 @@ class Daemon(Participant):
 
     async def _until_stopped(self) -> None:
         """Run what runs for ever; return when told to stop, raise what any of it raises."""
+        self._refreshing = asyncio.create_task(self.tokens.run(), name="tokens")
         jobs: list[asyncio.Task[None]] = [
+            self._refreshing,
             asyncio.create_task(self.store_clock.run(), name="store clock"),
             asyncio.create_task(self.queues.store_memory.run(self.control, self.clock), name="store memory"),
             asyncio.create_task(self.term.run(), name="term"),
             asyncio.create_task(self.raft.watch(), name="membership"),
-            asyncio.create_task(self.tokens.run(), name="tokens"),
             asyncio.create_task(tell_watchdog(self.clock, self.health.dead), name="watchdog"),
         ]
         everything: set[asyncio.Future[Any]] = {*jobs, asyncio.ensure_future(self.stopping.wait())}
@@ -286,7 +292,7 @@ class Daemon(Participant):
             self.queues.draining = self.health.stopping = True
             for future in everything:
                 future.cancel()
-            await asyncio.gather(*everything, return_exceptions=True)
+            await asyncio.gather(*everything - {self._refreshing}, return_exceptions=True)
 
     async def _hand_over(self) -> None:
         """Let another lead before anything here is drained: nobody would sweep for as long as that takes."""
