@@ -25,7 +25,7 @@ from tidewarden.errors import ConfigError, Error
 from tidewarden.fronts import Fronts
 from tidewarden.health import Health
 from tidewarden.participant import Participant, heard_error
-from tidewarden.process import calm_collector, tell_supervisor
+from tidewarden.process import calm_collector, tell_supervisor, tell_watchdog
 from tidewarden.queue.locks import Locks
 from tidewarden.queue.placing import prefix_of
 from tidewarden.raft import Raft
@@ -83,6 +83,9 @@ class Daemon(Participant):
                 stack.push_async_callback(self.raft.stop)
                 # Not before this process has the folder and the port: to register is to end what a namesake holds.
                 await self.nodes.register()
+                # It lives until its doors are closed: one that falls silent while it drains is taken for dead.
+                self._beating = asyncio.create_task(self.nodes.run(), name="nodes")
+                stack.push_async_callback(_end, self._beating)
                 await self._serve(stack)
             except OSError as error:
                 of_disk = error.filename is not None or error.errno in DISK_FAULTS
@@ -198,9 +201,11 @@ class Daemon(Participant):
             self.config = dataclasses.replace(self.config, users=fresh.users)
             return
         if not fresh.users and not self.resp.let_in():
-            log.warning("there are no users any more: whoever reaches this door is let in, but for tokens")
-        self.resp.reload(fresh.users)
-        self.http.reload()
+            log.error(
+                "the users were not read anew: there are none any more, which only a restart lets everybody in for"
+            )
+            return
+        self.http.reload(self.resp.reload(fresh.users))
         self.fronts.reload(fresh.users)
 
     # --- serving and stopping
@@ -262,17 +267,17 @@ class Daemon(Participant):
     async def _until_stopped(self) -> None:
         """Run what runs for ever; return when told to stop, raise what any of it raises."""
         jobs: list[asyncio.Task[None]] = [
-            asyncio.create_task(self.nodes.run(), name="nodes"),
             asyncio.create_task(self.store_clock.run(), name="store clock"),
             asyncio.create_task(self.queues.store_memory.run(self.control, self.clock), name="store memory"),
             asyncio.create_task(self.term.run(), name="term"),
             asyncio.create_task(self.raft.watch(), name="membership"),
             asyncio.create_task(self.tokens.run(), name="tokens"),
+            asyncio.create_task(tell_watchdog(self.clock, self.health.dead), name="watchdog"),
         ]
         everything: set[asyncio.Future[Any]] = {*jobs, asyncio.ensure_future(self.stopping.wait())}
         try:
-            await asyncio.wait(everything, return_when=asyncio.FIRST_COMPLETED)
-            for job in jobs:
+            await asyncio.wait({*everything, self._beating}, return_when=asyncio.FIRST_COMPLETED)
+            for job in (*jobs, self._beating):
                 if job.done():
                     job.result()
             tell_supervisor("STOPPING=1")
@@ -292,3 +297,9 @@ class Daemon(Participant):
                 await self.raft.transfer(None)
         except (Error, TimeoutError) as error:
             log.debug("nobody was there to hand leadership to: %s", error)
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    """Cancel it, and wait until it has ended."""
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
