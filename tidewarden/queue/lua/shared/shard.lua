@@ -327,14 +327,20 @@ local function promote_due(most)
   return #ids
 end
 
--- Lanes whose rate lets them go on, and idle ones to forget: settle() does the rest.
+-- Lanes whose rate lets them go on, and idle ones to forget: settle() does the rest. Those whose time lies further off than any rate puts it
+-- are from before the clock was stepped back, or the rate raised. How many; whether there are more of the latter.
 local function open_lanes(most)
-  if S.slots ~= 1 then return 0 end
-  local names = redis.call('ZRANGEBYSCORE', key('slots'), '-inf', text(now), 'LIMIT', 0, most)
-  if #names == 0 then return 0 end
-  redis.call('ZREM', key('slots'), unpack(names))
+  if S.slots ~= 1 then return 0, false end
+  local slots = key('slots')
+  local names = redis.call('ZRANGEBYSCORE', slots, '-inf', text(now), 'LIMIT', 0, most)
+  local room, full_ms = most - #names, (S.lane_rate or 0) > 0 and (S.lane_burst or 1) * 1000000 / S.lane_rate or 0 -- see lane.lua
+  local latest = now + math.ceil(full_ms) + 1000
+  local strange = room > 0 and redis.call('ZRANGEBYSCORE', slots, '(' .. text(latest), '+inf', 'LIMIT', 0, room) or {}
+  for i = 1, #strange do names[#names + 1] = strange[i] end
+  if #names == 0 then return 0, false end
+  redis.call('ZREM', slots, unpack(names))
   for i = 1, #names do laned().get(names[i]) end
-  return #names
+  return #names, #strange > 0 and #strange == room
 end
 
 -- A task that nobody took within its TTL is buried.
@@ -365,7 +371,8 @@ end
 -- Move what is due to ready and end what leases have run out, at most `most` of each holder's; then set the alarm anew.
 local function promote(most)
   local moved = bury_expired(most)
-  moved = moved + promote_due(most) + open_lanes(most)
+  local opened, more = open_lanes(most)
+  moved = moved + promote_due(most) + opened
   local ended_till = text(lease_doubt() and known or now - S.lag)
   for holder in string.gmatch(S.holders, '%S+') do
     local ids = redis.call('ZRANGEBYSCORE', key('leased:' .. holder), '-inf', ended_till, 'LIMIT', 0, most)
@@ -381,6 +388,7 @@ local function promote(most)
   end
   if lanes then lanes.settle() end
   local at = next_event()
+  if more then at = now end
   if at ~= S.alarm then set('alarm', at) end
   return moved
 end
