@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import errno
 import functools
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -24,7 +25,7 @@ from tidewarden.errors import ConfigError, Error
 from tidewarden.fronts import Fronts
 from tidewarden.health import Health
 from tidewarden.participant import Participant, heard_error
-from tidewarden.process import Room, calm_collector, tell_supervisor
+from tidewarden.process import Room, calm_collector, tell_supervisor, tell_watchdog
 from tidewarden.queue.locks import Locks
 from tidewarden.queue.placing import prefix_of
 from tidewarden.raft import Raft
@@ -37,13 +38,13 @@ from tidewarden.store.check import Server, check_store, warn_of_settings
 from tidewarden.store.embedded import EmbeddedStore, store_password
 from tidewarden.store.snapshot import snapshot
 from tidewarden.store.way_back import told_address
-from tidewarden.tls import expiry_of, expiry_warning, fault_of
 from tidewarden.tokens import PEERS_PATH, Tokens
 
 log = logging.getLogger("tidewarden.daemon")
 
 DRAIN_S = 5.0
 HAND_OVER_S = 1.0
+DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 FIRM_SCRIPTS = ("tokens.put", "tokens.intent", "tokens.stored", "tokens.reseal", "tokens.delete")
 
 
@@ -56,6 +57,7 @@ class Daemon(Participant):
         self._secret = cluster_secret(config)
         self._server = Server("?", "?", False, 0)
         self.resp: RespServer | None = None
+        self._refreshing: asyncio.Task[None] | None = None
 
     # --- building
 
@@ -82,9 +84,13 @@ class Daemon(Participant):
                 stack.push_async_callback(self.raft.stop)
                 # Not before this process has the folder and the port: to register is to end what a namesake holds.
                 await self.nodes.register()
+                # It lives until its doors are closed: one that falls silent while it drains is taken for dead.
+                self._beating = asyncio.create_task(self.nodes.run(), name="nodes")
+                stack.push_async_callback(_end, self._beating)
                 await self._serve(stack)
             except OSError as error:
-                raise ConfigError([f"node.base_port: {error}"]) from None
+                of_disk = error.filename is not None or error.errno in DISK_FAULTS
+                raise ConfigError([f"node.{'data_dir' if of_disk else 'base_port'}: {error}"]) from None
 
     @contextlib.asynccontextmanager
     async def _store(self) -> AsyncIterator[str]:
@@ -201,7 +207,7 @@ class Daemon(Participant):
             )
             return
         self.http.reload(self.resp.reload(fresh.users))
-        self._look_at_certificate()
+        self.health.look_at_certificate()
         self.fronts.reload(fresh.users)
 
     # --- serving and stopping
@@ -236,7 +242,7 @@ class Daemon(Participant):
             log.warning(
                 "RESP and HTTP are not encrypted: secrets and payloads can be read on their way to %s", config.node.host
             )
-        self._look_at_certificate()
+        self.health.look_at_certificate()
         await http.start()
         stack.push_async_callback(http.stop, 1.0)
         await resp.start()
@@ -249,13 +255,6 @@ class Daemon(Participant):
         await self._until_stopped()
         log.info("going down")
 
-    def _look_at_certificate(self) -> None:
-        node = self.config.node
-        if not fault_of(node.tls_cert, node.tls_key):
-            self.health.certificate_expires_s = expiry_of(node.tls_cert)
-        if warning := expiry_warning(self.health.certificate_expires_s, self.clock.unix_ms() / 1000):
-            log.warning("%s", warning)
-
     def _backups(self) -> Backups:
         copy = functools.partial(snapshot, self._url) if self._server.views else None
         backups = Backups(Path(self.config.node.data_dir) / "backups", self.clock, copy, self.health.backed_up)
@@ -263,7 +262,11 @@ class Daemon(Participant):
         return backups
 
     async def _close_doors(self, resp: RespServer) -> None:
-        await asyncio.gather(self.fronts.stop(DRAIN_S + 1), resp.stop(DRAIN_S))
+        """Those who wait are sent away at once; refreshes end meanwhile, of which other nodes may ask at the HTTP door."""
+        closing = asyncio.gather(self.fronts.stop(DRAIN_S + 1), resp.stop(DRAIN_S))
+        if self._refreshing is not None:
+            await asyncio.wait([self._refreshing])
+        await closing
 
     async def _register(self, name: str) -> None:
         """Register a further process's name anew, so that what it held is free."""
@@ -271,18 +274,19 @@ class Daemon(Participant):
 
     async def _until_stopped(self) -> None:
         """Run what runs for ever; return when told to stop, raise what any of it raises."""
+        self._refreshing = asyncio.create_task(self.tokens.run(), name="tokens")
         jobs: list[asyncio.Task[None]] = [
-            asyncio.create_task(self.nodes.run(), name="nodes"),
+            self._refreshing,
             asyncio.create_task(self.store_clock.run(), name="store clock"),
             asyncio.create_task(self.queues.store_memory.run(self.control, self.clock), name="store memory"),
             asyncio.create_task(self.term.run(), name="term"),
             asyncio.create_task(self.raft.watch(), name="membership"),
-            asyncio.create_task(self.tokens.run(), name="tokens"),
+            asyncio.create_task(tell_watchdog(self.clock, self.health.dead), name="watchdog"),
         ]
         everything: set[asyncio.Future[Any]] = {*jobs, asyncio.ensure_future(self.stopping.wait())}
         try:
-            await asyncio.wait(everything, return_when=asyncio.FIRST_COMPLETED)
-            for job in jobs:
+            await asyncio.wait({*everything, self._beating}, return_when=asyncio.FIRST_COMPLETED)
+            for job in (*jobs, self._beating):
                 if job.done():
                     job.result()
             tell_supervisor("STOPPING=1")
@@ -291,7 +295,7 @@ class Daemon(Participant):
             self.queues.draining = self.health.stopping = True
             for future in everything:
                 future.cancel()
-            await asyncio.gather(*everything, return_exceptions=True)
+            await asyncio.gather(*everything - {self._refreshing}, return_exceptions=True)
 
     async def _hand_over(self) -> None:
         """Let another lead before anything here is drained: nobody would sweep for as long as that takes."""
@@ -302,3 +306,9 @@ class Daemon(Participant):
                 await self.raft.transfer(None)
         except (Error, TimeoutError) as error:
             log.debug("nobody was there to hand leadership to: %s", error)
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    """Cancel it, and wait until it has ended."""
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +20,9 @@ from tidewarden.scheduler.sweep import Sweep
 from tidewarden.server.sums import add_up
 from tidewarden.store.check import Server
 from tidewarden.store.route import Route
-from tidewarden.tls import expiry_warning
+from tidewarden.tls import expiry_of, expiry_warning, fault_of
+
+log = logging.getLogger("tidewarden.daemon")
 
 SILENT_S_MAX = 30.0  # no heartbeat for so long, with the store connected: the loop that writes it is stuck
 
@@ -27,8 +30,7 @@ SILENT_S_MAX = 30.0  # no heartbeat for so long, with the store connected: the l
 @dataclass(slots=True)
 class Health:
     """
-    Asks the rooms of one node. ``ready``, ``stopping``, ``fault`` (what is wrong with the store) and ``certificate_expires_s``
-    are set by the daemon.
+    Asks the rooms of one node. ``ready``, ``stopping`` and ``fault`` (what is wrong with the store) are set by the daemon.
     """
 
     config: Config
@@ -144,6 +146,14 @@ class Health:
         rooms = (self.data, self.duties, self.store_clock, self.queues.store_memory)
         expiry = expiry_warning(self.certificate_expires_s, self.clock.unix_ms() / 1000)
         return "; ".join(filter(None, (self._alone(), expiry, *(room.warning() for room in rooms))))
+
+    def look_at_certificate(self) -> None:
+        """The doors have begun to use what is in its files, if that is fit."""
+        node = self.config.node
+        if not fault_of(node.tls_cert, node.tls_key):
+            self.certificate_expires_s = expiry_of(node.tls_cert)
+        if warning := expiry_warning(self.certificate_expires_s, self.clock.unix_ms() / 1000):
+            log.warning("%s", warning)
 
     def _alone(self) -> str:
         """That no leader is heard of, or ""."""

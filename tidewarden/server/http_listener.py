@@ -12,6 +12,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from tidewarden.errors import Full
+from tidewarden.host_address import listened
 
 from .handshakes import Handshakes
 from .peer import peer_of
@@ -60,7 +61,7 @@ class HttpListener:
         await self._runner.setup()
         if tls is not None:
             self._tls = Handshakes(tls, self._handshakes_max, self._strangers)
-        self._server = await asyncio.get_running_loop().create_server(self._meet, host, port, backlog=BACKLOG)
+        self._server = await asyncio.get_running_loop().create_server(self._meet, listened(host), port, backlog=BACKLOG)
 
     def _handshakes_max(self) -> int:
         return self._connections_max + REFUSED_MAX - self.stats()["connections"]

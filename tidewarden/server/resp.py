@@ -14,6 +14,7 @@ from tidewarden import __version__
 from tidewarden.clock import Clock, sleep
 from tidewarden.config import Config, User, is_loopback
 from tidewarden.errors import Error
+from tidewarden.host_address import listened
 from tidewarden.tls import renew, server_context
 
 from .commands import COMMANDS
@@ -128,7 +129,7 @@ class RespServer:
                 context, lambda: self.connections_max + TURNED_AWAY_MAX - len(self.connections), self.strangers
             )
         self._server = await self.loop.create_server(
-            self._meet, node.host, self._port, backlog=BACKLOG, reuse_port=self._shares_port or None
+            self._meet, listened(node.host), self._port, backlog=BACKLOG, reuse_port=self._shares_port or None
         )
         for listening in self._server.sockets:  # whoever is accepted inherits these
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
