@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from cluster_servers import ClusterSet
 
-from tidewarden.clock import ManualClock
+from tidewarden.clock import ManualClock, SystemClock
 from tidewarden.cluster import nodes as module
 from tidewarden.cluster.nodes import DEAD_MS, Nodes, Registration, dead_nodes
 from tidewarden.errors import Stale, StoreDown
+from tidewarden.health import SILENT_S_MAX, Health
+from tidewarden.queue.registry import SCRIPT_ROOMS, SHARED
+from tidewarden.store import Scripts
+from tidewarden.store.primaries import Primaries
+from tidewarden.store.slots import slot_of
+from tidewarden.store.topology import Topology
 
 MakeNodes = Callable[..., Awaitable[tuple[Nodes, list[str]]]]
 
@@ -61,8 +69,8 @@ async def test_beats_show_the_others_and_how_old_they_are(nodes: MakeNodes) -> N
     assert {seen.node: seen.boot for seen in n0.seen} == {"n0": n0.boot, "n1": n1.boot}
     assert all(0 <= seen.age_ms < 5000 for seen in n0.seen)
     assert holders == [n1.holder]
-    run = n0._scripts.run(n0._link, "cluster.beat", ["{tw}:nodes"], [n0.boot + 10**6, "n0", n0.boot, 1, ""])
-    _, now_ms, flat, _ = await run
+    run = n0._scripts.run(n0._link, "cluster.beat", ["{tw}:nodes"], [n0.boot + 10**6, "n0", n0.boot, 1])
+    _, now_ms, flat = await run
     ages = dict(zip(flat[::3], flat[2::3], strict=True))
     assert now_ms == n0.boot + 10**6
     assert ages[b"n0"] == 0
@@ -201,3 +209,100 @@ async def test_where_a_node_is_reached_is_told_with_its_registration(nodes: Make
     await n0.register()
     await n1.beat()
     assert n1.addresses == {}
+
+
+async def test_an_address_that_the_store_has_lost_is_told_again(nodes: MakeNodes) -> None:
+    n0, _ = await nodes("n0")
+    n1, _ = await nodes("n1")
+    n0.address = "10.0.0.1:7420"
+    for each in (n0, n1):
+        await each.register()
+    assert n1.addresses == {"n0": "10.0.0.1:7420"}
+    await n0._link.call("DEL", "{tw}:nodes:at")
+    await n1.beat()
+    assert n1.addresses == {}
+    await n0.beat()
+    await n1.bury(Registration("n1", 0, 0))
+    await n1.beat()
+    assert n1.addresses == n0.addresses == {"n0": "10.0.0.1:7420"}
+    await n1.bury(Registration("n0", n0.boot, 0))
+    await n1.beat()
+    assert n1.addresses == {}
+    n0.address = ""
+    await n0._link.call("HSET", "{tw}:nodes:at", "n0", "of another time")
+    await n0.register()
+    assert await n0._link.call("HGETALL", "{tw}:nodes:at") == []
+
+
+@pytest.mark.live
+async def test_beats_go_on_while_the_keys_of_their_slot_move_one_by_one(three_primaries: ClusterSet) -> None:
+    slot = slot_of("{tidewarden}")
+    source = three_primaries.owner(slot)
+    target = next(port for port in three_primaries.ports if port != source)
+    auth = ["AUTH", three_primaries.password] if three_primaries.password else []
+
+    def move(key: str) -> None:
+        three_primaries.say(source, "MIGRATE", "127.0.0.1", target, "", 0, 5000, *auth, "KEYS", key)
+
+    clock, scripts = SystemClock(), Scripts(SHARED, SCRIPT_ROOMS, plain=("tidewarden.cluster",))
+    topology = Topology(three_primaries.url(), "x", clock)
+    route = Primaries(topology, "x", clock, on_up=scripts.load_commands)
+    await route.start(wait_s=60)
+    try:
+        n0 = Nodes("tidewarden", "n0", route, scripts, clock, lambda _: None)
+        for first, then in (("nodes", "nodes:at"), ("nodes:at", "nodes")):
+            n0.address = "10.0.0.1:7420"
+            await n0.register()
+            three_primaries.open_slot(slot, source, target)
+            move(f"{{tidewarden}}:{first}")
+            await n0.beat()
+            n0.address = "10.0.0.2:7420"
+            await n0.register()
+            move(f"{{tidewarden}}:{then}")
+            three_primaries.move_keys(slot, source, target)
+            three_primaries.close_slot(slot, source, target)
+            await n0.beat()
+            assert n0.addresses == {"n0": "10.0.0.2:7420"}
+            assert [seen.node for seen in n0.seen] == ["n0"]
+            source, target = target, source
+    finally:
+        await route.stop()
+
+
+async def test_what_was_away_from_all_tells_nobody_that_others_are_dead(nodes: MakeNodes) -> None:
+    n0, _ = await nodes("n0")
+    clock: ManualClock = n0._clock
+    await n0.register()
+    assert n0.steady_s() > 1000, "nothing is known against it"
+    await clock.advance(module.PAUSE_S)
+    await n0.beat()
+    assert n0.steady_s() > 1000
+    await clock.advance(module.PAUSE_S + 0.1)
+    await n0.beat()
+    assert n0.steady_s() == 0
+    for _ in range(4):
+        await clock.advance(module.BEAT_S)
+        await n0.beat()
+    assert n0.steady_s() * 1000 == pytest.approx(DEAD_MS)
+
+
+async def test_a_store_that_refuses_for_long_is_no_reason_to_end_a_process(nodes: MakeNodes, eventually: Any) -> None:
+    n0, _ = await nodes("n0")
+    clock: ManualClock = n0._clock
+    await n0.register()
+    raft = SimpleNamespace(status=lambda: {"tick_age_s": 0.0})
+    health: Any = SimpleNamespace(clock=clock, nodes=n0, raft=raft)
+    await n0._link.call("DEL", "{tw}:nodes")
+    await n0._link.call("SET", "{tw}:nodes", "of another type")
+    task = asyncio.create_task(n0.run())
+    for _ in range(5):
+        await eventually(lambda: clock.monotonic() == n0.turned_at and not n0._link._waiting)
+        await clock.advance(SILENT_S_MAX / 4)
+    await eventually(lambda: clock.monotonic() == n0.turned_at)
+    assert clock.monotonic() - n0.beat_at > SILENT_S_MAX
+    assert Health.dead(health) == ""
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await clock.advance(SILENT_S_MAX + 1)
+    assert "has not come round for 31 s" in Health.dead(health)
+    await n0._link.call("DEL", "{tw}:nodes")

@@ -89,6 +89,19 @@ async def test_one_that_raft_still_hears_is_spared(scene: Scene) -> None:
     assert scene.nodes.seen
 
 
+async def test_nobody_is_dead_before_he_could_beat_again_when_the_store_was_away(scene: Scene) -> None:
+    scene.nodes._steady_since = scene.nodes.beat_at
+    scene.nodes.seen = [Registration("n1", 5, 10 * DEAD_MS)]
+    scene.start()
+    for _ in range(6):
+        await scene.link.call("PING")
+        await scene.clock.advance(BEAT_S)
+    assert await leased(scene) == 30
+    scene.nodes.beat_at += DEAD_MS / 1000
+    await rounds(scene, lambda: not scene.nodes.seen)
+    assert await leased(scene) == 0
+
+
 async def test_what_a_former_boot_held_ends_when_the_node_is_back(scene: Scene) -> None:
     scene.nodes.seen = [Registration("n1", 6, 0)]
     scene.start()

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 
 from tidewarden.clock import Clock, Duty, sleep
-from tidewarden.cluster.nodes import BEAT_S, Nodes, Registration, dead_nodes
+from tidewarden.cluster.nodes import BEAT_S, DEAD_MS, Nodes, Registration, dead_nodes
 from tidewarden.errors import Error, Stale, StoreDown
 from tidewarden.queue import Queues
 
@@ -60,6 +60,8 @@ class Reaper:
                 former[node.node] = node.boot - 1
 
     async def _bury_dead(self, epoch: int) -> None:
+        if self._nodes.steady_s() * 1000 < DEAD_MS:
+            return  # the store is back: the others get as long to beat as ever, above all workers, of whom Raft hears nothing
         for dead in dead_nodes(self._nodes.seen, self._node, self._heard_s):
             log.warning("node %s (boot %d) is dead: silent for %d ms, and Raft hears nothing", *_facts(dead))
             ended = await self._reap(epoch, dead.node, dead.boot)
