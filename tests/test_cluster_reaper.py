@@ -89,19 +89,6 @@ async def test_one_that_raft_still_hears_is_spared(scene: Scene) -> None:
     assert scene.nodes.seen
 
 
-async def test_nobody_is_dead_before_he_could_beat_again_when_the_store_was_away(scene: Scene) -> None:
-    scene.nodes._steady_since = scene.nodes.beat_at
-    scene.nodes.seen = [Registration("n1", 5, 10 * DEAD_MS)]
-    scene.start()
-    for _ in range(6):
-        await scene.link.call("PING")
-        await scene.clock.advance(BEAT_S)
-    assert await leased(scene) == 30
-    scene.nodes.beat_at += DEAD_MS / 1000
-    await rounds(scene, lambda: not scene.nodes.seen)
-    assert await leased(scene) == 0
-
-
 async def test_what_a_former_boot_held_ends_when_the_node_is_back(scene: Scene) -> None:
     scene.nodes.seen = [Registration("n1", 6, 0)]
     scene.start()
@@ -164,6 +151,26 @@ async def test_a_node_is_buried_once_though_a_beat_saw_it_meanwhile(
         await scene.link.call("PING")
         await scene.clock.advance(BEAT_S)
     assert caplog.text.count("is buried") == 1
+
+
+async def test_one_that_comes_back_while_others_are_buried_is_spared(
+    scene: Scene, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bury = scene.nodes.bury
+
+    async def bury_slowly(dead: Registration) -> None:
+        scene.nodes.seen = [dead, Registration("n1", 5, 0)]
+        await bury(dead)
+
+    monkeypatch.setattr(scene.nodes, "bury", bury_slowly)
+    scene.nodes.seen = [Registration("n9", 3, DEAD_MS), Registration("n1", 5, DEAD_MS)]
+    scene.start()
+    await rounds(scene, lambda: "n9 (boot 3) is buried" in caplog.text)
+    for _ in range(5):
+        await scene.link.call("PING")
+        await scene.clock.advance(BEAT_S)
+    assert "node n1" not in caplog.text
+    assert await leased(scene) == 30
 
 
 async def test_a_part_of_the_store_that_is_away_holds_up_no_other(

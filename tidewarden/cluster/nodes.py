@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from tidewarden.clock import Clock, sleep
 from tidewarden.errors import Error, Stale, StoreDown
@@ -15,16 +17,15 @@ from tidewarden.store.route import Route
 
 log = logging.getLogger("tidewarden.cluster")
 
-BEAT_S = 0.5
+BEAT_S, BEAT_MS = 0.5, 500
 DEAD_MS = 2000  # a registration so old, of a node that Raft does not hear either, is a dead node's
-PAUSE_S = (
-    DEAD_MS / 1000 - BEAT_S
-)  # between two beats of one's own: whoever beat just before the first is not too old at the second
+LEFT_MS = 30_000  # that of a node's further process, the node being there: one that hangs is killed sooner, so it is started no more
+_DECLARED_DEAD = re.compile(r"(\S+) was declared dead;")  # as the queues' scripts say it
 
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """A node's boot, and how long ago (by the store's clock) it last said that it lives."""
+    """A node's boot, and for how long (ms) this process has seen nothing new of it at the store; see :meth:`Nodes._look`."""
 
     node: str
     boot: int
@@ -41,13 +42,17 @@ def dead_nodes(nodes: list[Registration], me: str, heard_s: Callable[[str], floa
     Which registrations are dead: old at the store *and* not heard by Raft. A node that lost only one of the two lives.
 
     ``heard_s(node)``: seconds since Raft last heard that node, as the leader knows it. A node's further processes are dead with it;
-    the end of one alone is its node's to tell, which registers it anew then.
+    the end of one alone is its node's to tell, which registers it anew then. One that it does not start any more is dead when it has been
+    silent for long, and its node has not.
     """
-    return [
-        node
-        for node in nodes
-        if node.owner != me and node.age_ms >= DEAD_MS and heard_s(node.owner) * 1000 >= DEAD_MS / 2
-    ]
+    ages_ms = {node.node: node.age_ms for node in nodes}
+
+    def is_dead(node: Registration) -> bool:
+        if node.node != node.owner and node.age_ms >= LEFT_MS and ages_ms.get(node.owner, DEAD_MS) < DEAD_MS:
+            return True
+        return node.owner != me and node.age_ms >= DEAD_MS and heard_s(node.owner) * 1000 >= DEAD_MS / 2
+
+    return [node for node in nodes if is_dead(node)]
 
 
 class Nodes:
@@ -61,9 +66,6 @@ class Nodes:
         self, cluster: str, node: str, link: Route, scripts: Scripts, clock: Clock, on_holder: Callable[[str], None]
     ) -> None:
         self._key = f"{{{cluster}}}:nodes"
-        self._at_key = (
-            f"{self._key}:at"  # node -> address: a script of both keys could not run while a cluster moves their slot
-        )
         self._node = node
         self._link = link
         self._scripts = scripts
@@ -75,9 +77,13 @@ class Nodes:
         """What the nodes say of themselves, likewise."""
         self.boot = 0
         self.seen: list[Registration] = []
+        self._said: dict[
+            str, tuple[int, int, int]
+        ] = {}  # by node: boot, when it said so last (ms, the store's), our age of that
+        self._away = True  # the last beat did not get through
+        self._dead = False  # a script has said so of this boot
         self.beat_at = self.turned_at = clock.monotonic()
         """When the store last answered a beat, and when :meth:`run` last came round, whatever it was answered (monotonic seconds)."""
-        self._steady_since = float("-inf")
         self.refusal = ""
         """What the store, which is connected, answered the last beat with instead: no write gets through to it now."""
 
@@ -85,13 +91,6 @@ class Nodes:
     def holder(self) -> str:
         """``node.boot``, under which this process takes leases."""
         return f"{self._node}.{self.boot}"
-
-    def steady_s(self) -> float:
-        """
-        For how many seconds this node's own beats have got through without a pause in which another's registration could have grown too
-        old: while the store was away from this one it may have been away from all.
-        """
-        return self.beat_at - self._steady_since
 
     def living(self) -> int:
         """How many nodes live, as the store said at the last beat; at least one, for this one does."""
@@ -103,8 +102,21 @@ class Nodes:
 
         Raises: StoreDown.
         """
-        await self._beat(0, self.boot + 1)
+        boot = await self._scripts.run(
+            self._link, "cluster.register", [self._key], ["0", self._node, self.boot + 1, self.address]
+        )
+        await self._beat(boot)
+        self._dead = False
         self._on_holder(self.holder)
+
+    def refused(self, error: BaseException) -> None:
+        """
+        A script was: if because this process's boot was declared dead, the next beat registers it anew.
+
+        Its registration alone does not tell: whoever marked it dead in the shards may have ended before it was forgotten.
+        """
+        if isinstance(error, Stale) and (found := _DECLARED_DEAD.match(str(error))):
+            self._dead = self._dead or found[1] == self.holder
 
     async def beat(self) -> None:
         """
@@ -114,43 +126,47 @@ class Nodes:
         """
         if self.boot == 0:
             await self.register()
+        elif self._dead:
+            raise Stale(f"{self.holder} was declared dead, and is registered yet")
         else:
-            await self._beat(self.boot, 1)
+            await self._beat(self.boot)
 
-    async def _beat(self, boot: int, least: int) -> None:
-        (boot, _, flat), told = await asyncio.gather(
-            self._scripts.run(self._link, "cluster.beat", [self._key], ["0", self._node, boot, least]),
-            self._link.call("HGETALL", self._at_key),
-        )
+    async def _beat(self, boot: int) -> None:
+        try:
+            (now_ms, flat), told = await asyncio.gather(
+                self._scripts.run(self._link, "cluster.beat", [self._key], ["0", self._node, boot]),
+                self._link.call("HGETALL", f"{self._key}:at"),
+            )
+        except Error:
+            self._away = True
+            raise
         self.boot = boot
-        names, boots, ages = flat[::3], flat[1::3], flat[2::3]
-        self.seen = [Registration(n.decode(), b, a) for n, b, a in zip(names, boots, ages, strict=True)]
-        self.addresses = {
-            name.decode(): at.decode() for name, at in zip(told[::2], told[1::2], strict=True) if name in names
-        }
-        await self._tell_address()
-        now = self._clock.monotonic()
-        if now - self.beat_at > PAUSE_S:
-            self._steady_since = now
-        self.beat_at = self.turned_at = now
+        self.addresses = {name.decode(): at.decode() for name, at in zip(told[::2], told[1::2], strict=True)}
+        self._look(now_ms, flat)
         if self.refusal:
             self.refusal = ""
             log.warning("the store takes writes again")
 
-    async def _tell_address(self) -> None:
-        """Where others are told to reach this node, if it is not what lies there: at the first beat, or after that was lost."""
-        if self.addresses.get(self._node, "") != self.address:
-            if self.address:
-                await self._link.call("HSET", self._at_key, self._node, self.address)
-                self.addresses[self._node] = self.address
-            else:
-                await self._link.call("HDEL", self._at_key, self._node)
-                del self.addresses[self._node]
+    def _look(self, now_ms: int, flat: Sequence[Any]) -> None:
+        """
+        How long each has been silent, in beats of ours that found nothing new: neither by the store's clock, which may be stepped, nor
+        by the time in which this process was paused, or the store away, so that nobody could say anything.
+        """
+        at = self._clock.monotonic()
+        passed_ms = min(int((at - self.beat_at) * 1000), BEAT_MS)
+        former, self._said = self._said, {}
+        for name, boot, ago_ms in zip(flat[::3], flat[1::3], flat[2::3], strict=True):
+            node, said_ms = name.decode(), now_ms - ago_ms
+            age_ms = min(max(0, ago_ms), BEAT_MS)
+            if not self._away and (known := former.get(node)) and known[:2] == (boot, said_ms):
+                age_ms = known[2] + passed_ms
+            self._said[node] = (boot, said_ms, age_ms)
+        self.seen = [Registration(node, boot, age_ms) for node, (boot, _, age_ms) in self._said.items()]
+        self._away, self.beat_at, self.turned_at = False, at, at
 
     async def bury(self, dead: Registration) -> None:
-        """Forget a dead node's registration, after its leases were ended. One that is back just then tells its address again."""
-        if await self._scripts.run(self._link, "cluster.bury", [self._key], [dead.node, dead.boot]):
-            await self._link.call("HDEL", self._at_key, dead.node)
+        """Forget a dead node's registration, after its leases were ended."""
+        await self._scripts.run(self._link, "cluster.bury", [self._key], [dead.node, dead.boot])
 
     async def run(self) -> None:
         """Beat until cancelled; a store that is away is waited for."""

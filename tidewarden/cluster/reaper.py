@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 
 from tidewarden.clock import Clock, Duty, sleep
-from tidewarden.cluster.nodes import BEAT_S, DEAD_MS, Nodes, Registration, dead_nodes
+from tidewarden.cluster.nodes import BEAT_S, Nodes, Registration, dead_nodes
 from tidewarden.errors import Error, Stale, StoreDown
 from tidewarden.queue import Queues
 
@@ -36,8 +36,8 @@ class Reaper:
         former: dict[str, int] = {}
         while True:
             for work in (
-                lambda: self._end_former(epoch, former),
                 lambda: self._bury_dead(epoch),
+                lambda: self._end_former(epoch, former),
                 lambda: self._queues.end_due_sessions(self.duty.step),
             ):
                 self.duty.step()
@@ -60,15 +60,18 @@ class Reaper:
                 former[node.node] = node.boot - 1
 
     async def _bury_dead(self, epoch: int) -> None:
-        if self._nodes.steady_s() * 1000 < DEAD_MS:
-            return  # the store is back: the others get as long to beat as ever, above all workers, of whom Raft hears nothing
-        for dead in dead_nodes(self._nodes.seen, self._node, self._heard_s):
+        for dead in self._dead():
+            if dead.node not in {one.node for one in self._dead()}:
+                continue  # it has come back while others' leases were ended
             log.warning("node %s (boot %d) is dead: silent for %d ms, and Raft hears nothing", *_facts(dead))
             ended = await self._reap(epoch, dead.node, dead.boot)
             await self._nodes.bury(dead)
             # A beat may have seen it meanwhile, silent for longer.
             self._nodes.seen = [one for one in self._nodes.seen if (one.node, one.boot) != (dead.node, dead.boot)]
             log.warning("node %s (boot %d) is buried; %d of its leases ended", dead.node, dead.boot, ended)
+
+    def _dead(self) -> list[Registration]:
+        return dead_nodes(self._nodes.seen, self._node, self._heard_s)
 
     async def _reap(self, epoch: int, node: str, boot: int) -> int:
         ended = 0
