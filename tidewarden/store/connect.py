@@ -15,7 +15,7 @@ from typing import Any
 from redis.asyncio.connection import Connection, UnixDomainSocketConnection, parse_url
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import RedisError
+from redis.exceptions import AuthenticationError, RedisError
 
 from tidewarden.errors import BadArg, StoreDown
 
@@ -79,9 +79,12 @@ async def open_transport(
         # RuntimeError is how uvloop refuses to write to a connection that was lost a moment ago.
         with contextlib.suppress(RedisError, OSError, RuntimeError):
             await connection.disconnect(nowait=True)
-        raise StoreDown(
-            f"the {called} at {redact(url)} does not answer: {str(error) or type(error).__name__}"
-        ) from None
+        said = str(error) or type(error).__name__
+        if "path" in options and isinstance(
+            error.__cause__, AuthenticationError
+        ):  # an embedded one lets clients in when it has a view
+            said = f"it is just starting, or its password is another ({said})"
+        raise StoreDown(f"the {called} at {redact(url)} does not answer: {said}") from None
     except asyncio.CancelledError:
         await connection.disconnect(nowait=True)
         raise
