@@ -20,6 +20,7 @@ log = logging.getLogger("tidewarden.cluster")
 BEAT_S, BEAT_MS = 0.5, 500
 DEAD_MS = 2000  # a registration so old, of a node that Raft does not hear either, is a dead node's
 LEFT_MS = 30_000  # that of a node's further process, the node being there: one that hangs is killed sooner, so it is started no more
+_DISPLACED = re.compile(r"stored is [1-9]")  # as beat.lua says it
 _DECLARED_DEAD = re.compile(r"(\S+) was declared dead;")  # as the queues' scripts say it
 
 
@@ -174,7 +175,7 @@ class Nodes:
             try:
                 await self.beat()
             except Stale as error:
-                log.warning("%s; registering again, what this node held is lost", error)
+                self._say_stale(error)
                 try:
                     await self.register()
                 except Error as again:
@@ -183,6 +184,15 @@ class Nodes:
                 self._no_beat(error)
             self.turned_at = self._clock.monotonic()
             await sleep(self._clock, BEAT_S)
+
+    def _say_stale(self, error: Stale) -> None:
+        if _DISPLACED.search(str(error)):  # in the same words each time, for two such go on for ever
+            log.error(
+                "another process has registered as %s (or an answer to this one was lost): each needs a name of its own; "
+                "registering again, what this node held is lost", self._node,
+            )  # fmt: skip
+        else:
+            log.warning("%s; registering again, what this node held is lost", error)
 
     def _no_beat(self, error: Error) -> None:
         if isinstance(error, StoreDown) and not isinstance(error, Refused):
