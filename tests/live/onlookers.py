@@ -73,7 +73,11 @@ async def watch_the_fence(load: Workload) -> None:
         key = f"{{{CLUSTER}}}:fence"
         with load.cluster.valkey.client(key) as store:
             store.connection_pool.connection_kwargs.update(socket_timeout=2)
-            return int(store.hget(key, "epoch") or 0)
+            with store.pipeline() as both:
+                role, epoch = both.execute_command("ROLE").hget(key, "epoch").execute()
+            if role[0] not in (b"master", "master"):
+                raise redis.ConnectionError("it came back as a replica, which may have nothing yet")
+            return int(epoch or 0)
 
     while True:
         seen = load.history.begin("fence", "store", "", "epoch")
