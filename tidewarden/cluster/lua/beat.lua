@@ -1,5 +1,6 @@
 -- beat: a node says that it lives, or registers anew; and reads when the others last did.
--- KEYS    1 the nodes (hash node → "boot seen_ms"); beside it :at (hash node → host:base_port, of those that say so)
+-- KEYS    1 the nodes (hash node → "boot seen_ms"); beside it :at (hash node → host:base_port, of those that say so), :boots (hash node →
+--         its boot that was buried last)
 -- ARGV    1 now_ms (unix; "0": the store's TIME)  2 node  3 boot (0: register anew)  4 least boot to register with  5 where it is reached ("": not told)
 -- RETURNS {boot, now_ms, {node, boot, age_ms, …}, {node, host:base_port, …}}; error STALE when another process registered under this name, or the boot was buried
 local time = redis.call('TIME')
@@ -10,8 +11,9 @@ local node, boot, anew = ARGV[2], tonumber(ARGV[3]), ARGV[3] == '0'
 local at = KEYS[1] .. ':at'
 local stored = redis.call('HGET', KEYS[1], node)
 local known = stored and tonumber(string.match(stored, '^(%d+) ')) or 0
-if boot == 0 then
-  boot = math.max(now, known + 1, tonumber(ARGV[4]))
+if boot == 0 then -- greater than one that was buried, too, although the clock may have been set back since: the shards take nothing from that one
+  local buried = tonumber(redis.call('HGET', KEYS[1] .. ':boots', node) or '0')
+  boot = math.max(now, known + 1, buried + 1, tonumber(ARGV[4]))
 elseif boot ~= known then
   return redis.error_reply('STALE ' .. node .. '.' .. text(boot) .. ' is not registered any more; stored is ' .. text(known))
 end
