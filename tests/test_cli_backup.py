@@ -77,6 +77,18 @@ def test_what_cannot_be_restored_is_said_and_leaves_nothing(run: Run, node: Any,
     refused("is damaged or cut short")
     file.write_bytes(b"{}\n")
     refused("is no backup of tidewarden")
+    first, _, body = whole.partition(b"\n")
+    for change in (
+        {"keys": {}},
+        {"keys": None},
+        {"cluster": 7},
+        {"cluster": "a}b"},
+        {"bytes": "9"},
+        {"view": None},
+        {"sha256": 1},
+    ):
+        file.write_bytes(json.dumps(json.loads(first) | change).encode() + b"\n" + body)
+        refused("its first line is damaged")
     file.write_bytes(whole.replace(b'"format": 1', b'"format": 9', 1))
     refused("has format 9; this version reads 1")
     file.unlink()

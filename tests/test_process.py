@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import socket
 import subprocess
@@ -10,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tidewarden.process import tell_supervisor
+from tidewarden.clock import ManualClock
+from tidewarden.process import tell_supervisor, tell_watchdog
 
 
 @pytest.mark.thorough
@@ -88,6 +91,46 @@ def test_the_supervisor_is_told_where_it_listens(tmp_path: Path, caplog: pytest.
     assert caplog.text == ""
     tell_supervisor("READY=1", {"NOTIFY_SOCKET": str(tmp_path / "nobody")})
     assert "could not be told READY=1" in caplog.text
+
+
+async def test_a_watchdog_is_told_as_long_as_nothing_is_wrong(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    clock, reason = ManualClock(), ""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as end:
+        end.bind(str(tmp_path / "s"))
+        end.setblocking(False)
+
+        def heard() -> int:
+            count = 0
+            with contextlib.suppress(BlockingIOError):
+                while end.recv(100) == b"WATCHDOG=1":
+                    count += 1
+            return count
+
+        asked = {"NOTIFY_SOCKET": str(tmp_path / "s"), "WATCHDOG_USEC": "60000000", "WATCHDOG_PID": str(os.getpid())}
+        others = [
+            {**asked, "WATCHDOG_PID": "1"},
+            {**asked, "WATCHDOG_USEC": "0"},
+            {"NOTIFY_SOCKET": str(tmp_path / "s")},
+        ]
+        ignored = [asyncio.create_task(tell_watchdog(clock, lambda: reason, environ)) for environ in others]
+        await asyncio.sleep(0)
+        await clock.advance(120)
+        assert heard() == 0
+        told = asyncio.create_task(tell_watchdog(clock, lambda: reason, asked))
+        await asyncio.sleep(0)
+        await clock.advance(60)
+        assert heard() == 5
+        reason = "its loop is stuck"
+        await clock.advance(120)
+        assert heard() == 0
+        assert caplog.text.count("its loop is stuck") == 1
+        reason = ""
+        await clock.advance(15)
+        assert heard() == 1
+        assert not any(task.done() for task in (told, *ignored))
+        for task in (told, *ignored):
+            task.cancel()
+        await asyncio.gather(told, *ignored, return_exceptions=True)
 
 
 def test_no_core_is_dumped_and_no_neighbour_reads_the_memory() -> None:

@@ -6,8 +6,11 @@ import asyncio
 import dataclasses
 import logging
 import shutil
+import socket
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from raft_group import Group, group, wait_for
@@ -139,3 +142,29 @@ async def test_what_cannot_be_is_said(group: Callable[..., Group], caplog: pytes
         await lead.leave(second)
     await lead.leave(first)
     await voting(made, lead.name, second)
+
+
+async def test_a_name_server_that_is_silent_holds_up_nobody(
+    group: Callable[..., Group], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody joins under a host's name; where that is nobody says. The leader leads on and commits."""
+    made = group(1, pace=0.5)
+    await made.start()
+    lead = await voting(made, "n0")
+    silent, asked, answer = threading.Event(), threading.Event(), socket.getaddrinfo
+
+    def getaddrinfo(host: Any, *args: Any, **options: Any) -> Any:
+        if host != "silent.invalid":
+            return answer(host, *args, **options)
+        asked.set()
+        assert silent.wait(120)
+        raise socket.gaierror("nobody knows it")
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    try:
+        epoch = await made.claim()
+        await lead.join("n1", "silent.invalid:7420")
+        await wait_for(asked.is_set)
+        assert await asyncio.wait_for(made.claim(), 30) > epoch
+    finally:
+        silent.set()

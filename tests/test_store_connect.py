@@ -108,7 +108,8 @@ async def test_a_refused_password_is_said_without_it(valkey: Any) -> None:
     with pytest.raises(StoreDown) as caught:
         await open_transport(f"unix://u:hunter2@{valkey.path}", "x", Collected())
     assert "hunter2" not in str(caught.value)
-    assert "does not answer" in str(caught.value)
+    assert "refuses the login: " in str(caught.value)
+    assert "the password in store.url" in str(caught.value)
 
 
 @pytest.mark.thorough

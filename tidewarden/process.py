@@ -13,10 +13,13 @@ import socket
 import threading
 from typing import TYPE_CHECKING
 
+from tidewarden.clock import sleep
+
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
     from collections.abc import Callable, Mapping
 
+    from tidewarden.clock import Clock
     from tidewarden.config import Limits
 
 log = logging.getLogger("tidewarden.daemon")
@@ -24,6 +27,7 @@ log = logging.getLogger("tidewarden.daemon")
 END_S = 25.0
 """Longest end of a process that was told to stop; systemd and the like kill after 30."""
 FILES_WANTED = 65_536
+WATCHDOG_SHARE = 4  # of the time that a supervisor waits: one message that is late does no harm
 PR_SET_DUMPABLE = 4
 FILES_BESIDE = 512  # for everything but the doors' connections: the store's, the nodes', logs and journals
 
@@ -73,6 +77,29 @@ def tell_supervisor(state: str, environ: Mapping[str, str] = os.environ) -> None
             end.sendto(state.encode(), path)
     except OSError as error:
         log.warning("the supervisor could not be told %s: %s", state, error)
+
+
+async def tell_watchdog(clock: Clock, dead: Callable[[], str], environ: Mapping[str, str] = os.environ) -> None:
+    """
+    Tell systemd (``WatchdogSec=``) again and again that this process lives, as long as ``dead()`` gives no reason to kill it;
+    for ever, also where nobody has asked to be told.
+    """
+    within_s, said = _watchdog_s(environ), ""
+    while within_s:
+        if not (why := dead()):
+            tell_supervisor("WATCHDOG=1", environ)
+        elif why != said:
+            log.critical("the supervisor is not told any more that this process lives, and will end it: %s", why)
+        said = why
+        await sleep(clock, within_s / WATCHDOG_SHARE)
+    await asyncio.get_running_loop().create_future()
+
+
+def _watchdog_s(environ: Mapping[str, str]) -> float:
+    """How soon systemd wants to hear from this process, seconds; 0: never."""
+    within_us, pid = environ.get("WATCHDOG_USEC", ""), environ.get("WATCHDOG_PID", "")
+    ours = not pid or pid == str(os.getpid())
+    return int(within_us) / 1e6 if ours and within_us.isascii() and within_us.isdigit() else 0.0
 
 
 def hold_hangups() -> None:

@@ -227,3 +227,18 @@ def test_who_cannot_write_its_vote_down_gives_none(healed: FaultyCluster) -> Non
     freed = time.monotonic()
     new, _ = until(lambda: healed.sweeper(epoch), SETTLE_S, what="somebody sweeps")
     print(f"{new.name} sweeps {time.monotonic() - freed:.2f} s after there was room")
+
+
+@pytest.mark.thorough
+def test_a_node_that_is_started_on_a_full_disk_says_so_and_serves_when_there_is_room(healed: FaultyCluster) -> None:
+    needs(healed, "small disk")
+    victim = healed.others(healed.leader())[0]
+    victim.kill()
+    healed.disks[victim.name].fill()
+    victim.start()
+    until(lambda: not victim.running, SETTLE_S, what="it ends: it could not keep what a provider answers")
+    said = victim.output.read_text("utf-8")
+    assert "node.data_dir: " in said
+    assert "tokens.journal: No space left on device" in said
+    healed.disks[victim.name].free()
+    healed.heal()

@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pysyncobj import SyncObjConf
+from pysyncobj import FAIL_REASON, SyncObjConf
 from pysyncobj.node import Node
 from pysyncobj.syncobj import _COMMAND_TYPE
 
@@ -49,7 +49,7 @@ class Roll(Steady):
         self.outcast = ""
         """Why this member is none any more, or not yet: :data:`NOT_THERE`, :data:`ANOTHER_FOLDER`, or ""."""
         self.refusal = ""
-        """Why this leader made no new version when it was last asked to."""
+        """Why the leader, this one or another, did not do what it was last asked for here."""
         self._seeds, self._joining = dict(seeds), joining
         self._adopted: Members | None = None
         self._marks: dict[str, str] = {}  # of those that were heard, by name
@@ -141,7 +141,9 @@ class Roll(Steady):
     # Who speaks.
 
     def outgoing(self, message: Message) -> Message:
-        return super().outgoing(message) | {"mark": self._SyncObj__raftLog.mark}
+        marked = super().outgoing(message) | {"mark": self._SyncObj__raftLog.mark}
+        denied = message["type"] == "apply_command_response" and message.get("error") == FAIL_REASON.REQUEST_DENIED
+        return marked | {"why": self.refusal} if denied else marked
 
     def no_member(self, why: str) -> Message:
         """What is said to somebody who is no member here."""
@@ -163,6 +165,8 @@ class Roll(Steady):
         self._marks[name] = mark
         if message["type"] == "append_entries" and message["term"] >= self.raftCurrentTerm:
             self.outcast = ""  # whoever said so went by a change that was not committed
+        if isinstance(why := message.get("why"), str):
+            self.refusal = why
         super()._SyncObj__onMessageReceived(node, message)
         self._follow_log()
 
@@ -240,12 +244,12 @@ class Roll(Steady):
 
     def _caught_up(self) -> list[str]:
         commit, match = self.raftCommitIndex, self._SyncObj__raftMatchIndex
-        near = self._heard_lately()
+        near = self._heard_within(self.times.election_max_s)
         waiting = self._SyncObj__readonlyNodes
         return [name for node in waiting if (name := self._names.get(node.id)) in near and match.get(node, 0) >= commit]
 
-    def _heard_lately(self) -> set[str]:
-        since = self.clock.monotonic() - self.times.election_max_s
+    def _heard_within(self, seconds: float) -> set[str]:
+        since = self.clock.monotonic() - seconds
         return {self._names[address] for address, at in self.heard.items() if at > since and address in self._names}
 
     def _settled(self) -> bool:
@@ -253,6 +257,7 @@ class Roll(Steady):
 
     def propose(self, members: Members, callback: Callable[[Any, int], None] | None = None) -> None:
         """Have the leader, which may be another, make ``members`` of the version in force. Any thread."""
+        self.refusal = ""
         self._applyCommand(files.entry_of(members), callback, _COMMAND_TYPE.MEMBERSHIP)
 
     # What the library asks of a change of members: ours, in place of its own.
@@ -267,7 +272,9 @@ class Roll(Steady):
         elif not self.committed():
             self.refusal = "another change is on its way"
         else:
-            self.refusal = membership.fault(self._adopted, request, self.own, self._heard_lately())
+            self.refusal = membership.fault(
+                self._adopted, request, self.own, self._heard_within(self.times.election_max_s)
+            )
             self._passing_on = self._adopted is not None and self.own not in request.voters
         if self.refusal:
             logger.info("version %d of the members is refused: %s", request.version, self.refusal)

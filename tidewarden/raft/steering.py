@@ -65,9 +65,11 @@ class Steering:
         while True:
             now, leader = self._clock.monotonic(), self._leader()
             if leader not in (None, before):
-                return str(leader)
+                if node in (None, leader):
+                    return str(leader)
+                raise Timeout(f"{node} did not take over: {leader} leads now.")
             if now >= until:
-                why = pysync.REASONS.get(reason, "it did not stand for election")
+                why = pysync.REASONS.get(reason) or self._refusal() or "it did not stand for election"
                 raise Timeout(f"{node or 'Another member'} did not take over within {limit_s:g} s: {why}.")
             if leader == before and now >= asked_again:
                 asked_again = now + 3 * self._times.heartbeat_s
@@ -124,14 +126,20 @@ class Steering:
                 except (NoLeader, Timeout) as error:
                     why = error
             await sleep(self._clock, self._times.heartbeat_s)
+        if refusal := self._refusal():
+            raise NoQuorum(f"The members were not changed: {refusal}.")
+        raise NoQuorum(f"The members' change is not committed, and may still be: {str(why).rstrip('.')}.")
+
+    def _refusal(self) -> str:
         sight = self._sight()
-        refusal = sight.refusal if sight is not None else ""
-        raise NoQuorum(f"The members were not changed: {refusal or why}. The leader's log may say more.")
+        return "" if sight is None else sight.refusal
 
     def _members(self) -> Members:
         sight = self._sight()
         if sight is None or sight.members is None:
             raise NoLeader("This node does not know the cluster's members yet: it has heard no leader.")
+        if sight.outcast:
+            raise NoLeader("This node is no member of the cluster any more: ask one that is.")
         return sight.members
 
     def _committed(self) -> bool:
