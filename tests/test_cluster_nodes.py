@@ -11,7 +11,7 @@ import pytest
 from tidewarden.clock import ManualClock
 from tidewarden.cluster import nodes as module
 from tidewarden.cluster.nodes import DEAD_MS, Nodes, Registration, dead_nodes
-from tidewarden.errors import Stale, StoreDown
+from tidewarden.errors import ConfigError, Stale, StoreDown
 
 MakeNodes = Callable[..., Awaitable[tuple[Nodes, list[str]]]]
 
@@ -201,3 +201,31 @@ async def test_where_a_node_is_reached_is_told_with_its_registration(nodes: Make
     await n0.register()
     await n1.beat()
     assert n1.addresses == {}
+
+
+async def test_two_nodes_of_one_name_do_not_take_it_from_each_other(
+    nodes: MakeNodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A configuration that was copied to another host, node.name and all: the one that runs goes on, the other is told."""
+    monkeypatch.setattr(module, "DEAD_MS", 10**9)  # nobody is gone for having been slow
+    (n0, holders), (copy, _) = await nodes(), await nodes()
+    n0.folder, copy.folder, n0.address = "a", "b", "10.0.0.5:7420"
+    await n0.come()
+    coming = asyncio.create_task(copy.come())
+    clock: ManualClock = copy._clock
+    while not coming.done():
+        await clock.advance(module.BEAT_S)
+        await copy._link.call("PING")
+    with pytest.raises(ConfigError, match=r"found 'n0', and another node of this name lives, at 10\.0\.0\.5:7420"):
+        await coming
+    await n0.beat()
+    assert holders == [n0.holder]
+    again, _ = await nodes()
+    again.folder = "a"  # the same folder: this host, started again
+    await again.come()
+    older = f"{again.boot} {again.boot - 2 * 10**9}"
+    await n0._link.call("HSET", "{tw}:nodes", "n0", older)
+    await copy.come()  # it went: another folder has its name now
+    with pytest.raises(ConfigError, match="another node of this name lives"):
+        await again.run()  # it was but paused
+    await copy.beat()

@@ -28,6 +28,7 @@ from tidewarden.process import calm_collector, tell_supervisor, tell_watchdog
 from tidewarden.queue.locks import Locks
 from tidewarden.queue.placing import prefix_of
 from tidewarden.raft import Raft
+from tidewarden.raft.folder import mark
 from tidewarden.scheduler.schedules import Schedules
 from tidewarden.scheduler.sweep import Sweep
 from tidewarden.server.http import HttpServer
@@ -80,7 +81,8 @@ class Daemon(Participant):
                 await self.raft.start()
                 stack.push_async_callback(self.raft.stop)
                 # Not before this process has the folder and the port: to register is to end what a namesake holds.
-                await self.nodes.register()
+                self.nodes.folder = mark(Path(self.config.node.data_dir))
+                await self.nodes.come()
                 await self._serve(stack)
             except OSError as error:
                 raise ConfigError([f"node.base_port: {error}"]) from None

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tidewarden.clock import Clock, sleep
-from tidewarden.errors import Error, Stale, StoreDown
+from tidewarden.errors import ConfigError, Error, Exists, Stale, StoreDown
 from tidewarden.store import Scripts
 from tidewarden.store.refusals import Refused
 from tidewarden.store.route import Route
@@ -16,6 +16,9 @@ log = logging.getLogger("tidewarden.cluster")
 
 BEAT_S = 0.5
 DEAD_MS = 2000  # a registration so old, of a node that Raft does not hear either, is a dead node's
+NAMESAKE_S = (
+    2 * DEAD_MS / 1000
+)  # a node of this name and another folder that still lives after so long is not just going
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,8 @@ class Nodes:
         self._on_holder = on_holder
         self.address = ""
         """Where others are told to reach this node, ``host:base_port``; empty: they are not. Told with the registration."""
+        self.folder = ""
+        """By what its data folder is told from that of another node that was given the same name; empty: it is not."""
         self.addresses: dict[str, str] = {}
         """What the nodes say of themselves, likewise."""
         self.boot = 0
@@ -85,10 +90,30 @@ class Nodes:
         """
         Register a new boot, greater than any before.
 
-        Raises: StoreDown.
+        Raises: StoreDown; Exists: a node of the same name and another folder lives.
         """
         await self._beat(0, self.boot + 1)
         self._on_holder(self.holder)
+
+    async def come(self) -> None:
+        """
+        Register for the first time. To register is to end what a namesake holds: one that is just going is waited for.
+
+        Raises: StoreDown; ConfigError: one goes on living.
+        """
+        until = self._clock.monotonic() + NAMESAKE_S
+        while True:
+            try:
+                await self.register()
+                return
+            except Exists as error:
+                if self._clock.monotonic() > until:
+                    raise self._not_alone(error) from None
+            await sleep(self._clock, BEAT_S)
+
+    def _not_alone(self, error: Exists) -> ConfigError:
+        found = f"found {self._node!r}, and {error}, with another data folder"
+        return ConfigError([f"node.name: {found}; allowed: a name of its own for each node"])
 
     async def beat(self) -> None:
         """
@@ -103,7 +128,10 @@ class Nodes:
 
     async def _beat(self, boot: int, least: int) -> None:
         boot, _, flat, told = await self._scripts.run(
-            self._link, "cluster.beat", [self._key], ["0", self._node, boot, least, self.address]
+            self._link,
+            "cluster.beat",
+            [self._key],
+            ["0", self._node, boot, least, self.address, self.folder, DEAD_MS],
         )
         self.boot = boot
         self.addresses = {name.decode(): at.decode() for name, at in zip(told[::2], told[1::2], strict=True)}
@@ -119,7 +147,11 @@ class Nodes:
         await self._scripts.run(self._link, "cluster.bury", [self._key], [dead.node, dead.boot])
 
     async def run(self) -> None:
-        """Beat until cancelled; a store that is away is waited for."""
+        """
+        Beat until cancelled; a store that is away is waited for.
+
+        Raises: ConfigError: while this node was away (paused, cut off) another one took its name, and lives.
+        """
         while True:
             try:
                 await self.beat()
@@ -127,6 +159,8 @@ class Nodes:
                 log.warning("%s; registering again, what this node held is lost", error)
                 try:
                     await self.register()
+                except Exists as other:
+                    raise self._not_alone(other) from None
                 except Error as again:
                     self._no_beat(again)
             except Error as error:

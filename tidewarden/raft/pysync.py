@@ -14,15 +14,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
+import pysyncobj.node
 import pysyncobj.tcp_connection
 import pysyncobj.tcp_server
 import pysyncobj.transport
 from pysyncobj import FAIL_REASON, SyncObjConf, replicated
 
-from tidewarden.clock import Clock
+from tidewarden.clock import Clock, SystemClock
 
 from . import files, inflate
 from .decide import Facts, Sighting, State, Times
+from .resolver import Resolver
 from .roll import Roll
 from .steady import FOLLOWER
 from .wire import KEEPALIVE, Connection, Transport
@@ -190,8 +192,6 @@ def configure(folder: Path, bind: str, password: str, times: Times) -> SyncObjCo
         bindAddress=bind,
         password=password,
         preferredAddrType="ipv4",
-        dnsCacheTime=30,
-        dnsFailCacheTime=5,
         maxBindRetries=1,
     )
 
@@ -199,6 +199,8 @@ def configure(folder: Path, bind: str, password: str, times: Times) -> SyncObjCo
 def _guard() -> None:
     files.guard()
     pysyncobj.tcp_connection.zlib = inflate
+    resolver = Resolver(SystemClock())
+    pysyncobj.node.globalDnsResolver = lambda: resolver
     pysyncobj.tcp_server.TcpConnection = pysyncobj.transport.TcpConnection = Connection
 
 
