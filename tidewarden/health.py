@@ -24,7 +24,7 @@ from tidewarden.tls import expiry_of, expiry_warning, fault_of
 
 log = logging.getLogger("tidewarden.daemon")
 
-SILENT_S_MAX = 30.0  # no heartbeat for so long, with the store connected: the loop that writes it is stuck
+SILENT_S_MAX = 30.0  # a loop that has not come round for so long is stuck: a store that is away, or refuses, is answered for within ten
 
 
 @dataclass(slots=True)
@@ -121,9 +121,9 @@ class Health:
 
     def dead(self) -> str:
         """Why this process should be killed, or "": its event loop answers, so what is left are the loops beside it."""
-        silent_s = self.clock.monotonic() - self.nodes.beat_at
-        if self.data.up and silent_s > SILENT_S_MAX:
-            return f"no sign of life was written to the store for {silent_s:.0f} s although it is connected"
+        silent_s = self.clock.monotonic() - self.nodes.turned_at
+        if silent_s > SILENT_S_MAX:
+            return f"the loop that tells the store that this node lives has not come round for {silent_s:.0f} s"
         ticked_s = self.raft.status().get("tick_age_s") or 0.0
         if ticked_s > SILENT_S_MAX:
             return f"Raft's thread has not run for {ticked_s:.0f} s"
