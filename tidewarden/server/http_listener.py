@@ -23,6 +23,7 @@ BACKLOG = 1024
 # Between two requests, and for the head of one, its first too: a peer that drips its bytes holds a place for so long at most.
 IDLE_S = 15.0
 REFUSED_MAX = 100  # of those that are told that there is no room, where that takes a handshake
+REFUSED_S = 1.0  # how long one of those may take to read it
 STALL_S = 60.0  # for who reads nothing of an answer that is too long for what lies between
 
 
@@ -175,4 +176,5 @@ class _Refusal(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         writing = cast(asyncio.WriteTransport, transport)
         writing.write(self._said)
-        writing.close()
+        writing.close()  # with TLS it takes the peer's goodbye, too
+        asyncio.get_running_loop().call_later(REFUSED_S, writing.abort)
