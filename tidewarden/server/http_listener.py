@@ -15,7 +15,7 @@ from tidewarden.errors import BadArg, Full
 from tidewarden.host_address import listened
 
 from .handshakes import Handshakes
-from .peer import peer_of
+from .peer import ask_after, peer_of
 from .replying import problem
 from .strangers import Strangers
 
@@ -64,6 +64,7 @@ class HttpListener:
         if tls is not None:
             self._tls = Handshakes(tls, self._handshakes_max, self._strangers)
         self._server = await asyncio.get_running_loop().create_server(self._meet, listened(host), port, backlog=BACKLOG)
+        ask_after(self._server.sockets)
 
     def _handshakes_max(self) -> int:
         return self._connections_max + REFUSED_MAX - self.stats()["connections"]
