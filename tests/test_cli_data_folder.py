@@ -38,6 +38,15 @@ def test_a_busy_port_is_named_with_use_holder_and_way_out(tmp_path: Path) -> Non
     assert "--base-port N" in problems[-1]
 
 
+def test_nodes_on_an_ipv6_address_know_each_other_by_it(tmp_path: Path) -> None:
+    ours = plan(tmp_path, nodes=2, node__host="::1")
+    make_secrets(ours)
+    write_node_files(ours, "unix:///s")
+    config = load(str(ours.folder("n1") / "node.toml"), {}, {})
+    assert config.cluster.members == {"n0": "[::1]:7420", "n1": "[::1]:7430"}
+    assert (config.node.host, ours.address("n1", 1)) == ("::1", "[::1]:7431")
+
+
 def test_ports_end_somewhere(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="port 65541 would be needed; 65535 is the highest"):
         check_ports(plan(tmp_path, nodes=3, node__base_port="65519"))

@@ -43,7 +43,7 @@ SNAPSHOT = Snapshot(
 def drawn(snapshot: Snapshot, columns: int = 120, rows: int = 40) -> Sequence[str]:
     console = Console(width=columns, height=rows, color_system=None, force_terminal=False)
     with console.capture() as capture:
-        console.print(render(snapshot, rows))
+        console.print(render(snapshot, rows, columns))
     return [line.rstrip() for line in capture.get().splitlines()]
 
 
@@ -104,6 +104,28 @@ def test_the_screen_fits_and_the_newest_event_is_last(columns: int, rows: int) -
     assert max(len(line) for line in lines) <= columns
     assert lines[-1] == "12:00:00 n0      event 49"
     assert len(lines) == rows
+
+
+@pytest.mark.parametrize("columns", [44, 60, 73, 79])
+def test_a_narrow_terminal_leaves_out_what_can_be_done_without(columns: int) -> None:
+    """Whole words: who leads, its pid, how each node is, how many tokens are how."""
+    lines = drawn(SNAPSHOT, columns, 24)
+    assert len(lines) == 24
+    assert max(len(line) for line in lines) <= columns
+    (leader,) = (line for line in lines if line.startswith("n1    leader"))
+    assert leader.split()[:2] == ["n1", "leader"]
+    assert "101" in leader.split()
+    assert "serves" in leader.split()
+    assert not any("…" in line for line in lines if line.startswith(("node", "n0 ", "n1 ", "n2 ", "tokens")))
+    assert any(re.match(r"late           1  █·{9,28}  expired b", line) for line in lines)
+
+
+def test_an_ipv6_address_stands_in_brackets() -> None:
+    six = [replace(node, host="::1") for node in NODES]
+    lines = drawn(replace(SNAPSHOT, nodes=six))
+    assert any("[::1]:7430" in line and "[::1]:7431" in line for line in lines)
+    assert any("http://[::1]:7421/metrics" in line for line in lines)
+    assert any("redis-cli -h ::1 -p 7420" in line for line in lines)
 
 
 def test_before_there_is_anything_it_says_so() -> None:

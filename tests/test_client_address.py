@@ -62,6 +62,13 @@ def test_without_a_word_it_is_the_local_cluster(tmp_path: Path, monkeypatch: pyt
     assert addresses(None, {}) == [Address("127.0.0.1", port, "admin", "s@ret") for port in (9420, 9430)]
 
 
+def test_a_local_cluster_on_ipv6_is_found_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tidewarden-data" / "n0").mkdir(parents=True)
+    (tmp_path / "tidewarden-data" / "n0" / "node.toml").write_text('[node]\nhost = "::1"\nbase_port = 9420\n')
+    assert addresses(None, {}) == [Address("::1", 9420)]
+
+
 def test_several_nodes_and_the_environment() -> None:
     environ = {"TIDEWARDEN_URL": "redis://a, redis://b:5"}
     assert [address.host for address in addresses(None, environ)] == ["a", "b"]

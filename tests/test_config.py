@@ -232,6 +232,13 @@ def test_loopback(host: str) -> None:
     assert not is_loopback("example.org")
 
 
+def test_an_address_to_listen_on_has_no_brackets(write: Write) -> None:
+    assert load(write('[node]\nhost = "::1"\n'), {}, {}).address == "[::1]:7420"
+    assert "node.host: found '[::1]'; allowed: an IPv6 address without brackets" in only(
+        write('[node]\nhost = "[::1]"\n')
+    )
+
+
 def test_a_users_rights_are_checked_one_by_one(write: Write) -> None:
     head = f'[[users]]\nname = "a"\nsecret_hash = "{hash_generated("x")}"\n'
     assert load(write(head), {}, {}).users[0].rights == ("all",)

@@ -13,6 +13,7 @@ import yaml
 
 from tidewarden.config import check_secret, load
 from tidewarden.daemon import DRAIN_S, HAND_OVER_S
+from tidewarden.server.metrics import HELP
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
@@ -55,3 +56,19 @@ def test_the_compose_files_nodes_have_a_good_configuration(name: str, tmp_path: 
     assert config.store.url == "redis://:pw@valkey:6379"
     assert {volume.split(":")[0] for volume in node["volumes"][1:]} <= compose["volumes"].keys()
     assert check_secret("change-me", config.users[0].secret_hash)
+
+
+def test_the_alerts_are_about_figures_that_there_are() -> None:
+    rules = EXAMPLES / "prometheus" / "alerts.yml"
+    (group,) = yaml.safe_load(rules.read_text())["groups"]
+    for rule in group["rules"]:
+        names = set(re.findall(r"tidewarden_\w+", rule["expr"]))
+        assert names <= HELP.keys(), rule["alert"]
+        assert names or "up{" in rule["expr"]
+        assert rule["annotations"]["summary"]
+
+
+def test_prometheus_takes_the_alerts() -> None:
+    if (promtool := shutil.which("promtool")) is None:
+        pytest.skip("promtool is not here (Debian: prometheus)")
+    subprocess.run([promtool, "check", "rules", str(EXAMPLES / "prometheus" / "alerts.yml")], check=True, timeout=60)

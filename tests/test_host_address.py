@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tidewarden.config import Cluster, Config, Node
-from tidewarden.host_address import address_fault
+from tidewarden.host_address import address_fault, listened
 
 
 @pytest.mark.parametrize(
@@ -53,3 +53,8 @@ def test_a_member_is_told_of_as_the_members_have_it() -> None:
     assert Config(cluster=members, node=Node(host="0.0.0.0", advertise="out:1")).address == "out:1"
     assert Config(cluster=members, node=Node(name="w0", host="10.0.0.9")).address == "10.0.0.9:7420"
     assert Config(node=Node(host="::")).address == ""
+
+
+def test_every_address_of_a_host_is_that_of_both_kinds() -> None:
+    assert listened("::") == ["0.0.0.0", "::"]
+    assert [listened(host) for host in ("::1", "0.0.0.0", "n0.local")] == ["::1", "0.0.0.0", "n0.local"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import socket
 import subprocess
@@ -10,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tidewarden.process import tell_supervisor
+from tidewarden.clock import ManualClock
+from tidewarden.process import tell_supervisor, tell_watchdog
 
 
 @pytest.mark.thorough
@@ -18,7 +21,7 @@ def test_the_limit_of_open_files_is_raised_as_far_as_the_host_allows() -> None:
     script = (
         "import resource; from tidewarden.process import FILES_WANTED, raise_file_limit; from tidewarden.config import Limits\n"
         "hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]\n"
-        "resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard)); assert raise_file_limit(Limits(connections_max=100)) == 100\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard)); assert raise_file_limit(Limits(connections_max=100)).resp == 100\n"
         "soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]\n"
         "assert soft == (FILES_WANTED if hard == resource.RLIM_INFINITY else min(FILES_WANTED, hard)), soft\n"
     )
@@ -30,12 +33,16 @@ def test_fewer_files_than_connections_are_told() -> None:
     script = (
         "import logging, resource; from tidewarden.process import raise_file_limit; from tidewarden.config import Limits\n"
         "logging.basicConfig(format='%(message)s')\n"
-        "resource.setrlimit(resource.RLIMIT_NOFILE, (64, 4096)); assert raise_file_limit(Limits()) == 2584\n"
-        "resource.setrlimit(resource.RLIMIT_NOFILE, (64, 256)); assert raise_file_limit(Limits()) == 128\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (64, 4096)); assert raise_file_limit(Limits()) == (2584, 1000)\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (64, 1024)); assert raise_file_limit(Limits()) == (512, 256)\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (64, 256)); assert raise_file_limit(Limits()) == (128, 64)\n"
         "assert resource.getrlimit(resource.RLIMIT_NOFILE) == (256, 256)\n"
     )
     said = subprocess.run([sys.executable, "-c", script], check=True, timeout=60, capture_output=True, text=True).stderr
-    assert "the host allows 4096 open files: at most 2584 connections instead of limits.connections_max (10000)" in said
+    assert (
+        "the host allows 4096 open files: at most 2584 connections instead of limits.connections_max (10000)\n" in said
+    )
+    assert "connections_max (10000), and 256 connections instead of limits.http_connections_max (1000)\n" in said
 
 
 def test_a_hangup_that_comes_early_is_heeded_later() -> None:
@@ -88,6 +95,46 @@ def test_the_supervisor_is_told_where_it_listens(tmp_path: Path, caplog: pytest.
     assert caplog.text == ""
     tell_supervisor("READY=1", {"NOTIFY_SOCKET": str(tmp_path / "nobody")})
     assert "could not be told READY=1" in caplog.text
+
+
+async def test_a_watchdog_is_told_as_long_as_nothing_is_wrong(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    clock, reason = ManualClock(), ""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as end:
+        end.bind(str(tmp_path / "s"))
+        end.setblocking(False)
+
+        def heard() -> int:
+            count = 0
+            with contextlib.suppress(BlockingIOError):
+                while end.recv(100) == b"WATCHDOG=1":
+                    count += 1
+            return count
+
+        asked = {"NOTIFY_SOCKET": str(tmp_path / "s"), "WATCHDOG_USEC": "60000000", "WATCHDOG_PID": str(os.getpid())}
+        others = [
+            {**asked, "WATCHDOG_PID": "1"},
+            {**asked, "WATCHDOG_USEC": "0"},
+            {"NOTIFY_SOCKET": str(tmp_path / "s")},
+        ]
+        ignored = [asyncio.create_task(tell_watchdog(clock, lambda: reason, environ)) for environ in others]
+        await asyncio.sleep(0)
+        await clock.advance(120)
+        assert heard() == 0
+        told = asyncio.create_task(tell_watchdog(clock, lambda: reason, asked))
+        await asyncio.sleep(0)
+        await clock.advance(60)
+        assert heard() == 5
+        reason = "its loop is stuck"
+        await clock.advance(120)
+        assert heard() == 0
+        assert caplog.text.count("its loop is stuck") == 1
+        reason = ""
+        await clock.advance(15)
+        assert heard() == 1
+        assert not any(task.done() for task in (told, *ignored))
+        for task in (told, *ignored):
+            task.cancel()
+        await asyncio.gather(told, *ignored, return_exceptions=True)
 
 
 def test_no_core_is_dumped_and_no_neighbour_reads_the_memory() -> None:

@@ -167,6 +167,8 @@ def _check(config: Config, tables: Mapping[str, Mapping[str, Found]], problems: 
         problems.append(f"{found.origin if found else config.source}: {name}: {text}")
 
     _check_members(config, problem)
+    if config.node.host.startswith("["):
+        problem("node.host", f"found {config.node.host!r}; allowed: an IPv6 address without brackets")
     if fault := address_fault(config.node.advertise):
         problem("node.advertise", f"found {config.node.advertise!r}{fault}")
     cert, key = config.node.tls_cert, config.node.tls_key

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import errno
 import functools
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -24,7 +25,7 @@ from tidewarden.errors import ConfigError, Error
 from tidewarden.fronts import Fronts
 from tidewarden.health import Health
 from tidewarden.participant import Participant, heard_error
-from tidewarden.process import calm_collector, tell_supervisor
+from tidewarden.process import Room, calm_collector, tell_supervisor, tell_watchdog
 from tidewarden.queue.locks import Locks
 from tidewarden.queue.placing import prefix_of
 from tidewarden.raft import Raft
@@ -43,15 +44,16 @@ log = logging.getLogger("tidewarden.daemon")
 
 DRAIN_S = 5.0
 HAND_OVER_S = 1.0
+DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 FIRM_SCRIPTS = ("tokens.put", "tokens.intent", "tokens.stored", "tokens.reseal", "tokens.delete")
 
 
 class Daemon(Participant):
     """One node of a cluster. :meth:`run` builds it, serves until ``stopping`` is set, and takes it down."""
 
-    def __init__(self, config: Config, clock: Clock, connections_max: int) -> None:
+    def __init__(self, config: Config, clock: Clock, room: Room) -> None:
         super().__init__(config, clock, config.node.name)
-        self._connections_max = connections_max
+        self._room = room
         self._secret = cluster_secret(config)
         self._server = Server("?", "?", False, 0)
         self.resp: RespServer | None = None
@@ -87,7 +89,8 @@ class Daemon(Participant):
                 stack.push_async_callback(_end, self._beating)
                 await self._serve(stack)
             except OSError as error:
-                raise ConfigError([f"node.base_port: {error}"]) from None
+                of_disk = error.filename is not None or error.errno in DISK_FAULTS
+                raise ConfigError([f"node.{'data_dir' if of_disk else 'base_port'}: {error}"]) from None
 
     @contextlib.asynccontextmanager
     async def _store(self) -> AsyncIterator[str]:
@@ -199,9 +202,12 @@ class Daemon(Participant):
             self.config = dataclasses.replace(self.config, users=fresh.users)
             return
         if not fresh.users and not self.resp.let_in():
-            log.warning("there are no users any more: whoever reaches this door is let in, but for tokens")
-        self.resp.reload(fresh.users)
-        self.http.reload()
+            log.error(
+                "the users were not read anew: there are none any more, which only a restart lets everybody in for"
+            )
+            return
+        self.http.reload(self.resp.reload(fresh.users))
+        self.health.look_at_certificate()
         self.fronts.reload(fresh.users)
 
     # --- serving and stopping
@@ -221,7 +227,7 @@ class Daemon(Participant):
         self.resp = resp = RespServer(
             config, self.queues, self.tokens, self.schedules, health, clock, users, locks, steering
         )
-        resp.connections_max = self._connections_max
+        resp.connections_max = self._room.resp
         resp.backups = self._backups()
         self.fronts = fronts = Fronts(config, clock, resp, self._register)
         resp.others = lambda: fronts.stats("resp")
@@ -231,10 +237,12 @@ class Daemon(Participant):
             alive=health.dead, ready=health.complaint, warning=health.warning,
             stats={"node": health.stats, "resp": resp.stats}, internal={PEERS_PATH: self.tokens.answer_peer},
         )  # fmt: skip
+        http.connections_max = self._room.http
         if not (is_loopback(config.node.host) or config.node.tls_cert):
             log.warning(
                 "RESP and HTTP are not encrypted: secrets and payloads can be read on their way to %s", config.node.host
             )
+        self.health.look_at_certificate()
         await http.start()
         stack.push_async_callback(http.stop, 1.0)
         await resp.start()
@@ -273,6 +281,7 @@ class Daemon(Participant):
             asyncio.create_task(self.queues.store_memory.run(self.control, self.clock), name="store memory"),
             asyncio.create_task(self.term.run(), name="term"),
             asyncio.create_task(self.raft.watch(), name="membership"),
+            asyncio.create_task(tell_watchdog(self.clock, self.health.dead), name="watchdog"),
         ]
         everything: set[asyncio.Future[Any]] = {*jobs, asyncio.ensure_future(self.stopping.wait())}
         try:

@@ -23,6 +23,11 @@ def split_host(text: str, port: int) -> tuple[str, str]:
     return host, own
 
 
+def listened(host: str) -> str | list[str]:
+    """What to listen on for it: asyncio takes ``::`` for IPv6 alone, where it means every address of the host here."""
+    return ["0.0.0.0", "::"] if host == "::" else host
+
+
 def joined(host: str, port: int | str) -> str:
     """``host:port``, an IPv6 address in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -11,12 +11,15 @@ import resource
 import signal
 import socket
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+
+from tidewarden.clock import sleep
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
     from collections.abc import Callable, Mapping
 
+    from tidewarden.clock import Clock
     from tidewarden.config import Limits
 
 log = logging.getLogger("tidewarden.daemon")
@@ -24,6 +27,7 @@ log = logging.getLogger("tidewarden.daemon")
 END_S = 25.0
 """Longest end of a process that was told to stop; systemd and the like kill after 30."""
 FILES_WANTED = 65_536
+WATCHDOG_SHARE = 4  # of the time that a supervisor waits: one message that is late does no harm
 PR_SET_DUMPABLE = 4
 FILES_BESIDE = 512  # for everything but the doors' connections: the store's, the nodes', logs and journals
 
@@ -39,11 +43,19 @@ def calm_collector() -> None:
     gc.set_threshold(50_000, 20, 50)
 
 
-def raise_file_limit(limits: Limits) -> int:
+class Room(NamedTuple):
+    """How many connections each door has files for."""
+
+    resp: int
+    http: int
+
+
+def raise_file_limit(limits: Limits) -> Room:
     """
     Let this process open as many files as it needs, or as the host allows: each connection is one.
 
-    Returns: how many RESP connections it has files for, at most ``connections_max``, with the HTTP door full.
+    Returns: how many connections it has files for, at most what ``limits`` says, with both doors full: half of too few
+    are for RESP, and of the rest half for all that is no connection at a door.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     beside = FILES_BESIDE + limits.http_connections_max
@@ -52,13 +64,17 @@ def raise_file_limit(limits: Limits) -> int:
         wanted = min(wanted, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    room = max(wanted - beside, wanted // 2)
-    if room < limits.connections_max:
-        log.warning(
-            "the host allows %d open files: at most %d connections instead of limits.connections_max (%d)",
-            wanted, room, limits.connections_max,
-        )  # fmt: skip
-    return min(room, limits.connections_max)
+    resp = min(max(wanted - beside, wanted // 2), limits.connections_max)
+    rest = wanted - resp
+    http = min(rest - min(FILES_BESIDE, rest // 2), limits.http_connections_max)
+    few = [
+        f"{many} connections instead of limits.{name} ({getattr(limits, name)})"
+        for name, many in (("connections_max", resp), ("http_connections_max", http))
+        if many < getattr(limits, name)
+    ]
+    if few:
+        log.warning("the host allows %d open files: at most %s", wanted, ", and ".join(few))
+    return Room(resp, http)
 
 
 def tell_supervisor(state: str, environ: Mapping[str, str] = os.environ) -> None:
@@ -73,6 +89,29 @@ def tell_supervisor(state: str, environ: Mapping[str, str] = os.environ) -> None
             end.sendto(state.encode(), path)
     except OSError as error:
         log.warning("the supervisor could not be told %s: %s", state, error)
+
+
+async def tell_watchdog(clock: Clock, dead: Callable[[], str], environ: Mapping[str, str] = os.environ) -> None:
+    """
+    Tell systemd (``WatchdogSec=``) again and again that this process lives, as long as ``dead()`` gives no reason to kill it;
+    for ever, also where nobody has asked to be told.
+    """
+    within_s, said = _watchdog_s(environ), ""
+    while within_s:
+        if not (why := dead()):
+            tell_supervisor("WATCHDOG=1", environ)
+        elif why != said:
+            log.critical("the supervisor is not told any more that this process lives, and will end it: %s", why)
+        said = why
+        await sleep(clock, within_s / WATCHDOG_SHARE)
+    await asyncio.get_running_loop().create_future()
+
+
+def _watchdog_s(environ: Mapping[str, str]) -> float:
+    """How soon systemd wants to hear from this process, seconds; 0: never."""
+    within_us, pid = environ.get("WATCHDOG_USEC", ""), environ.get("WATCHDOG_PID", "")
+    ours = not pid or pid == str(os.getpid())
+    return int(within_us) / 1e6 if ours and within_us.isascii() and within_us.isdigit() else 0.0
 
 
 def hold_hangups() -> None:

@@ -17,6 +17,7 @@ from typing import Any
 
 from tidewarden.config import Config, hash_generated
 from tidewarden.errors import ConfigError
+from tidewarden.host_address import joined as host_and_port
 from tidewarden.sandbox_grants import CLIENT_ID, CLIENT_SECRET
 
 NODES_MAX = 99
@@ -56,6 +57,10 @@ class Plan:
     def base_port(self, name: str) -> int:
         """First port of a node."""
         return self.config.node.base_port + 10 * self.names.index(name)
+
+    def address(self, name: str, above: int = 0) -> str:
+        """``host:port``, as URLs have it, of a node's base port, or of one ``above`` it."""
+        return host_and_port(self.config.node.host, self.base_port(name) + above)
 
     def folder(self, name: str) -> Path:
         """A node's own folder."""
@@ -154,7 +159,7 @@ def node_settings(plan: Plan, name: str, store_url: str) -> dict[str, Any]:
     folder, host = plan.data_dir.absolute(), plan.config.node.host
     cluster = settings.setdefault("cluster", {})
     cluster["secret_file"] = str(folder / "secrets" / "cluster.key")
-    cluster["members"] = {other: f"{host}:{plan.base_port(other)}" for other in plan.names}
+    cluster["members"] = {other: plan.address(other) for other in plan.names}
     settings["node"] = {
         "name": name,
         "host": host,

@@ -15,6 +15,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from tidewarden.host_address import joined
+
 from .options import DATA_DIR
 
 TOKEN_STATES = {
@@ -31,9 +33,17 @@ LEFT_NONE = "no token yet"
 PROVIDERS_MAX = 4
 """Providers in trouble that are shown; of more it is said how many."""
 BAR_CELLS = 30
+BAR_CELLS_NARROW = 10
+BESIDE_BAR_CELLS = 50
+"""State, number, meaning and the gaps between: what is left of a narrow terminal is the bar's."""
 ROWS_LOW = 32
 """A terminal with fewer rows shows the first hints only."""
 HINTS_LOW = 2
+COLUMNS = ("node", "role", "epoch", "pid", "state", "Redis clients", "HTTP", "restarts")
+NUMBERS = ("epoch", "pid", "restarts")
+DISPENSABLE = ("HTTP", "restarts", "epoch", "Redis clients")
+"""Columns that a narrow terminal does without, the first of them first: HTTP is one above the port for Redis clients."""
+COLUMN_GAP = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,15 +113,15 @@ def by_time_left(expires_at_ms: Iterable[int], now_ms: int) -> dict[str, int]:
     return counts
 
 
-def render(snapshot: Snapshot, rows: int) -> RenderableType:
-    """The screen, for a terminal of so many rows: events take what is left of them."""
+def render(snapshot: Snapshot, rows: int, columns: int) -> RenderableType:
+    """The screen, for a terminal of so many rows and columns: events take what is left of the rows."""
     hints = _hints(snapshot)
     above = [
         _headline(snapshot),
         Text(),
-        _nodes(snapshot.nodes),
+        _nodes(snapshot.nodes, columns),
         Text(),
-        *_tokens(snapshot),
+        *_tokens(snapshot, columns),
         Text(),
         *(hints if rows >= ROWS_LOW else hints[:HINTS_LOW]),
         Text(),
@@ -122,7 +132,7 @@ def render(snapshot: Snapshot, rows: int) -> RenderableType:
 
 def _headline(snapshot: Snapshot) -> Text:
     leader = leader_of(snapshot.nodes)
-    line = Text("Tidewarden", style="bold cyan")
+    line = Text("Tidewarden", style="bold cyan", no_wrap=True, overflow="ellipsis")
     if leader is None:
         line.append("  no leader", style="bold red")
     else:
@@ -132,49 +142,65 @@ def _headline(snapshot: Snapshot) -> Text:
     return line
 
 
-def _nodes(nodes: Sequence[NodeRow]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
-    for name in ("node", "role", "epoch", "pid", "state", "Redis clients", "HTTP", "restarts"):
-        table.add_column(name, justify="right" if name in ("epoch", "pid", "restarts") else "left", no_wrap=True)
-    for node in nodes:
-        role = str(node.status.get("role") or "-") if node.pid is not None else "-"
-        colour = {"serves": "green", "starting": "yellow", "silent": "yellow"}.get(node.state, "red")
-        table.add_row(
-            Text(node.name, style="bold"),
-            Text(role, style={"leader": "bold cyan", "orphan": "bold red"}.get(role, "")),
-            str(node.status.get("epoch", "-")) if node.pid is not None else "-",
-            str(node.pid or "-"),
-            Text(node.state, style=colour),
-            f"{node.host}:{node.base_port}",
-            f"{node.host}:{node.base_port + 1}",
-            str(node.restarts or ""),
-        )
+def _nodes(nodes: Sequence[NodeRow], columns: int) -> Table:
+    """A row for each node, in as many columns as there is room for."""
+    rows = [_node(node) for node in nodes]
+    widths = {name: max(len(name), *(row[name].cell_len for row in rows)) for name in COLUMNS}
+    shown = list(COLUMNS)
+    for name in DISPENSABLE:
+        if sum(widths[one] + COLUMN_GAP for one in shown) <= columns:
+            break
+        shown.remove(name)
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, COLUMN_GAP, 0, 0))
+    for name in shown:
+        table.add_column(name, justify="right" if name in NUMBERS else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*(row[name] for name in shown))
     return table
 
 
-def _tokens(snapshot: Snapshot) -> list[Text | Table]:
+def _node(node: NodeRow) -> dict[str, Text]:
+    role = str(node.status.get("role") or "-") if node.pid is not None else "-"
+    colour = {"serves": "green", "starting": "yellow", "silent": "yellow"}.get(node.state, "red")
+    return {
+        "node": Text(node.name, style="bold"),
+        "role": Text(role, style={"leader": "bold cyan", "orphan": "bold red"}.get(role, "")),
+        "epoch": Text(str(node.status.get("epoch", "-")) if node.pid is not None else "-"),
+        "pid": Text(str(node.pid or "-")),
+        "state": Text(node.state, style=colour),
+        "Redis clients": Text(joined(node.host, node.base_port)),
+        "HTTP": Text(joined(node.host, node.base_port + 1)),
+        "restarts": Text(str(node.restarts or "")),
+    }
+
+
+def _tokens(snapshot: Snapshot, columns: int) -> list[Text | Table]:
     counts = {
         state: sum(int(provider.get(state, 0)) for provider in snapshot.tokens.values()) for state in TOKEN_STATES
     }
     counts["dead"] += sum(int(provider.get("lost_rotation", 0)) for provider in snapshot.tokens.values())
     total = sum(int(provider.get("total", 0)) for provider in snapshot.tokens.values())
-    line = Text("tokens", style="bold")
+    line = Text("tokens", style="bold", no_wrap=True, overflow="ellipsis")
     line.append(f"  {total:,}")
+    late = Text(f"   {counts['late']:,} late", style="red" if counts["late"] else "not bold")
     if snapshot.refreshes_per_s is not None:
         line.append(f"   {snapshot.refreshes_per_s:,.1f} refreshes/s")
-        line.append(f"   {snapshot.refreshes_total:,} refreshed so far", style="not bold")
-    line.append(f"   {counts['late']:,} late", style="red" if counts["late"] else "not bold")
+        so_far = f"   {snapshot.refreshes_total:,} refreshed so far"
+        if line.cell_len + len(so_far) + late.cell_len <= columns:
+            line.append(so_far, style="not bold")
+    line.append(late)
     if not total:
         line.append("   none yet: tidewarden token import FILE", style="dim")
         return [line]
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True, min_width=8)
     table.add_column(no_wrap=True, min_width=6, justify="right")
-    table.add_column(no_wrap=True, min_width=BAR_CELLS)
+    cells_max = max(BAR_CELLS_NARROW, min(BAR_CELLS, columns - BESIDE_BAR_CELLS))
+    table.add_column(no_wrap=True, min_width=cells_max)
     table.add_column(no_wrap=True, style="dim", overflow="ellipsis")
     for state, (meaning, colour) in TOKEN_STATES.items():
-        cells = round(BAR_CELLS * counts[state] / total) or (1 if counts[state] else 0)
-        bar = Text("█" * cells, style=colour).append("·" * (BAR_CELLS - cells), style="dim")
+        cells = round(cells_max * counts[state] / total) or (1 if counts[state] else 0)
+        bar = Text("█" * cells, style=colour).append("·" * (cells_max - cells), style="dim")
         table.add_row(Text(state, style=colour if counts[state] else "dim"), f"{counts[state]:,}", bar, meaning)
     return [line, table, _time_left(snapshot.left, total), *_providers(snapshot.tokens)]
 
@@ -230,12 +256,13 @@ def _hints(snapshot: Snapshot) -> list[Text]:
     usual = Path(snapshot.data_dir) == Path(DATA_DIR)
     folder = "" if usual else f" --data-dir {shlex.quote(snapshot.data_dir)}"
     secret = f"$(cat {shlex.quote(snapshot.data_dir + '/secrets/admin.secret')})"
-    http = f"http://{first.host}:{first.base_port + 1}"
+    http = f"http://{joined(first.host, first.base_port + 1)}"
+    to = f"-p {first.base_port}" if first.host == "127.0.0.1" else f"-h {first.host} -p {first.base_port}"
     hints = {
         "kill the leader": f"kill -9 {leader.pid}" if leader else "nobody leads just now",
         "who leads": f"{snapshot.program} status{folder}",
         "tokens": f"{snapshot.program} token stats{folder}   (and: token list, token show)",
-        "Redis clients": f'redis-cli -p {first.base_port} --user admin --pass "{secret}" Q.LIST',
+        "Redis clients": f'redis-cli {to} --user admin --pass "{secret}" Q.LIST',
         "metrics": f'curl --oauth2-bearer "admin:{secret}" {http}/metrics',
         "store": snapshot.store,
     }

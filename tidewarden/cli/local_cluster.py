@@ -149,7 +149,7 @@ class LocalCluster:
                 plan.folder(name) / "output.log",
                 self.tell,
                 self._clock,
-                ready_url=f"http://{plan.config.node.host}:{plan.base_port(name) + 1}/health/ready",
+                ready_url=f"http://{plan.address(name, 1)}/health/ready",
                 keep_fds=[self._lock.fd],
             )
             self._watchers.append(group.create_task(self.nodes[name].run()))

@@ -11,6 +11,7 @@ import typer
 
 from tidewarden.config import Config, hash_secret, load
 from tidewarden.errors import ConfigError
+from tidewarden.host_address import joined
 
 from .options import CONFIG, USAGE, AsJson, stop
 from .output import print_json
@@ -94,7 +95,7 @@ def _report(config: Config, as_json: bool) -> None:
     peers = ", ".join(sorted(config.peers())) or "none"
     store = "embedded" if config.store.url == "embedded" else "by store.url"
     typer.echo(
-        f"{config.source}: good. Node {config.node.name} at {config.node.host}:{config.node.base_port}, peers: {peers}."
+        f"{config.source}: good. Node {config.node.name} at {joined(config.node.host, config.node.base_port)}, peers: {peers}."
     )
     typer.echo(
         f"Store: {store}. Users: {len(config.users)}. Providers: {', '.join(sorted(config.providers)) or 'none'}."

@@ -77,7 +77,7 @@ def members(plan: Plan) -> set[str]:
 
 def join(plan: Plan, name: str) -> None:
     """Let a node join. Raises: redis.RedisError: the last node's answer."""
-    _everywhere(plan, "R.JOIN", name, f"{plan.config.node.host}:{plan.base_port(name)}")
+    _everywhere(plan, "R.JOIN", name, plan.address(name))
 
 
 def leave(plan: Plan, name: str) -> None:
@@ -112,7 +112,7 @@ def _everywhere(plan: Plan, *command: str) -> None:
 
 def _ask(plan: Plan, name: str, *command: str) -> Any:
     secret = plan.secret("admin.secret")
-    line = dial(f"redis://{ADMIN}:{secret}@{plan.config.node.host}:{plan.base_port(name)}", SILENCE_S)
+    line = dial(f"redis://{ADMIN}:{secret}@{plan.address(name)}", SILENCE_S)
     try:
         return line.call(*command)
     finally:

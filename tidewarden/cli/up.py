@@ -156,10 +156,9 @@ async def _up(plan: Plan, *, as_json: bool) -> None:
 
 
 def _print_ready(plan: Plan, *, as_json: bool) -> None:
-    host, bases = plan.config.node.host, [plan.base_port(name) for name in plan.names]
-    nodes = [f"redis://{host}:{base}" for base in bases]
+    nodes = [f"redis://{plan.address(name)}" for name in plan.names]
     if as_json:
-        _print({"event": "ready", "nodes": nodes, "http": [f"http://{host}:{base + 1}" for base in bases]})
+        _print({"event": "ready", "nodes": nodes, "http": [f"http://{plan.address(name, 1)}" for name in plan.names]})
     else:
         _print(f"READY {' '.join(nodes)}")
 

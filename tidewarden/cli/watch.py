@@ -94,7 +94,7 @@ class Watch:
                 await self._ask_of_tokens(first)
             self._note_leader()
             if live is not None:
-                live.update(render(self.snapshot(), live.console.height), refresh=True)
+                live.update(render(self.snapshot(), live.console.height, live.console.width), refresh=True)
             await self._clock.sleep_until(until)
 
     async def _ask(self, name: str) -> None:
@@ -130,7 +130,7 @@ class Watch:
         plan = self._cluster.plan
         headers = {"Authorization": f"Bearer {ADMIN}:{plan.secret('admin.secret')}"}
         timeout = aiohttp.ClientTimeout(total=ANSWER_S_MAX)
-        url = f"http://{plan.config.node.host}:{plan.base_port(name) + 1}/metrics"
+        url = f"http://{plan.address(name, 1)}/metrics"
         async with (
             aiohttp.ClientSession(timeout=timeout, raise_for_status=True) as http,
             http.get(url, headers=headers) as answer,

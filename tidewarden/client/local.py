@@ -26,7 +26,8 @@ def local_urls(data_dir: str | Path = DATA_DIR) -> list[str]:
 def _host(node_toml: Path) -> str:
     try:
         node = tomllib.loads(_read(node_toml)).get("node", {})
-        return f"{node.get('host', '127.0.0.1')}:{int(node.get('base_port', DEFAULT_PORT))}"
+        host, port = str(node.get("host", "127.0.0.1")), int(node.get("base_port", DEFAULT_PORT))
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     except (tomllib.TOMLDecodeError, AttributeError, TypeError, ValueError):
         return ""  # a damaged file is `node --check`'s to report; the other nodes can still be asked
 
