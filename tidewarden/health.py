@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +21,14 @@ from tidewarden.server.sums import add_up
 from tidewarden.store.check import Server
 from tidewarden.store.route import Route
 
+log = logging.getLogger("tidewarden.daemon")
+
 SILENT_S_MAX = 30.0  # a loop that has not come round for so long is stuck: a store that is away, or refuses, is answered for within ten
+EMPTY_S = 3600.0  # for so long it is a warning that the store was found empty
+EMPTY = (
+    "the store that is connected now had nothing of this cluster: it was emptied, or is another one. Its queues are made again, its tasks "
+    "and accounts are not: stop the nodes and bring its data back, or put them anew"
+)
 
 
 @dataclass(slots=True)
@@ -44,6 +52,13 @@ class Health:
     ready: bool = False
     stopping: bool = False
     fault: str = ""
+    empty_until: float = 0.0
+
+    def found_empty(self, empty: bool) -> None:
+        """Whether the store that is connected now had nothing of this cluster. Whichever node comes first finds that."""
+        if empty:
+            self.empty_until = self.clock.monotonic() + EMPTY_S
+            log.critical("%s", EMPTY)
 
     def status(self) -> dict[str, Any]:
         """Who leads and how this node stands; what R.STATUS and /v1/status show."""
@@ -135,8 +150,9 @@ class Health:
 
     def warning(self) -> str:
         """What somebody should look at although this node serves, or ""."""
-        rooms = (self.data, self.duties, self.store_clock, self.queues.store_memory)
-        return "; ".join(filter(None, (self._alone(), *(room.warning() for room in rooms))))
+        rooms = (self.data, self.duties, self.store_clock, self.queues.store_memory, self.queues.commits)
+        empty = EMPTY if self.clock.monotonic() < self.empty_until else ""
+        return "; ".join(filter(None, (self._alone(), empty, *(room.warning() for room in rooms))))
 
     def _alone(self) -> str:
         """That no leader is heard of, or ""."""
