@@ -272,6 +272,20 @@ async def test_one_that_the_shards_refuse_registers_anew_although_it_was_never_b
     assert f"{first} was declared dead, and is registered yet; registering again" in caplog.text
 
 
+async def test_two_of_one_name_are_told_so(nodes: MakeNodes, caplog: pytest.LogCaptureFixture) -> None:
+    n0, _ = await nodes()
+    other, _ = await nodes()
+    await n0.register()
+    await other.register()
+    task = asyncio.create_task(n0.run())
+    for _ in range(9):
+        await n0._link.call("PING")
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert "another process has registered as n0 (or an answer to this one was lost)" in caplog.text
+    assert n0.boot > other.boot
+
+
 def test_a_further_process_that_its_node_starts_no_more_is_dead_in_the_end() -> None:
     """The node has come back with fewer of them, before it was found dead."""
     here, left, young = Registration("n1", 2, 0), Registration("n1/3", 1, LEFT_MS), Registration("n1/2", 1, LEFT_MS - 1)

@@ -86,7 +86,7 @@ async def open_transport(
         # RuntimeError is how uvloop refuses to write to a connection that was lost a moment ago.
         with contextlib.suppress(RedisError, OSError, RuntimeError):
             await connection.disconnect(nowait=True)
-        raise StoreDown(f"the {called} at {redact(url)} {_said(error)}") from None
+        raise StoreDown(f"the {called} at {redact(url)} {_said(error, by_path='path' in options)}") from None
     except asyncio.CancelledError:
         await connection.disconnect(nowait=True)
         raise
@@ -108,15 +108,18 @@ async def open_transport(
     return transport, kept
 
 
-def _said(error: Exception) -> str:
-    """What an attempt to connect met with, and whose affair that is."""
+def _said(error: Exception, by_path: bool) -> str:
+    """What an attempt to connect, ``by_path`` over a Unix socket, met with, and whose affair that is."""
     if isinstance(error, TimeoutError):
         return f"does not answer: nothing came within {CONNECT_TIMEOUT_S:g} s"
     said = str(error).removesuffix(".") or type(error).__name__
     error = error.__cause__ if isinstance(error.__cause__, RedisError) else error  # redis-py wraps some of them
     if isinstance(error, AuthenticationError | AuthorizationError):
+        # An embedded one has a password of its own until it has a view and is ready for clients.
+        starting = "it is just starting, or else " if by_path else ""
         return (
-            f"refuses the login: {said}; the user and the password in store.url must be those that the server has now"
+            f"refuses the login: {said}; {starting}the user and the password in store.url "
+            "must be those that the server has now"
         )
     refused = isinstance(error, ResponseError | BusyLoadingError | MaxConnectionsError)
     return f"{'refuses' if refused else 'does not answer'}: {said}"
