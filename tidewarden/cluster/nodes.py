@@ -107,10 +107,10 @@ class Nodes:
         Raises: StoreDown; Exists: a node of the same name and another folder lives.
         """
         told: list[str | int] = ["0", self._node, self.boot + 1, self.address, self.folder, DEAD_MS]
-        boot = await self._scripts.run(self._link, "cluster.register", [self._key], told)
-        await self._beat(boot)
+        self.boot = await self._scripts.run(self._link, "cluster.register", [self._key], told)
         self._dead = False
         self._on_holder(self.holder)
+        await self._beat()
 
     async def come(self) -> None:
         """
@@ -152,18 +152,17 @@ class Nodes:
         elif self._dead:
             raise Stale(f"{self.holder} was declared dead, and is registered yet")
         else:
-            await self._beat(self.boot)
+            await self._beat()
 
-    async def _beat(self, boot: int) -> None:
+    async def _beat(self) -> None:
         try:
             (now_ms, flat), told = await asyncio.gather(
-                self._scripts.run(self._link, "cluster.beat", [self._key], ["0", self._node, boot]),
+                self._scripts.run(self._link, "cluster.beat", [self._key], ["0", self._node, self.boot]),
                 self._link.call("HGETALL", f"{self._key}:at"),
             )
         except Error:
             self._away = True
             raise
-        self.boot = boot
         self.addresses = {name.decode(): at.decode() for name, at in zip(told[::2], told[1::2], strict=True)}
         self._look(now_ms, flat)
         if self.refusal:
