@@ -25,7 +25,7 @@ from tidewarden.errors import ConfigError, Error
 from tidewarden.fronts import Fronts
 from tidewarden.health import Health
 from tidewarden.participant import Participant, heard_error
-from tidewarden.process import calm_collector, tell_supervisor, tell_watchdog
+from tidewarden.process import Room, calm_collector, tell_supervisor, tell_watchdog
 from tidewarden.queue.locks import Locks
 from tidewarden.queue.placing import prefix_of
 from tidewarden.raft import Raft
@@ -51,12 +51,13 @@ FIRM_SCRIPTS = ("tokens.put", "tokens.intent", "tokens.stored", "tokens.reseal",
 class Daemon(Participant):
     """One node of a cluster. :meth:`run` builds it, serves until ``stopping`` is set, and takes it down."""
 
-    def __init__(self, config: Config, clock: Clock, connections_max: int) -> None:
+    def __init__(self, config: Config, clock: Clock, room: Room) -> None:
         super().__init__(config, clock, config.node.name)
-        self._connections_max = connections_max
+        self._room = room
         self._secret = cluster_secret(config)
         self._server = Server("?", "?", False, 0)
         self.resp: RespServer | None = None
+        self._refreshing: asyncio.Task[None] | None = None
 
     # --- building
 
@@ -206,6 +207,7 @@ class Daemon(Participant):
             )
             return
         self.http.reload(self.resp.reload(fresh.users))
+        self.health.look_at_certificate()
         self.fronts.reload(fresh.users)
 
     # --- serving and stopping
@@ -225,7 +227,7 @@ class Daemon(Participant):
         self.resp = resp = RespServer(
             config, self.queues, self.tokens, self.schedules, health, clock, users, locks, steering
         )
-        resp.connections_max = self._connections_max
+        resp.connections_max = self._room.resp
         resp.backups = self._backups()
         self.fronts = fronts = Fronts(config, clock, resp, self._register)
         resp.others = lambda: fronts.stats("resp")
@@ -235,10 +237,12 @@ class Daemon(Participant):
             alive=health.dead, ready=health.complaint, warning=health.warning,
             stats={"node": health.stats, "resp": resp.stats}, internal={PEERS_PATH: self.tokens.answer_peer},
         )  # fmt: skip
+        http.connections_max = self._room.http
         if not (is_loopback(config.node.host) or config.node.tls_cert):
             log.warning(
                 "RESP and HTTP are not encrypted: secrets and payloads can be read on their way to %s", config.node.host
             )
+        self.health.look_at_certificate()
         await http.start()
         stack.push_async_callback(http.stop, 1.0)
         await resp.start()
@@ -258,7 +262,11 @@ class Daemon(Participant):
         return backups
 
     async def _close_doors(self, resp: RespServer) -> None:
-        await asyncio.gather(self.fronts.stop(DRAIN_S + 1), resp.stop(DRAIN_S))
+        """Those who wait are sent away at once; refreshes end meanwhile, of which other nodes may ask at the HTTP door."""
+        closing = asyncio.gather(self.fronts.stop(DRAIN_S + 1), resp.stop(DRAIN_S))
+        if self._refreshing is not None:
+            await asyncio.wait([self._refreshing])
+        await closing
 
     async def _register(self, name: str) -> None:
         """Register a further process's name anew, so that what it held is free."""
@@ -266,12 +274,13 @@ class Daemon(Participant):
 
     async def _until_stopped(self) -> None:
         """Run what runs for ever; return when told to stop, raise what any of it raises."""
+        self._refreshing = asyncio.create_task(self.tokens.run(), name="tokens")
         jobs: list[asyncio.Task[None]] = [
+            self._refreshing,
             asyncio.create_task(self.store_clock.run(), name="store clock"),
             asyncio.create_task(self.queues.store_memory.run(self.control, self.clock), name="store memory"),
             asyncio.create_task(self.term.run(), name="term"),
             asyncio.create_task(self.raft.watch(), name="membership"),
-            asyncio.create_task(self.tokens.run(), name="tokens"),
             asyncio.create_task(tell_watchdog(self.clock, self.health.dead), name="watchdog"),
         ]
         everything: set[asyncio.Future[Any]] = {*jobs, asyncio.ensure_future(self.stopping.wait())}
@@ -286,7 +295,7 @@ class Daemon(Participant):
             self.queues.draining = self.health.stopping = True
             for future in everything:
                 future.cancel()
-            await asyncio.gather(*everything, return_exceptions=True)
+            await asyncio.gather(*everything - {self._refreshing}, return_exceptions=True)
 
     async def _hand_over(self) -> None:
         """Let another lead before anything here is drained: nobody would sweep for as long as that takes."""

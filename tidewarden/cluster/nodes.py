@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 from collections.abc import Callable, Sequence
@@ -82,7 +83,8 @@ class Nodes:
         ] = {}  # by node: boot, when it said so last (ms, the store's), our age of that
         self._away = True  # the last beat did not get through
         self._dead = False  # a script has said so of this boot
-        self.beat_at = clock.monotonic()
+        self.beat_at = self.turned_at = clock.monotonic()
+        """When the store last answered a beat, and when :meth:`run` last came round, whatever it was answered (monotonic seconds)."""
         self.refusal = ""
         """What the store, which is connected, answered the last beat with instead: no write gets through to it now."""
 
@@ -101,7 +103,10 @@ class Nodes:
 
         Raises: StoreDown.
         """
-        await self._beat(0, self.boot + 1)
+        boot = await self._scripts.run(
+            self._link, "cluster.register", [self._key], ["0", self._node, self.boot + 1, self.address]
+        )
+        await self._beat(boot)
         self._dead = False
         self._on_holder(self.holder)
 
@@ -125,12 +130,13 @@ class Nodes:
         elif self._dead:
             raise Stale(f"{self.holder} was declared dead, and is registered yet")
         else:
-            await self._beat(self.boot, 1)
+            await self._beat(self.boot)
 
-    async def _beat(self, boot: int, least: int) -> None:
+    async def _beat(self, boot: int) -> None:
         try:
-            boot, now_ms, flat, told = await self._scripts.run(
-                self._link, "cluster.beat", [self._key], ["0", self._node, boot, least, self.address]
+            (now_ms, flat), told = await asyncio.gather(
+                self._scripts.run(self._link, "cluster.beat", [self._key], ["0", self._node, boot]),
+                self._link.call("HGETALL", f"{self._key}:at"),
             )
         except Error:
             self._away = True
@@ -157,7 +163,7 @@ class Nodes:
                 age_ms = known[2] + passed_ms
             self._said[node] = (boot, said_ms, age_ms)
         self.seen = [Registration(node, boot, age_ms) for node, (boot, _, age_ms) in self._said.items()]
-        self._away, self.beat_at = False, at
+        self._away, self.beat_at, self.turned_at = False, at, at
 
     async def bury(self, dead: Registration) -> None:
         """Forget a dead node's registration, after its leases were ended."""
@@ -176,6 +182,7 @@ class Nodes:
                     self._no_beat(again)
             except Error as error:
                 self._no_beat(error)
+            self.turned_at = self._clock.monotonic()
             await sleep(self._clock, BEAT_S)
 
     def _say_stale(self, error: Stale) -> None:

@@ -1,4 +1,5 @@
 -- bury: forget a dead node's registration, unless it has registered again.
+-- GUARDED more than its first key is touched
 -- KEYS    1 the nodes (hash node → "boot seen_ms"); beside it :at, where they are reached, and :boots, what was buried last
 -- ARGV    1 node  2 its dead boot
 -- RETURNS 1 or 0

@@ -255,12 +255,13 @@ local function new_lease()
   if KEYS[2] and string.byte(KEYS[2], -1) ~= 126 then -- on a cluster it is the guard, `<prefix>~`
     if not view then
       view = tonumber(redis.call('GET', KEYS[2])) or 0
+      set('n', S.n)
       if view ~= S.view then -- more than 2^36 leases of one view go on into the next: above them, and what a crash may have lost
         set('n', math.max(0, S.n + 16777216 - (view - S.view) * 68719476736))
         set('view', view)
       end
     end
-    set('n', S.n + 1)
+    S.n = S.n + 1
     return view * 68719476736 + S.n
   end
   set('n', math.max(now_us, S.n + 1))
@@ -344,7 +345,7 @@ local function open_lanes(most)
 end
 
 -- A task that nobody took within its TTL is buried.
-local function outlived(id, t, r)
+local function outlived(id, r)
   count('outlived')
   r = r or fresh_tries()
   remember(r, 'ttl', r.attempts, '')
@@ -359,7 +360,7 @@ local function bury_expired(most)
     local where = t and locate(ids[i], t, r)
     if where == 'ready' or where == 'delayed' or where == 'waiting' then
       index_remove(ids[i], t, r, where)
-      outlived(ids[i], t, r)
+      outlived(ids[i], r)
     else
       redis.call('ZREM', key('expiring'), ids[i])
       count('strays')
@@ -440,7 +441,7 @@ local function finish(items)
   if lanes then lanes.settle() end
   if joined then return items end
   if S.paused > now then woke = false end -- nobody can take; the pause's end is an alarm, or a resume
-  if woke or alarm_lowered or #ended > 0 or (freed and S.roomless ~= '') then wake() end
+  if (woke and S.waiting ~= '') or alarm_lowered or #ended > 0 or (freed and S.roomless ~= '') then wake() end
   if next(changed) ~= nil or counted then
     set('seq', S.seq + 1)
     if S.format < FORMAT then set('format', FORMAT) end
