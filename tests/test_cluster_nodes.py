@@ -284,6 +284,9 @@ async def test_two_of_one_name_are_told_so(nodes: MakeNodes, eventually: Any, ca
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     assert "another process has registered as n0 (or an answer to this one was lost)" in caplog.text
+    caplog.clear()
+    n0._say_stale(Stale(f"{n0.holder} is not registered any more; stored is {n0.boot - 1}"))
+    assert "another process" not in caplog.text, "a store that was restored from an older copy knows an older boot"
 
 
 def test_a_further_process_that_its_node_starts_no_more_is_dead_in_the_end() -> None:
