@@ -21,7 +21,7 @@ BEAT_S, BEAT_MS = 0.5, 500
 DEAD_MS = 2000  # a registration so old, of a node that Raft does not hear either, is a dead node's
 LEFT_MS = 30_000  # that of a node's further process, the node being there: one that hangs is killed sooner, so it is started no more
 NAMESAKE_S = 4.0  # a node of this name and another folder that still lives after so long is not just going
-_DISPLACED = re.compile(r"stored is [1-9]")  # as beat.lua says it
+_STORED = re.compile(r"stored is (\d+)")  # as beat.lua says it
 _DECLARED_DEAD = re.compile(r"(\S+) was declared dead;")  # as the queues' scripts say it
 
 
@@ -213,7 +213,8 @@ class Nodes:
             await sleep(self._clock, BEAT_S)
 
     def _say_stale(self, error: Stale) -> None:
-        if _DISPLACED.search(str(error)):  # in the same words each time, for two such go on for ever
+        stored = _STORED.search(str(error))
+        if stored and int(stored[1]) > self.boot:  # in the same words each time, for two such go on for ever
             log.error(
                 "another process has registered as %s (or an answer to this one was lost): each needs a name of its own; "
                 "registering again, what this node held is lost", self._node,
