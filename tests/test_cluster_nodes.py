@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from tidewarden.clock import ManualClock
 from tidewarden.cluster import nodes as module
 from tidewarden.cluster.nodes import DEAD_MS, LEFT_MS, Nodes, Registration, dead_nodes
 from tidewarden.errors import Stale, StoreDown
+from tidewarden.health import SILENT_S_MAX, Health
 
 MakeNodes = Callable[..., Awaitable[tuple[Nodes, list[str]]]]
 
@@ -61,8 +63,8 @@ async def test_beats_show_the_others_and_how_old_they_are(nodes: MakeNodes) -> N
     assert {seen.node: seen.boot for seen in n0.seen} == {"n0": n0.boot, "n1": n1.boot}
     assert all(0 <= seen.age_ms < 5000 for seen in n0.seen)
     assert holders == [n1.holder]
-    run = n0._scripts.run(n0._link, "cluster.beat", ["{tw}:nodes"], [n0.boot + 10**6, "n0", n0.boot, 1, ""])
-    _, now_ms, flat, _ = await run
+    run = n0._scripts.run(n0._link, "cluster.beat", ["{tw}:nodes"], [n0.boot + 10**6, "n0", n0.boot])
+    now_ms, flat = await run
     ages = dict(zip(flat[::3], flat[2::3], strict=True))
     assert now_ms == n0.boot + 10**6
     assert ages[b"n0"] == 0
@@ -132,9 +134,8 @@ async def test_the_loop_beats_and_registers_again_when_it_was_buried(
     task = asyncio.create_task(n0.run())
 
     async def round_of_the_clock() -> None:
-        calls = n0._link.calls
         await clock.advance(module.BEAT_S)
-        await eventually(lambda: n0._link.calls > calls and not n0._link._waiting)
+        await eventually(lambda: n0.turned_at == clock.monotonic())
 
     for _ in range(3):
         await round_of_the_clock()
@@ -157,7 +158,7 @@ async def test_registering_that_failed_is_made_up_for_and_announced(
     real, down = n0._scripts.run, [True]
 
     def run(link: Any, name: str, keys: Any, args: Any) -> Any:
-        if down[0] and args[2] == 0:
+        if down[0] and name == "cluster.register":
             future = asyncio.get_running_loop().create_future()
             future.set_exception(StoreDown("away"))
             return future
@@ -301,3 +302,25 @@ async def test_where_a_node_is_reached_is_told_with_its_registration(nodes: Make
     await n0.register()
     await n1.beat()
     assert n1.addresses == {}
+
+
+async def test_a_store_that_refuses_for_long_is_no_reason_to_end_a_process(nodes: MakeNodes, eventually: Any) -> None:
+    n0, _ = await nodes("n0")
+    clock: ManualClock = n0._clock
+    await n0.register()
+    raft = SimpleNamespace(status=lambda: {"tick_age_s": 0.0})
+    health: Any = SimpleNamespace(clock=clock, nodes=n0, raft=raft)
+    await n0._link.call("DEL", "{tw}:nodes")
+    await n0._link.call("SET", "{tw}:nodes", "of another type")
+    task = asyncio.create_task(n0.run())
+    for _ in range(5):
+        await eventually(lambda: clock.monotonic() == n0.turned_at and not n0._link._waiting)
+        await clock.advance(SILENT_S_MAX / 4)
+    await eventually(lambda: clock.monotonic() == n0.turned_at)
+    assert clock.monotonic() - n0.beat_at > SILENT_S_MAX
+    assert Health.dead(health) == ""
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await clock.advance(SILENT_S_MAX + 1)
+    assert "has not come round for 31 s" in Health.dead(health)
+    await n0._link.call("DEL", "{tw}:nodes")

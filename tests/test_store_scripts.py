@@ -62,7 +62,7 @@ VERBS = [
 def test_every_verb_has_a_script_by_its_room_and_file() -> None:
     scripts = Scripts(SHARED, ("tidewarden.queue",), plain=("tidewarden.cluster",))
     assert {script.name for script in scripts} == {f"queue.{verb}" for verb in VERBS} | {
-        "cluster.beat", "cluster.bury", "cluster.claim", "cluster.clock",
+        "cluster.beat", "cluster.bury", "cluster.claim", "cluster.clock", "cluster.register",
     }  # fmt: skip
     for script in scripts:
         assert script.sha == hashlib.sha1(script.source).hexdigest()

@@ -90,7 +90,12 @@ class Holding:
         if commit is None or name in UNHELD:
             return landing
         if isinstance(commit, Impossible):
-            raise NoQuorum(commit.why)
+            commit = commit.again()
+            if isinstance(commit, Impossible):
+                raise NoQuorum(commit.why)
+            setattr(self, "system" if name in SYSTEM else "commit", commit)
+            if commit is None:
+                return landing
         return Held(commit, landing)
 
 

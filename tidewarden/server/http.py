@@ -69,6 +69,8 @@ class HttpServer:
         warning: what somebody should look at all the same; shown there.
         internal: paths on which other nodes ask; each takes a body and knows by itself whether it is of a node, else None.
         stats: for ``/metrics``, a part's name and its ``stats``; queues and tokens are asked anyway.
+
+    ``connections_max``: as many as the limits say, unless the process has fewer files.
     """
 
     def __init__(
@@ -100,6 +102,7 @@ class HttpServer:
         self._internal = dict(internal or {})
         loopback = is_loopback(config.node.host)
         self._users = users or Users(config.users, clock, loopback=loopback)
+        self.connections_max = config.limits.http_connections_max
         self._reading = Reading()
         self._listener: HttpListener | None = None
         self._tls: ssl.SSLContext | None = None
@@ -119,9 +122,9 @@ class HttpServer:
             EventRoutes(self._tokens.events, self._clock).add_to(app.router)
         if self._schedules is not None:
             ScheduleRoutes(self._schedules, self._check_right, lambda request: request[RIGHTS]).add_to(app.router)
-        node, limits = self._config.node, self._config.limits
+        node = self._config.node
         strangers = Strangers("HTTP", self._clock)
-        self._listener = HttpListener(app, limits.http_connections_max, limits.line_bytes, strangers)
+        self._listener = HttpListener(app, self.connections_max, self._config.limits.line_bytes, strangers)
         self._tls = server_context(node.tls_cert, node.tls_key)
         await self._listener.start(node.host, node.http_port, self._tls)
         log.info("HTTP door open", extra={"host": node.host, "port": self.port})

@@ -21,6 +21,7 @@ from .strangers import Strangers
 BACKLOG = 1024
 # Between two requests, and for the head of one, its first too: a peer that drips its bytes holds a place for so long at most.
 IDLE_S = 15.0
+REFUSED_MAX = 100  # of those that are told that there is no room, where that takes a handshake
 STALL_S = 60.0  # for who reads nothing of an answer that is too long for what lies between
 
 
@@ -59,8 +60,11 @@ class HttpListener:
         """Listen. Raises: OSError: the port is taken or may not be bound."""
         await self._runner.setup()
         if tls is not None:
-            self._tls = Handshakes(tls, self._connections_max, self._strangers)
+            self._tls = Handshakes(tls, self._handshakes_max, self._strangers)
         self._server = await asyncio.get_running_loop().create_server(self._meet, listened(host), port, backlog=BACKLOG)
+
+    def _handshakes_max(self) -> int:
+        return self._connections_max + REFUSED_MAX - self.stats()["connections"]
 
     def _meet(self) -> asyncio.BaseProtocol:
         return self._admit() if self._tls is None else self._tls.meet(self._admit)

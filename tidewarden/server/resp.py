@@ -19,6 +19,7 @@ from tidewarden.tls import renew, server_context
 
 from .commands import COMMANDS
 from .connection import Connection
+from .flow import TURNED_AWAY_MAX
 from .handshakes import Handshakes
 from .parts import Backups, Cluster, Locks, Queues, Schedules, Session, Steering, Tokens
 from .peer import GUEST
@@ -124,7 +125,9 @@ class RespServer:
         self._started = self.clock.monotonic()
         node = self.config.node
         if context := server_context(node.tls_cert, node.tls_key):
-            self._tls = Handshakes(context, self.connections_max, self.strangers)
+            self._tls = Handshakes(
+                context, lambda: self.connections_max + TURNED_AWAY_MAX - len(self.connections), self.strangers
+            )
         self._server = await self.loop.create_server(
             self._meet, listened(node.host), self._port, backlog=BACKLOG, reuse_port=self._shares_port or None
         )

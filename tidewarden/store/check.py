@@ -145,6 +145,16 @@ async def check_store(link: Route, cluster: str) -> Server:
     )
 
 
+async def log_of(link: Route) -> tuple[bool, str]:
+    """
+    Whether each server that is there has a log on disk and knows WAITAOF, and how it is synced, as of :class:`Server`.
+
+    Raises: StoreDown; Error: one does not tell.
+    """
+    infos = [parse_info(await one.call("INFO")) for one in link.each() if one.up or not link.clustered]
+    return bool(infos) and all(map(_knows_waitaof, infos)), await _appendfsync(link)
+
+
 def _knows_waitaof(info: dict[str, str]) -> bool:
     return numbers_of(info.get("redis_version", "0")) >= WAITAOF_FROM and info.get("aof_enabled") == "1"
 

@@ -256,8 +256,8 @@ class Commit:
         there, *counts, info = (reply.result() for reply in replies)
         if link.reconnects != connects:
             raise StoreDown("the connection was lost meanwhile")
-        if how is not None and (synced := how.result()[1]) != b"always":
-            raise StoreDown(f"the primary's appendfsync is {synced.decode()} now")
+        if how is not None and (synced := how.result()[1:]) != [b"always"]:
+            raise StoreDown(f"the primary's appendfsync is {b''.join(synced).decode() or 'not told'} now")
         if not there:  # nothing was written, so the waits vouch for nothing
             self._there = False
             return await self._group()
@@ -298,6 +298,11 @@ class Commit:
 
 
 class Impossible(NamedTuple):
-    """In the place of a :class:`Commit` that cannot be had, and ``why``: what needs it is refused before it is sent."""
+    """
+    In the place of a :class:`Commit` that cannot be had, and ``why``: what needs it is refused before it is sent.
+
+    ``again()`` says whether it can be had by now, as :meth:`tidewarden.store.commits.Commits.of` does.
+    """
 
     why: str
+    again: Callable[[], Any]
