@@ -64,7 +64,8 @@ class Steady(SyncObj):  # type: ignore[misc]  # the library has no types
         super().__init__(own, others, conf, transportClass=transport)
 
     def outgoing(self, message: Message) -> Message:
-        """What is sent instead of ``message``."""
+        """What is sent instead of ``message``. Before anybody hears anything, the log is on the disk."""
+        self._SyncObj__raftLog.sync()
         kind = message["type"]
         if kind == "append_entries":
             return message | {"sent": self.clock.monotonic()}
@@ -103,6 +104,7 @@ class Steady(SyncObj):  # type: ignore[misc]  # the library has no types
         super()._SyncObj__setState(state)
 
     def _onTick(self, timeToWait: float = 0.0) -> None:
+        self._SyncObj__raftLog.sync()  # a leader counts itself, and who is alone nobody else
         if self._SyncObj__raftState == LEADER or not self._SyncObj__otherNodes:
             super()._onTick(timeToWait)
             return
