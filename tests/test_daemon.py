@@ -14,6 +14,7 @@ from tidewarden import daemon as module
 from tidewarden.clock import SystemClock
 from tidewarden.config import load
 from tidewarden.daemon import Daemon
+from tidewarden.process import raise_file_limit
 
 pytestmark = pytest.mark.live
 
@@ -26,7 +27,8 @@ async def test_a_worker_lives_until_its_doors_are_closed(
     flags = {
         "node.role": "worker", "node.base_port": str(free_ports(4)), "node.data_dir": str(tmp_path), "store.url": valkey.url,
     }  # fmt: skip
-    worker: Any = Daemon(load(None, {}, flags), SystemClock(), 100)
+    config = load(None, {}, flags)
+    worker: Any = Daemon(config, SystemClock(), raise_file_limit(config.limits))
     drained = asyncio.Event()
     close = worker._close_doors
 

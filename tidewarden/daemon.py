@@ -29,6 +29,7 @@ from tidewarden.process import Room, calm_collector, tell_supervisor, tell_watch
 from tidewarden.queue.locks import Locks
 from tidewarden.queue.placing import prefix_of
 from tidewarden.raft import Raft
+from tidewarden.raft.folder import mark
 from tidewarden.scheduler.schedules import Schedules
 from tidewarden.scheduler.sweep import Sweep
 from tidewarden.server.http import HttpServer
@@ -84,7 +85,8 @@ class Daemon(Participant):
                 await self.raft.start()
                 stack.push_async_callback(self.raft.stop)
                 # Not before this process has the folder and the port: to register is to end what a namesake holds.
-                await self.nodes.register()
+                self.nodes.folder = mark(Path(self.config.node.data_dir))
+                await self.nodes.come()
                 # It lives until its doors are closed: one that falls silent while it drains is taken for dead.
                 self._beating = asyncio.create_task(self.nodes.run(), name="nodes")
                 stack.push_async_callback(_end, self._beating)

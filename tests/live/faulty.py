@@ -8,7 +8,7 @@ from typing import Any
 from live.counting_provider import CountingProvider
 from live.disks import SlowDisk, SmallDisk, build, missing_compiler, missing_mounts
 from live.harness import Cluster, Node, Valkey
-from live.network import Network
+from live.network import Network, missing_led
 from live.network import missing as missing_network
 from live.proxy import Proxy, Way
 
@@ -20,10 +20,12 @@ RAFT = 2
 
 
 def absent(folder: Path) -> dict[str, str]:
-    """What cannot be done here, and why: network, slow disk, small disk, clock."""
+    """What cannot be done here, and why: network, raft links, slow disk, small disk, clock."""
     clock = "" if FAKETIME else "libfaketime is not installed (Debian: faketime)"
+    network = missing_network()
     found = {
-        "network": missing_network(),
+        "network": network,
+        "raft links": network or missing_led(),
         "slow disk": missing_compiler(),
         "small disk": missing_mounts(folder),
         "clock": clock,
@@ -66,7 +68,8 @@ class FaultyCluster(Cluster):
         self.absent = absent(folder)
         if not slow_disks:
             self.absent["slow disk"] = "not wanted here"
-        self._led = led
+        if not led:
+            self.absent["raft links"] = "not wanted here"
         self.network: Network | None = None if "network" in self.absent else Network(names)
         try:
             self._prepare(folder, names)
@@ -125,7 +128,7 @@ class FaultyCluster(Cluster):
 
     def make_node(self, name: str, base: int, text: str) -> Node:
         place = self.network.namespace(name) if self.network else ""
-        if self.network and self._led:
+        if self.network and "raft links" not in self.absent:
             port = base + RAFT
             listening, connect = self.network.led(name, port)
             proxy = self.proxies[f"raft:{name}"] = Proxy(port, listening=listening, connect=connect)

@@ -79,14 +79,14 @@ async def leader_from_both(storm: Storm) -> None:
     await storm.last()
 
 
-@fault("slow links between nodes", "network")
+@fault("slow links between nodes", "raft links")
 async def slow_peers(storm: Storm) -> None:
     for way in ways(storm):
         way.delay_s = storm.dice.uniform(0.005, 0.2)
     await storm.last()
 
 
-@fault("one-way: what the leader says to its peers is slower than an election", "network")
+@fault("one-way: what the leader says to its peers is slower than an election", "raft links")
 async def slow_leader(storm: Storm) -> None:
     leader = await storm.leader()
     for way in ways(storm, source=leader.name):
@@ -94,7 +94,7 @@ async def slow_leader(storm: Storm) -> None:
     await storm.last()
 
 
-@fault("one-way: what the leader says to its peers is held back, and let go at once", "network", 3)
+@fault("one-way: what the leader says to its peers is held back, and let go at once", "raft links", 3)
 async def hold_leader(storm: Storm) -> None:
     leader = await storm.leader()
     for way in ways(storm, source=leader.name):
@@ -102,7 +102,7 @@ async def hold_leader(storm: Storm) -> None:
     await storm.last()
 
 
-@fault("one-way: what a leader's peers say to it is held back, and let go at once", "network")
+@fault("one-way: what a leader's peers say to it is held back, and let go at once", "raft links")
 async def hold_peers(storm: Storm) -> None:
     leader = await storm.leader()
     for way in ways(storm, target=leader.name):
@@ -110,7 +110,7 @@ async def hold_peers(storm: Storm) -> None:
     await storm.last()
 
 
-@fault("links between nodes held back and let go, each by itself", "network", 3)
+@fault("links between nodes held back and let go, each by itself", "raft links", 3)
 async def swizzle_peers(storm: Storm) -> None:
     end = asyncio.get_running_loop().time() + storm.dice.uniform(1.0, storm.longest_s)
     while asyncio.get_running_loop().time() < end:
@@ -122,14 +122,14 @@ async def swizzle_peers(storm: Storm) -> None:
         await asyncio.sleep(storm.dice.uniform(0.02, 0.4))
 
 
-@fault("links between nodes reset at random", "network")
+@fault("links between nodes reset at random", "raft links")
 async def lossy_peers(storm: Storm) -> None:
     for way in ways(storm):
         way.reset_chance = 0.05
     await storm.last()
 
 
-@fault("single bytes on links between nodes", "network", 1)
+@fault("single bytes on links between nodes", "raft links", 1)
 async def sliced_peers(storm: Storm) -> None:
     for way in ways(storm):
         way.slice_bytes = 1

@@ -50,6 +50,21 @@ def missing() -> str:
     return ""
 
 
+def missing_led() -> str:
+    """Why no connection can be led through a proxy here, where there can be a network; empty when it can."""
+    probe = f"twprobe-{os.getpid()}-{random.randrange(10**6)}"
+    ip("netns", "add", probe)
+    try:
+        ip("-n", probe, "rule", "add", "pref", LED, "ipproto", "tcp", "dport", "1", "lookup", LED_TABLE)
+        with inside(str(NAMED / probe), socket.socket) as tried:
+            tried.setsockopt(socket.SOL_IP, socket.IP_TRANSPARENT, 1)
+    except (AssertionError, OSError) as error:
+        return f"no connection can be led: {error}"
+    finally:
+        ip("netns", "del", probe)
+    return ""
+
+
 def inside(namespace: str, make: Callable[[], Made]) -> Made:
     """What ``make()`` returns in that namespace (its file); sockets stay in the one where they were made."""
     made: list[Made] = []

@@ -35,7 +35,12 @@ async def read_tokens(load: Workload, node: Node) -> None:
 
 
 async def lock(load: Workload, node: Node) -> None:
-    """Two of these contend for one lock: its fences only grow, no old one releases it, and no two hold it at a time."""
+    """
+    Two of these contend for one lock: its fences only grow, no old one releases it, and no two hold it at a time.
+
+    Now and then one keeps it for longer than its lease, and lets go of it then.
+    """
+    holds = itertools.count()
 
     async def turn(client: redis.asyncio.Redis, node: Node) -> None:
         who = f"{node.name}:{id(client):x}"
@@ -43,7 +48,8 @@ async def lock(load: Workload, node: Node) -> None:
         fence = await load.ask(asked, client, "L.ACQUIRE", "door", LEASE_MS, "WAIT", 1000)
         if fence:
             load.history.granted(asked, "door", fence)
-            await asyncio.sleep(load.dice.random() * 0.4)
+            too_long = next(holds) % 15 == 2
+            await asyncio.sleep(load.dice.random() * 0.4 + too_long * LEASE_MS / 1000)
             release = load.history.begin("release", who, "_locks", "door", fence)
             await load.ask(release, client, "L.RELEASE", "door", fence)
         await asyncio.sleep(0.2)

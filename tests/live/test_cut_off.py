@@ -32,7 +32,7 @@ def nodes(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, provider: CountingProvider
 ) -> Iterator[FaultyCluster]:
     with serving(
-        request, FaultyCluster(tmp_path_factory.mktemp("cut"), provider, extra=STEADY, slow_disks=False)
+        request, FaultyCluster(tmp_path_factory.mktemp("cut"), provider, extra=STEADY, slow_disks=False, led=False)
     ) as made:
         yield made
 

@@ -194,7 +194,7 @@ async def end(storm: Storm, workload: Workload, begun: float, slowest_s: float) 
     assert not wrong
 
 
-@pytest.mark.parametrize("part", ["network", "slow disk", "small disk", "clock"])
+@pytest.mark.parametrize("part", ["network", "raft links", "slow disk", "small disk", "clock"])
 def test_what_cannot_be_done_here_is_said(part: str, tmp_path: Path) -> None:
     """The runs leave it out, and would pass all the same."""
     if reason := absent(tmp_path).get(part):

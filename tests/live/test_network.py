@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 from live.harness import until
-from live.network import Network, inside, missing
+from live.network import Network, inside, missing, missing_led
 from live.proxy import Proxy, Way
 
 pytestmark = pytest.mark.live
@@ -92,7 +92,7 @@ def silent(line: socket.socket, seconds: float = 0.3) -> bool:
 
 @pytest.fixture(scope="module")
 def made() -> Iterator[Ends]:
-    if reason := missing():
+    if reason := missing() or missing_led():
         pytest.skip(reason)
     ends = Ends()
     yield ends

@@ -8,7 +8,7 @@ import random
 import re
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from typing import Any
 from urllib.parse import quote
 
@@ -17,7 +17,7 @@ import redis.asyncio
 from live import onlookers
 from live.counting_provider import CountingProvider
 from live.harness import ADMIN, TROUBLE, Cluster, Node
-from live.history import REMEMBERED_S, History, Operation
+from live.history import REMEMBERED_S, USES, History, Operation
 
 from tidewarden.client import AsyncClient
 from tidewarden.errors import Error, NotHeld, Unreachable
@@ -36,6 +36,8 @@ QUEUES = (*PUT_INTO, BEATS, LATEST)
 LANES = 6
 """Of the queue of jobs, one task at a time in each; a few of its tasks are in one. The id says in which."""
 _LANE = re.compile(r"-(lane\d+)(?:~\d+)?$")
+OPTIONS = {"touch": ("LEASE", LEASE_MS), "release": (), "fail": ("DELAY", 200)}
+WAYS, WAY_WEIGHTS = ("ack", "touch", "release", "fail", "leave", "go"), (83, 6, 4, 4, 2, 1)
 HONEST_REFUSALS = (
     "NOTHELD",
     "STOREDOWN",
@@ -83,6 +85,7 @@ class Workload:
         self._seen: set[str] = set()
         self.generation: defaultdict[str, int] = defaultdict(int)
         self._numbers = itertools.count()
+        self._ways = self._each_way()
 
     def jobs(self) -> list[Coroutine[Any, Any, None]]:
         """Everything to be run in the background."""
@@ -211,7 +214,7 @@ class Workload:
             if place == JOBS:
                 self.put_ok += 1
                 self.fresh.append(puts[0])
-            if self.dice.random() < 0.05:
+            if self.put_ok < 3 or self.dice.random() < 0.05:
                 twice.append((time.monotonic() + self.dice.uniform(0, 2), words, told))
             await asyncio.sleep(self.pause_s)
             while self.producing and self.put_ok - len(self._seen) > BACKLOG_MAX:
@@ -222,11 +225,11 @@ class Workload:
 
     def _job(self, node: Node) -> tuple[str, list[Any], float]:
         """Where to put a task, the words, and its delay, s: of ten one goes to the topic, of twenty one into a lane; half of all wait."""
-        task_id, place, options, delay_ms = f"{node.name}-{next(self._numbers)}", JOBS, ["BACKOFF", BACKOFF_MS], 0
-        kind = self.dice.random()
-        if kind < 0.1:
+        number, place, options, delay_ms = next(self._numbers), JOBS, ["BACKOFF", BACKOFF_MS], 0
+        task_id = f"{node.name}-{number}"
+        if number % 10 == 3:
             place = NEWS
-        elif kind < 0.15:
+        elif number % 20 == 5:
             lane = f"lane{self.dice.randrange(LANES)}"
             task_id += f"-{lane}"
             options += ["LANE", lane]
@@ -254,25 +257,35 @@ class Workload:
 
         await self.forever(node, turn)
 
+    def _each_way(self) -> Iterator[str]:
+        """Every way once, so that no run lacks one, then any, by weight."""
+        yield from self.dice.sample(WAYS, len(WAYS))
+        while True:
+            yield from self.dice.choices(WAYS, WAY_WEIGHTS)
+
     async def handle(self, client: redis.asyncio.Redis, who: str, queue: str, task_id: str, lease: int) -> None:
-        how = self.dice.random() if queue == JOBS else 1.0
+        """
+        What a consumer does with a task: mostly its ack.
+
+        Of a hundred jobs two are left for longer than their lease, and then spoken of as if nothing had happened; one
+        is taken along by a consumer that goes.
+        """
+        what = next(self._ways) if queue == JOBS else "ack"
         await asyncio.sleep(self.dice.random() * 0.01)
+        if what == "leave":
+            await asyncio.sleep(LEASE_MS / 1000 + BACKOFF_MS / 1000 + self.dice.random())
+            what = self.dice.choice(USES)
+        if what == "go":
+            raise ConnectionError("a consumer that goes, with what it holds")
 
         async def use(verb: str, *options: Any) -> None:
             asked = self.history.begin(verb, who, queue, task_id, lease)
             await self.ask(asked, client, f"Q.{verb.upper()}", queue, task_id, lease, *options)
 
-        if how < 0.02:  # gone for longer than its lease, and back as if nothing had happened
-            await asyncio.sleep(LEASE_MS / 1000 + BACKOFF_MS / 1000 + self.dice.random())
-        elif how < 0.06:
-            return await use("release")
-        elif how < 0.10:
-            return await use("fail", "DELAY", 200)
-        elif how < 0.16:
-            await use("touch", "LEASE", LEASE_MS)
-        elif how < 0.17:
-            raise ConnectionError("a consumer that goes, with what it holds")
-        return await use("ack", *(("RESULT", lease) if self.dice.random() < 0.5 else ()))
+        if what in OPTIONS:
+            await use(what, *OPTIONS[what])
+        if what in ("ack", "touch"):
+            await use("ack", *(("RESULT", lease) if self.dice.random() < 0.5 else ()))
 
     async def consume_in_a_session(self, node: Node) -> None:
         """The SDK: one session with grace, over whichever nodes answer."""
