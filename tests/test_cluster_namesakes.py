@@ -11,7 +11,7 @@ import pytest
 from tidewarden.clock import ManualClock
 from tidewarden.cluster import nodes as module
 from tidewarden.cluster.nodes import Nodes
-from tidewarden.errors import ConfigError
+from tidewarden.errors import ConfigError, Stale
 
 MakeNodes = Callable[..., Awaitable[tuple[Nodes, list[str]]]]
 
@@ -38,6 +38,9 @@ async def test_two_of_one_name_are_told_so(nodes: MakeNodes, eventually: Any, ca
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     assert "another process has registered as n0 (or an answer to this one was lost)" in caplog.text
+    caplog.clear()
+    n0._say_stale(Stale(f"{n0.holder} is not registered any more; stored is {n0.boot - 1}"))
+    assert "another process" not in caplog.text, "a store that was restored from an older copy knows an older boot"
 
 
 async def test_two_nodes_of_one_name_do_not_take_it_from_each_other(

@@ -133,7 +133,7 @@ def test_a_full_queue_of_lanes_is_drained(full: Any) -> None:
 def test_a_node_lives_on_and_a_leader_claims(full: Any) -> None:
     full.fill()
     register, beat, claim = (full.scripts[f"cluster.{name}"] for name in ("register", "beat", "claim"))
-    boot = full.client.eval(register.source, 1, "{tw}:nodes", full.now, "n0", 1, "h:1")
+    boot = full.client.eval(register.source, 1, "{tw}:nodes", full.now, "n0", 1, "h:1", "", 2000)
     assert full.client.eval(beat.source, 1, "{tw}:nodes", full.now, "n0", boot)[0] == full.now
     assert full.client.eval(claim.source, 1, "{tw}:fence", 3, "n0.1") == 1
 

@@ -166,6 +166,7 @@ class Daemon(Participant):
         try:
             self.health.server = self._server = await check_store(self.control, self._name)
             self.health.fault = ""
+            self.health.found_empty(self._server.empty)
         except ConfigError as error:
             if self.health.fault != str(error):
                 self.health.fault = str(error)

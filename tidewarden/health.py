@@ -25,6 +25,11 @@ from tidewarden.tls import expiry_of, expiry_warning, fault_of
 log = logging.getLogger("tidewarden.daemon")
 
 SILENT_S_MAX = 30.0  # a loop that has not come round for so long is stuck: a store that is away, or refuses, is answered for within ten
+EMPTY_S = 3600.0  # for so long it is a warning that the store was found empty
+EMPTY = (
+    "the store that is connected now had nothing of this cluster: it was emptied, or is another one. Its queues are made again, its tasks "
+    "and accounts are not: stop the nodes and bring its data back, or put them anew"
+)
 
 
 @dataclass(slots=True)
@@ -52,6 +57,13 @@ class Health:
     fault: str = ""
     certificate_expires_s: float = 0.0
     """Unix seconds; 0: the doors have none."""
+    empty_until: float = 0.0
+
+    def found_empty(self, empty: bool) -> None:
+        """Whether the store that is connected now had nothing of this cluster. Whichever node comes first finds that."""
+        if empty:
+            self.empty_until = self.clock.monotonic() + EMPTY_S
+            log.critical("%s", EMPTY)
 
     def status(self) -> dict[str, Any]:
         """Who leads and how this node stands; what R.STATUS and /v1/status show."""
@@ -143,9 +155,10 @@ class Health:
 
     def warning(self) -> str:
         """What somebody should look at although this node serves, or ""."""
-        rooms = (self.data, self.duties, self.store_clock, self.queues.store_memory)
+        rooms = (self.data, self.duties, self.store_clock, self.queues.store_memory, self.queues.commits)
+        empty = EMPTY if self.clock.monotonic() < self.empty_until else ""
         expiry = expiry_warning(self.certificate_expires_s, self.clock.unix_ms() / 1000)
-        return "; ".join(filter(None, (self._alone(), expiry, *(room.warning() for room in rooms))))
+        return "; ".join(filter(None, (self._alone(), empty, expiry, *(room.warning() for room in rooms))))
 
     def look_at_certificate(self) -> None:
         """The doors have begun to use what is in its files, if that is fit."""

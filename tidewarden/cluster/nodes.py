@@ -21,7 +21,7 @@ BEAT_S, BEAT_MS = 0.5, 500
 DEAD_MS = 2000  # a registration so old, of a node that Raft does not hear either, is a dead node's
 LEFT_MS = 30_000  # that of a node's further process, the node being there: one that hangs is killed sooner, so it is started no more
 NAMESAKE_S = 4.0  # a node of this name and another folder that still lives after so long is not just going
-_DISPLACED = re.compile(r"stored is [1-9]")  # as beat.lua says it
+_STORED = re.compile(r"stored is (\d+)")  # as beat.lua says it
 _DECLARED_DEAD = re.compile(r"(\S+) was declared dead;")  # as the queues' scripts say it
 
 
@@ -107,10 +107,10 @@ class Nodes:
         Raises: StoreDown; Exists: a node of the same name and another folder lives.
         """
         told: list[str | int] = ["0", self._node, self.boot + 1, self.address, self.folder, DEAD_MS]
-        boot = await self._scripts.run(self._link, "cluster.register", [self._key], told)
-        await self._beat(boot)
+        self.boot = await self._scripts.run(self._link, "cluster.register", [self._key], told)
         self._dead = False
         self._on_holder(self.holder)
+        await self._beat()
 
     async def come(self) -> None:
         """
@@ -152,18 +152,17 @@ class Nodes:
         elif self._dead:
             raise Stale(f"{self.holder} was declared dead, and is registered yet")
         else:
-            await self._beat(self.boot)
+            await self._beat()
 
-    async def _beat(self, boot: int) -> None:
+    async def _beat(self) -> None:
         try:
             (now_ms, flat), told = await asyncio.gather(
-                self._scripts.run(self._link, "cluster.beat", [self._key], ["0", self._node, boot]),
+                self._scripts.run(self._link, "cluster.beat", [self._key], ["0", self._node, self.boot]),
                 self._link.call("HGETALL", f"{self._key}:at"),
             )
         except Error:
             self._away = True
             raise
-        self.boot = boot
         self.addresses = {name.decode(): at.decode() for name, at in zip(told[::2], told[1::2], strict=True)}
         self._look(now_ms, flat)
         if self.refusal:
@@ -214,7 +213,8 @@ class Nodes:
             await sleep(self._clock, BEAT_S)
 
     def _say_stale(self, error: Stale) -> None:
-        if _DISPLACED.search(str(error)):  # in the same words each time, for two such go on for ever
+        stored = _STORED.search(str(error))
+        if stored and int(stored[1]) > self.boot:  # in the same words each time, for two such go on for ever
             log.error(
                 "another process has registered as %s (or an answer to this one was lost): each needs a name of its own; "
                 "registering again, what this node held is lost", self._node,

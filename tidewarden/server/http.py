@@ -110,6 +110,7 @@ class HttpServer:
     async def start(self) -> None:
         """Listen. Raises: OSError: the port is taken or may not be bound."""
         app = web.Application(middlewares=[self._guard], client_max_size=self._config.limits.request_bytes)
+        app.on_response_prepare.append(_sign)
         app.router.add_get("/health/live", self._health(lambda: self._alive()))
         app.router.add_get("/health/ready", self._health(lambda: self._ready()))
         app.router.add_get("/leader", self._leader)
@@ -290,6 +291,11 @@ class HttpServer:
         return web.Response(
             body=metrics.render(samples), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
         )
+
+
+async def _sign(request: web.Request, response: web.StreamResponse) -> None:
+    """Else it would say which versions of which programs are here, to strangers too."""
+    response.headers["Server"] = "tidewarden"
 
 
 async def _asked(ask: Stats) -> Mapping[str, Any]:

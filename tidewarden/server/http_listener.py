@@ -11,11 +11,12 @@ import msgspec
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from tidewarden.errors import Full
+from tidewarden.errors import BadArg, Full
 from tidewarden.host_address import listened
 
 from .handshakes import Handshakes
 from .peer import peer_of
+from .replying import problem
 from .strangers import Strangers
 
 BACKLOG = 1024
@@ -117,9 +118,15 @@ class _Peer(web.RequestHandler):
     def handle_error(
         self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
     ) -> web.StreamResponse:
-        if isinstance(exc, HttpProcessingError):
-            self._strangers.met(peer_of(self.transport), fault_of(exc))
-        return super().handle_error(request, status, exc, message)
+        if not isinstance(exc, HttpProcessingError):
+            return super().handle_error(request, status, exc, message)
+        # aiohttp's own answer would quote what was sent, the Authorization header too.
+        fault = fault_of(exc)
+        self._strangers.met(peer_of(self.transport), fault)
+        error = BadArg(f"This is the HTTP door of a node; the connection is closed: {fault}.")
+        answer = problem(error, headers={"Server": "tidewarden"})
+        answer.force_close()
+        return answer
 
     def pause_writing(self) -> None:
         super().pause_writing()
