@@ -19,7 +19,7 @@ from typing import Any
 
 from tidewarden.clock import Clock
 from tidewarden.cluster import Backups, Duties, Nodes, Onlooker, Reaper, Term
-from tidewarden.cluster_secret import cluster_secret
+from tidewarden.cluster_secret import cluster_secret, exposed
 from tidewarden.config import Config, is_loopback
 from tidewarden.errors import ConfigError, Error
 from tidewarden.fronts import Fronts
@@ -247,6 +247,8 @@ class Daemon(Participant):
                 "RESP and HTTP are not encrypted: secrets and payloads can be read on their way to %s", config.node.host
             )
         self.health.look_at_certificate()
+        for fault in exposed(config):
+            log.warning("%s", fault)
         await http.start()
         stack.push_async_callback(http.stop, 1.0)
         await resp.start()
