@@ -29,12 +29,13 @@ $(STAMP): pyproject.toml
 run: setup
 	@exec $(BIN)/tidewarden up --nodes 3 --sandbox 2000 --data-dir $(DATA)
 
-# In the order of files, the longest first (tests/longest.py): xdist would begin with those of most tests, and end with the longest.
+# In the order of files, the longest first (tests/longest.py), and from the other end at once (tests/both_ends.py): xdist would begin
+# with those of most tests, and end with the longest.
 # What fails is run once more and counted as a rerun; why it failed is printed (docs/testing.md).
-# The first run on a machine compiles: once beforehand, instead of in each of seven processes.
+# The first run on a machine compiles: once beforehand, instead of in each of eight processes.
 test: setup
 	@test -d tests/__pycache__ || { $(PYTEST) --collect-only tests/live > /dev/null & $(PYTEST) --collect-only --ignore tests/live > /dev/null; wait; }
-	@$(PYTEST) -n 7 --reruns 1 --no-loadscope-reorder -m "not soak"
+	@$(PYTEST) -n 8 --reruns 1 --no-loadscope-reorder -m "not soak"
 
 # Types are looked at beside the tests, and what was found is said after them.
 check: setup

@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import quote
 
 import redis
-from sentinel_servers import wait
+from sentinel_servers import tls_options, wait
 from shard_audit import Snapshot, audit
 from store_servers import BECOME
 
@@ -71,7 +71,7 @@ class ClusterSet:
                 self.say(port, "CLUSTER", "MEET", "127.0.0.1", first)
         for i in range(self.primaries):
             begin, end = i * SLOTS // self.primaries, (i + 1) * SLOTS // self.primaries
-            self.say(self.ports[i], "CLUSTER", "ADDSLOTSRANGE", begin, end - 1)
+            self.say(self.ports[i], "CLUSTER", "ADDSLOTS", *range(begin, end))  # ADDSLOTSRANGE is of 7.0
         wait(lambda: all(self._knows(port, len(self.ports)) for port in self.ports))
         for n, port in enumerate(self.ports[self.primaries : count]):
             self.say(port, "CLUSTER", "REPLICATE", self.id_of(self.ports[n % self.primaries]))
@@ -84,18 +84,7 @@ class ClusterSet:
         auth = ["--requirepass", self.password, "--masterauth", self.password] if self.password else []
         listen = ["--port", str(port)]
         if self.certificate:
-            cert, key = self.certificate
-            listen = ["--port", "0", "--tls-port", str(port), "--tls-cluster", "yes", "--tls-replication", "yes"]
-            listen += [
-                "--tls-cert-file",
-                cert,
-                "--tls-key-file",
-                key,
-                "--tls-ca-cert-file",
-                cert,
-                "--tls-auth-clients",
-                "no",
-            ]
+            listen = [*tls_options(port, *self.certificate), "--tls-cluster", "yes"]
         self.processes[port] = subprocess.Popen(  # it dies with us, also when we are killed
             [
                 sys.executable, "-ISc", BECOME, str(os.getpid()), self.binary, *listen, "--bind", "127.0.0.1",

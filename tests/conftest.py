@@ -69,6 +69,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.flaky(reruns=0))
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Where files are shared out (``--dist loadfile``), from both ends: :mod:`both_ends`."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from both_ends import BothEnds
+
+    return BothEnds(config, log)
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Why the first runs failed of tests that were run a second time: whatever came of that, somebody has to look at it."""
     for report in terminalreporter.stats.get("rerun", ()):

@@ -89,7 +89,7 @@ class Storm:
         well = [address for address in world.alive() if not world.members[address].paused]
         victim = chance.choice(well) if well else None
         kind = chance.choice(
-            ("part", "part", "link", "way", "heal", "heal", "kill", "all", "pause", "pause", "slow", "hand")
+            ("part", "part", "link", "way", "heal", "heal", "kill", "all", "pause", "pause", "slow", "hand", "fill")
         )
         if kind == "part":
             size = chance.randint(1, len(names) - 1)
@@ -110,6 +110,8 @@ class Storm:
             self._end(victim, "kill", "start", chance.uniform(0.05, 3.0))
         elif victim is not None and kind == "pause":
             self._end(victim, "pause", "resume", chance.uniform(0.05, 5.0))
+        elif victim is not None and kind == "fill" and world.breed is Ours:
+            self._end(victim, "fill", "free", chance.uniform(0.5, 8.0))
         elif victim is not None and kind == "hand" and world.breed is Ours:
             world.running = world.members[victim]
             world.members[victim].voter.give_up()

@@ -210,6 +210,10 @@ def nobody_leaves_when_those_who_stay_are_no_majority(world: World) -> None:
     world.run(0.5)
     if alive.removesuffix(":1") not in members(world, leader).seats or "can be heard" not in voter.refusal:
         world.broken("the last other that answers was let go")
+    asked = world.running = world.members[alive]
+    asked.voter.propose(asked.voter.members.left(alive.removesuffix(":1")), lambda *_: None)
+    if not world.run(0.5, lambda: "can be heard" in asked.voter.refusal):
+        world.broken("who was asked in the leader's place does not hear why not")
     leave(world, dead.removesuffix(":1"))
     leave(world, alive.removesuffix(":1"))
     commit(world, elected(world), 1)

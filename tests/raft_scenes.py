@@ -240,6 +240,24 @@ def a_late_message_cuts_nothing_off(world: World) -> None:
     elected(world)
 
 
+def who_has_no_room_for_a_term_is_not_in_it(world: World) -> None:
+    """Its disk is full when another is elected; it is killed, has room again, and can begin with what is there."""
+    leader = elected(world)
+    full, heir = others(world, leader)[:2]
+    world.run(0.5)
+    world.fill(full)
+    world.running = world.members[leader]
+    world.members[leader].voter.hand_over(heir.removesuffix(":1"))
+    if not world.run(SETTLE_S, lambda: heir in world.believers()):
+        world.broken(f"{heir} does not lead")
+    commit(world, heir, 1)
+    world.run(1)
+    world.kill(full)
+    world.free(full)
+    world.start(full)
+    commit(world, elected(world), 2)
+
+
 SCENES: tuple[Callable[[World], None], ...] = (
     a_stopped_leader_wakes_up_without_belief,
     acknowledgements_that_were_long_on_their_way_prolong_nothing,

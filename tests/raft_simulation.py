@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pysyncobj.syncobj
+from raft_disk import Disk, unfit
 from raft_members import Ours, Wire
 
 from tidewarden.raft import files, pysync, wire
@@ -43,6 +44,7 @@ class Member:
         self.voter: Any = None
         self.life = 0
         self.paused = False
+        self.full = False  # its disk
         self.inbox: list[tuple[str, bytes]] = []
         self.turn = 0  # the number of the tick that is due; an older one was overtaken
         self.checked = 0
@@ -88,11 +90,13 @@ class World:
         for member in self.members.values():
             member.seeds = {name: f"{name}:1" for name in names}
         self.running = next(iter(self.members.values()))
+        self.disk = Disk(lambda: self.running.full)
 
     def __enter__(self) -> World:
         shared_memory = Path("/dev/shm")  # files outlive a process there, and cost no disk
         self.folder = Path(tempfile.mkdtemp(prefix="raft-", dir=shared_memory if shared_memory.is_dir() else None))
         self.before = (pysyncobj.syncobj.monotonicTime, pysyncobj.syncobj.random, files.new_mark)
+        self.disk.take()
         files.new_mark = lambda: f"{self.marks.getrandbits(64):x}"
         pysyncobj.syncobj.monotonicTime = lambda: self.running.monotonic()
         pysyncobj.syncobj.random = random.Random(f"{self.seed} elections")
@@ -106,6 +110,7 @@ class World:
             if member.voter is not None:
                 self.kill(address)
         pysyncobj.syncobj.monotonicTime, pysyncobj.syncobj.random, files.new_mark = self.before
+        self.disk.give_back()
         shutil.rmtree(self.folder)
 
     # Faults.
@@ -120,9 +125,10 @@ class World:
         if self.batch_bytes:
             conf.logCompactionBatchSize = self.batch_bytes
             conf.fullDumpFile = None  # the library leaves the files of its snapshots open
-        member.life += 1
-        member.checked = 0
+        member.life, member.checked = member.life + 1, 0
         self.running = member
+        if fault := unfit(folder):
+            self.broken(f"{address} cannot start again: {fault}")
         member.voter = self.breed(member.name, member.seeds, conf, TIMES, member, member.joining)
         self._due(member, self.now)
 
@@ -136,6 +142,7 @@ class World:
         elif member.voter is not None:
             self.kill(address)
         shutil.rmtree(self.folder / name, ignore_errors=True)
+        member.full = False
         member.seeds = {name: address} | {seed.removesuffix(":1"): seed for seed in seeds}
         member.joining = joining
         self.start(address)
@@ -148,6 +155,12 @@ class World:
         member.secret("raftLog")._destroy()
         member.voter.close()
         member.voter, member.paused, member.inbox = None, False, []
+
+    def fill(self, address: str) -> None:
+        self.members[address].full = True
+
+    def free(self, address: str) -> None:
+        self.members[address].full = False
 
     def pause(self, address: str) -> None:
         """As SIGSTOP: its kernel goes on taking what arrives."""
@@ -163,7 +176,7 @@ class World:
             self._tick(member, member.turn)
         for sender, data in inbox:
             if member.voter is not None:
-                self._receive(member, sender, data)
+                self._guarded(member, member.secret("transport").receive, sender, data)
         self._due(member, self.now)
 
     def cut(self, sender: str, receiver: str, hold: bool = False) -> None:
@@ -234,12 +247,16 @@ class World:
         elif member.paused:
             member.inbox.append((sender, data))
         else:
-            self._receive(member, sender, data)
+            self._guarded(member, member.secret("transport").receive, sender, data)
             self._due(member, self.now)
 
-    def _receive(self, member: Member, sender: str, data: bytes) -> None:
+    def _guarded(self, member: Member, act: Callable[..., None], *args: Any) -> None:
+        """As a member's thread does: whom its disk fails steps down, and goes on."""
         self.running = member
-        member.secret("transport").receive(sender, data)
+        try:
+            act(*args)
+        except OSError:
+            member.voter.step_down()
 
     # Time.
 
@@ -255,8 +272,7 @@ class World:
     def _tick(self, member: Member, turn: int) -> None:
         if turn != member.turn or member.voter is None or member.paused:
             return
-        self.running = member
-        member.voter.doTick(0)
+        self._guarded(member, member.voter.doTick, 0)
         self._due(member, self.now + TIMES.tick_s)
 
     def run(self, seconds: float, until: Callable[[], object] | None = None) -> bool:

@@ -31,6 +31,8 @@ class SentinelSet:
     folder: Path
     binary: str
     password: str = ""
+    certificate: tuple[str, str] | None = None
+    """Files of a certificate and its key: all speak TLS and nothing else."""
     ports: list[int] = field(default_factory=list)
     sentinels: list[int] = field(default_factory=list)
     processes: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
@@ -40,8 +42,10 @@ class SentinelSet:
         hosts = ",".join(f"127.0.0.1:{port}" for port in self.sentinels)
         password = quote(self.password, safe="")
         user = f":{password}@" if password else ""
-        query = f"?sentinel_password={password}" if password else ""
-        return f"redis+sentinel://{user}{hosts}/{service}{query}"
+        options = [f"sentinel_password={password}"] if password else []
+        options += [f"ssl_ca_certs={self.certificate[0]}"] if self.certificate else []
+        scheme, query = "rediss" if self.certificate else "redis", "?" * bool(options) + "&".join(options)
+        return f"{scheme}+sentinel://{user}{hosts}/{service}{query}"
 
     def start(self) -> None:
         """Start all, and return when a failover would be possible."""
@@ -108,7 +112,8 @@ class SentinelSet:
             return [""]
 
     def _spawn(self, port: int, options: list[str], *, first: bool = False) -> None:
-        own = ["--port", str(port), "--bind", "127.0.0.1"]
+        listen = tls_options(port, *self.certificate) if self.certificate else ["--port", str(port)]
+        own = [*listen, "--bind", "127.0.0.1"]
         words = [*options, *own] if first else [*own, *options]
         self.processes[port] = subprocess.Popen(  # it dies with us, also when we are killed
             [sys.executable, "-ISc", BECOME, str(os.getpid()), self.binary, *words], stdout=subprocess.DEVNULL
@@ -145,7 +150,10 @@ class SentinelSet:
 
     def client(self, port: int) -> Any:
         """A client of one of the five."""
-        return redis.Redis(port=port, password=self.password or None, decode_responses=True)
+        secured: dict[str, Any] = {"ssl": True, "ssl_ca_certs": self.certificate[0]} if self.certificate else {}
+        return redis.Redis(
+            host="127.0.0.1", port=port, password=self.password or None, decode_responses=True, **secured
+        )
 
     def primary(self) -> int:
         """The port of the primary that most sentinels name."""
@@ -172,6 +180,14 @@ class SentinelSet:
             process.wait(60)
 
 
+def tls_options(port: int, cert: str, key: str) -> list[str]:
+    """Of a server that speaks TLS at this port, to other servers as well, and asks nobody for a certificate."""
+    return [
+        "--port", "0", "--tls-port", str(port), "--tls-replication", "yes", "--tls-cert-file", cert, "--tls-key-file", key,
+        "--tls-ca-cert-file", cert, "--tls-auth-clients", "no",
+    ]  # fmt: skip
+
+
 def pairs(flat: Any) -> dict[str, str]:
     """A flat reply, or what redis-py made of it, as a dictionary."""
     return flat if isinstance(flat, dict) else dict(zip(flat[::2], flat[1::2], strict=True))
@@ -186,9 +202,11 @@ def wait(condition: Callable[[], object], limit_s: float = 60.0) -> None:
 
 
 @contextlib.contextmanager
-def sentinel_set(binary: str, folder: Path, password: str = "") -> Iterator[SentinelSet]:
+def sentinel_set(
+    binary: str, folder: Path, password: str = "", certificate: tuple[str, str] | None = None
+) -> Iterator[SentinelSet]:
     """Five servers for a test."""
-    made = SentinelSet(folder, binary, password)
+    made = SentinelSet(folder, binary, password, certificate)
     try:
         made.start()
         yield made

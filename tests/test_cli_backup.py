@@ -73,10 +73,25 @@ def test_what_cannot_be_restored_is_said_and_leaves_nothing(run: Run, node: Any,
         assert not (target / "store").exists()
 
     refused("the store cannot be started on it")  # it is whole, but nothing that the store wrote
+    (target / "store.part").mkdir(parents=True, exist_ok=True)  # of a try that was killed
+    refused("the store cannot be started on it")
+    assert not (target / "store.part").exists()
     file.write_bytes(whole[:-1])
     refused("is damaged or cut short")
     file.write_bytes(b"{}\n")
     refused("is no backup of tidewarden")
+    first, _, body = whole.partition(b"\n")
+    for change in (
+        {"keys": {}},
+        {"keys": None},
+        {"cluster": 7},
+        {"cluster": "a}b"},
+        {"bytes": "9"},
+        {"view": None},
+        {"sha256": 1},
+    ):
+        file.write_bytes(json.dumps(json.loads(first) | change).encode() + b"\n" + body)
+        refused("its first line is damaged")
     file.write_bytes(whole.replace(b'"format": 1', b'"format": 9', 1))
     refused("has format 9; this version reads 1")
     file.unlink()

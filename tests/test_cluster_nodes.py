@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tidewarden.clock import ManualClock
 from tidewarden.cluster import nodes as module
-from tidewarden.cluster.nodes import DEAD_MS, Nodes, Registration, dead_nodes
-from tidewarden.errors import ConfigError, Stale, StoreDown
+from tidewarden.cluster.nodes import DEAD_MS, LEFT_MS, Nodes, Registration, dead_nodes
+from tidewarden.errors import Stale, StoreDown
+from tidewarden.health import SILENT_S_MAX, Health
 
 MakeNodes = Callable[..., Awaitable[tuple[Nodes, list[str]]]]
 
@@ -61,8 +63,8 @@ async def test_beats_show_the_others_and_how_old_they_are(nodes: MakeNodes) -> N
     assert {seen.node: seen.boot for seen in n0.seen} == {"n0": n0.boot, "n1": n1.boot}
     assert all(0 <= seen.age_ms < 5000 for seen in n0.seen)
     assert holders == [n1.holder]
-    run = n0._scripts.run(n0._link, "cluster.beat", ["{tw}:nodes"], [n0.boot + 10**6, "n0", n0.boot, 1, ""])
-    _, now_ms, flat, _ = await run
+    run = n0._scripts.run(n0._link, "cluster.beat", ["{tw}:nodes"], [n0.boot + 10**6, "n0", n0.boot])
+    now_ms, flat = await run
     ages = dict(zip(flat[::3], flat[2::3], strict=True))
     assert now_ms == n0.boot + 10**6
     assert ages[b"n0"] == 0
@@ -132,9 +134,8 @@ async def test_the_loop_beats_and_registers_again_when_it_was_buried(
     task = asyncio.create_task(n0.run())
 
     async def round_of_the_clock() -> None:
-        calls = n0._link.calls
         await clock.advance(module.BEAT_S)
-        await eventually(lambda: n0._link.calls > calls and not n0._link._waiting)
+        await eventually(lambda: n0.turned_at == clock.monotonic())
 
     for _ in range(3):
         await round_of_the_clock()
@@ -157,7 +158,7 @@ async def test_registering_that_failed_is_made_up_for_and_announced(
     real, down = n0._scripts.run, [True]
 
     def run(link: Any, name: str, keys: Any, args: Any) -> Any:
-        if down[0] and args[2] == 0:
+        if down[0] and name == "cluster.register":
             future = asyncio.get_running_loop().create_future()
             future.set_exception(StoreDown("away"))
             return future
@@ -178,6 +179,108 @@ async def test_registering_that_failed_is_made_up_for_and_announced(
     assert holders[1:] == [n0.holder]
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
+
+
+async def beats(n0: Nodes, count: int) -> dict[str, int]:
+    """So many further beats of n0's, half a second apart; how long it has found each silent, ms."""
+    for _ in range(count):
+        await n0._clock.advance(module.BEAT_S)  # type: ignore[attr-defined]
+        await n0.beat()
+    return {seen.node: seen.age_ms for seen in n0.seen}
+
+
+@pytest.mark.parametrize("step_ms", [-3_600_000, 0, 3_600_000])
+async def test_the_silent_are_found_although_the_stores_clock_was_stepped(nodes: MakeNodes, step_ms: int) -> None:
+    """What somebody said before a step lies an hour behind, or ahead: neither makes him dead, nor alive."""
+    n0, _ = await nodes("n0")
+    await n0.register()
+    now_ms = n0.boot
+    for name in ("n1", "n2"):
+        await n0._link.call("HSET", "{tw}:nodes", name, f"5 {now_ms - step_ms}")
+    assert max((await beats(n0, 1)).values()) < DEAD_MS, "after one look nobody can tell"
+    assert max((await beats(n0, 2)).values()) < DEAD_MS
+    await n0._link.call("HSET", "{tw}:nodes", "n2", f"5 {now_ms + 1}")
+    ages = await beats(n0, 3)
+    assert ages["n1"] >= DEAD_MS > ages["n2"]
+    assert [dead.node for dead in dead_nodes(n0.seen, "n0", lambda _: 9e9)] == ["n1"]
+
+
+@pytest.mark.parametrize("away", ["the store", "this process"])
+async def test_nobody_is_taken_for_dead_who_could_not_say_anything(
+    nodes: MakeNodes, monkeypatch: pytest.MonkeyPatch, away: str
+) -> None:
+    """The store comes back after a minute, or this process goes on: its own beat is the first, the others' come yet."""
+    n0, _ = await nodes("n0")
+    n1, _ = await nodes("n1")
+    await n0.register()
+    await n1.register()
+    await beats(n0, 3)
+    if away == "the store":
+        with monkeypatch.context() as patch:
+            patch.setattr(n0._scripts, "run", _failing)
+            with pytest.raises(StoreDown):
+                await n0.beat()
+    await n0._clock.advance(60)  # type: ignore[attr-defined]
+    await n0.beat()
+    assert dead_nodes(n0.seen, "n0", lambda _: 9e9) == []
+    while n1.boot >= 1000 * int((await n1._link.call("TIME"))[0]):
+        await asyncio.sleep(0.05)  # what is said in the same moment of the store's is nothing new
+    await n1.beat()
+    assert (await beats(n0, 1))["n1"] < DEAD_MS
+    assert (await beats(n0, 4))["n1"] >= DEAD_MS
+
+
+def _failing(*_: object) -> asyncio.Future[Any]:
+    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    future.set_exception(StoreDown("away"))
+    return future
+
+
+async def test_a_node_that_was_buried_comes_back_above_that_boot_although_the_clock_was_set_back(
+    nodes: MakeNodes,
+) -> None:
+    """Below it the shards would refuse all its takes, until the clock has come so far again."""
+    n0, _ = await nodes("n0")
+    far = 4_000_000_000_000
+    await n0._link.call("HSET", "{tw}:nodes", "n1", f"{far} {far}")
+    await n0.bury(Registration("n1", far, DEAD_MS))
+    assert await n0._link.call("HGET", "{tw}:nodes", "n1") is None
+    n1, _ = await nodes("n1")
+    await n1.register()
+    assert n1.boot == far + 1
+
+
+async def test_one_that_the_shards_refuse_registers_anew_although_it_was_never_buried(
+    nodes: MakeNodes, eventually: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever had marked its boot dead ended before the burial; it beats, so nobody buries it any more."""
+    n0, holders = await nodes()
+    await n0.register()
+    first = n0.holder
+    for other in ("n0.1 was declared dead; so be it", f"{first} is behind", "RECUT"):
+        n0.refused(Stale(other))
+    await n0.beat()
+    n0.refused(Stale(f"{first} was declared dead; the node has to register again"))
+    task = asyncio.create_task(n0.run())
+    await eventually(lambda: len(holders) == 2)
+    calls = n0._link.calls
+    while n0._link.calls < calls + 3:  # it goes on to beat
+        await n0._link.call("PING")
+        await n0._clock.advance(module.BEAT_S)  # type: ignore[attr-defined]
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert holders == [first, n0.holder], "once"
+    assert f"{first} was declared dead, and is registered yet; registering again" in caplog.text
+
+
+def test_a_further_process_that_its_node_starts_no_more_is_dead_in_the_end() -> None:
+    """The node has come back with fewer of them, before it was found dead."""
+    here, left, young = Registration("n1", 2, 0), Registration("n1/3", 1, LEFT_MS), Registration("n1/2", 1, LEFT_MS - 1)
+    mine = Registration("n0/1", 1, LEFT_MS)
+    assert dead_nodes([here, left, young], "n0", lambda _: 0.1) == [left]
+    assert dead_nodes([Registration("n0", 2, 0), mine], "n0", lambda _: 0.0) == [mine], "the leader's own likewise"
+    silent = Registration("n1", 2, LEFT_MS)
+    assert dead_nodes([silent, left], "n0", lambda _: 0.1) == [], "it may be cut off from the store, and all of it live"
 
 
 async def test_where_a_node_is_reached_is_told_with_its_registration(nodes: MakeNodes) -> None:
@@ -203,29 +306,23 @@ async def test_where_a_node_is_reached_is_told_with_its_registration(nodes: Make
     assert n1.addresses == {}
 
 
-async def test_two_nodes_of_one_name_do_not_take_it_from_each_other(
-    nodes: MakeNodes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A configuration that was copied to another host, node.name and all: the one that runs goes on, the other is told."""
-    monkeypatch.setattr(module, "DEAD_MS", 10**9)  # nobody is gone for having been slow
-    (n0, holders), (copy, _) = await nodes(), await nodes()
-    n0.folder, copy.folder, n0.address = "a", "b", "10.0.0.5:7420"
-    await n0.come()
-    coming = asyncio.create_task(copy.come())
-    clock: ManualClock = copy._clock
-    while not coming.done():
-        await clock.advance(module.BEAT_S)
-        await copy._link.call("PING")
-    with pytest.raises(ConfigError, match=r"found 'n0', and another node of this name lives, at 10\.0\.0\.5:7420"):
-        await coming
-    await n0.beat()
-    assert holders == [n0.holder]
-    again, _ = await nodes()
-    again.folder = "a"  # the same folder: this host, started again
-    await again.come()
-    older = f"{again.boot} {again.boot - 2 * 10**9}"
-    await n0._link.call("HSET", "{tw}:nodes", "n0", older)
-    await copy.come()  # it went: another folder has its name now
-    with pytest.raises(ConfigError, match="another node of this name lives"):
-        await again.run()  # it was but paused
-    await copy.beat()
+async def test_a_store_that_refuses_for_long_is_no_reason_to_end_a_process(nodes: MakeNodes, eventually: Any) -> None:
+    n0, _ = await nodes("n0")
+    clock: ManualClock = n0._clock
+    await n0.register()
+    raft = SimpleNamespace(status=lambda: {"tick_age_s": 0.0})
+    health: Any = SimpleNamespace(clock=clock, nodes=n0, raft=raft)
+    await n0._link.call("DEL", "{tw}:nodes")
+    await n0._link.call("SET", "{tw}:nodes", "of another type")
+    task = asyncio.create_task(n0.run())
+    for _ in range(5):
+        await eventually(lambda: clock.monotonic() == n0.turned_at and not n0._link._waiting)
+        await clock.advance(SILENT_S_MAX / 4)
+    await eventually(lambda: clock.monotonic() == n0.turned_at)
+    assert clock.monotonic() - n0.beat_at > SILENT_S_MAX
+    assert Health.dead(health) == ""
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await clock.advance(SILENT_S_MAX + 1)
+    assert "has not come round for 31 s" in Health.dead(health)
+    await n0._link.call("DEL", "{tw}:nodes")

@@ -153,6 +153,26 @@ async def test_a_node_is_buried_once_though_a_beat_saw_it_meanwhile(
     assert caplog.text.count("is buried") == 1
 
 
+async def test_one_that_comes_back_while_others_are_buried_is_spared(
+    scene: Scene, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bury = scene.nodes.bury
+
+    async def bury_slowly(dead: Registration) -> None:
+        scene.nodes.seen = [dead, Registration("n1", 5, 0)]
+        await bury(dead)
+
+    monkeypatch.setattr(scene.nodes, "bury", bury_slowly)
+    scene.nodes.seen = [Registration("n9", 3, DEAD_MS), Registration("n1", 5, DEAD_MS)]
+    scene.start()
+    await rounds(scene, lambda: "n9 (boot 3) is buried" in caplog.text)
+    for _ in range(5):
+        await scene.link.call("PING")
+        await scene.clock.advance(BEAT_S)
+    assert "node n1" not in caplog.text
+    assert await leased(scene) == 30
+
+
 async def test_a_part_of_the_store_that_is_away_holds_up_no_other(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

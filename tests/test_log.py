@@ -105,6 +105,25 @@ def test_the_file_is_set_aside_by_size(tmp_path: Path) -> None:
     assert all(path.stat().st_size <= 65_536 for path in tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("bytes_max", [1_048_576, 1])
+def test_after_a_full_disk_the_file_is_written_again(tmp_path: Path, bytes_max: int) -> None:
+    """Whether the disk was full in the midst of a line, or when the file was to be set aside."""
+    path = tmp_path / "n7.log"
+    path.symlink_to("/dev/full")
+    log.setup(config(tmp_path), io.StringIO())
+    handler = next(one for one in logging.getLogger().handlers if isinstance(one, log.File))
+    handler.maxBytes = bytes_max
+    for number in range(3):
+        logging.getLogger("tidewarden.raft").info("nobody reads this %d %s", number, "x" * 10_000)
+    path.unlink()  # there is room again
+    for number in range(3):
+        logging.getLogger("tidewarden.raft").info("line %d", number)
+    lines = [
+        line for name in sorted(tmp_path.iterdir(), reverse=True) for line in name.read_text().splitlines() if line
+    ]
+    assert [json.loads(line)["message"] for line in lines] == ["line 0", "line 1", "line 2"]
+
+
 def test_set_up_again_replaces_what_was(tmp_path: Path) -> None:
     first, second = io.StringIO(), io.StringIO()
     log.setup(config(tmp_path), first)

@@ -96,6 +96,19 @@ def test_an_older_death_does_not_undo_a_newer(desk: Any) -> None:
         desk.take(holder="n1.4")
 
 
+def test_nobody_wakes_the_dead(desk: Any) -> None:
+    """Nodes of ever new names come and go, and an idle queue's record must not grow with them."""
+    for holder in ("n1.3", "n1.4", "n11.3", "n2.1"):
+        desk.take(wait=True, holder=holder)
+    assert desk.record("waiting") == "n1.3 n1.4 n11.3 n2.1"
+    desk.run("queue.reap", 1, "n1", 3, 10)
+    assert desk.record("waiting") == "n1.4 n11.3 n2.1"
+    for number in range(300):
+        desk.run("queue.reap", 1, f"worker-{number}", 1, 10)
+    dead = desk.record("dead").split()
+    assert dead == [f"worker-{number}.1" for number in range(300 - 128, 300)], "the latest"
+
+
 def test_names_that_begin_alike_are_not_confused(desk: Any) -> None:
     desk.put_all(*((f"t{n}", b"", {}) for n in range(3)))
     for holder in ("n1.1", "n11.1", "n1.11"):

@@ -136,6 +136,24 @@ def test_a_lock_is_held_through_a_step(desk: Any) -> None:
     assert desk.run("queue.lock_acquire", *other)[0][0] > fence
 
 
+def test_a_lane_at_its_rate_goes_on_after_a_step_back(desk: Any) -> None:
+    """Its next task is due by the rate, no moment of the calendar; also where there are more such lanes than one call looks at."""
+    desk.configure(lane_rate=100)  # one in ten seconds
+    lanes = [f"lane-{n}" for n in range(300)]
+    at(desk, 0, 0)
+    desk.put_all(*((f"{lane}-{n}", b"", {"lane": lane}) for lane in lanes for n in range(2)))
+    for _ in range(3):
+        desk.ack(*desk.take(100))
+    assert desk.take(100) == []
+    at(desk, 1000, -HOUR_MS, steps=1, lag_ms=-HOUR_MS)
+    while sweep(desk) and desk.next_ms <= desk.now:
+        pass
+    assert desk.next_ms <= desk.now + 10_000, "its rate holds for no longer than from now on"
+    at(desk, 12_000, -HOUR_MS, steps=1, lag_ms=-HOUR_MS)
+    taken = [row.id for _ in range(5) for row in desk.take(100)]
+    assert sorted(taken) == sorted(f"{lane}-1" for lane in lanes)
+
+
 async def test_a_node_is_certain_of_a_step_only_beyond_what_its_answers_delay_explains() -> None:
     clock = ManualClock()
     leases = LeaseClock(clock)

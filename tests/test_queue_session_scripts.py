@@ -77,8 +77,8 @@ def test_a_join_within_the_grace_takes_it_back(book: Book) -> None:
     book.desk.now += 5000
     assert book("end", A, 1) == book("end", A, -1) == [-1, []]
     assert book("due", 10) == []
-    with pytest.raises(NotFound, match="has ended"):
-        book("enter", A, "q 2")  # n0 is not attached to it any more
+    with pytest.raises(Stale, match=r"n0\.5 is not attached to the session"):
+        book("enter", A, "q 2")
     assert book("leave", A, 2, holder="n1.7") == 1000
     book.desk.now += 1000
     left, places = book("end", A, 2)
@@ -95,6 +95,8 @@ def test_a_dead_boot_leaves_its_sessions_and_joins_none(book: Book) -> None:
     assert len(book("due", 10)) == 5
     with pytest.raises(Stale, match=r"n0\.5 was declared dead"):
         book.begin(A)
+    with pytest.raises(Stale, match=r"n0\.5 was declared dead"):
+        book("enter", f"{0:032x}", "q 0")  # it has not ended: its grace runs, and the node may join it again
     assert book.begin(A, holder="n0.6") == 1
     assert book("bury", 1, "n0", 5, 3, holder="n1.7") == [0, 0], "an older boot's death again"
     assert book("leave", A, 1) == -1, "the dead boot's close"

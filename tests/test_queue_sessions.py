@@ -10,8 +10,9 @@ import pytest
 import redis
 from shared_sessions import graces_held, joined, keys, n0, one, state
 
-from tidewarden.errors import BadArg, Full, Internal, NotFound
+from tidewarden.errors import BadArg, Full, Internal, NotFound, Stale
 from tidewarden.queue import NewTask
+from tidewarden.queue.locks import Locks
 
 __all__ = ["n0"]  # a fixture
 
@@ -218,3 +219,45 @@ async def test_a_shard_that_refuses_keeps_no_other_from_ending_its_leases(
     await queues.close_session(session)
     assert await state(queues, "a") == "ready"
     assert "the lease of a in refuses ends by its time: the shard has format 9" in caplog.text
+
+
+async def test_a_node_that_was_declared_dead_takes_on_for_a_session_when_it_has_registered_anew(n0: Any) -> None:
+    """It was paused, say; its consumers' session is not over, and the first take at a new place must not say so."""
+    queues = n0.queues
+    session, uuid = await joined(queues)
+    await queues.put("q", NewTask(id="a"))
+    refused = []
+
+    def register_anew(error: BaseException) -> None:
+        refused.append(str(error))
+        queues.holder = "n0.2"
+        queues.rejoin()
+
+    queues.on_refused = register_anew
+    await queues.bury_sessions(1, "n0", 1)
+    assert (await one(queues, session)).id == "a"
+    assert refused == ["n0.1 was declared dead; the node has to register again"]
+    assert session.uuid == uuid.replace("-", "")
+    assert session.shared.holder == "n0.2"
+
+
+@pytest.mark.parametrize("verb", ["take", "batch", "lock", "session"])
+async def test_whatever_a_dead_boot_is_refused_tells_the_node_so(n0: Any, verb: str) -> None:
+    queues, heard = n0.queues, []
+    queues.on_refused = heard.append
+    await queues.put("q", NewTask())
+    for queue in ("q", "_locks"):
+        for shard in range(await queues.shards(queue)):
+            await queues.script("queue.reap", queue, shard, [1, "n0", 1, 10])
+    await queues.bury_sessions(1, "n0", 1)
+    session = queues.open_session()
+    asked: list[Any] = []
+    if verb == "lock":
+        asked = [Locks(queues, wait_max_ms=0, waiting_max=0).acquire(session, "l", 1000)]
+    elif verb == "session":
+        asked = [queues.join_session(session, "bob")]
+    else:
+        asked = [queues.take(session, ["q"])] + [queues.put("q", NewTask())] * (verb == "batch")
+    outcomes = await asyncio.gather(*asked, return_exceptions=True)
+    assert isinstance(outcomes[0], Stale)
+    assert [str(error) for error in heard] == ["n0.1 was declared dead; the node has to register again"]

@@ -6,16 +6,19 @@ import asyncio
 import dataclasses
 import logging
 import shutil
+import socket
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from raft_group import Group, group, wait_for
 
 from benchmarks.ports import free_ports
 from tidewarden.config import Cluster, Config
-from tidewarden.errors import BadArg, ConfigError, Exists, NoQuorum, NotFound
-from tidewarden.raft import Raft
+from tidewarden.errors import BadArg, ConfigError, Exists, NoLeader, NoQuorum, NotFound
+from tidewarden.raft import Raft, steering
 
 pytestmark = pytest.mark.live
 __all__ = ["group"]  # a fixture
@@ -52,7 +55,8 @@ async def voting(made: Group, *names: str) -> Raft:
     return await made.elected()
 
 
-async def test_from_one_to_three_and_back(group: Callable[..., Group]) -> None:
+async def test_from_one_to_three_and_back(group: Callable[..., Group], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steering, "CHANGE_TRIES_S", 120.0)  # a busy machine is no reason to give up
     made = group(1, pace=0.5)
     await made.start()
     await made.claim()
@@ -82,7 +86,12 @@ async def test_from_one_to_three_and_back(group: Callable[..., Group]) -> None:
     second = await voting(made, *left)
     with pytest.raises(NotFound):
         await second.leave(lead.name)
-    await second.leave(next(name for name in left if name != second.name))
+    last = next(raft for raft in made.running.values() if raft is not second)
+    await last.leave(last.name)  # whose log ends with that, and which is told that it counts
+    for change in (last.leave(last.name), last.join("n9", "127.0.0.1:9"), last.transfer(None)):
+        with pytest.raises((NotFound, NoLeader), match="no member"):
+            await change
+    await wait_for(lambda: second.seats().keys() == {second.name})
     assert await second.claim(1, 0) > epoch
 
 
@@ -139,3 +148,29 @@ async def test_what_cannot_be_is_said(group: Callable[..., Group], caplog: pytes
         await lead.leave(second)
     await lead.leave(first)
     await voting(made, lead.name, second)
+
+
+async def test_a_name_server_that_is_silent_holds_up_nobody(
+    group: Callable[..., Group], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody joins under a host's name; where that is nobody says. The leader leads on and commits."""
+    made = group(1, pace=0.5)
+    await made.start()
+    lead = await voting(made, "n0")
+    silent, asked, answer = threading.Event(), threading.Event(), socket.getaddrinfo
+
+    def getaddrinfo(host: Any, *args: Any, **options: Any) -> Any:
+        if host != "silent.invalid":
+            return answer(host, *args, **options)
+        asked.set()
+        assert silent.wait(120)
+        raise socket.gaierror("nobody knows it")
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    try:
+        epoch = await made.claim()
+        await lead.join("n1", "silent.invalid:7420")
+        await wait_for(asked.is_set)
+        assert await asyncio.wait_for(made.claim(), 30) > epoch
+    finally:
+        silent.set()

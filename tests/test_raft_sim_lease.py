@@ -98,6 +98,22 @@ def test_a_handover_that_is_refused_leaves_the_lease() -> None:
         assert lease_s(world.members[address]) > 0
 
 
+def test_nothing_is_handed_to_a_member_that_has_died() -> None:
+    with World(1) as world:
+        address = elected(world)
+        dead, alive = others(world, address)[:2]
+        world.run(0.5)
+        world.kill(dead)
+        world.run(0.6)
+        world.running = world.members[address]
+        assert world.members[address].voter.hand_over(dead.removesuffix(":1")) != pysync.SUCCESS
+        keep(world, address, 2)
+        asked = world.running = world.members[alive]
+        assert asked.voter.wish(dead.removesuffix(":1")) == pysync.SUCCESS
+        assert world.run(0.5, lambda: "not connected" in asked.voter.refusal)
+        keep(world, address, 2)
+
+
 @pytest.mark.thorough
 def test_a_handover_that_arrives_late_unseats_nobody() -> None:
     for seed in SEEDS:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 import raft_scenes as scenes
+from pysyncobj import SyncObj
 from raft_members import Ours, Stock
 from raft_simulation import Violation, World
 
@@ -38,7 +39,9 @@ def test_stock_breaks_it(scene: Callable[[World], None]) -> None:
 
 
 @pytest.mark.parametrize(
-    "scene", [*scenes.SCENES, scenes.who_is_behind_in_term_hears_of_it], ids=lambda scene: scene.__name__
+    "scene",
+    [*scenes.SCENES, scenes.who_is_behind_in_term_hears_of_it, scenes.who_has_no_room_for_a_term_is_not_in_it],
+    ids=lambda scene: scene.__name__,
 )
 @pytest.mark.parametrize("seeds", [SEEDS[:1], pytest.param(SEEDS[1:], marks=pytest.mark.thorough)], ids=str)
 def test_ours_holds_it(scene: Callable[[World], None], seeds: range) -> None:
@@ -82,6 +85,13 @@ class Silent(Ours):
         pass
 
 
+class Early(Ours):
+    """Is in a new term before it is on the disk."""
+
+    def _SyncObj__setCurrentTerm(self, term: int, voted_for: str | None) -> None:
+        SyncObj._SyncObj__setCurrentTerm(self, term, voted_for)
+
+
 class Late(Ours):
     """Counts its lease from when an answer came."""
 
@@ -99,6 +109,7 @@ class Late(Ours):
         (Credulous, scenes.acknowledgements_of_another_term_do_not_count),
         (Hasty, scenes.a_snapshot_commits_nothing_that_it_replaces),
         (Silent, scenes.who_is_behind_in_term_hears_of_it),
+        (Early, scenes.who_has_no_room_for_a_term_is_not_in_it),
         (Late, scenes.what_was_acknowledged_long_ago_keeps_no_leader),
         (Late, scenes.acknowledgements_that_were_long_on_their_way_prolong_nothing),
     ],

@@ -173,21 +173,61 @@ async def test_too_many_connections() -> None:
 
 
 async def test_who_does_not_say_who_it_is_may_not_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LOGIN_S", 0.3)
     async with Door(users=(doubles.ADMIN,)) as door:
-        silent, named = await door.dial(), await door.dial()
+        named = await door.dial()
         assert await named.call("AUTH", "admin", doubles.SECRET) == b"OK"
-        assert (await silent.rest()).startswith(b"-NOAUTH You have not said who you are within 0.3 s.")
+        (connection,) = door.server.connections
+        connection._login_over()  # its time is over
+        assert await named.ask("PING") == b"+PONG"
+        monkeypatch.setattr(module, "LOGIN_S", 0.1)
+        silent = await door.dial()
+        assert (await silent.rest()).startswith(b"-NOAUTH You have not said who you are within 0.1 s.")
         assert await named.ask("PING") == b"+PONG"
         gone = await door.dial()
         await gone.close()
-        await named.close()
-    monkeypatch.setattr(module, "LOGIN_S", 0.01)
+        assert await named.ask("RESET") == b"+RESET"  # nobody again, and so for as long as anybody who comes
+        assert (await named.rest()).startswith(b"-NOAUTH You have not said")
     async with Door() as door:
         guest = await door.dial()
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.2)
         assert await guest.ask("PING") == b"+PONG", "where everybody is let in, everybody may be silent"
         await guest.close()
+
+
+async def test_a_strangers_requests_keep_nobody_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LOGIN_S", 0.3)
+    async with Door(users=(doubles.ADMIN,)) as door:
+        stranger = await door.dial()
+
+        async def resets() -> None:
+            while True:
+                stranger.send("RESET")
+                await asyncio.sleep(0.05)
+
+        asking = asyncio.create_task(resets())
+        assert b"-NOAUTH You have not said who you are" in await stranger.rest()
+        asking.cancel()
+
+
+async def test_a_stranger_holds_no_more_than_a_short_line_here() -> None:
+    async with Door(users=(doubles.ADMIN,)) as door:
+        stranger, named = await door.dial(), await door.dial()
+        stranger.writer.write(b"x" * (module.STRANGER_BYTES + 1))
+        assert (await stranger.rest()).startswith(b"-TOOBIG An inline command may have 16384 bytes.")
+        assert await named.call("AUTH", "admin", doubles.SECRET) == b"OK"
+        named.writer.write(b"PING " + b"x" * 60_000 + b"\r\n")
+        assert await named.line() == b"$60000"
+        await named.close()
+
+
+async def test_tls_where_there_is_none_is_told_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Its first line might never end, so that the client would wait for as long as it can."""
+    async with Door() as door:
+        line = await door.dial()
+        line.writer.write(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03")
+        assert (await line.rest()).startswith(b"-BADARG This port speaks no TLS (node.tls_cert is not set)")
+        assert door.server.own_stats()["strangers_refused_total"] == 1
+    assert "sent away from the RESP door: it speaks TLS, which is not set up (node.tls_cert)" in caplog.messages
 
 
 async def test_too_many_waiting_takes() -> None:

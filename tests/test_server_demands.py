@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -74,6 +76,8 @@ L.PEEK job                                      | lock:job
 L.LIST                                          |
 S.PUT daily EVERY 1000 CATCHUP none q body      | schedule:daily
 S.DELETE daily                                  | schedule:daily
+S.PAUSE daily                                   | schedule:daily
+S.RESUME daily                                  | schedule:daily
 S.LIST                                          |
 R.STATUS                                        |
 R.TRANSFER                                      | admin
@@ -106,7 +110,7 @@ def test_each_verb_needs_what_the_table_says(request_: list[str], missing: str) 
         assert lacking_for(Rights(words), request_[0], [part.encode() for part in request_]) in ("", "put:q")
 
 
-EVERY = {"put", "take", "stats", "admin", "lock", "schedule", "token:read", "token:write"}
+EVERY = {"put", "take", "stats", "admin", "lock", "schedule", "token:read", "token:write", "token:export"}
 
 
 def words_of(missing: str) -> set[str]:
@@ -150,8 +154,29 @@ def test_no_verb_is_forgotten_and_an_unknown_one_is_the_administrators() -> None
     for command in COMMANDS.values():
         assert (command.name in OWN) != (command.needs in ("right", "user")), command.name
     assert {command.name for command in COMMANDS.values() if command.group != "later"} - OWN <= set(DEMANDS)
+    assert {request[0] for request, _ in ROWS} >= set(DEMANDS), "each stands in the table above"
     assert lacking_for(Rights(("put", "take")), "X.NEW", [b"X.NEW"]) == "admin"
     assert set(ROUTES.values()) <= set(DEMANDS)
+
+
+def test_the_protocol_has_the_same_table() -> None:
+    """Each verb stands in the row of every right that is good for it, and in no other."""
+    text = (Path(__file__).parents[1] / "docs" / "protocol.md").read_text("utf-8")
+    told: dict[str, set[str]] = {}
+    for row in text.partition("| right | verbs |")[2].partition("\n\n")[0].splitlines()[2:]:
+        right, verbs = row.strip("| ").split(" | ", 1)
+        words = words_of(right.strip("`").removesuffix("` for every queue")) - {"all", "none"}
+        words |= (
+            EVERY & {"put", "take", "admin"} if words == {"stats"} else set()
+        )  # "each of the three above includes it"
+        for verb in re.findall(r"\b[QLSTVR]\.[A-Z]+|CLIENT LIST", verbs):
+            told.setdefault(verb.split()[0], set()).update(words)
+    needed: dict[str, set[str]] = {}
+    for request, missing in ROWS:
+        needed.setdefault(request[0], set()).update(words_of(missing) if missing else set())
+    named = {verb for verb, words in needed.items() if words}
+    assert {verb: told.get(verb, set()) for verb in named} == {verb: needed[verb] for verb in named}
+    assert {verb for verb, words in told.items() if words} <= named
 
 
 def test_every_route_of_tokens_needs_a_user_also_where_nothing_else_does() -> None:

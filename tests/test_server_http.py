@@ -66,6 +66,13 @@ async def test_health_says_why_not() -> None:
         assert (await subject.ask("GET", "/health/ready"))[0] == 200
 
 
+async def test_strangers_are_told_no_versions() -> None:
+    async with site() as subject, aiohttp.ClientSession() as session:
+        for path in ("/health/live", "/nonsense"):
+            async with session.get(f"http://127.0.0.1:{subject.server.port}{path}") as response:
+                assert response.headers["Server"] == "tidewarden"
+
+
 async def test_leader_is_200_on_the_leader_alone() -> None:
     async with site(users=True) as subject:
         assert await subject.ask("GET", "/leader") == (200, {"node": "n0", "role": "leader", "leader": "n0"})
@@ -228,30 +235,55 @@ def _raise(error: Exception) -> Callable[..., Any]:
     return fail
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "needs"),
-    [
-        ("GET", "/v1/tokens", "token:read or token:write"),
-        ("GET", "/v1/tokens/p/a", "token:read"),
-        ("HEAD", "/v1/tokens/p/a", "token:read"),
-        ("GET", "/v1/accounts/p/a", "token:read or token:write"),
-        ("GET", "/v1/providers", "token:read or token:write"),
-        ("POST", "/v1/tokens:read", "token:read"),
-        ("PUT", "/v1/tokens/p/a", "token:write"),
-        ("DELETE", "/v1/tokens/p/a", "token:write"),
-        ("POST", "/v1/tokens/p/a/refresh", "token:write"),
-    ],
-)
-async def test_a_route_needs_the_rights_of_its_verb(method: str, path: str, needs: str) -> None:
-    async with site(users=True, rights=("put", "take", "admin")) as subject:
-        status, body = await subject.ask(method, path, headers=ALICE)
-        assert status == 403
-        if method != "HEAD":
-            assert body["error"] == "DENIED"
-            assert f"needs the right {needs}, which the user admin does not have" in body["message"]
-        assert not subject.door.tokens.calls
-    async with site(users=True, rights=(needs.split()[0],)) as subject:
-        assert (await subject.ask(method, path, headers=ALICE))[0] != 403
+RIGHTS = ("put", "take", "stats", "admin", "lock", "schedule", "token:read", "token:write", "token:export")
+LOOK = "token:read token:write"
+ROUTES = {
+    "GET /health/live": "nobody",
+    "GET /health/ready": "nobody",
+    "GET /leader": "nobody",
+    "GET /metrics": "",
+    "GET /v1/status": "",
+    "GET /v1/tokens": LOOK,
+    "GET /v1/tokens/{provider}/{account}": "token:read",
+    "POST /v1/tokens:read": "token:read",
+    "PUT /v1/tokens/{provider}/{account}": "token:write",
+    "DELETE /v1/tokens/{provider}/{account}": "token:write",
+    "POST /v1/tokens/{provider}/{account}/refresh": "token:write",
+    "GET /v1/accounts/{provider}/{account}": LOOK,
+    "GET /v1/answers/{provider}/{account}": "token:export",
+    "GET /v1/providers": LOOK,
+    "GET /v1/events": LOOK,
+    "GET /v1/schedules": "",
+    "GET /v1/schedules/{name}": "schedule",
+    "PUT /v1/schedules/{name}": "schedule",
+    "DELETE /v1/schedules/{name}": "schedule",
+    "POST /v1/schedules/{name}/pause": "schedule",
+    "POST /v1/schedules/{name}/resume": "schedule",
+}
+"""Which rights are good for each; ``nobody``: it needs no user, empty: any user."""
+
+
+@pytest.mark.parametrize("right", [*RIGHTS, ""])
+async def test_every_route_with_one_right_alone_and_with_none(right: str) -> None:
+    async with site(users=True, rights=(right,) if right else ()) as subject:
+        runner = subject.server._listener._runner
+        router = runner.app.router
+        there = {f"{route.method} {route.resource.canonical}" for route in router.routes()}
+        assert {one for one in there if not one.startswith("HEAD ")} == set(ROUTES), "a route that is not in the table"
+        for what in sorted(there):
+            method, _, path = what.partition(" ")
+            words = ROUTES[what.replace("HEAD", "GET")].split()
+            path = path.replace("{provider}/{account}", "p/a").replace("{name}", "daily")
+            before = [list(room.calls) for room in (subject.door.tokens, subject.door.schedules)]
+            assert ((await subject.ask(method, path))[0] == 401) is (words != ["nobody"]), what
+            status, body = await subject.ask(method, path, headers=ALICE)
+            denied = bool(words) and words != ["nobody"] and right not in words
+            assert (status == 403) is denied, (what, status)
+            if denied and method != "HEAD":
+                needs = " or ".join(f"{word}:daily" if word == "schedule" else word for word in words)
+                assert f"needs the right {needs}, which the user admin does not have" in body["message"]
+            if denied:
+                assert [list(room.calls) for room in (subject.door.tokens, subject.door.schedules)] == before
 
 
 async def test_the_metrics_show_what_the_user_may_see() -> None:

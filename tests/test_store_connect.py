@@ -108,7 +108,9 @@ async def test_a_refused_password_is_said_without_it(valkey: Any) -> None:
     with pytest.raises(StoreDown) as caught:
         await open_transport(f"unix://u:hunter2@{valkey.path}", "x", Collected())
     assert "hunter2" not in str(caught.value)
-    assert "does not answer" in str(caught.value)
+    assert "refuses the login: " in str(caught.value)
+    # An embedded one has a password of its own until it is ready for clients, which is no reason to look for a wrong one.
+    assert "it is just starting, or else the user and the password in store.url" in str(caught.value)
 
 
 @pytest.mark.thorough

@@ -97,7 +97,6 @@ TESTED_IN = {
     "queue_upkeep": "test_queue_mend",
     "queue_shard": "test_queue_put",
     "queue_registry": "test_queue_mend",
-    "daemon": "test_failover",  # puts everything together: shown by whole nodes
     "cluster_nodes": "test_failover",
     "cluster_onlooker": "test_workers",  # needs a member that leads
     "cluster_reaper": "test_failover",

@@ -28,7 +28,7 @@ from tidewarden.config import load
 from tidewarden.errors import ConfigError
 from tidewarden.server import HttpServer
 from tidewarden.server.resp import RespServer
-from tidewarden.tls import fault_of, server_context
+from tidewarden.tls import expiry_of, expiry_warning, fault_of, server_context
 
 SECRET = doubles.SECRET
 
@@ -156,6 +156,18 @@ async def test_a_fresh_certificate_is_taken_up_and_an_unfit_one_is_not(tmp_path:
         Path(pem[1]).write_text("rubbish")
         resp.reload((doubles.ADMIN,))
         assert await peer_certificate(resp.port) == new
+
+
+def test_a_certificate_that_ends_is_told_of_in_time(tmp_path: Path) -> None:
+    now_s = SystemClock().unix_ms() / 1000
+    for days, said in ((30, ""), (5, "node.tls_cert expires on "), (-2, "node.tls_cert has expired on ")):
+        cert, key = certificate.make(tmp_path, str(days), days=days)
+        assert not fault_of(cert, key), "it serves all the same: whoever does not look at the date goes on"
+        warning = expiry_warning(expiry_of(cert), now_s)
+        assert warning.startswith(said)
+        assert bool(warning) is bool(said)
+    assert expiry_of("") == expiry_of(str(tmp_path / "none")) == expiry_of(key) == 0.0
+    assert not expiry_warning(0.0, now_s)
 
 
 def test_what_is_wrong_with_the_files_is_said(tmp_path: Path, pem: tuple[str, str]) -> None:

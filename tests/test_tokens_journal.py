@@ -116,6 +116,8 @@ async def test_a_full_disk_is_told_and_healed(tmp_path: Path, monkeypatch: pytes
         assert not journal.healthy
         await journal.heal()
         assert not journal.healthy
+        with pytest.raises(OSError, match=rf"{tmp_path}/j: No space left"):
+            opened(tmp_path / "j")
     assert journal.find("q", "b", 1, 1) is not None  # In memory it is whole.
     await journal.heal()
     assert journal.healthy

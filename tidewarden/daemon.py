@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import errno
 import functools
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -24,7 +25,7 @@ from tidewarden.errors import ConfigError, Error
 from tidewarden.fronts import Fronts
 from tidewarden.health import Health
 from tidewarden.participant import Participant, heard_error
-from tidewarden.process import calm_collector, tell_supervisor, tell_watchdog
+from tidewarden.process import Room, calm_collector, tell_supervisor, tell_watchdog
 from tidewarden.queue.locks import Locks
 from tidewarden.queue.placing import prefix_of
 from tidewarden.raft import Raft
@@ -44,18 +45,20 @@ log = logging.getLogger("tidewarden.daemon")
 
 DRAIN_S = 5.0
 HAND_OVER_S = 1.0
+DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 FIRM_SCRIPTS = ("tokens.put", "tokens.intent", "tokens.stored", "tokens.reseal", "tokens.delete")
 
 
 class Daemon(Participant):
     """One node of a cluster. :meth:`run` builds it, serves until ``stopping`` is set, and takes it down."""
 
-    def __init__(self, config: Config, clock: Clock, connections_max: int) -> None:
+    def __init__(self, config: Config, clock: Clock, room: Room) -> None:
         super().__init__(config, clock, config.node.name)
-        self._connections_max = connections_max
+        self._room = room
         self._secret = cluster_secret(config)
         self._server = Server("?", "?", False, 0)
         self.resp: RespServer | None = None
+        self._refreshing: asyncio.Task[None] | None = None
 
     # --- building
 
@@ -83,9 +86,13 @@ class Daemon(Participant):
                 # Not before this process has the folder and the port: to register is to end what a namesake holds.
                 self.nodes.folder = mark(Path(self.config.node.data_dir))
                 await self.nodes.come()
+                # It lives until its doors are closed: one that falls silent while it drains is taken for dead.
+                self._beating = asyncio.create_task(self.nodes.run(), name="nodes")
+                stack.push_async_callback(_end, self._beating)
                 await self._serve(stack)
             except OSError as error:
-                raise ConfigError([f"node.base_port: {error}"]) from None
+                of_disk = error.filename is not None or error.errno in DISK_FAULTS
+                raise ConfigError([f"node.{'data_dir' if of_disk else 'base_port'}: {error}"]) from None
 
     @contextlib.asynccontextmanager
     async def _store(self) -> AsyncIterator[str]:
@@ -159,6 +166,7 @@ class Daemon(Participant):
         try:
             self.health.server = self._server = await check_store(self.control, self._name)
             self.health.fault = ""
+            self.health.found_empty(self._server.empty)
         except ConfigError as error:
             if self.health.fault != str(error):
                 self.health.fault = str(error)
@@ -197,9 +205,12 @@ class Daemon(Participant):
             self.config = dataclasses.replace(self.config, users=fresh.users)
             return
         if not fresh.users and not self.resp.let_in():
-            log.warning("there are no users any more: whoever reaches this door is let in, but for tokens")
-        self.resp.reload(fresh.users)
-        self.http.reload()
+            log.error(
+                "the users were not read anew: there are none any more, which only a restart lets everybody in for"
+            )
+            return
+        self.http.reload(self.resp.reload(fresh.users))
+        self.health.look_at_certificate()
         self.fronts.reload(fresh.users)
 
     # --- serving and stopping
@@ -219,7 +230,7 @@ class Daemon(Participant):
         self.resp = resp = RespServer(
             config, self.queues, self.tokens, self.schedules, health, clock, users, locks, steering
         )
-        resp.connections_max = self._connections_max
+        resp.connections_max = self._room.resp
         resp.backups = self._backups()
         self.fronts = fronts = Fronts(config, clock, resp, self._register)
         resp.others = lambda: fronts.stats("resp")
@@ -229,10 +240,12 @@ class Daemon(Participant):
             alive=health.dead, ready=health.complaint, warning=health.warning,
             stats={"node": health.stats, "resp": resp.stats}, internal={PEERS_PATH: self.tokens.answer_peer},
         )  # fmt: skip
+        http.connections_max = self._room.http
         if not (is_loopback(config.node.host) or config.node.tls_cert):
             log.warning(
                 "RESP and HTTP are not encrypted: secrets and payloads can be read on their way to %s", config.node.host
             )
+        self.health.look_at_certificate()
         await http.start()
         stack.push_async_callback(http.stop, 1.0)
         await resp.start()
@@ -252,7 +265,11 @@ class Daemon(Participant):
         return backups
 
     async def _close_doors(self, resp: RespServer) -> None:
-        await asyncio.gather(self.fronts.stop(DRAIN_S + 1), resp.stop(DRAIN_S))
+        """Those who wait are sent away at once; refreshes end meanwhile, of which other nodes may ask at the HTTP door."""
+        closing = asyncio.gather(self.fronts.stop(DRAIN_S + 1), resp.stop(DRAIN_S))
+        if self._refreshing is not None:
+            await asyncio.wait([self._refreshing])
+        await closing
 
     async def _register(self, name: str) -> None:
         """Register a further process's name anew, so that what it held is free."""
@@ -260,19 +277,19 @@ class Daemon(Participant):
 
     async def _until_stopped(self) -> None:
         """Run what runs for ever; return when told to stop, raise what any of it raises."""
+        self._refreshing = asyncio.create_task(self.tokens.run(), name="tokens")
         jobs: list[asyncio.Task[None]] = [
-            asyncio.create_task(self.nodes.run(), name="nodes"),
+            self._refreshing,
             asyncio.create_task(self.store_clock.run(), name="store clock"),
             asyncio.create_task(self.queues.store_memory.run(self.control, self.clock), name="store memory"),
             asyncio.create_task(self.term.run(), name="term"),
             asyncio.create_task(self.raft.watch(), name="membership"),
-            asyncio.create_task(self.tokens.run(), name="tokens"),
             asyncio.create_task(tell_watchdog(self.clock, self.health.dead), name="watchdog"),
         ]
         everything: set[asyncio.Future[Any]] = {*jobs, asyncio.ensure_future(self.stopping.wait())}
         try:
-            await asyncio.wait(everything, return_when=asyncio.FIRST_COMPLETED)
-            for job in jobs:
+            await asyncio.wait({*everything, self._beating}, return_when=asyncio.FIRST_COMPLETED)
+            for job in (*jobs, self._beating):
                 if job.done():
                     job.result()
             tell_supervisor("STOPPING=1")
@@ -281,7 +298,7 @@ class Daemon(Participant):
             self.queues.draining = self.health.stopping = True
             for future in everything:
                 future.cancel()
-            await asyncio.gather(*everything, return_exceptions=True)
+            await asyncio.gather(*everything - {self._refreshing}, return_exceptions=True)
 
     async def _hand_over(self) -> None:
         """Let another lead before anything here is drained: nobody would sweep for as long as that takes."""
@@ -292,3 +309,9 @@ class Daemon(Participant):
                 await self.raft.transfer(None)
         except (Error, TimeoutError) as error:
             log.debug("nobody was there to hand leadership to: %s", error)
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    """Cancel it, and wait until it has ended."""
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

@@ -6,6 +6,8 @@ Whoever logs leaves secrets out. :class:`Redaction` is the second line of defenc
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import logging
 import logging.handlers
@@ -125,6 +127,28 @@ class Repeats:
         return passes
 
 
+class File(logging.handlers.RotatingFileHandler):
+    """A node's log file. One that could not be written, on a full disk, is opened anew for the next line, which begins one of its own."""
+
+    _torn = False
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """A line was not written, or not set aside; as :meth:`logging.Handler.handleError`."""
+        stream, self.stream = self.stream, None
+        if stream is not None:
+            with contextlib.suppress(OSError, ValueError):
+                stream.close()
+        self._torn = True
+        super().handleError(record)
+
+    def _open(self) -> io.TextIOWrapper:
+        stream = super()._open()
+        if self._torn:
+            stream.write("\n")
+            self._torn = False
+        return stream
+
+
 def setup(config: Config, stream: IO[str] | None = None, file: bool = True, clock: Clock | None = None) -> None:
     """
     Log to ``stream`` (standard error by default) and, if ``file``, to DATA/NODE.log, set aside by size.
@@ -143,9 +167,7 @@ def setup(config: Config, stream: IO[str] | None = None, file: bool = True, cloc
         folder = Path(config.node.data_dir)
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{config.node.name}.log"
-        rotating = logging.handlers.RotatingFileHandler(
-            path, maxBytes=config.log.file_bytes, backupCount=FILES_KEPT, encoding="utf-8"
-        )
+        rotating = File(path, maxBytes=config.log.file_bytes, backupCount=FILES_KEPT, encoding="utf-8")
         rotating.setFormatter(Json(config.node.name))
         handlers.append(rotating)
     repeats = Repeats(clock or SystemClock())

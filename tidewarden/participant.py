@@ -113,6 +113,7 @@ class Participant:
             log.warning(warning)
         self.queues = Queues(self.config, data, self._scripts, self.clock, views=views, commits=self.commits)
         self.nodes = Nodes(self._name, self._registered, control, self._scripts, self.clock, self._held_by)
+        self.queues.on_refused = self.nodes.refused
         if control.clustered:
             self.store_clock = ShardClocks(control, self.queues, self.clock, lambda: self._stepped())
         else:

@@ -31,7 +31,8 @@ class CountingProvider:
     Refresh tokens rotate; the one used last gets the same successor again within ``grace_s``, older ones are refused.
 
     ``log`` is everything it was asked. The first token of an account is generation 0. ``drop``: that many next answers are
-    lost after they were computed. ``delay_s``: how long each request waits before anything is done.
+    lost after they were computed. ``delay_s``: how long each request waits before anything is done. ``hold``: they wait as long as
+    it is set; ``held`` is how many do.
     """
 
     def __init__(self, accounts: int, life_s: int, grace_s: float = 600.0) -> None:
@@ -39,6 +40,8 @@ class CountingProvider:
         self.log: list[Presented] = []
         self.drop = 0
         self.delay_s = 0.0
+        self.hold = False
+        self.held = 0
         self.port = 0
         self._life_s = life_s
         self._grace_s = grace_s
@@ -63,6 +66,10 @@ class CountingProvider:
         _, account, generation = str(form["refresh_token"]).split(".")
         if self.delay_s:
             await asyncio.sleep(self.delay_s)
+        self.held += 1
+        while self.hold:
+            await asyncio.sleep(0.01)
+        self.held -= 1
         now, presented = time.monotonic(), int(generation)
         current, since = self._current[account]
         dropped = self.drop > 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from urllib.parse import quote
 
 import pytest
 import redis.asyncio
+from live.counting_provider import CountingProvider, provided
 from live.harness import ADMIN, CALM, START_S, Cluster, Node, background, cluster, until, until_async
 from redis.asyncio.retry import Retry
 from redis.backoff import ConstantBackoff
@@ -25,8 +27,18 @@ QUEUE = "rolling"
 
 
 @pytest.fixture(scope="module")
-def nodes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with cluster(request, tmp_path_factory.mktemp("rolling"), extra=CALM) as made:
+def provider() -> Iterator[CountingProvider]:
+    """Who refuses each refresh token that was used: an answer that is not waited for costs the account."""
+    with provided(CountingProvider(1, 3600, grace_s=0)) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def nodes(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, provider: CountingProvider
+) -> Iterator[Cluster]:
+    extra = CALM + provider.toml(provider.port, margin_s=60, timeout_s=30)
+    with cluster(request, tmp_path_factory.mktemp("rolling"), extra=extra) as made:
         yield made
 
 
@@ -146,3 +158,41 @@ async def test_what_a_node_does_when_it_is_told_to_end(nodes: Cluster) -> None:
     leader.start()
     await asyncio.to_thread(until, leader.ready, START_S, what="it serves again")
     assert nodes.audit(queue) == {}
+
+
+async def test_a_refresh_that_is_under_way_when_its_node_ends_is_finished(
+    nodes: Cluster, provider: CountingProvider
+) -> None:
+    """The node leads besides: it hands over and sends waiting takes away at once; the answer is stored before it ends."""
+    nodes.heal()
+    ((user, token),) = provider.seeds.items()
+    account = f"counted/{user}"
+    provider.hold = True
+    await asyncio.to_thread(nodes.leader().say, "T.PUT", account, json.dumps({"refresh_token": token}))
+    await until_async(lambda: provider.held == 1, what="it is asked")
+    (busy,) = await asyncio.to_thread(until, lambda: [node for node in nodes.alive() if refreshes(node)])
+    await asyncio.to_thread(until, lambda: led_by(nodes, busy), what=f"{busy.name} leads")
+    async with busy.aclient() as waiter:
+        waiting = asyncio.ensure_future(waiter.execute_command("Q.TAKE", "WAIT", 60_000, "FROM", "nothing"))
+        await until_async(lambda: busy.metric("tidewarden_node_waiting_takes") > 0, what="the take waits")
+        ended = asyncio.ensure_future(asyncio.to_thread(busy.terminate))
+        with pytest.raises(ResponseError, match="DRAINING"):
+            await waiting
+        provider.hold = False
+    other = nodes.others(busy)[0]
+    assert other.status()["leader"] in {node.name for node in nodes.others(busy)}
+    assert await ended == 0
+    assert other.say("T.GET", account)[3:] == [2, "fresh"]
+    assert [(one.generation, one.answer) for one in provider.log] == [(0, "new")]
+
+
+def refreshes(node: Node) -> bool:
+    return 'tidewarden_tokens_in_flight{provider="counted"} 1' in node.http("/metrics").text
+
+
+def led_by(nodes: Cluster, node: Node) -> bool:
+    """Whether it leads and sweeps; else it is asked to."""
+    if node.status()["sweeping"]:
+        return True
+    nodes.leader().say("R.TRANSFER", node.name)
+    return False

@@ -145,4 +145,17 @@ def test_a_faulty_file_changes_nothing_and_is_told(made: Cluster, n0: Node) -> N
         assert "take: is a pattern" in n0.log()[since:]
         assert client.execute_command("Q.PUT", "q", "x")
         assert ADA["password"] not in n0.log()
+        # Half written, or not there at all.
+        for state, said in (("", "there are none any more"), (None, "it has problems")):
+            since = len(n0.log())
+            if state is None:
+                n0.config.unlink()
+            else:
+                n0.config.write_text(state)
+            os.kill(n0.pid, signal.SIGHUP)
+            until(lambda said=said, since=since: said in n0.log()[since:], what="a complaint")
+            assert client.execute_command("Q.PUT", "q", "x")
+            for _ in range(6):  # in whichever process
+                with pytest.raises(redis.AuthenticationError), n0.client(username=None, password=None) as stranger:
+                    stranger.ping()
     reload(made)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
-from live.harness import CALM, START_S, Cluster, Node, cluster, until, until_async
+from live.harness import CALM, CLUSTER, START_S, Cluster, Node, cluster, until, until_async
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
 
@@ -62,6 +62,18 @@ def test_it_knows_the_leader_and_serves_every_verb(pair: tuple[Cluster, Node]) -
 
 def members(node: Node) -> dict[str, dict[str, object]]:
     return node.http("/v1/status").json()["members"]
+
+
+def test_one_that_only_the_shards_call_dead_registers_anew(pair: tuple[Cluster, Node]) -> None:
+    """The leader that marked its boot there ended before it was buried, and it lives: nobody else would tell it."""
+    made, worker = pair
+    worker.say("Q.PUT", "refused", "x", "ID", "a")
+    holder = str(worker.status()["holder"])
+    with made.valkey.client() as store:
+        store.hset(f"{{{CLUSTER}:refused:0}}:shard", "dead", holder)
+    ((_, task_id, *_),) = worker.say("Q.TAKE", "WAIT", 25_000, "FROM", "refused")
+    assert task_id == "a"
+    assert worker.status()["holder"] != holder
 
 
 async def test_killed_it_is_dead_after_two_seconds_of_silence(pair: tuple[Cluster, Node]) -> None:

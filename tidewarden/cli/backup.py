@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import hashlib
 import json
 import os
+import re
 import secrets
 import shutil
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO
 
+import redis
 import typer
 from redis.asyncio import Redis
 
 from tidewarden.clock import SystemClock
 from tidewarden.cluster_secret import key_check
-from tidewarden.config import Store
+from tidewarden.config import NAME, Store
 from tidewarden.errors import ConfigError, StoreDown
 from tidewarden.store.embedded import EmbeddedStore
 
@@ -32,6 +35,8 @@ VIEWS_AHEAD = 1000
 """The store's restarts since the backup, at most: lease numbers begin with the view. There are 131,071 views in all."""
 EPOCHS_AHEAD = 1 << 20
 BASE = "appendonly.aof.1.base.rdb"
+PART = "store.part"
+"""What will be ``store`` when all of it is well; one that a former try left is no hindrance."""
 KEYS = {"cluster": "cluster.key", "vault": "vault.key"}
 
 
@@ -66,6 +71,7 @@ def backup(
                 out.flush()
                 os.fsync(out.fileno())
             part.replace(file)
+            _sync(file.absolute().parent)
         except OSError as error:
             raise stop(f"{part} cannot be written: {error.strerror or error}", REFUSED) from None
         finally:
@@ -105,20 +111,26 @@ def restore(
 
     tidewarden cluster restore monday.backup --data-dir ./restored --json
     """
-    if data_dir.exists() and (not data_dir.is_dir() or {path.name for path in data_dir.iterdir()} - {"secrets"}):
+    if data_dir.exists() and (not data_dir.is_dir() or {path.name for path in data_dir.iterdir()} - {"secrets", PART}):
         raise stop(f"{data_dir} is not empty: name a new folder, or one that has nothing but secrets/", REFUSED)
+    part = data_dir / PART
     try:
         with file.open("rb") as source:
             header = _header(source)
             _check_keys(header, data_dir)
-            _unpack(source, header, data_dir / "store")
+            if part.exists():
+                shutil.rmtree(part)
+            _unpack(source, header, part)
+        keys, view, epoch = asyncio.run(_raise(part, header))
+        part.rename(data_dir / "store")  # nothing is started on a copy whose numbers were not raised yet
+        _sync(data_dir)
     except OSError as error:
-        raise stop(f"{error.filename or file}: {error.strerror or error}", REFUSED) from None
-    try:
-        keys, view, epoch = asyncio.run(_raise(data_dir / "store", header["cluster"]))
-    except (StoreDown, ConfigError) as error:
-        shutil.rmtree(data_dir / "store")
+        where = error.filename or (data_dir if error.errno in (errno.ENOSPC, errno.EDQUOT) else file)
+        raise stop(f"{where}: {error.strerror or error}", REFUSED) from None
+    except (StoreDown, ConfigError, redis.RedisError) as error:
         raise stop(f"the store cannot be started on it: {error}", REFUSED) from None
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
     if as_json:
         print_json({"data_dir": str(data_dir), "keys": keys, "view": view, "epoch": epoch, "backup": header})
         return
@@ -135,10 +147,18 @@ def _header(source: BinaryIO) -> dict[str, Any]:
         header: dict[str, Any] = json.loads(source.readline(HEADER_BYTES_MAX))
         if header["what"] != MAGIC:
             raise ValueError
+        form = header["format"]
     except (ValueError, KeyError, TypeError):
         raise stop(f"{source.name} is no backup of tidewarden", REFUSED) from None
-    if header["format"] != FORMAT:
-        raise stop(f"{source.name} has format {header['format']}; this version reads {FORMAT}", REFUSED)
+    if form != FORMAT:
+        raise stop(f"{source.name} has format {form}; this version reads {FORMAT}", REFUSED)
+    try:
+        found = [type(header[name]) for name in ("cluster", "sha256", "bytes", "view")]
+        found += [type(header["keys"][name][word]) for name in KEYS for word in ("where", "check")]
+    except (KeyError, TypeError):
+        found = []
+    if found != [str, str, int, int, *[str] * 4] or not re.fullmatch(NAME, header["cluster"]):
+        raise stop(f"{source.name}: its first line is damaged", REFUSED)
     return header
 
 
@@ -154,32 +174,31 @@ def _check_keys(header: dict[str, Any], data_dir: Path) -> None:
 
 
 def _unpack(source: BinaryIO, header: dict[str, Any], folder: Path) -> None:
-    """The store's folder with the copy as its whole log. Whatever fails, no folder stays."""
+    """The store's folder with the copy as its whole log."""
     digest, size = hashlib.sha256(), 0
     files = folder / "appendonlydir"
     files.mkdir(mode=0o700, parents=True)
     folder.chmod(0o700)
-    try:
-        with open(os.open(files / BASE, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
-            while piece := source.read(CHUNK):
-                size += len(piece)
-                digest.update(piece)
-                out.write(piece)
-            out.flush()
-            os.fsync(out.fileno())
-        (files / "appendonly.aof.manifest").write_text(f"file {BASE} seq 1 type b\n")
-        if size != header["bytes"] or digest.hexdigest() != header["sha256"]:
-            raise stop(f"{source.name} is damaged or cut short", REFUSED)
-    except BaseException:
-        shutil.rmtree(folder)
-        raise
+    with open(os.open(files / BASE, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
+        while piece := source.read(CHUNK):
+            size += len(piece)
+            digest.update(piece)
+            out.write(piece)
+        out.flush()
+        os.fsync(out.fileno())
+    (files / "appendonly.aof.manifest").write_text(f"file {BASE} seq 1 type b\n")
+    if size != header["bytes"] or digest.hexdigest() != header["sha256"]:
+        raise stop(f"{source.name} is damaged or cut short", REFUSED)
 
 
-async def _raise(folder: Path, cluster: str) -> tuple[int, int, int]:
+async def _raise(folder: Path, header: dict[str, Any]) -> tuple[int, int, int]:
     """Start the store once, raise its view and epoch, and stop it. Returns: keys, view, epoch."""
+    cluster = header["cluster"]
     store = EmbeddedStore(folder, Store(fsync="always"), cluster, secrets.token_urlsafe(32), SystemClock())
     client = Redis.from_url(await store.start())
     try:
+        if store.view <= header["view"]:
+            raise ConfigError([f"it has view {store.view - 1} of {cluster!r}, not {header['view']}: another cluster's"])
         tag = f"{{{cluster}}}"
         view = int(await client.incrby(f"{tag}:view", VIEWS_AHEAD))
         epoch = int(await client.hincrby(f"{tag}:fence", "epoch", EPOCHS_AHEAD))
@@ -188,3 +207,12 @@ async def _raise(folder: Path, cluster: str) -> tuple[int, int, int]:
     finally:
         await client.aclose()
         await store.stop()
+
+
+def _sync(folder: Path) -> None:
+    """Have what a folder names on the disk."""
+    number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)

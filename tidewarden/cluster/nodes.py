@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from tidewarden.clock import Clock, sleep
 from tidewarden.errors import ConfigError, Error, Exists, Stale, StoreDown
@@ -14,16 +17,17 @@ from tidewarden.store.route import Route
 
 log = logging.getLogger("tidewarden.cluster")
 
-BEAT_S = 0.5
+BEAT_S, BEAT_MS = 0.5, 500
 DEAD_MS = 2000  # a registration so old, of a node that Raft does not hear either, is a dead node's
-NAMESAKE_S = (
-    2 * DEAD_MS / 1000
-)  # a node of this name and another folder that still lives after so long is not just going
+LEFT_MS = 30_000  # that of a node's further process, the node being there: one that hangs is killed sooner, so it is started no more
+NAMESAKE_S = 4.0  # a node of this name and another folder that still lives after so long is not just going
+_STORED = re.compile(r"stored is (\d+)")  # as beat.lua says it
+_DECLARED_DEAD = re.compile(r"(\S+) was declared dead;")  # as the queues' scripts say it
 
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """A node's boot, and how long ago (by the store's clock) it last said that it lives."""
+    """A node's boot, and for how long (ms) this process has seen nothing new of it at the store; see :meth:`Nodes._look`."""
 
     node: str
     boot: int
@@ -40,13 +44,17 @@ def dead_nodes(nodes: list[Registration], me: str, heard_s: Callable[[str], floa
     Which registrations are dead: old at the store *and* not heard by Raft. A node that lost only one of the two lives.
 
     ``heard_s(node)``: seconds since Raft last heard that node, as the leader knows it. A node's further processes are dead with it;
-    the end of one alone is its node's to tell, which registers it anew then.
+    the end of one alone is its node's to tell, which registers it anew then. One that it does not start any more is dead when it has been
+    silent for long, and its node has not.
     """
-    return [
-        node
-        for node in nodes
-        if node.owner != me and node.age_ms >= DEAD_MS and heard_s(node.owner) * 1000 >= DEAD_MS / 2
-    ]
+    ages_ms = {node.node: node.age_ms for node in nodes}
+
+    def is_dead(node: Registration) -> bool:
+        if node.node != node.owner and node.age_ms >= LEFT_MS and ages_ms.get(node.owner, DEAD_MS) < DEAD_MS:
+            return True
+        return node.owner != me and node.age_ms >= DEAD_MS and heard_s(node.owner) * 1000 >= DEAD_MS / 2
+
+    return [node for node in nodes if is_dead(node)]
 
 
 class Nodes:
@@ -73,7 +81,13 @@ class Nodes:
         """What the nodes say of themselves, likewise."""
         self.boot = 0
         self.seen: list[Registration] = []
-        self.beat_at = clock.monotonic()
+        self._said: dict[
+            str, tuple[int, int, int]
+        ] = {}  # by node: boot, when it said so last (ms, the store's), our age of that
+        self._away = True  # the last beat did not get through
+        self._dead = False  # a script has said so of this boot
+        self.beat_at = self.turned_at = clock.monotonic()
+        """When the store last answered a beat, and when :meth:`run` last came round, whatever it was answered (monotonic seconds)."""
         self.refusal = ""
         """What the store, which is connected, answered the last beat with instead: no write gets through to it now."""
 
@@ -92,8 +106,11 @@ class Nodes:
 
         Raises: StoreDown; Exists: a node of the same name and another folder lives.
         """
-        await self._beat(0, self.boot + 1)
+        told: list[str | int] = ["0", self._node, self.boot + 1, self.address, self.folder, DEAD_MS]
+        self.boot = await self._scripts.run(self._link, "cluster.register", [self._key], told)
+        self._dead = False
         self._on_holder(self.holder)
+        await self._beat()
 
     async def come(self) -> None:
         """
@@ -115,6 +132,15 @@ class Nodes:
         found = f"found {self._node!r}, and {error}, with another data folder"
         return ConfigError([f"node.name: {found}; allowed: a name of its own for each node"])
 
+    def refused(self, error: BaseException) -> None:
+        """
+        A script was: if because this process's boot was declared dead, the next beat registers it anew.
+
+        Its registration alone does not tell: whoever marked it dead in the shards may have ended before it was forgotten.
+        """
+        if isinstance(error, Stale) and (found := _DECLARED_DEAD.match(str(error))):
+            self._dead = self._dead or found[1] == self.holder
+
     async def beat(self) -> None:
         """
         Say that this node lives, and read the others.
@@ -123,24 +149,42 @@ class Nodes:
         """
         if self.boot == 0:
             await self.register()
+        elif self._dead:
+            raise Stale(f"{self.holder} was declared dead, and is registered yet")
         else:
-            await self._beat(self.boot, 1)
+            await self._beat()
 
-    async def _beat(self, boot: int, least: int) -> None:
-        boot, _, flat, told = await self._scripts.run(
-            self._link,
-            "cluster.beat",
-            [self._key],
-            ["0", self._node, boot, least, self.address, self.folder, DEAD_MS],
-        )
-        self.boot = boot
+    async def _beat(self) -> None:
+        try:
+            (now_ms, flat), told = await asyncio.gather(
+                self._scripts.run(self._link, "cluster.beat", [self._key], ["0", self._node, self.boot]),
+                self._link.call("HGETALL", f"{self._key}:at"),
+            )
+        except Error:
+            self._away = True
+            raise
         self.addresses = {name.decode(): at.decode() for name, at in zip(told[::2], told[1::2], strict=True)}
-        names, boots, ages = flat[::3], flat[1::3], flat[2::3]
-        self.seen = [Registration(n.decode(), b, a) for n, b, a in zip(names, boots, ages, strict=True)]
-        self.beat_at = self._clock.monotonic()
+        self._look(now_ms, flat)
         if self.refusal:
             self.refusal = ""
             log.warning("the store takes writes again")
+
+    def _look(self, now_ms: int, flat: Sequence[Any]) -> None:
+        """
+        How long each has been silent, in beats of ours that found nothing new: neither by the store's clock, which may be stepped, nor
+        by the time in which this process was paused, or the store away, so that nobody could say anything.
+        """
+        at = self._clock.monotonic()
+        passed_ms = min(int((at - self.beat_at) * 1000), BEAT_MS)
+        former, self._said = self._said, {}
+        for name, boot, ago_ms in zip(flat[::3], flat[1::3], flat[2::3], strict=True):
+            node, said_ms = name.decode(), now_ms - ago_ms
+            age_ms = min(max(0, ago_ms), BEAT_MS)
+            if not self._away and (known := former.get(node)) and known[:2] == (boot, said_ms):
+                age_ms = known[2] + passed_ms
+            self._said[node] = (boot, said_ms, age_ms)
+        self.seen = [Registration(node, boot, age_ms) for node, (boot, _, age_ms) in self._said.items()]
+        self._away, self.beat_at, self.turned_at = False, at, at
 
     async def bury(self, dead: Registration) -> None:
         """Forget a dead node's registration, after its leases were ended."""
@@ -156,7 +200,7 @@ class Nodes:
             try:
                 await self.beat()
             except Stale as error:
-                log.warning("%s; registering again, what this node held is lost", error)
+                self._say_stale(error)
                 try:
                     await self.register()
                 except Exists as other:
@@ -165,7 +209,18 @@ class Nodes:
                     self._no_beat(again)
             except Error as error:
                 self._no_beat(error)
+            self.turned_at = self._clock.monotonic()
             await sleep(self._clock, BEAT_S)
+
+    def _say_stale(self, error: Stale) -> None:
+        stored = _STORED.search(str(error))
+        if stored and int(stored[1]) > self.boot:  # in the same words each time, for two such go on for ever
+            log.error(
+                "another process has registered as %s (or an answer to this one was lost): each needs a name of its own; "
+                "registering again, what this node held is lost", self._node,
+            )  # fmt: skip
+        else:
+            log.warning("%s; registering again, what this node held is lost", error)
 
     def _no_beat(self, error: Error) -> None:
         if isinstance(error, StoreDown) and not isinstance(error, Refused):

@@ -36,8 +36,8 @@ class Reaper:
         former: dict[str, int] = {}
         while True:
             for work in (
-                lambda: self._end_former(epoch, former),
                 lambda: self._bury_dead(epoch),
+                lambda: self._end_former(epoch, former),
                 lambda: self._queues.end_due_sessions(self.duty.step),
             ):
                 self.duty.step()
@@ -60,13 +60,18 @@ class Reaper:
                 former[node.node] = node.boot - 1
 
     async def _bury_dead(self, epoch: int) -> None:
-        for dead in dead_nodes(self._nodes.seen, self._node, self._heard_s):
+        for dead in self._dead():
+            if dead.node not in {one.node for one in self._dead()}:
+                continue  # it has come back while others' leases were ended
             log.warning("node %s (boot %d) is dead: silent for %d ms, and Raft hears nothing", *_facts(dead))
             ended = await self._reap(epoch, dead.node, dead.boot)
             await self._nodes.bury(dead)
             # A beat may have seen it meanwhile, silent for longer.
             self._nodes.seen = [one for one in self._nodes.seen if (one.node, one.boot) != (dead.node, dead.boot)]
             log.warning("node %s (boot %d) is buried; %d of its leases ended", dead.node, dead.boot, ended)
+
+    def _dead(self) -> list[Registration]:
+        return dead_nodes(self._nodes.seen, self._node, self._heard_s)
 
     async def _reap(self, epoch: int, node: str, boot: int) -> int:
         ended = 0

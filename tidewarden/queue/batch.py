@@ -82,6 +82,7 @@ class Flight:
         for batch, part in zip(self._batches, parts, strict=True):
             if isinstance(part, ReplyError):  # which the connection did not see
                 self._shard.part_refused(str(part))
+                self._shard.refused(error_of(str(part)))
             batch.answer(part)
 
     def unconfirmed(self, parts: Sequence[Any], error: NoQuorum, /) -> None:
@@ -95,6 +96,7 @@ class Flight:
 
     def set_exception(self, exception: BaseException, /) -> None:
         self.answered = True
+        self._shard.refused(exception)
         self._shard.crashed(self._batches, exception)
         self._shard.fly_on()
 
@@ -129,6 +131,7 @@ class Lone:
         refuse(self._receiver, Unconfirmed(str(error), items[0] if self._item else items))
 
     def set_exception(self, exception: BaseException, /) -> None:
+        self._shard.refused(exception)
         self._shard.refused_alone(self._receiver, exception, final=self._item)
 
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from tidewarden.errors import NoQuorum
-from tidewarden.store.commit import Impossible
-from tidewarden.store.commits import AnyCommit
+from tidewarden.store.commits import AnyCommit, Impossible
 from tidewarden.store.receiver import Receiver
 
 # Of these nobody reads a promise: they show what the primary has, or are done again until they have had their effect.
@@ -90,7 +89,12 @@ class Holding:
         if commit is None or name in UNHELD:
             return landing
         if isinstance(commit, Impossible):
-            raise NoQuorum(commit.why)
+            commit = commit.again()
+            if isinstance(commit, Impossible):
+                raise NoQuorum(commit.why)
+            setattr(self, "system" if name in SYSTEM else "commit", commit)
+            if commit is None:
+                return landing
         return Held(commit, landing)
 
 

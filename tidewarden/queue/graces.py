@@ -31,9 +31,15 @@ class Graces(Room):
         self.sessions_ended = 0
 
     def _session_script(self, name: str, *args: Arg, more_keys: Sequence[str] = ()) -> asyncio.Future[Any]:
-        return self._scripts.run(
+        reply = self._scripts.run(
             self._link, f"queue.session_{name}", (self._sessions_key, *more_keys), (0, self.holder, *args)
         )
+        reply.add_done_callback(self._session_replied)
+        return reply
+
+    def _session_replied(self, done: asyncio.Future[Any]) -> None:
+        if not done.cancelled() and (error := done.exception()) is not None:
+            self.on_refused(error)
 
     def _end_in(self, left_ms: int, uuid: str, number: int) -> None:
         """Its grace ends in ``left_ms``, unless somebody joins it before."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import msgspec
@@ -16,11 +16,16 @@ from tidewarden.store.route import Arg, Route
 
 
 class Names:
-    """One hash for the queues (name → settings, JSON), one for the topics (name → names of queues)."""
+    """
+    One hash for the queues (name → settings, JSON), one for the topics (name → names of queues).
+
+    ``on_refused(error)`` hears of each script of a shard, or of sessions, that was refused.
+    """
 
     def __init__(self, cluster: str, link: Route, scripts: Scripts) -> None:
         self.cluster = cluster
         self.holder = "-"
+        self.on_refused: Callable[[BaseException], object] = bool
         self._link = link
         self._scripts = scripts
         self._loop = asyncio.get_running_loop()

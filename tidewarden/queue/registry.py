@@ -111,6 +111,7 @@ class Registry(Names):
                 store_memory=self.store_memory,
                 on_recut=self._recut,
                 on_lost=self._lost_take,
+                on_refused=lambda error: self.on_refused(error),
             )
             for i in range(settings.shards)
         ]
@@ -212,8 +213,7 @@ class Registry(Names):
         what, raw = await self._make(queue, self._settings[queue])
         if what == b"topic":
             raise NotFound(f"there is no queue {queue} any more; it is a topic")
-        settings = msgspec.json.decode(raw, type=QueueSettings)
-        shards = self._build(queue, settings)
+        shards = self._build(queue, settings := msgspec.json.decode(raw, type=QueueSettings))
         if what == b"new":
             log.warning("the store had lost the queue %s; it is there again", queue)
             await asyncio.gather(*(shard.run("queue.configure", settings.shard_fields()) for shard in shards))
@@ -222,8 +222,7 @@ class Registry(Names):
     async def _stored(self, queue: str) -> tuple[bytes, QueueSettings]:
         """The settings of a queue that this node knows, as they are stored (JSON, too) and built. Raises: as :meth:`_again`."""
         raw = await self._link.call("HGET", self._registry_key, queue) or await self._again(queue)
-        settings = msgspec.json.decode(raw, type=QueueSettings)
-        self._build(queue, settings)
+        self._build(queue, settings := msgspec.json.decode(raw, type=QueueSettings))
         return raw, settings
 
     def shards_known(self) -> list[Shard]:
@@ -285,6 +284,7 @@ class Registry(Names):
             try:
                 answer = await self._scripts.run(link, name, target.keys, (target.stamped(0), self.holder, *args))
             except Error as error:
+                self.on_refused(error)
                 found = recut_of(queue, error)
                 if last or not isinstance(found, Recut):
                     raise

@@ -15,7 +15,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from tidewarden.clock import sleep
-from tidewarden.errors import BadArg, Error, NoQuorum, NotFound, StoreDown
+from tidewarden.errors import BadArg, Error, NoQuorum, NotFound, Stale, StoreDown
 from tidewarden.queue.graces import Graces
 from tidewarden.queue.recut import Recut
 from tidewarden.queue.session import Session, Shared
@@ -25,6 +25,7 @@ from tidewarden.queue.task import check_range
 log = logging.getLogger("tidewarden.queue")
 
 LOST_RETRY_S = 0.5
+ENTER_TRIES = 10  # half a second apart: as long as a store that is away is waited for
 GRACE_MS = 5000
 GRACE_MAX_MS = 3_600_000
 
@@ -71,6 +72,8 @@ class Sessions(Graces):
             for (queue, task_id), (lease, end_ms) in held.items():
                 shard = self._lane(self._shards[queue], task_id)
                 ends[queue, task_id] = (shard.end(task_id, lease, "loss"), lease, end_ms, shard)
+            for shard in {shard for *_, shard in ends.values()}:
+                shard.wake()  # who waits here asks behind it: a round trip sooner than by its answer
             held = {}
             for name, (future, lease, end_ms, shard) in ends.items():
                 try:
@@ -204,15 +207,24 @@ class Sessions(Graces):
 
     async def _enter(self, shared: Shared, shards: Sequence[Shard]) -> None:
         """
-        Note in the record that it takes from these shards.
+        Note in the record that it takes from these shards. A node that was declared dead, and has not registered anew yet, does so
+        within moments: that is waited for.
 
         Raises: NotFound: it has ended; Stale; StoreDown.
         """
-        if shared.holder != self.holder and not shared.lost:
-            await self._rejoin(shared)
-        if shared.lost:
-            raise gone(shared)
-        await self._session_script("enter", shared.uuid, *(f"{shard.queue} {shard.index}" for shard in shards))
+        places = [f"{shard.queue} {shard.index}" for shard in shards]
+        for tries_left in range(ENTER_TRIES, -1, -1):
+            try:
+                if (shared.holder != self.holder or tries_left < ENTER_TRIES) and not shared.lost:
+                    await self._rejoin(shared)
+                if shared.lost:
+                    raise gone(shared)
+                await self._session_script("enter", shared.uuid, *places)
+                break
+            except Stale:
+                if not tries_left:
+                    raise
+            await sleep(self._clock, LOST_RETRY_S)
         shared.places.update(shard.keys[0] for shard in shards)
 
     async def owner(self, session: Session, shard: Shard) -> str:

@@ -34,7 +34,7 @@ class Shard:
 
     ``holder`` is asked anew for each call, for a node may register again; ``on_next(shard, delay_ms)`` hears the next event.
     ``layout``: the number of the queue's cut; where the store knows a newer one, ``on_recut(shard, that)`` says where an id lies
-    now, and what can be repeated is. ``on_lost(shard)``: a take's answer was lost.
+    now, and what can be repeated is. ``on_lost(shard)``: a take's answer was lost. ``on_refused(error)`` hears each refusal.
     """
 
     def __init__(
@@ -50,6 +50,7 @@ class Shard:
         store_memory: StoreMemory | None = None,
         on_recut: Callable[[Shard, int], asyncio.Future[Any]] | None = None,
         on_lost: Callable[[Shard], None] | None = None,
+        on_refused: Callable[[BaseException], object] = bool,
     ) -> None:
         self.keys = keys
         self._stamp = f"/{layout}" if layout else ""
@@ -57,6 +58,7 @@ class Shard:
         self._store_memory = store_memory or StoreMemory()
         self._on_recut = on_recut
         self._on_lost = on_lost
+        self.refused = on_refused
         _, self.queue, self.index = split_prefix(keys[0])
         self._link = link
         self.part_refused = link.refused  # a part of a call was, which the connection cannot see

@@ -175,6 +175,8 @@ class Upkeep(Topics):
         await self._open(check_name(queue))
         raw, old = await self._stored(queue)  # another node may have changed it a moment ago
         strategies = (*STRATEGIES, *self._strategies)
+        if values.get("durability") == "fsync":
+            await self.commits.look(self._link)  # the server may have been set to it a moment ago
         new = changed(old, values, refusal=self.commits.refusal, strategies=strategies)
         firm = self.commits.firm(self._link, new.durability, f"{{{self.cluster}}}")
         cut = [name for name in ("shards", "strategy") if getattr(new, name) != getattr(old, name)]

@@ -121,6 +121,17 @@ class FileJournal(log_file.FileJournal):
         last = self[-1][1] if len(self) else 0
         self.versions = [version for version in self.versions if version[0] <= last]
 
+    def setCurrentTerm(self, term: int, votedForNodeId: str | None) -> None:
+        """Keep term and vote. Raises: OSError: they are not on the disk, and nothing has changed."""
+        meta = self._FileJournal__meta
+        before = dict(meta)
+        try:
+            super().setCurrentTerm(term, votedForNodeId)
+        except OSError:
+            meta.clear()
+            meta.update(before)
+            raise
+
     def clear(self) -> None:
         super().clear()
         self.versions = [(0, newest) for _, newest in self.versions[-1:]]  # what a snapshot replaces had come to it

@@ -19,12 +19,12 @@ import pysyncobj.tcp_connection
 import pysyncobj.tcp_server
 import pysyncobj.transport
 from pysyncobj import FAIL_REASON, SyncObjConf, replicated
+from pysyncobj.node import Node
 
-from tidewarden.clock import Clock, SystemClock
+from tidewarden.clock import Clock
 
-from . import files, inflate
+from . import files, inflate, names
 from .decide import Facts, Sighting, State, Times
-from .resolver import Resolver
 from .roll import Roll
 from .steady import FOLLOWER
 from .wire import KEEPALIVE, Connection, Transport
@@ -98,6 +98,7 @@ class Voter(Roll):
             members=self.members,
             members_committed=self.committed(),
             outcast=self.outcast,
+            told_version=self.told_version,
             refusal=self.refusal,
         )
 
@@ -122,25 +123,41 @@ class Voter(Roll):
 
     def hand_over(self, name: str | None) -> int:
         """
-        Ask the member ``name`` (``None``: the one most caught up) to lead, and step down. Returns a fail reason, 0 when asked.
+        Ask the member ``name`` (``None``: another) to lead, and step down. Returns a fail reason, 0 when asked.
 
         The lease ends before the question leaves: the others vote for who was asked though they hear a leader.
         """
         answers: list[int] = []
-        if name is not None and name not in self._addresses:
+        heir = self._heir(name)
+        if heir is None:
             return REQUEST_DENIED
-        target = None if name is None else self._addresses[name]
         lease_until, self.lease_until = self.lease_until, float("-inf")
-        self.transferLeadership(target, lambda _, reason: answers.append(reason))
+        self.transferLeadership(heir, lambda _, reason: answers.append(reason))
         if answers[0] == SUCCESS:
             self.step_down()
         else:
             self.lease_until = lease_until
         return answers[0]
 
+    def _heir(self, name: str | None) -> Node | None:
+        """
+        Who can lead at once: it has everything, and was heard within an election time. The latest heard, or ``name`` alone.
+
+        Stock asks whoever once had everything, and who has died since would leave the cluster without a leader.
+        """
+        last, near = self._SyncObj__raftLog[-1][1], self._heard_within(self.times.election_min_s)
+        match = self._SyncObj__raftMatchIndex
+        ready = [
+            node
+            for node in self._SyncObj__otherNodes
+            if (found := self._names.get(node.id)) in near and name in (None, found) and match.get(node) == last
+        ]
+        return max(ready, key=lambda node: (self.heard[node.id], node.id), default=None)
+
     def wish(self, name: str | None) -> int:
         """Have leadership handed to ``name``, here or, when another leads, there. Returns a fail reason, 0 when asked."""
         leader = self._getLeader()
+        self.refusal = ""
         if self.leads():
             return self.hand_over(name)
         if leader is None or not self._SyncObj__transport.send(leader, {"type": "wish", "to": name}):
@@ -199,8 +216,7 @@ def configure(folder: Path, bind: str, password: str, times: Times) -> SyncObjCo
 def _guard() -> None:
     files.guard()
     pysyncobj.tcp_connection.zlib = inflate
-    resolver = Resolver(SystemClock())
-    pysyncobj.node.globalDnsResolver = lambda: resolver
+    pysyncobj.node.globalDnsResolver = lambda: names.NAMES
     pysyncobj.tcp_server.TcpConnection = pysyncobj.transport.TcpConnection = Connection
 
 

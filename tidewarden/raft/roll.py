@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pysyncobj import SyncObjConf
+from pysyncobj import FAIL_REASON, SyncObjConf
 from pysyncobj.node import Node
 from pysyncobj.syncobj import _COMMAND_TYPE
 
@@ -48,8 +48,10 @@ class Roll(Steady):
         self.own = own
         self.outcast = ""
         """Why this member is none any more, or not yet: :data:`NOT_THERE`, :data:`ANOTHER_FOLDER`, or ""."""
+        self.told_version = 0
+        """Of the members, in whose name that was said."""
         self.refusal = ""
-        """Why this leader made no new version when it was last asked to."""
+        """Why the leader, this one or another, did not do what it was last asked for here."""
         self._seeds, self._joining = dict(seeds), joining
         self._adopted: Members | None = None
         self._marks: dict[str, str] = {}  # of those that were heard, by name
@@ -141,11 +143,17 @@ class Roll(Steady):
     # Who speaks.
 
     def outgoing(self, message: Message) -> Message:
-        return super().outgoing(message) | {"mark": self._SyncObj__raftLog.mark}
+        marked = super().outgoing(message) | {"mark": self._SyncObj__raftLog.mark}
+        denied = message["type"] == "apply_command_response" and message.get("error") == FAIL_REASON.REQUEST_DENIED
+        return marked | {"why": self.refusal} if denied else marked
 
     def no_member(self, why: str) -> Message:
-        """What is said to somebody who is no member here."""
-        return {"type": "no_member", "why": why, "version": self._adopted.version if self._adopted else 0}
+        """What is said to somebody who is no member here, by a version that is committed."""
+        return {"type": "no_member", "why": why, "version": self._committed_version()}
+
+    def _committed_version(self) -> int:
+        commit = self.raftCommitIndex
+        return max((found.version for at, found in self._SyncObj__raftLog.versions if at <= commit), default=0)
 
     def _SyncObj__onMessageReceived(self, node: Node, message: Message) -> None:
         name = self._names.get(node.id)
@@ -163,6 +171,8 @@ class Roll(Steady):
         self._marks[name] = mark
         if message["type"] == "append_entries" and message["term"] >= self.raftCurrentTerm:
             self.outcast = ""  # whoever said so went by a change that was not committed
+        if isinstance(why := message.get("why"), str):
+            self.refusal = why
         super()._SyncObj__onMessageReceived(node, message)
         self._follow_log()
 
@@ -179,6 +189,9 @@ class Roll(Steady):
             if (message["last_log_term"], message["last_log_index"]) <= (term, index):
                 self._SyncObj__transport.send(node, self.no_member(NOT_THERE))
                 return
+        elif kind == "ping":
+            self._SyncObj__transport.send(node, self.no_member(NOT_THERE))
+            return
         elif kind != "append_entries":
             return
         if kind == "append_entries" and message["term"] >= self.raftCurrentTerm:
@@ -188,15 +201,17 @@ class Roll(Steady):
 
     def _on_no_member(self, message: Message) -> None:
         version, why = message.get("version"), message.get("why")
-        commit = self.raftCommitIndex
-        known = max((v.version for at, v in self._SyncObj__raftLog.versions if at <= commit), default=0)
-        if not isinstance(version, int) or version <= known or why not in (NOT_THERE, ANOTHER_FOLDER):
+        if (
+            not isinstance(version, int)
+            or version <= self._committed_version()
+            or why not in (NOT_THERE, ANOTHER_FOLDER)
+        ):
             return  # it knows no more than this one
         if self.outcast != why:
             logger.warning(
                 "not a member of the cluster, says one that is (version %d of its members): %s", version, why
             )
-        self.outcast = why
+        self.outcast, self.told_version = why, version
 
     # Time.
 
@@ -240,12 +255,12 @@ class Roll(Steady):
 
     def _caught_up(self) -> list[str]:
         commit, match = self.raftCommitIndex, self._SyncObj__raftMatchIndex
-        near = self._heard_lately()
+        near = self._heard_within(self.times.election_max_s)
         waiting = self._SyncObj__readonlyNodes
         return [name for node in waiting if (name := self._names.get(node.id)) in near and match.get(node, 0) >= commit]
 
-    def _heard_lately(self) -> set[str]:
-        since = self.clock.monotonic() - self.times.election_max_s
+    def _heard_within(self, seconds: float) -> set[str]:
+        since = self.clock.monotonic() - seconds
         return {self._names[address] for address, at in self.heard.items() if at > since and address in self._names}
 
     def _settled(self) -> bool:
@@ -253,6 +268,7 @@ class Roll(Steady):
 
     def propose(self, members: Members, callback: Callable[[Any, int], None] | None = None) -> None:
         """Have the leader, which may be another, make ``members`` of the version in force. Any thread."""
+        self.refusal = ""
         self._applyCommand(files.entry_of(members), callback, _COMMAND_TYPE.MEMBERSHIP)
 
     # What the library asks of a change of members: ours, in place of its own.
@@ -267,7 +283,9 @@ class Roll(Steady):
         elif not self.committed():
             self.refusal = "another change is on its way"
         else:
-            self.refusal = membership.fault(self._adopted, request, self.own, self._heard_lately())
+            self.refusal = membership.fault(
+                self._adopted, request, self.own, self._heard_within(self.times.election_max_s)
+            )
             self._passing_on = self._adopted is not None and self.own not in request.voters
         if self.refusal:
             logger.info("version %d of the members is refused: %s", request.version, self.refusal)

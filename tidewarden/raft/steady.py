@@ -88,6 +88,12 @@ class Steady(SyncObj):  # type: ignore[misc]  # the library has no types
         self._SyncObj__raftLeader = None
         self._SyncObj__raftElectionDeadline = library_now() + self._SyncObj__generateRaftTimeout()
 
+    def _SyncObj__setCurrentTerm(self, term: int, voted_for: str | None) -> None:
+        # Stock is in the new term before it is on the disk. Where that is full it would go on in a term that nobody knows of
+        # after a restart, and take entries of it: a log that is ahead of term and vote, which no member may begin with.
+        self._SyncObj__raftLog.setCurrentTerm(term, voted_for)
+        super()._SyncObj__setCurrentTerm(term, voted_for)
+
     def _SyncObj__setState(self, state: int) -> None:
         if state != LEADER:
             self.lease_until = -math.inf
@@ -223,8 +229,9 @@ class Steady(SyncObj):  # type: ignore[misc]  # the library has no types
 
     def _on_wish(self, node: Node, message: Message) -> None:
         """Another member was asked to have leadership handed over."""
-        if self._SyncObj__raftState == LEADER:
-            self.hand_over(message["to"])
+        if self._SyncObj__raftState == LEADER and self.hand_over(message["to"]):
+            why = "it is not connected, or has not got everything"
+            self._SyncObj__transport.send(node, {"type": "wish_denied", "why": why})
 
     def _on_stale_term(self, node: Node, message: Message) -> None:
         if message["term"] > self.raftCurrentTerm:

@@ -220,7 +220,7 @@ class Transport(TCPTransport):  # type: ignore[misc]  # the library has no types
             if self._shouldConnect(node) or (conn is not None and conn.state != CONNECTION_STATE.DISCONNECTED):
                 self._apart.pop(node, None)
             elif now - self._apart.setdefault(node, now) > self._times.orphan_s:
-                self._apart[node] = now
+                self._apart[node] = self._fresh[node] = now
                 conn = Connection(self._syncObj._poller, timeout=self._syncObj.conf.connectionTimeout)
                 conn.encryptor = self._syncObj.encryptor
                 conn.refused, conn.address = self._refused, node.address

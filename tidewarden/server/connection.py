@@ -17,7 +17,7 @@ from tidewarden.errors import Denied, Draining, Error, Full, Internal, NoAuth
 from . import replies
 from .flow import Flow
 from .parts import Session
-from .peer import STRANGER, Peer
+from .peer import STRANGER, Peer, peer_of
 from .plan import Plan
 from .requests import RequestReader
 from .slot import PendingSlot, Slot
@@ -62,18 +62,15 @@ class Connection(Flow):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._open(cast(asyncio.Transport, transport))
-        name = transport.get_extra_info("peername")
-        address = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else str(name or "local")
-        self.peer = Peer(address, self.server.clock.monotonic(), let_in=self.server.let_in())
+        self.peer = Peer(peer_of(transport), self.server.clock.monotonic(), let_in=self.server.let_in())
         self.id = self.admitted()
         self.leave()
         if self.id == 0:
             full = "This node has as many connections as it may. Close one, or try another."
             self.turn_away(Draining("This node is going down.") if self.server.draining else Full(full))
-        elif self.peer.may is STRANGER:
-            self._stay = self.server.loop.call_later(LOGIN_S, self._login_over)
 
     def _login_over(self) -> None:
+        self._stay = None
         if self.peer.may is STRANGER:
             late = NoAuth(f"You have not said who you are within {LOGIN_S:g} s.")
             self._out.append(self.refuse(late))
@@ -132,13 +129,16 @@ class Connection(Flow):
     def enter(self, user: str) -> None:
         """The peer has said who it is, or its user's rights have changed. Raises: WrongPass: there is no such user now."""
         self.peer.enter(user, self.server.users.rights(user))
-        self._reader.request_bytes = self.server.request_bytes
+        self._reader.request_bytes, self._reader.line_bytes = self.server.request_bytes, self.server.line_bytes
 
     def leave(self) -> None:
         """The peer is nobody again."""
         self.peer.leave()
         if self.peer.may is STRANGER:
             self._reader.request_bytes = min(STRANGER_BYTES, self.server.request_bytes)
+            self._reader.line_bytes = min(STRANGER_BYTES, self.server.line_bytes)
+            if self.id and self._stay is None:
+                self._stay = self.server.loop.call_later(LOGIN_S, self._login_over)
 
     def run_plan(self, requests: list[Request]) -> None:
         """Run ``requests`` before whatever else was read (EXEC)."""
@@ -233,6 +233,8 @@ class Connection(Flow):
             turn -= 1 + (len(self._out[-1]) >> 10 if self._out else 0)  # a long reply takes long to make
         if self._begun_count == 0 and not requests:
             if self._reader.failure is not None and not self._closing:
+                if self._reader.encrypted:
+                    self.server.strangers.met(self.peer.address, "it speaks TLS, which is not set up (node.tls_cert)")
                 self._out.append(self.refuse(self._reader.failure))
                 self._closing = True
             if self._closing:

@@ -12,11 +12,10 @@ import asyncio
 import inspect
 import logging
 import ssl
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, NoReturn
 
 from aiohttp import web
-from aiohttp.http_exceptions import HttpProcessingError
 
 from tidewarden.clock import Clock
 from tidewarden.config import Config, is_loopback
@@ -28,11 +27,13 @@ from . import metrics
 from .demands import ROUTES, Demand, lacking, lacking_for
 from .http_events import EventRoutes
 from .http_listener import HttpListener
+from .http_reading import Reading
 from .http_schedules import ScheduleRoutes
 from .http_tokens import TokenRoutes
 from .parts import Cluster, Queues, Schedules, Tokens
-from .peer import denied
+from .peer import denied, peer_of
 from .replying import nothing_at, problem, respond
+from .strangers import Strangers
 from .users import Users
 
 log = logging.getLogger("tidewarden.server")
@@ -54,14 +55,6 @@ def fine() -> str:
     return ""
 
 
-def not_rubbish(record: logging.LogRecord) -> bool:
-    """What a stranger sends that is no HTTP is answered 400 and is no error of ours: no trace of it in the log."""
-    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError | web.RequestPayloadError))
-
-
-logging.getLogger("aiohttp.server").addFilter(not_rubbish)
-
-
 class HttpServer:
     """
     The HTTP door of one node.
@@ -76,6 +69,8 @@ class HttpServer:
         warning: what somebody should look at all the same; shown there.
         internal: paths on which other nodes ask; each takes a body and knows by itself whether it is of a node, else None.
         stats: for ``/metrics``, a part's name and its ``stats``; queues and tokens are asked anyway.
+
+    ``connections_max``: as many as the limits say, unless the process has fewer files.
     """
 
     def __init__(
@@ -107,12 +102,15 @@ class HttpServer:
         self._internal = dict(internal or {})
         loopback = is_loopback(config.node.host)
         self._users = users or Users(config.users, clock, loopback=loopback)
+        self.connections_max = config.limits.http_connections_max
+        self._reading = Reading()
         self._listener: HttpListener | None = None
         self._tls: ssl.SSLContext | None = None
 
     async def start(self) -> None:
         """Listen. Raises: OSError: the port is taken or may not be bound."""
         app = web.Application(middlewares=[self._guard], client_max_size=self._config.limits.request_bytes)
+        app.on_response_prepare.append(_sign)
         app.router.add_get("/health/live", self._health(lambda: self._alive()))
         app.router.add_get("/health/ready", self._health(lambda: self._ready()))
         app.router.add_get("/leader", self._leader)
@@ -125,14 +123,16 @@ class HttpServer:
             EventRoutes(self._tokens.events, self._clock).add_to(app.router)
         if self._schedules is not None:
             ScheduleRoutes(self._schedules, self._check_right, lambda request: request[RIGHTS]).add_to(app.router)
-        node, limits = self._config.node, self._config.limits
-        self._listener = HttpListener(app, limits.http_connections_max, limits.line_bytes)
+        node = self._config.node
+        strangers = Strangers("HTTP", self._clock)
+        self._listener = HttpListener(app, self.connections_max, self._config.limits.line_bytes, strangers)
         self._tls = server_context(node.tls_cert, node.tls_key)
         await self._listener.start(node.host, node.http_port, self._tls)
         log.info("HTTP door open", extra={"host": node.host, "port": self.port})
 
-    def reload(self) -> None:
-        """Go on with the certificate that is in its files now."""
+    def reload(self, users: Collection[str] = ()) -> None:
+        """Go on with the certificate that is in its files now; who reads something as one of these users is cut off."""
+        self._reading.cut_off([*users, *(() if self._users.open else ("",))])
         if self._tls is not None:
             renew(self._tls, self._config.node.tls_cert, self._config.node.tls_key)
 
@@ -155,10 +155,11 @@ class HttpServer:
         try:
             self._check_origin(request)
             user = await self._check_user(request)
-            request[USER], request[RIGHTS] = user, self._users.rights(user) if user else ALL
             self._check_rights(request, user)
-            await self._read_body(request)
-            return await handler(request)
+            if await self._read_body(request):  # which took its time, in which users may have been read anew
+                self._check_rights(request, user)
+            with self._reading.by(request, user):
+                return await handler(request)
         except Error as error:
             return problem(error)
         except web.HTTPRequestEntityTooLarge:
@@ -175,10 +176,10 @@ class HttpServer:
             log.exception("defect in %s %s", request.method, request.match_info.route.resource)
             return problem(Internal("A defect of the server; its log has the trace."))
 
-    async def _read_body(self, request: web.Request) -> None:
-        """Whoever may ask sends the whole of it within :data:`BODY_S`; handlers find it there."""
+    async def _read_body(self, request: web.Request) -> bool:
+        """Whoever may ask sends the whole of it within :data:`BODY_S`; handlers find it there. Whether there is one."""
         if request.path in OPEN or not request.can_read_body:
-            return
+            return False
         most = self._config.limits.request_bytes
         if (request.content_length or 0) > most:
             raise TooBig(f"A body may have {most} bytes; {request.content_length} are announced.")
@@ -189,6 +190,7 @@ class HttpServer:
             raise Timeout(f"The body did not come within {BODY_S:g} s.") from None
         except web.RequestPayloadError:
             raise BadArg("The body is not in the Content-Encoding that is announced.") from None
+        return True
 
     def _check_origin(self, request: web.Request) -> None:
         """A web page in somebody's browser must not reach a door that asks for no password (DNS rebinding, CSRF)."""
@@ -211,9 +213,10 @@ class HttpServer:
         scheme, _, credentials = header.partition(" ")
         if scheme.lower() != "bearer" or not credentials.strip():
             raise NoAuth("Only Authorization: Bearer user:secret is understood.")
-        return await self._authenticate(credentials.strip(), _peer(request))
+        return await self._authenticate(credentials.strip(), peer_of(request.transport))
 
     def _check_rights(self, request: web.Request, user: str) -> None:
+        request[USER], request[RIGHTS] = user, self._users.rights(user) if user else ALL
         resource = request.match_info.route.resource
         if not user or resource is None or request.path in OPEN:
             return
@@ -231,7 +234,7 @@ class HttpServer:
     def _deny(self, request: web.Request, what: str, missing: str) -> NoReturn:
         user = request[USER]
         error = denied(what, missing, user)
-        self._users.deny(user, _peer(request), error)
+        self._users.deny(user, peer_of(request.transport), error)
         raise error
 
     async def _authenticate(self, credentials: str, peer: str) -> str:
@@ -287,6 +290,11 @@ class HttpServer:
         )
 
 
+async def _sign(request: web.Request, response: web.StreamResponse) -> None:
+    """Else it would say which versions of which programs are here, to strangers too."""
+    response.headers["Server"] = "tidewarden"
+
+
 async def _asked(ask: Stats) -> Mapping[str, Any]:
     try:
         found = ask()
@@ -299,12 +307,6 @@ async def _asked(ask: Stats) -> Mapping[str, Any]:
 def _numbers(status: Mapping[str, Any]) -> dict[str, Any]:
     found = {name: value for name, value in status.items() if isinstance(value, int | float) and name != "pid"}
     return {**found, "leads": int(status.get("role") == "leader"), "members": len(status.get("members") or ())}
-
-
-def _peer(request: web.Request) -> str:
-    """``host:port`` of who asks."""
-    name = request.transport.get_extra_info("peername") if request.transport is not None else None
-    return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else str(name or "local")
 
 
 def _host_of(header: str) -> str:

@@ -1,21 +1,37 @@
-"""The HTTP door's socket: how many may come in, and how long one may take to say what it wants."""
+"""The HTTP door's socket: how many may come in, and how long one may take to say what it wants and to read what it is told."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import ssl
-from typing import cast
+from typing import Any, cast
 
 import msgspec
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
-from tidewarden.errors import Full
+from tidewarden.errors import BadArg, Full
 from tidewarden.host_address import listened
-from tidewarden.tls import HANDSHAKE_S
+
+from .handshakes import Handshakes
+from .peer import peer_of
+from .replying import problem
+from .strangers import Strangers
 
 BACKLOG = 1024
 # Between two requests, and for the head of one, its first too: a peer that drips its bytes holds a place for so long at most.
 IDLE_S = 15.0
+REFUSED_MAX = 100  # of those that are told that there is no room, where that takes a handshake
+STALL_S = 60.0  # for who reads nothing of an answer that is too long for what lies between
+
+
+def not_rubbish(record: logging.LogRecord) -> bool:
+    """What a stranger sends that is no HTTP is answered 400 and is no error of ours: no trace of it in the log."""
+    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError | web.RequestPayloadError))
+
+
+logging.getLogger("aiohttp.server").addFilter(not_rubbish)
 
 
 class HttpListener:
@@ -25,31 +41,34 @@ class HttpListener:
     Longer heads than ``line_bytes`` a line, and more pipelined requests than a few, aiohttp does not take in by itself.
     """
 
-    def __init__(self, app: web.Application, connections_max: int, line_bytes: int) -> None:
+    def __init__(self, app: web.Application, connections_max: int, line_bytes: int, strangers: Strangers) -> None:
         self._connections_max = connections_max
-        self._runner = web.AppRunner(
-            app,
-            access_log=None,
-            keepalive_timeout=IDLE_S,
-            max_line_size=line_bytes,
-            max_field_size=line_bytes,
-            handler_cancellation=True,  # Nobody waits for a token for who has gone.
-        )
+        self._strangers = strangers
+        self._options: dict[str, Any] = {
+            "access_log": None,
+            "keepalive_timeout": IDLE_S,
+            "max_line_size": line_bytes,
+            "max_field_size": line_bytes,
+        }
+        # Nobody waits for a token for who has gone.
+        self._runner = web.AppRunner(app, handler_cancellation=True, **self._options)
         self._server: asyncio.Server | None = None
+        self._tls: Handshakes | None = None
         self.connections_total = 0
         self.refused_total = 0
 
     async def start(self, host: str, port: int, tls: ssl.SSLContext | None) -> None:
         """Listen. Raises: OSError: the port is taken or may not be bound."""
         await self._runner.setup()
-        self._server = await asyncio.get_running_loop().create_server(
-            self._admit,
-            listened(host),
-            port,
-            backlog=BACKLOG,
-            ssl=tls,
-            ssl_handshake_timeout=HANDSHAKE_S if tls else None,
-        )
+        if tls is not None:
+            self._tls = Handshakes(tls, self._handshakes_max, self._strangers)
+        self._server = await asyncio.get_running_loop().create_server(self._meet, listened(host), port, backlog=BACKLOG)
+
+    def _handshakes_max(self) -> int:
+        return self._connections_max + REFUSED_MAX - self.stats()["connections"]
+
+    def _meet(self) -> asyncio.BaseProtocol:
+        return self._admit() if self._tls is None else self._tls.meet(self._admit)
 
     def _admit(self) -> asyncio.Protocol:
         server = self._runner.server
@@ -60,7 +79,7 @@ class HttpListener:
                 Full(f"This door has {self._connections_max} connections, as many as it may. Try again soon.")
             )
         self.connections_total += 1
-        return server()
+        return _Peer(self._strangers, server, loop=asyncio.get_running_loop(), **self._options)
 
     @property
     def port(self) -> int:
@@ -82,7 +101,67 @@ class HttpListener:
             "connections": 0 if server is None else len(server.connections),
             "connections_total": self.connections_total,
             "refused_total": self.refused_total,
+            "strangers_refused_total": self._strangers.total,
         }
+
+
+class _Peer(web.RequestHandler):
+    """aiohttp's, which waits for ever for a peer that reads nothing of its answer and so keeps its place; this one hangs up."""
+
+    __slots__ = ("_stall", "_strangers")
+
+    def __init__(self, strangers: Strangers, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._strangers = strangers
+        self._stall: asyncio.TimerHandle | None = None
+
+    def handle_error(
+        self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
+    ) -> web.StreamResponse:
+        if not isinstance(exc, HttpProcessingError):
+            return super().handle_error(request, status, exc, message)
+        # aiohttp's own answer would quote what was sent, the Authorization header too.
+        fault = fault_of(exc)
+        self._strangers.met(peer_of(self.transport), fault)
+        error = BadArg(f"This is the HTTP door of a node; the connection is closed: {fault}.")
+        answer = problem(error, headers={"Server": "tidewarden"})
+        answer.force_close()
+        return answer
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._watch()
+
+    def resume_writing(self) -> None:
+        self._watch_no_more()
+        super().resume_writing()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._watch_no_more()
+        super().connection_lost(exc)
+
+    def _watch(self) -> None:
+        if self.transport is not None:
+            unread = self.transport.get_write_buffer_size()
+            self._stall = self._loop.call_later(STALL_S, self._look, unread)
+
+    def _look(self, unread_before: int) -> None:
+        if self.transport is not None and self.transport.get_write_buffer_size() >= unread_before:
+            self.transport.abort()
+        else:
+            self._watch()
+
+    def _watch_no_more(self) -> None:
+        if self._stall is not None:
+            self._stall.cancel()
+            self._stall = None
+
+
+def fault_of(error: HttpProcessingError) -> str:
+    """What came instead of a request, in words; nothing of it is quoted, for it may have held a secret."""
+    if "HTTPS traffic" in error.message:
+        return "it speaks TLS, which is not set up (node.tls_cert)"
+    return f"what it sent is no HTTP request ({type(error).__name__})"
 
 
 class _Refusal(asyncio.Protocol):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from tidewarden.errors import Denied, NoAuth
 from tidewarden.rights import ALL, NONE, Rights
 
@@ -68,3 +70,9 @@ class Peer:
 def denied(what: str, missing: str, user: str) -> Denied:
     """The error for a right that ``user`` does not have."""
     return Denied(f"{what} needs the right {missing}, which the user {user} does not have.")
+
+
+def peer_of(transport: asyncio.BaseTransport | None) -> str:
+    """``host:port`` of who is at the other end."""
+    name = transport.get_extra_info("peername") if transport is not None else None
+    return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else str(name or "local")

@@ -13,6 +13,7 @@ from tidewarden.errors import BadArg, Error, TooBig
 
 COUNTS = {b"*%d" % count: count for count in range(1, 257)}
 HEADERS = [b"$%d" % size for size in range(2049)]
+TLS = 0x16  # the first byte of a handshake (RFC 8446, 5.1): no command begins so, and its line might never end
 DIGITS_MAX = 10
 """Longest number in a header: ten digits, far above every limit."""
 
@@ -29,12 +30,12 @@ class RequestReader:
         line_bytes: longest inline command.
 
     After :attr:`failure` is set the stream cannot be followed any more: answer what came before it, then it, and close.
-    :attr:`inline` tells whether an inline command was ever among it.
+    :attr:`inline` tells whether an inline command was ever among it, :attr:`encrypted` whether TLS was.
     """
 
     __slots__ = (
-        "_arguments", "_chunks", "_have", "_need", "_size", "_wanted", "arguments_max", "failure", "inline",
-        "line_bytes", "request_bytes",
+        "_arguments", "_chunks", "_have", "_need", "_size", "_wanted", "arguments_max", "encrypted", "failure",
+        "inline", "line_bytes", "request_bytes",
     )  # fmt: skip
 
     def __init__(self, request_bytes: int, arguments_max: int, line_bytes: int) -> None:
@@ -43,6 +44,7 @@ class RequestReader:
         self.line_bytes = line_bytes
         self.failure: Error | None = None
         self.inline = False
+        self.encrypted = False
         self._chunks: list[bytes] = []
         self._have = 0  # bytes in _chunks
         self._need = 0  # bytes that _chunks must hold before another look can help
@@ -93,6 +95,9 @@ class RequestReader:
         """Read an array's header or an inline command; returns where it ends, or -1 when it is not whole yet."""
         self._need = 0
         if data[position] != 0x2A:
+            if data[position] == TLS:
+                self.encrypted = True
+                raise BadArg("This port speaks no TLS (node.tls_cert is not set): connect without it, by redis://.")
             end = data.find(b"\n", position, position + self.line_bytes + 1)
             if end < 0:
                 if len(data) - position > self.line_bytes:

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import os
 import socket
-import ssl
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -16,12 +15,15 @@ from tidewarden.clock import Clock, sleep
 from tidewarden.config import Config, User, is_loopback
 from tidewarden.errors import Error
 from tidewarden.host_address import listened
-from tidewarden.tls import HANDSHAKE_S, renew, server_context
+from tidewarden.tls import renew, server_context
 
 from .commands import COMMANDS
 from .connection import Connection
+from .flow import TURNED_AWAY_MAX
+from .handshakes import Handshakes
 from .parts import Backups, Cluster, Locks, Queues, Schedules, Session, Steering, Tokens
 from .peer import GUEST
+from .strangers import Strangers
 from .sums import add_up
 from .users import DEFAULT_USER, Users
 
@@ -114,22 +116,20 @@ class RespServer:
         self._closing: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
         self._started = 0.0
-        self._tls: ssl.SSLContext | None = None
+        self._tls: Handshakes | None = None
+        self.strangers = Strangers("RESP", clock)
 
     async def start(self) -> None:
         """Listen. Raises: OSError: the port is taken or may not be bound."""
         self.loop = asyncio.get_running_loop()
         self._started = self.clock.monotonic()
         node = self.config.node
-        self._tls = server_context(node.tls_cert, node.tls_key)
+        if context := server_context(node.tls_cert, node.tls_key):
+            self._tls = Handshakes(
+                context, lambda: self.connections_max + TURNED_AWAY_MAX - len(self.connections), self.strangers
+            )
         self._server = await self.loop.create_server(
-            lambda: Connection(self),
-            listened(node.host),
-            self._port,
-            backlog=BACKLOG,
-            reuse_port=self._shares_port or None,
-            ssl=self._tls,
-            ssl_handshake_timeout=HANDSHAKE_S if self._tls else None,
+            self._meet, listened(node.host), self._port, backlog=BACKLOG, reuse_port=self._shares_port or None
         )
         for listening in self._server.sockets:  # whoever is accepted inherits these
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -137,6 +137,9 @@ class RespServer:
             listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_EVERY_S)
             listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_TRIES)
         log.info("RESP door open", extra={"host": node.host, "port": self.port})
+
+    def _meet(self) -> asyncio.BaseProtocol:
+        return Connection(self) if self._tls is None else self._tls.meet(lambda: Connection(self))
 
     @property
     def port(self) -> int:
@@ -190,6 +193,7 @@ class RespServer:
             "connections": len(self.connections) - len(self.relayed),
             "connections_total": self.connections_total,
             "refused_total": self.refused_total,
+            "strangers_refused_total": self.strangers.total,
             "waiting": self.waiting,
             "logins_refused_total": self.users.failures_total,
             "denied_total": dict(self.users.denied_total),
@@ -218,15 +222,17 @@ class RespServer:
             task.add_done_callback(self._ended)
         self._settled.set()
 
-    def reload(self, users: Sequence[User]) -> None:
+    def reload(self, users: Sequence[User]) -> frozenset[str]:
         """
         Go on with these users, and with the certificate that is in its files now.
 
         Whoever is gone, or has another secret, is cut off, and everybody who was let in without a name when that is over;
         other rights count from the next request, and cut off who waits under the old ones.
+
+        Returns: the names of those who are gone, or have another secret or other rights.
         """
         if self._tls is not None:
-            renew(self._tls, self.config.node.tls_cert, self.config.node.tls_key)
+            renew(self._tls.context, self.config.node.tls_cert, self.config.node.tls_key)
         gone, changed = self.users.reload(users)
         for connection in list(self.connections):
             name = connection.peer.user
@@ -239,6 +245,7 @@ class RespServer:
                 connection.enter(name)
         known = {"users": len(users), "gone": sorted(gone), "changed": sorted(changed)}
         log.info("users read anew", extra=known)
+        return gone | changed
 
     def settled(self) -> None:
         """A connection has nothing under way any more."""

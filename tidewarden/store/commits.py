@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import functools
 import logging
 from collections.abc import Awaitable, Callable
+from typing import NamedTuple
 
 from tidewarden.clock import Clock
 from tidewarden.config import Store
-from tidewarden.errors import NoQuorum
-from tidewarden.store.check import Server
-from tidewarden.store.commit import Commit, Demand, Impossible
+from tidewarden.errors import Error, NoQuorum
+from tidewarden.store.check import Server, log_of
+from tidewarden.store.commit import Commit, Demand
 from tidewarden.store.firm import Firm
 from tidewarden.store.link import Link
 from tidewarden.store.primaries import Primaries
@@ -21,11 +24,23 @@ log = logging.getLogger("tidewarden.store")
 
 AnyCommit = Commit | PrimariesCommit
 UNKNOWN = Server("?", "?", False, 0)
+LOOK_S = 1.0
 SYSTEM = "system"  # beside the durabilities a queue may choose: what the system's own queues have
 
 
 async def at_once() -> None:
     """What was answered is as firm as was demanded."""
+
+
+class Impossible(NamedTuple):
+    """
+    In the place of a :class:`Commit` that cannot be had, and ``why``: what needs it is refused before it is sent.
+
+    ``again()`` says whether it can be had by now, as :meth:`Commits.of` does.
+    """
+
+    why: str
+    again: Callable[[], AnyCommit | Impossible | None]
 
 
 class Commits:
@@ -60,6 +75,8 @@ class Commits:
         self._asks = bool(server.appendfsync)
         self._made: dict[tuple[Link, Demand], Commit] = {}
         self._links: dict[tuple[Link, Demand], Link] = {}
+        self._looking: asyncio.Task[None] | None = None
+        self._looked = float("-inf")
         self.replicas = 0 if embedded else store.replicas_needed
 
     def told(self, server: Server) -> bool:
@@ -70,7 +87,10 @@ class Commits:
         if self._embedded:
             return True
         synced = (server.appendfsync or self._store.fsync) == "always" and server.waitaof
-        if synced != self._synced_now and self._synced:
+        if synced and not self._synced:
+            self._synced, self._asks = True, bool(server.appendfsync)
+            log.warning("the store brings every write to disk now: queues with durability fsync are served")
+        elif synced != self._synced_now and self._synced:
             how = f"its appendfsync is {server.appendfsync}" if server.waitaof else "it has no append-only file"
             if synced:
                 log.warning("the store that is connected now brings every write to disk again")
@@ -80,6 +100,35 @@ class Commits:
                 )
         self._synced_now, self._waitaof = synced, server.waitaof
         return synced or not self._synced
+
+    async def look(self, data: Route) -> None:
+        """
+        Ask a store that did not bring every write to disk when it was asked last whether it does now: its settings may have been changed.
+
+        Raises: StoreDown; Error: it does not tell.
+        """
+        if self._embedded or self._synced:
+            return
+        waitaof, appendfsync = await log_of(data)
+        self.told(dataclasses.replace(UNKNOWN, waitaof=waitaof, appendfsync=appendfsync))
+
+    def _of_again(self, data: Route, durability: str) -> AnyCommit | Impossible | None:
+        """As :meth:`of`. While it cannot be had, the store is asked, once a second at most; the answer counts from the next time on."""
+        found = self.of(data, durability)
+        loop = asyncio.get_running_loop()
+        worth_it = durability == "fsync" and isinstance(found, Impossible) and not self._embedded
+        if worth_it and self._looking is None and loop.time() - self._looked >= LOOK_S:
+            self._looked = loop.time()
+            self._looking = loop.create_task(self._look(data), name="does the store bring every write to disk by now?")
+        return found
+
+    async def _look(self, data: Route) -> None:
+        try:
+            await self.look(data)
+        except Error as error:
+            log.debug("whether the store brings every write to disk is not known: %s", error)
+        finally:
+            self._looking = None
 
     def refusal(self, durability: str) -> str:
         """Why the durability cannot be had here and what to do about it; empty: it can."""
@@ -103,7 +152,7 @@ class Commits:
         if durability == "one" or (durability == "fsync" and self._embedded and self._synced):
             return None  # such a store answers nothing before it is on disk
         if why := self.refusal(durability):
-            return Impossible(why)
+            return Impossible(why, functools.partial(self._of_again, data, durability))
         disk = durability == "fsync"
         return self._any(data, Demand(self.replicas, disk=disk, always=disk and self._asks))
 
@@ -168,6 +217,9 @@ class Commits:
 
     async def stop(self) -> None:
         """End all; whoever waits is told that nobody knows."""
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.gather(self._looking, return_exceptions=True)
         await asyncio.gather(*(commit.stop() for commit in self._made.values()))
         await asyncio.gather(*(link.stop() for link in self._links.values()), *self._ends)
 
@@ -184,6 +236,10 @@ class Commits:
                 "a power cut at the store's host may lose the last tokens: set its appendfsync to always, or store.replicas"
             )
         return found
+
+    def warning(self) -> str:
+        """What was not had lately, or ""."""
+        return "; ".join(dict.fromkeys(filter(None, (commit.warning() for commit in self._made.values()))))
 
     def stats(self) -> dict[str, int]:
         """Groups that were committed, and answers that missed their durability."""

@@ -15,7 +15,14 @@ from typing import Any
 from redis.asyncio.connection import Connection, UnixDomainSocketConnection, parse_url
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import RedisError
+from redis.exceptions import (
+    AuthenticationError,
+    AuthorizationError,
+    BusyLoadingError,
+    MaxConnectionsError,
+    RedisError,
+    ResponseError,
+)
 
 from tidewarden.errors import BadArg, StoreDown
 
@@ -79,9 +86,7 @@ async def open_transport(
         # RuntimeError is how uvloop refuses to write to a connection that was lost a moment ago.
         with contextlib.suppress(RedisError, OSError, RuntimeError):
             await connection.disconnect(nowait=True)
-        raise StoreDown(
-            f"the {called} at {redact(url)} does not answer: {str(error) or type(error).__name__}"
-        ) from None
+        raise StoreDown(f"the {called} at {redact(url)} {_said(error, by_path='path' in options)}") from None
     except asyncio.CancelledError:
         await connection.disconnect(nowait=True)
         raise
@@ -101,6 +106,23 @@ async def open_transport(
     transport.set_protocol(protocol)
     transport.resume_reading()
     return transport, kept
+
+
+def _said(error: Exception, by_path: bool) -> str:
+    """What an attempt to connect, ``by_path`` over a Unix socket, met with, and whose affair that is."""
+    if isinstance(error, TimeoutError):
+        return f"does not answer: nothing came within {CONNECT_TIMEOUT_S:g} s"
+    said = str(error).removesuffix(".") or type(error).__name__
+    error = error.__cause__ if isinstance(error.__cause__, RedisError) else error  # redis-py wraps some of them
+    if isinstance(error, AuthenticationError | AuthorizationError):
+        # An embedded one has a password of its own until it has a view and is ready for clients.
+        starting = "it is just starting, or else " if by_path else ""
+        return (
+            f"refuses the login: {said}; {starting}the user and the password in store.url "
+            "must be those that the server has now"
+        )
+    refused = isinstance(error, ResponseError | BusyLoadingError | MaxConnectionsError)
+    return f"{'refuses' if refused else 'does not answer'}: {said}"
 
 
 async def _role_of(connection: Any) -> str:

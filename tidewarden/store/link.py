@@ -323,6 +323,7 @@ class Link(asyncio.Protocol):
                 silent_s = self._loop.time() - self._answered_at
                 if self._waiting and silent_s > STALL_S:
                     log.warning("the %s owes an answer for %g s; cutting the connection", self._way.called, STALL_S)
+                    self._cut = f"it owed an answer for {STALL_S:g} s"
                     transport.abort()
                 elif not self._waiting and silent_s > STALL_S / 2 and not self._lost.is_set():
                     # One that only listens would never learn that its peer has gone without a word.

@@ -12,6 +12,7 @@ AWAY = ("BUSY", "READONLY", "NOREPLICAS", "UNBLOCKED", "MISCONF", "NOAUTH", "WRO
 NOT_RUN = ("MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "LOADING", "MASTERDOWN")
 IN_SCRIPT = "ERR Error running script"  # how a server before 7.0 wraps what a command of a script met with
 _WRAPPED = re.compile(r": -([A-Z]{3,} .*)")
+_PLACE = re.compile(r" ?script: \S*,? ?on @user_script:\d+\.?$")
 # What a script of ours is told when the user may run scripts, but not a command, a key or a channel of theirs: since 7.0, before.
 NO_PERMISSION = ("ACL failure in script", "The user executing the script can't")
 
@@ -33,9 +34,9 @@ class NotRun(Refused):
 
 
 def bare(message: str) -> str:
-    """What was refused, without what a server before 7.0 puts around it."""
+    """What was refused, without what a server puts around it where a script was: before it until 7.0, and since then behind it."""
     found = _WRAPPED.search(message) if message.startswith(IN_SCRIPT) else None
-    return found[1] if found else message
+    return found[1] if found else _PLACE.sub("", message)
 
 
 def takes_no_writes(message: str) -> bool:
@@ -59,5 +60,5 @@ def error_of(message: str) -> Error:
     if word in AWAY or word in NOT_RUN:
         return Refused(f"the store refuses: {said}")
     if any(words in message for words in NO_PERMISSION):
-        return Refused(f"the store refuses: NOPERM {message.removeprefix('ERR ')}")
+        return Refused(f"the store refuses: NOPERM {said.removeprefix('ERR ')}")
     return from_wire(message)

@@ -20,6 +20,7 @@ from tidewarden.store.trim import trim
 PRELUDE = "prelude.lua"
 GUARD = "~"  # behind a script's first key, a key that is never written
 _PARTS = re.compile(r"^-- VERBS +(.*)$", re.MULTILINE)
+_GUARDED = "\n-- GUARDED "  # in the header of a plain script that touches more than its first key
 _PREPARED = "local function prepare()"  # in a prelude: to be called before each verb
 
 
@@ -88,7 +89,7 @@ class Scripts:
 
     def _add_plain(self, package: str) -> None:
         for name, text in _read(package):
-            self._keep(package, name, text, "", guarded=False)  # each of its scripts has one key
+            self._keep(package, name, text, "", guarded=_GUARDED in text)
 
     def _keep(self, package: str, file: str, text: str, function: str, *, guarded: bool = True) -> None:
         name = f"{package.rpartition('.')[2]}.{file.removesuffix('.lua')}"

@@ -75,7 +75,10 @@ class Journal:
                 "%s: the last %d bytes are no whole record (a crash while writing?); set aside as %s",
                 self._path, self.torn_bytes, aside,
             )  # fmt: skip
-        self._rewrite()
+        try:
+            self._rewrite()
+        except OSError as error:  # a full disk names no file
+            raise self._told(error) from None
 
     def pending(self) -> list[Answer]:
         """Answers that are not known to be in the store, oldest first."""

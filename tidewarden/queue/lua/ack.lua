@@ -16,17 +16,19 @@ local records = redis.call('HMGET', key('tries'), unpack(ids))
 local reply, gone, acked, by, memory, kept = {}, {}, {}, {}, {}, {}
 for i = 1, #ids do
   local id, lease = ids[i], leases[i]
-  local r = records[i] and tries_decode(records[i])
-  if r and r.holder ~= '' and r.lease == lease then
+  local current, holder, own
+  if records[i] then current, holder, own = tries_head(records[i]) end
+  if current == lease and holder ~= '' then
     reply[i] = 1
     if not acked[id] then
       acked[id] = true
       gone[#gone + 1] = id
-      local index = index_of(r.holder)
-      by[index] = by[index] or {}
-      table.insert(by[index], id)
-      if index ~= r.holder then kept[#kept + 1] = string.sub(r.holder, 2) .. id end
-      memory[i] = memory_ms(id, not r.own or results[i] ~= '')
+      local index = index_of(holder)
+      local list = by[index] or {}
+      by[index] = list
+      list[#list + 1] = id
+      if index ~= holder then kept[#kept + 1] = string.sub(holder, 2) .. id end
+      memory[i] = memory_ms(id, not own or results[i] ~= '')
       over(id)
     end
   else

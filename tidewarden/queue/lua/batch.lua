@@ -17,8 +17,8 @@ joined = true
 local reply = {}
 for i = 1, #parts do
   local verb, from, n = unpack(parts[i])
-  ARGV = {all[1], CALLER}
-  for j = 0, n - 1 do ARGV[3 + j] = all[from + j] end
+  ARGV = {all[1], CALLER, unpack(all, from, from + math.min(n, 4000) - 1)}
+  for j = 4000, n - 1 do ARGV[3 + j] = all[from + j] end -- `unpack` has a limit
   local ok, answer = pcall(run, verbs[verb])
   if not ok then answer = {err = 'INTERNAL ' .. tostring(answer)} end -- the other parts' writes need their record
   reply[i] = answer

@@ -7,13 +7,18 @@
 -- A task whose options are "" carries an id that we made: it is new, and leaves no tombstone.
 open()
 growing = true
-local items, order, seen = {}, {}, {}
+local function fresh(payload)
+  return {priority = 50, due = now, deadline = now, lease_ms = 0, attempts_max = 0, backoff_ms = 0, own = true, expires = 0, payload = payload}
+end
+local plain = fresh('') -- every task without options, but for its payload
+local head = encode(plain)
+local tasks, modes, seen = {}, {}, {}
 for i = 3, #ARGV, 3 do
   local id, options, payload = ARGV[i], ARGV[i + 1], ARGV[i + 2]
-  local t = {priority = 50, due = now, deadline = now, lease_ms = 0, attempts_max = 0, backoff_ms = 0, own = true, expires = 0, payload = payload}
-  local mode = 'keep'
+  local t, mode = plain, 'keep'
   if not payload or id == '' then refuse('BADARG a put has three arguments a task: id, options, payload') end
   if options ~= '' then
+    t = fresh(payload)
     local dm, due, lm, limit, priority, lease_ms, attempts, backoff_ms, own, word, ttl, waits, lane =
       string.match(options, '^([012]) (%d+) ([012]) (%d+) (%d+) (%d+) (%d+) (%d+) ([01]) (%l+) ?(%d*)(w?)(.*)$')
     if not dm or not MODES[word] or lane ~= '' and (string.byte(lane) ~= 64 or #lane == 1) then refuse('BADARG the options of ' .. id .. ' do not parse: ' .. options) end
@@ -33,18 +38,13 @@ for i = 3, #ARGV, 3 do
       refuse('BADARG the priority, lease, attempts or backoff of ' .. id .. ' is too great: ' .. options)
     end
   end
-  items[#items + 1] = {id, t, mode}
+  tasks[i / 3], modes[i / 3] = t, mode
 end
 
-local reply, bodies, later, lists = {}, {}, {}, {}
+local reply, bodies, later, ready, expiring, new = {}, {}, {}, {}, {}, 0
 local room = S.capacity > 0 and S.capacity - S.stored or NEVER
-local function add(name, score, id)
-  local list = lists[name] or {}
-  lists[name] = list
-  list[#list + 1], list[#list + 2] = score, id
-end
-for i = 1, #items do
-  local id, t, mode = items[i][1], items[i][2], items[i][3]
+for i = 1, #tasks do
+  local id, t, mode = ARGV[3 * i], tasks[i], modes[i]
   local old = seen[id]
   local done = false
   if not old and not t.own then
@@ -57,23 +57,27 @@ for i = 1, #items do
   elseif not old and not done then
     room = room - 1
     seen[id] = true
-    bodies[#bodies + 1], bodies[#bodies + 2] = id, encode(t)
+    bodies[#bodies + 1], bodies[#bodies + 2] = id, t == plain and head .. ARGV[3 * i + 2] or encode(t)
     if t.due > now then
       later[#later + 1], later[#later + 2] = t.due, id
       note(t.due)
     elseif t.lane then laned().enter(id, t)
     else
-      add('ready:' .. t.priority, t.deadline, id)
-      use_priority(t.priority)
+      local list = ready[t.priority]
+      if not list then
+        list = {}
+        ready[t.priority] = list
+        use_priority(t.priority)
+      end
+      list[#list + 1], list[#list + 2] = t.deadline, id
       woke = true
     end
     if t.expires > 0 then
-      add('expiring', t.expires, id)
+      expiring[#expiring + 1], expiring[#expiring + 2] = t.expires, id
       if S.ttls == 0 then set('ttls', 1) end
       note(t.expires)
     end
-    reply[i] = 1
-    count('put')
+    reply[i], new = 1, new + 1
   elseif mode == 'keep' then reply[i] = 0
   elseif mode == 'fail' then reply[i] = 'EXISTS'
   elseif seen[id] then reply[i] = 'EXISTS' -- replaced by its own batch: the first stands
@@ -93,7 +97,10 @@ for i = 1, #items do
 end
 records_put(bodies)
 delayed_put(later)
-for name, list in pairs(lists) do
+local function stand(name, list)
   for from = 1, #list, 1000 do redis.call('ZADD', key(name), unpack(list, from, math.min(from + 999, #list))) end
 end
+for priority, list in pairs(ready) do stand('ready:' .. priority, list) end
+stand('expiring', expiring)
+if new > 0 then count('put', new) end
 return finish(reply)

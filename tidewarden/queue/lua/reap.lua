@@ -3,6 +3,7 @@
 -- ARGV    3 epoch  4 dead node  5 its highest dead boot  6 tasks at most
 -- RETURNS {ended, more 0|1}; error STALE unless the caller is the fence's leader or newer
 open()
+local DEAD_MAX = 128 -- a node whose boot is forgotten here, for others died since, is refused by the nodes' register: see cluster/lua/beat.lua
 local epoch, node, boot, most = int(3, 'epoch', 1, NEVER), ARGV[4], int(5, 'boot', 0, 9007199254740991), int(6, 'tasks', 1, 1000)
 fence(epoch, CALLER)
 if dead_boot(node) < boot then
@@ -11,7 +12,16 @@ if dead_boot(node) < boot then
     if string.match(word, '^(.*)%.%d+$') ~= node then rest[#rest + 1] = word end
   end
   rest[#rest + 1] = node .. '.' .. text(boot)
-  set('dead', table.concat(rest, ' '))
+  set('dead', table.concat(rest, ' ', math.max(1, #rest - DEAD_MAX + 1)))
+end
+for _, field in ipairs({'waiting', 'roomless'}) do -- nobody there has to be told anything
+  local rest = {}
+  for holder in string.gmatch(S[field], '%S+') do
+    local name, number = string.match(holder, '^(.*)%.(%d+)$')
+    if name ~= node or tonumber(number) > boot then rest[#rest + 1] = holder end
+  end
+  local left = table.concat(rest, ' ')
+  if left ~= S[field] then set(field, left) end
 end
 local ended, more = 0, 0
 for holder in string.gmatch(S.holders, '%S+') do

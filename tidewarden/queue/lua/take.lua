@@ -10,11 +10,14 @@ alive(CALLER)
 local most = int(3, 'tasks moved', 1, 1000)
 if #ARGV < 7 or #ARGV % 4 ~= 3 then refuse('BADARG a take has four arguments each') end
 local wants, total = {}, 0
+local want -- most say what the one before said
 for i = 4, #ARGV, 4 do
   local word = ARGV[i + 2]
-  local want = {int(i, 'count', 1, 1000), int(i + 1, 'lease ms', 0, NEVER), string.sub(word, 1, 1), ARGV[i + 3], CALLER}
-  if #word == 33 and string.match(word, '^[012]%x+$') then want[5] = '~' .. string.sub(word, 2)
-  elseif #word > 1 then refuse('BADARG the session of a take is no uuid: ' .. word) end
+  if not (want and ARGV[i] == ARGV[i - 4] and ARGV[i + 1] == ARGV[i - 3] and word == ARGV[i - 2] and ARGV[i + 3] == ARGV[i - 1]) then
+    want = {int(i, 'count', 1, 1000), int(i + 1, 'lease ms', 0, NEVER), string.sub(word, 1, 1), ARGV[i + 3], CALLER}
+    if #word == 33 and string.match(word, '^[012]%x+$') then want[5] = '~' .. string.sub(word, 2)
+    elseif #word > 1 then refuse('BADARG the session of a take is no uuid: ' .. word) end
+  end
   wants[#wants + 1] = want
   if want[4] == '' then total = total + want[1] end
 end
@@ -71,24 +74,24 @@ local function reach(name, needed)
   return ms
 end
 
--- The bands of one priority, read as far as they are needed. `heads` are its first `needed` entries with their scores: where
--- they are all there is, or all late ones that are needed, the store is not asked again.
-local function bands(priority, needed, heads)
+-- The bands of one priority, read as far as they are needed. `heads` are its first entries with their scores, one more than
+-- `needed` where there are so many: where they are all there is, or all late ones that are needed, the store is not asked again.
+local function bands(priority, needed, heads, late, rest)
   local name = key('ready:' .. priority)
-  local edge = now + (S.urgent_max_ms > S.urgent_ms and heads[1] and tonumber(heads[2]) <= now and reach(name, needed) or S.urgent_ms)
-  local ranges = {urgent = {'(' .. text(now), text(edge)}, early = {'(' .. text(edge), '+inf'}}
-  local read, at = {late = {}}, {urgent = 0, late = 0, early = 0}
-  local whole = #heads < 2 * needed
-  if whole then read.urgent, read.early = {}, {} end
-  for i = 1, #heads, 2 do
-    local score = tonumber(heads[i + 1])
-    local list = score <= now and read.late or whole and (score <= edge and read.urgent or read.early)
-    if list then list[#list + 1] = heads[i] end
+  local edge = now + (S.urgent_max_ms > S.urgent_ms and late[1] and reach(name, needed) or S.urgent_ms)
+  local read, at = {late = late}, {urgent = 0, late = 0, early = 0}
+  if #heads <= 2 * needed then
+    read.urgent, read.early = {}, {}
+    for i = rest, #heads, 2 do
+      local list = tonumber(heads[i + 1]) <= edge and read.urgent or read.early
+      list[#list + 1] = heads[i]
+    end
   end
   return function(band)
     if not read[band] then
-      local range = ranges[band]
-      read[band] = redis.call('ZRANGEBYSCORE', name, range[1], range[2], 'LIMIT', 0, needed)
+      local from, to = now, text(edge)
+      if band == 'early' then from, to = edge, '+inf' end
+      read[band] = redis.call('ZRANGEBYSCORE', name, '(' .. text(from), to, 'LIMIT', 0, needed)
     end
     local id = read[band][at[band] + 1]
     if id then at[band] = at[band] + 1 end
@@ -99,13 +102,18 @@ end
 -- Up to `needed` ids of one priority, in order; every late_share-th comes from late, every early_share-th from early.
 local function choose(priority, needed)
   if S.order == 'edf' then return redis.call('ZRANGE', key('ready:' .. priority), 0, needed - 1) end
-  local heads = redis.call('ZRANGE', key('ready:' .. priority), 0, needed - 1, 'WITHSCORES')
-  if #heads == 0 then return {} end
-  local pull, ids = bands(priority, needed, heads), {}
+  local heads, late, rest = redis.call('ZRANGE', key('ready:' .. priority), 0, needed, 'WITHSCORES'), {}, 1
+  while rest < #heads and tonumber(heads[rest + 1]) <= now do
+    late[#late + 1] = heads[rest]
+    rest = rest + 2
+  end
+  if #heads <= 2 * needed and rest > #heads and S.urgent_max_ms <= S.urgent_ms then return late end -- there are no others
+  local early_share, late_share = S.early_share, S.late_share
+  local pull, ids = bands(priority, needed, heads, late, rest), {}
   while #ids < needed do
     local turn, id = S.taken + #ids + 1, nil
-    if S.early_share > 0 and turn % S.early_share == S.early_share - 1 then id = pull('early')
-    elseif S.late_share > 0 and turn % S.late_share == 0 then id = pull('late') end
+    if early_share > 0 and turn % early_share == early_share - 1 then id = pull('early')
+    elseif late_share > 0 and turn % late_share == 0 then id = pull('late') end
     id = id or pull('urgent') or pull('late') or pull('early')
     if not id then break end
     ids[#ids + 1] = id
@@ -124,12 +132,13 @@ local function fetch(ids)
   local known, from, some = #picked, 1, 16
   while from <= #ids do
     local to = math.min(from + some - 1, #ids)
-    local part = {unpack(ids, from, to)}
+    local part = to - from + 1 < #ids and {unpack(ids, from, to)} or ids
     local a, b = records_get(part), redis.call('HMGET', key('tries'), unpack(part))
     for i = 1, #part do
-      raws[known + from + i - 1], tried[known + from + i - 1] = a[i], b[i]
+      local n = known + from + i - 1
+      raws[n], tried[n] = a[i], b[i]
       room = room - #(a[i] or '')
-      if room <= 0 and known + from + i - 1 >= least then
+      if room <= 0 and n >= least then
         cut = true
         return from + i - 1
       end
@@ -179,16 +188,16 @@ local drained = #picked < total -- else more may be ready, also where some of th
 local clock = lease_clock()
 local leased, shared, kept = {}, {}, {} -- score, id …: of the caller's, of sessions'; their entries in `held`
 local records = {} -- id, tries …
+local untried = fresh_tries() -- of every task that was never taken
 local function lease(id, raw, tried, lease_ms, holder)
-  local t = decode(raw)
-  local r = tried and tries_decode(tried) or fresh_tries()
-  if t.expires > 0 then
+  local _, _, deadline, own_ms, _, _, own, expires, payload = said(raw)
+  local r = tried and tries_decode(tried) or untried
+  if expires > 0 then
     redis.call('ZREM', key('expiring'), id)
-    if t.expires <= now then return outlived(id, t, r) end -- more than one script buries have outlived theirs
+    if expires <= now then return outlived(id, tried and r) end -- more than one script buries have outlived theirs
   end
-  if lease_ms == 0 then lease_ms = t.lease_ms end
-  if lease_ms == 0 then lease_ms = S.lease_ms end
-  r.lease, r.attempts, r.sticky, r.own, r.lease_ms, r.holder = new_lease(), math.min(r.attempts + 1, 65535), false, t.own, lease_ms, holder
+  if lease_ms == 0 then lease_ms = own_ms > 0 and own_ms or S.lease_ms end
+  r.lease, r.attempts, r.sticky, r.own, r.lease_ms, r.holder = new_lease(), tried and math.min(r.attempts + 1, 65535) or 1, false, own, lease_ms, holder
   records[#records + 1], records[#records + 2] = id, tries_encode(r)
   local list = leased
   if holder ~= CALLER then
@@ -197,8 +206,7 @@ local function lease(id, raw, tried, lease_ms, holder)
   end
   list[#list + 1], list[#list + 2] = clock + lease_ms, id
   note(now + lease_ms)
-  count('taken')
-  return {id, r.lease, t.payload, r.attempts, t.deadline, now + lease_ms}
+  return {id, r.lease, payload, r.attempts, deadline, now + lease_ms}
 end
 
 -- One named task, wherever it waits: ready or delayed, or behind others in its lane if that may run.
@@ -234,6 +242,7 @@ for i = 1, #wants do
   end
   reply[i] = got
 end
+if #records > 0 then count('taken', #records / 2) end
 for from = 1, #records, 1000 do redis.call('HSET', key('tries'), unpack(records, from, math.min(from + 999, #records))) end
 local function stand(index, list, holder)
   for from = 1, #list, 1000 do redis.call('ZADD', key(index), unpack(list, from, math.min(from + 999, #list))) end

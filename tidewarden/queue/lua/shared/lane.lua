@@ -2,6 +2,7 @@
 local function use_priority(priority)
   local name = tostring(priority)
   if not has(S.pris, name) then
+    if S.pris == '' then return set('pris', name) end
     local all = {priority}
     for word in string.gmatch(S.pris, '%S+') do all[#all + 1] = tonumber(word) end
     table.sort(all)

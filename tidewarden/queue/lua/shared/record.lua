@@ -158,12 +158,13 @@ local function open()
 end
 
 -- Lists in the record: names separated by spaces, each at most once.
-local function has(list, name) return string.find(' ' .. list .. ' ', ' ' .. name .. ' ', 1, true) ~= nil end
+local function has(list, name) return list == name or string.find(' ' .. list .. ' ', ' ' .. name .. ' ', 1, true) ~= nil end
 local function with(list, name)
   if list == '' then return name end
   return list .. ' ' .. name
 end
 local function without(list, name)
+  if list == name then return '' end
   local rest = {}
   for word in string.gmatch(list, '%S+') do
     if word ~= name then rest[#rest + 1] = word end

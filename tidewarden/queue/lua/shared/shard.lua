@@ -255,12 +255,13 @@ local function new_lease()
   if KEYS[2] and string.byte(KEYS[2], -1) ~= 126 then -- on a cluster it is the guard, `<prefix>~`
     if not view then
       view = tonumber(redis.call('GET', KEYS[2])) or 0
+      set('n', S.n)
       if view ~= S.view then -- more than 2^36 leases of one view go on into the next: above them, and what a crash may have lost
         set('n', math.max(0, S.n + 16777216 - (view - S.view) * 68719476736))
         set('view', view)
       end
     end
-    set('n', S.n + 1)
+    S.n = S.n + 1
     return view * 68719476736 + S.n
   end
   set('n', math.max(now_us, S.n + 1))
@@ -327,18 +328,24 @@ local function promote_due(most)
   return #ids
 end
 
--- Lanes whose rate lets them go on, and idle ones to forget: settle() does the rest.
+-- Lanes whose rate lets them go on, and idle ones to forget: settle() does the rest. Those whose time lies further off than any rate puts it
+-- are from before the clock was stepped back, or the rate raised. How many; whether there are more of the latter.
 local function open_lanes(most)
-  if S.slots ~= 1 then return 0 end
-  local names = redis.call('ZRANGEBYSCORE', key('slots'), '-inf', text(now), 'LIMIT', 0, most)
-  if #names == 0 then return 0 end
-  redis.call('ZREM', key('slots'), unpack(names))
+  if S.slots ~= 1 then return 0, false end
+  local slots = key('slots')
+  local names = redis.call('ZRANGEBYSCORE', slots, '-inf', text(now), 'LIMIT', 0, most)
+  local room, full_ms = most - #names, (S.lane_rate or 0) > 0 and (S.lane_burst or 1) * 1000000 / S.lane_rate or 0 -- see lane.lua
+  local latest = now + math.ceil(full_ms) + 1000
+  local strange = room > 0 and redis.call('ZRANGEBYSCORE', slots, '(' .. text(latest), '+inf', 'LIMIT', 0, room) or {}
+  for i = 1, #strange do names[#names + 1] = strange[i] end
+  if #names == 0 then return 0, false end
+  redis.call('ZREM', slots, unpack(names))
   for i = 1, #names do laned().get(names[i]) end
-  return #names
+  return #names, #strange > 0 and #strange == room
 end
 
 -- A task that nobody took within its TTL is buried.
-local function outlived(id, t, r)
+local function outlived(id, r)
   count('outlived')
   r = r or fresh_tries()
   remember(r, 'ttl', r.attempts, '')
@@ -353,7 +360,7 @@ local function bury_expired(most)
     local where = t and locate(ids[i], t, r)
     if where == 'ready' or where == 'delayed' or where == 'waiting' then
       index_remove(ids[i], t, r, where)
-      outlived(ids[i], t, r)
+      outlived(ids[i], r)
     else
       redis.call('ZREM', key('expiring'), ids[i])
       count('strays')
@@ -365,7 +372,8 @@ end
 -- Move what is due to ready and end what leases have run out, at most `most` of each holder's; then set the alarm anew.
 local function promote(most)
   local moved = bury_expired(most)
-  moved = moved + promote_due(most) + open_lanes(most)
+  local opened, more = open_lanes(most)
+  moved = moved + promote_due(most) + opened
   local ended_till = text(lease_doubt() and known or now - S.lag)
   for holder in string.gmatch(S.holders, '%S+') do
     local ids = redis.call('ZRANGEBYSCORE', key('leased:' .. holder), '-inf', ended_till, 'LIMIT', 0, most)
@@ -381,6 +389,7 @@ local function promote(most)
   end
   if lanes then lanes.settle() end
   local at = next_event()
+  if more then at = now end
   if at ~= S.alarm then set('alarm', at) end
   return moved
 end
@@ -432,7 +441,7 @@ local function finish(items)
   if lanes then lanes.settle() end
   if joined then return items end
   if S.paused > now then woke = false end -- nobody can take; the pause's end is an alarm, or a resume
-  if woke or alarm_lowered or #ended > 0 or (freed and S.roomless ~= '') then wake() end
+  if (woke and S.waiting ~= '') or alarm_lowered or #ended > 0 or (freed and S.roomless ~= '') then wake() end
   if next(changed) ~= nil or counted then
     set('seq', S.seq + 1)
     if S.format < FORMAT then set('format', FORMAT) end

@@ -19,26 +19,31 @@ local function encode(t)
   return pack('>BBI6', flags, t.priority, t.due) .. rest .. t.payload
 end
 
-local function decode(raw)
+-- What such a record says: priority, due, deadline, lease_ms, attempts_max, backoff_ms, own, expires, payload, lane, order.
+local function said(raw)
   local priority, flags, due, at = 50, unpack_struct('>BI6', raw)
   if flags < 128 then priority, due, at = unpack_struct('>BI6', raw, 2) end
-  local t = {priority = priority, due = due, deadline = due, lease_ms = 0, attempts_max = 0, backoff_ms = 0, own = flags % 32 >= 16,
-             expires = 0}
+  local deadline, lease_ms, attempts_max, backoff_ms, expires, lane, order = due, 0, 0, 0, 0, nil, nil
   local rest = flags % 16
   if rest ~= 0 then
-    if rest % 2 >= 1 then t.deadline, at = unpack_struct('>I6', raw, at) end
-    if rest % 4 >= 2 then t.lease_ms, at = unpack_struct('>I6', raw, at) end
-    if rest % 8 >= 4 then t.attempts_max, at = unpack_struct('>I2', raw, at) end
-    if rest >= 8 then t.backoff_ms, at = unpack_struct('>I6', raw, at) end
+    if rest % 2 >= 1 then deadline, at = unpack_struct('>I6', raw, at) end
+    if rest % 4 >= 2 then lease_ms, at = unpack_struct('>I6', raw, at) end
+    if rest % 8 >= 4 then attempts_max, at = unpack_struct('>I2', raw, at) end
+    if rest >= 8 then backoff_ms, at = unpack_struct('>I6', raw, at) end
   end
-  if flags % 64 >= 32 then t.expires, at = unpack_struct('>I6', raw, at) end
+  if flags % 64 >= 32 then expires, at = unpack_struct('>I6', raw, at) end
   if flags % 128 >= 64 then
     local behind = at + 1 + string.byte(raw, at)
-    t.lane = string.sub(raw, at + 1, behind - 1)
-    t.order, at = unpack_struct('>I6', raw, behind)
+    lane = string.sub(raw, at + 1, behind - 1)
+    order, at = unpack_struct('>I6', raw, behind)
   end
-  t.payload = string.sub(raw, at)
-  return t
+  return priority, due, deadline, lease_ms, attempts_max, backoff_ms, flags % 32 >= 16, expires, string.sub(raw, at), lane, order
+end
+
+local function decode(raw)
+  local priority, due, deadline, lease_ms, attempts_max, backoff_ms, own, expires, payload, lane, order = said(raw)
+  return {priority = priority, due = due, deadline = deadline, lease_ms = lease_ms, attempts_max = attempts_max, backoff_ms = backoff_ms,
+          own = own, expires = expires, payload = payload, lane = lane, order = order}
 end
 
 -- Mutable record, there only once a task was taken, failed or buried. sticky: an open intent, the lease ends by its time alone.
@@ -58,6 +63,12 @@ local function tries_decode(raw)
   end
   return {lease = lease, attempts = attempts, losses = losses, sticky = flags % 2 == 1, own = flags % 4 >= 2, lease_ms = lease_ms,
           holder = string.sub(raw, at, at + length - 1), history = history, reason = string.sub(raw, from)}
+end
+
+-- Of such a record its lease, its holder, and whether the id is one of ours.
+local function tries_head(raw)
+  local lease, _, _, flags, _, length, at = unpack_struct('>dI2I2BI6B', raw)
+  return lease, string.sub(raw, at, at + length - 1), flags % 4 >= 2
 end
 
 local function fresh_tries() return {lease = 0, attempts = 0, losses = 0, sticky = false, own = false, lease_ms = 0, holder = '', reason = ''} end
