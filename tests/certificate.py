@@ -11,8 +11,12 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 
-def make(folder: Path, name: str = "cert", password: bytes = b"") -> tuple[str, str]:
-    """A self-signed certificate and its key, as files in ``folder``; with a ``password`` the key is encrypted."""
+def make(folder: Path, name: str = "cert", password: bytes = b"", days: float = 30) -> tuple[str, str]:
+    """
+    A self-signed certificate and its key, as files in ``folder``; with a ``password`` the key is encrypted.
+
+    It ends in so many ``days``; one that has ended began a day before.
+    """
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
     now = datetime.datetime.now(datetime.UTC)
@@ -22,8 +26,8 @@ def make(folder: Path, name: str = "cert", password: bytes = b"") -> tuple[str, 
         .issuer_name(subject)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(hours=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
+        .not_valid_before(now + datetime.timedelta(days=min(0, days) - 1))
+        .not_valid_after(now + datetime.timedelta(days=days))
         .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         .sign(key, hashes.SHA256())

@@ -73,6 +73,9 @@ def test_what_cannot_be_restored_is_said_and_leaves_nothing(run: Run, node: Any,
         assert not (target / "store").exists()
 
     refused("the store cannot be started on it")  # it is whole, but nothing that the store wrote
+    (target / "store.part").mkdir(parents=True, exist_ok=True)  # of a try that was killed
+    refused("the store cannot be started on it")
+    assert not (target / "store.part").exists()
     file.write_bytes(whole[:-1])
     refused("is damaged or cut short")
     file.write_bytes(b"{}\n")

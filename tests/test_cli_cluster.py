@@ -56,6 +56,16 @@ def test_status_shows_every_member_the_silent_too(run: Run, node: Any) -> None:
     assert (found["leader"], found["seen_by"], found["store"]["up"]) == ("n0", "n0", True)
 
 
+def test_status_of_a_cluster_is_its_leaders_whoever_is_asked(run: Run, node: Any) -> None:
+    leads = status_of(node)
+    here = leads["members"]["n0"]["address"]
+    alone = leads | {"node": "n1", "role": "orphan", "leader": "", "quorum": False, "epoch": 5}
+    answers = iter((alone | {"members": {"n0": leads["members"]["n0"], "n1": leads["members"]["n0"]}}, leads))
+    node.answers = {"R.STATUS": lambda request: next(answers)}
+    assert here in node.url
+    assert "leader n0, epoch 7, a quorum" in run("cluster", "status").stdout
+
+
 def test_transfer_asks_for_a_node_or_for_any(run: Run, node: Any) -> None:
     node.answers = {"R.TRANSFER": lambda request: request[1] if len(request) > 1 else b"n2"}
     assert run("cluster", "transfer").stdout == "n2 leads\n"

@@ -47,6 +47,13 @@ def drawn(snapshot: Snapshot, columns: int = 120, rows: int = 40) -> Sequence[st
     return [line.rstrip() for line in capture.get().splitlines()]
 
 
+def test_figures_that_nobody_tells_any_more_are_said_to_be_old() -> None:
+    told = next(line for line in drawn(replace(SNAPSHOT, told_s=12.4)) if line.startswith("tokens  2,005"))
+    assert "12 s ago: no node tells just now" in told
+    assert "refreshes/s" not in told
+    assert any("21.5 refreshes/s" in line for line in drawn(replace(SNAPSHOT, told_s=3.0)))
+
+
 def test_the_screen_says_who_leads_and_how_to_kill_it() -> None:
     lines = drawn(SNAPSHOT)
     assert lines[0] == "Tidewarden  n1 leads, epoch 7   up 1:02:05   Ctrl-C stops all of it"

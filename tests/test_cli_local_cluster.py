@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import sys
 from pathlib import Path
@@ -36,10 +37,10 @@ def processes_in(folder: Path) -> list[int]:
     """Every process whose command line names the folder, or that works in it as valkey-server does."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            seen = (entry / "cmdline").read_bytes().decode(errors="replace") + str((entry / "cwd").readlink())
-        except OSError:
-            continue
+        seen = ""
+        with contextlib.suppress(OSError):  # it ended; or it is a node, into which only root may look
+            seen = (entry / "cmdline").read_bytes().decode(errors="replace")
+            seen += str((entry / "cwd").readlink())
         if str(folder) in seen and int(entry.name) != os.getpid():
             found.append(int(entry.name))
     return found

@@ -134,9 +134,8 @@ async def test_the_loop_beats_and_registers_again_when_it_was_buried(
     task = asyncio.create_task(n0.run())
 
     async def round_of_the_clock() -> None:
-        calls = n0._link.calls
         await clock.advance(module.BEAT_S)
-        await eventually(lambda: n0._link.calls > calls and not n0._link._waiting)
+        await eventually(lambda: n0.turned_at == clock.monotonic())
 
     for _ in range(3):
         await round_of_the_clock()
@@ -252,7 +251,7 @@ async def test_a_node_that_was_buried_comes_back_above_that_boot_although_the_cl
 
 
 async def test_one_that_the_shards_refuse_registers_anew_although_it_was_never_buried(
-    nodes: MakeNodes, caplog: pytest.LogCaptureFixture
+    nodes: MakeNodes, eventually: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whoever had marked its boot dead ended before the burial; it beats, so nobody buries it any more."""
     n0, holders = await nodes()
@@ -263,7 +262,9 @@ async def test_one_that_the_shards_refuse_registers_anew_although_it_was_never_b
     await n0.beat()
     n0.refused(Stale(f"{first} was declared dead; the node has to register again"))
     task = asyncio.create_task(n0.run())
-    for _ in range(3):
+    await eventually(lambda: len(holders) == 2)
+    calls = n0._link.calls
+    while n0._link.calls < calls + 3:  # it goes on to beat
         await n0._link.call("PING")
         await n0._clock.advance(module.BEAT_S)  # type: ignore[attr-defined]
     task.cancel()

@@ -25,7 +25,7 @@ def test_systemd_takes_the_units(name: str, tmp_path: Path) -> None:
     text = (EXAMPLES / "systemd" / f"{name}.service").read_text()
     unit = tmp_path / f"{name}.service"
     unit.write_text(
-        text.replace("/opt/tidewarden/bin/tidewarden", sys.executable)
+        text.replace("/opt/tidewarden/bin/tidewarden", f'"{sys.executable}"')
     )  # it looks whether the program is there
     done = subprocess.run(
         ["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, timeout=60, check=False

@@ -21,7 +21,7 @@ def test_the_limit_of_open_files_is_raised_as_far_as_the_host_allows() -> None:
     script = (
         "import resource; from tidewarden.process import FILES_WANTED, raise_file_limit; from tidewarden.config import Limits\n"
         "hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]\n"
-        "resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard)); assert raise_file_limit(Limits(connections_max=100)) == 100\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard)); assert raise_file_limit(Limits(connections_max=100)).resp == 100\n"
         "soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]\n"
         "assert soft == (FILES_WANTED if hard == resource.RLIM_INFINITY else min(FILES_WANTED, hard)), soft\n"
     )
@@ -33,12 +33,16 @@ def test_fewer_files_than_connections_are_told() -> None:
     script = (
         "import logging, resource; from tidewarden.process import raise_file_limit; from tidewarden.config import Limits\n"
         "logging.basicConfig(format='%(message)s')\n"
-        "resource.setrlimit(resource.RLIMIT_NOFILE, (64, 4096)); assert raise_file_limit(Limits()) == 2584\n"
-        "resource.setrlimit(resource.RLIMIT_NOFILE, (64, 256)); assert raise_file_limit(Limits()) == 128\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (64, 4096)); assert raise_file_limit(Limits()) == (2584, 1000)\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (64, 1024)); assert raise_file_limit(Limits()) == (512, 256)\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (64, 256)); assert raise_file_limit(Limits()) == (128, 64)\n"
         "assert resource.getrlimit(resource.RLIMIT_NOFILE) == (256, 256)\n"
     )
     said = subprocess.run([sys.executable, "-c", script], check=True, timeout=60, capture_output=True, text=True).stderr
-    assert "the host allows 4096 open files: at most 2584 connections instead of limits.connections_max (10000)" in said
+    assert (
+        "the host allows 4096 open files: at most 2584 connections instead of limits.connections_max (10000)\n" in said
+    )
+    assert "connections_max (10000), and 256 connections instead of limits.http_connections_max (1000)\n" in said
 
 
 def test_a_hangup_that_comes_early_is_heeded_later() -> None:

@@ -50,6 +50,13 @@ def test_a_refused_part_takes_no_other_with_it(desk: Any) -> None:
     desk.audit()
 
 
+def test_a_part_may_be_longer_than_lua_unpacks(desk: Any) -> None:
+    ids = [f"a{n}" for n in range(1500)]
+    puts, acks = batch(desk, ("put", *(x for name in ids for x in (name, "", b"1"))), ("ack", "a0", 1, b""))
+    assert (puts, acks) == ([1] * 1500, [0])
+    assert desk.counts() == {"delayed": 0, "ready": 1500, "leased": 0, "buried": 0}
+
+
 def test_a_lane_that_ends_and_goes_on_in_one_call_is_counted(desk: Any) -> None:
     desk.put("first", lane="l")
     held = desk.take_one()

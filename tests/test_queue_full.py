@@ -93,6 +93,20 @@ def test_an_update_gets_through_in_every_state(full: Any, state: str) -> None:
     assert (full.state(row_id := "a"), full.peek(row_id)["payload"]) == (state, b"1")
 
 
+def test_an_update_that_grows_is_refused_and_changes_nothing(full: Any) -> None:
+    """Else the smallest tasks become the longest, one by one, far past the store's limit."""
+    full.put("a", b"12345")
+    full.put("later", b"12345", delay_ms=1000)
+    full.fill()
+    before = full.digest()
+    for task_id in ("a", "later"):
+        with pytest.raises(Full):
+            full.run("queue.update", task_id, 1, b"123456", 0, 0, 0, 0, 3, 0)
+    assert full.digest() == before
+    assert full.run("queue.update", "a", 1, b"54321", 0, 0, 0, 0, 3, 0) == 1
+    assert full.run("queue.update", "a", 0, b"", 0, 0, 0, 0, 4, 0) == 1
+
+
 def test_a_full_queue_of_lanes_is_drained(full: Any) -> None:
     full.configure(lane_rate=100_000, lane_burst=5)
     tasks = ((f"t{n:02}", b"x" * 100, {"lane": f"lane{n % 4}", "delay_ms": 10 * (n % 2)}) for n in range(40))
@@ -119,7 +133,7 @@ def test_a_full_queue_of_lanes_is_drained(full: Any) -> None:
 def test_a_node_lives_on_and_a_leader_claims(full: Any) -> None:
     full.fill()
     register, beat, claim = (full.scripts[f"cluster.{name}"] for name in ("register", "beat", "claim"))
-    boot = full.client.eval(register.source, 1, "{tw}:nodes", full.now, "n0", 1, "h:1")
+    boot = full.client.eval(register.source, 1, "{tw}:nodes", full.now, "n0", 1, "h:1", "", 2000)
     assert full.client.eval(beat.source, 1, "{tw}:nodes", full.now, "n0", boot)[0] == full.now
     assert full.client.eval(claim.source, 1, "{tw}:fence", 3, "n0.1") == 1
 

@@ -107,6 +107,20 @@ async def test_woken_when_a_consumer_disconnects(node: Any, eventually: Any, whe
     assert (task.id, task.attempt) == ("a", 1)
 
 
+async def test_who_waits_asks_behind_a_hangup_and_not_after_its_answer(node: Any, eventually: Any) -> None:
+    n0 = await node()
+    holder, sent = n0.queues.open_session(), []
+    await n0.queues.put("q", NewTask(id="a"))
+    assert len(await n0.queues.take(holder, ["q"])) == 1
+    _, take = await wait_in(eventually, n0)
+    (shard,) = n0.queues._shards["q"]
+    fly = shard._fly
+    shard._fly = lambda name, *rest: (sent.append((name, shard._flying)), fly(name, *rest))
+    await n0.queues.close_session(holder)
+    assert [task.id for task in await take] == ["a"]
+    assert sent[:2] == [("queue.end", 0), ("queue.take", 1)], "the take left while the end was under way"
+
+
 async def test_woken_when_a_pause_ends_or_is_ended(node: Any, eventually: Any) -> None:
     n0, n1 = await node("n0"), await node("n1")
     await n0.queues.pause("q")

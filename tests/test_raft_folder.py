@@ -100,3 +100,15 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match=r"node\.data_dir: found .*file.*allowed: a folder"):
         folder.take(tmp_path / "file" / "n0")
+
+
+def test_a_folder_has_a_mark_of_its_own(tmp_path: Path) -> None:
+    """By which a node that is started again is told from another of the same name."""
+    marks = []
+    for name in ("a", "b"):
+        os.close(folder.take(tmp_path / name))
+        marks.append(folder.mark(tmp_path / name))
+        os.close(folder.take(tmp_path / name))
+        assert folder.mark(tmp_path / name) == marks[-1]
+    assert len(set(marks)) == 2
+    assert folder.mark(tmp_path / "none") == "", "it goes without where it cannot be written"

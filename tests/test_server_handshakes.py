@@ -42,7 +42,7 @@ class Door:
         context = server_context(cert, key)
         assert context is not None
         self.strangers = Strangers("RESP", SystemClock())
-        self.handshakes = Handshakes(context, at_once, self.strangers)
+        self.handshakes = Handshakes(context, lambda: at_once, self.strangers)
         self.trusted = ssl.create_default_context(cafile=cert)
 
     async def dial(self, context: ssl.SSLContext | None = None) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -211,6 +211,6 @@ def test_the_silent_are_few_and_do_not_stay(
 
     run(scene())
     assert said(caplog) == [
-        "it is one more than 3 whose handshake is not over",
+        "it is one too many: the handshakes of 3 are not over",
         "it did not end its TLS handshake within 0.2 s",
     ]

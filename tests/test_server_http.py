@@ -66,6 +66,13 @@ async def test_health_says_why_not() -> None:
         assert (await subject.ask("GET", "/health/ready"))[0] == 200
 
 
+async def test_strangers_are_told_no_versions() -> None:
+    async with site() as subject, aiohttp.ClientSession() as session:
+        for path in ("/health/live", "/nonsense"):
+            async with session.get(f"http://127.0.0.1:{subject.server.port}{path}") as response:
+                assert response.headers["Server"] == "tidewarden"
+
+
 async def test_leader_is_200_on_the_leader_alone() -> None:
     async with site(users=True) as subject:
         assert await subject.ask("GET", "/leader") == (200, {"node": "n0", "role": "leader", "leader": "n0"})

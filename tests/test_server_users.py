@@ -12,6 +12,7 @@ import pytest
 from tidewarden.clock import ManualClock, SystemClock
 from tidewarden.config import User, hash_generated, hash_secret
 from tidewarden.errors import WrongPass
+from tidewarden.secret import check_secret, quick_hash
 from tidewarden.server import users as module
 from tidewarden.server.penalties import HELD_BACK_MAX
 from tidewarden.server.users import Users
@@ -94,9 +95,11 @@ async def test_a_hosts_failures_cost_more_and_more_and_nobody_else_anything() ->
             await attempt
 
 
-async def test_past_a_bound_nothing_more_is_checked_for_a_host(caplog: pytest.LogCaptureFixture) -> None:
+async def test_past_a_bound_no_slow_hash_is_checked_for_a_host(caplog: pytest.LogCaptureFixture) -> None:
+    """Which may be a proxy's, before everybody."""
     clock = ManualClock()
-    users = Users((READER,), clock, loopback=True)
+    writer = User(name="writer", secret_hash=hash_generated("generated"))
+    users = Users((READER, writer, ADMIN), clock, loopback=True)
     await users.authenticate("reader", "opensesame", "1.2.3.4:5")
     attempts = [asyncio.ensure_future(users.authenticate("x", "wrong", f"1.2.3.4:{n}")) for n in range(200)]
     async with asyncio.timeout(20):
@@ -105,6 +108,9 @@ async def test_past_a_bound_nothing_more_is_checked_for_a_host(caplog: pytest.Lo
         while sum(attempt.done() for attempt in attempts) < 200 - HELD_BACK_MAX:
             await asyncio.sleep(0.001)
         assert await users.authenticate("reader", "opensesame", "1.2.3.4:6") == "reader"  # was right before
+        assert await users.authenticate("writer", "generated", "1.2.3.4:7") == "writer"  # it cannot be guessed
+        with pytest.raises(WrongPass, match="Too many logins"):
+            await users.authenticate("admin", "slow:secret", "1.2.3.4:8")
     refused = [attempt for attempt in attempts if attempt.done()]
     assert len(refused) == 200 - HELD_BACK_MAX
     with pytest.raises(WrongPass, match="Too many logins from this address have failed"):
@@ -123,18 +129,52 @@ async def test_who_is_removed_while_its_secret_is_checked_does_not_come_in(monke
         return go_on.wait(20)
 
     monkeypatch.setattr(module, "check_secret", slowly)
-    attempt = asyncio.ensure_future(users.authenticate("reader", "opensesame", "1.2.3.4:5"))
+    attempt = asyncio.ensure_future(users.authenticate("admin", "slow:secret", "1.2.3.4:5"))
     await asyncio.to_thread(begun.wait, 20)
-    assert users.reload((ADMIN,)) == ({"reader"}, frozenset())
+    assert users.reload((READER,)) == ({"admin"}, frozenset())
     go_on.set()
     with pytest.raises(WrongPass):
         await attempt
-    assert users.known("reader", "opensesame") is None
+    assert users.known("admin", "slow:secret") is None
     with pytest.raises(WrongPass):
-        users.rights("reader")
+        users.rights("admin")
 
 
-async def test_who_was_right_before_is_forgotten_when_users_are_read_anew() -> None:
+async def test_a_generated_secret_waits_behind_no_flood_of_slow_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From ten thousand addresses, say, each of which may have one checked."""
+    users = Users((ADMIN, READER), SystemClock(), loopback=True)
+    go_on = threading.Event()
+
+    def slowly(secret: str, secret_hash: str) -> bool:
+        return check_secret(secret, secret_hash) if quick_hash(secret_hash) else not go_on.wait(20)
+
+    monkeypatch.setattr(module, "check_secret", slowly)
+    flood = [asyncio.ensure_future(users.authenticate("admin", "wrong", f"10.0.0.{n}:5")) for n in range(50)]
+    await asyncio.sleep(0)
+    assert await users.authenticate("reader", "opensesame", "1.2.3.4:5") == "reader"
+    assert not any(attempt.done() for attempt in flood)
+    go_on.set()
+    assert all(isinstance(found, WrongPass) for found in await asyncio.gather(*flood, return_exceptions=True))
+
+
+async def test_who_was_right_before_is_so_when_users_are_read_anew_and_he_has_not_changed() -> None:
+    """He may come from where so many fail that nothing more is checked."""
+    users = Users((READER, ADMIN), SystemClock(), loopback=True)
+    await users.authenticate("reader", "opensesame", "p")
+    users.reload((replace(READER, rights=("take",)), ADMIN))
+    assert users.known("reader", "opensesame") == "reader"
+    users.reload((ADMIN,))
+    assert users.known("reader", "opensesame") is None
+    users.reload((READER, ADMIN))
+    assert users.known("reader", "opensesame") is None
+    users.reload((READER,))
+    await users.authenticate("", "opensesame", "p")
+    assert users.known("", "opensesame") == "reader"
+    users.reload((READER, ADMIN))
+    assert users.known("", "opensesame") is None, "a secret alone was the only user's"
+
+
+async def test_who_was_right_before_is_forgotten_with_his_secret() -> None:
     users = Users((READER, ADMIN), SystemClock(), loopback=True)
     await users.authenticate("reader", "opensesame", "p")
     other = replace(ADMIN, rights=("put",))

@@ -113,6 +113,20 @@ async def test_an_answer_that_changed_nothing_waits_too(one: Seat, pair: Replica
             await firm()
 
 
+async def test_that_too_few_replicas_are_there_is_said_once_and_shown(
+    one: Seat, caplog: pytest.LogCaptureFixture
+) -> None:
+    commit = quorum(one)
+    await write(one, "k")
+    for _ in range(2):
+        commit._failed("not within 9 ms")
+        assert one.commits.warning().endswith("1 replica: what needs that is answered NOQUORUM (not within 9 ms)")
+    await write(one, "k")
+    assert one.commits.warning() == ""
+    said = [record.getMessage() for record in caplog.records if "1 replica" in record.getMessage()]
+    assert [text[-8:] for text in said] == [" keep up", "ca again"]
+
+
 @pytest.fixture
 def three(tmp_path: Any) -> Iterator[Replicas]:
     """A primary and two replicas of a test's own."""

@@ -13,8 +13,8 @@ from tidewarden.daemon import Daemon
 from tidewarden.errors import NoQuorum
 from tidewarden.store import Link
 from tidewarden.store.check import Server
-from tidewarden.store.commit import Commit, Demand, Impossible
-from tidewarden.store.commits import SYSTEM, Commits, at_once
+from tidewarden.store.commit import Commit, Demand
+from tidewarden.store.commits import SYSTEM, Commits, Impossible, at_once
 from tidewarden.store.firm import Firm
 
 SENTINEL = "redis+sentinel://127.0.0.1:1/main"

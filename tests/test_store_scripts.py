@@ -71,6 +71,9 @@ def test_every_verb_has_a_script_by_its_room_and_file() -> None:
         assert bool(script.function) == script.name.startswith("queue.")
     with pytest.raises(KeyError):
         scripts["queue.none"]
+    unguarded = [script for script in scripts if not script.guarded]
+    assert {script.name for script in unguarded} == {"cluster.beat", "cluster.claim", "cluster.clock"}
+    assert not [script.name for script in unguarded if b"KEYS[1] .." in script.source], "it touches a second key"
 
 
 def test_a_folders_prelude_comes_between(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:

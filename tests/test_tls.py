@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
+import socket
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -26,9 +27,9 @@ from tidewarden.client import AsyncClient
 from tidewarden.clock import SystemClock
 from tidewarden.config import load
 from tidewarden.errors import ConfigError
-from tidewarden.server import HttpServer
+from tidewarden.server import HttpServer, flow
 from tidewarden.server.resp import RespServer
-from tidewarden.tls import fault_of, server_context
+from tidewarden.tls import expiry_of, expiry_warning, fault_of, server_context
 
 SECRET = doubles.SECRET
 
@@ -142,6 +143,33 @@ async def test_a_peer_that_goes_frees_what_it_held(pem: tuple[str, str], caplog:
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
+def open_ends() -> list[tuple[int, int]]:
+    """Local and foreign port of each TCP connection of this machine that is established."""
+    rows = [row.split() for row in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return [(int(row[1][9:], 16), int(row[2][9:], 16)) for row in rows if row[3] in ("01", "08")]
+
+
+async def test_one_too_many_is_told_and_does_not_linger(pem: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though it never says goodbye, for which TLS would wait half a minute."""
+    monkeypatch.setattr(flow, "TURNED_AWAY_S", 0.3)
+
+    def silent(port: int) -> tuple[ssl.SSLSocket, bytes]:
+        plain = socket.create_connection(("127.0.0.1", port), 20)
+        secured = ssl.create_default_context(cafile=pem[0]).wrap_socket(plain, server_hostname="127.0.0.1")
+        return secured, secured.recv(200)
+
+    async with doors(*pem) as (resp, _):
+        resp.connections_max = 0
+        first, said = await asyncio.to_thread(silent, resp.port)
+        with first:
+            assert said.startswith(b"-FULL This node has as many connections as it may.")
+            async with asyncio.timeout(20):
+                while any(ends == (resp.port, first.getsockname()[1]) for ends in open_ends()):
+                    await asyncio.sleep(0.05)
+            assert resp.turned_away == 0
+        assert resp.own_stats()["refused_total"] == 1
+
+
 async def test_a_fresh_certificate_is_taken_up_and_an_unfit_one_is_not(tmp_path: Path, pem: tuple[str, str]) -> None:
     fresh = certificate.make(tmp_path, "fresh")
     async with doors(*pem) as (resp, http):
@@ -156,6 +184,18 @@ async def test_a_fresh_certificate_is_taken_up_and_an_unfit_one_is_not(tmp_path:
         Path(pem[1]).write_text("rubbish")
         resp.reload((doubles.ADMIN,))
         assert await peer_certificate(resp.port) == new
+
+
+def test_a_certificate_that_ends_is_told_of_in_time(tmp_path: Path) -> None:
+    now_s = SystemClock().unix_ms() / 1000
+    for days, said in ((30, ""), (5, "node.tls_cert expires on "), (-2, "node.tls_cert has expired on ")):
+        cert, key = certificate.make(tmp_path, str(days), days=days)
+        assert not fault_of(cert, key), "it serves all the same: whoever does not look at the date goes on"
+        warning = expiry_warning(expiry_of(cert), now_s)
+        assert warning.startswith(said)
+        assert bool(warning) is bool(said)
+    assert expiry_of("") == expiry_of(str(tmp_path / "none")) == expiry_of(key) == 0.0
+    assert not expiry_warning(0.0, now_s)
 
 
 def test_what_is_wrong_with_the_files_is_said(tmp_path: Path, pem: tuple[str, str]) -> None:

@@ -147,6 +147,19 @@ async def test_a_failure_goes_back_into_the_queue_with_its_troubles(bench: Bench
     assert (opened.troubles, opened.found) == (troubles, None)
 
 
+async def test_a_failure_that_is_told_under_an_older_number_changes_nothing(bench: Bench) -> None:
+    """Of a node that was paused past its lease, when another refreshes the account."""
+    await bench.put("a", due_ms=0)
+    old = await bench.take("a", "n0.1")
+    await bench.ledger.intend(QUEUE, "a", old.lease, LEASE_MS)
+    bench.now_ms += LEASE_MS
+    new = await bench.take("a", "n1.1")
+    assert new.lease > old.lease
+    assert not await bench.ledger.failed(QUEUE, "a", old.lease, Step("dead", 0, Troubles(dead=True)))
+    assert await bench.locate("a") == "leased"
+    assert isinstance(await bench.ledger.intend(QUEUE, "a", new.lease, LEASE_MS), Opened)
+
+
 async def test_a_held_account_has_no_troubles(bench: Bench) -> None:
     await bench.put("a", due_ms=0)
     task = await bench.take("a")

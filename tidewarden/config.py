@@ -269,6 +269,8 @@ def _url_fault(url: str, schemes: tuple[str, ...]) -> str:
         return "" if parts.path.startswith("/") else f"{fault}, then the whole path of the socket"
     if not parts.hostname or port == 0:
         return f"{fault}, then a host"
+    if not re.fullmatch(r"/?|/[0-9]{1,5}", parts.path):
+        return f"{fault}, then a host, and after it nothing but /N, the number of a database"
     return ""
 
 

@@ -19,16 +19,17 @@ from typing import Any
 
 from tidewarden.clock import Clock
 from tidewarden.cluster import Backups, Duties, Nodes, Onlooker, Reaper, Term
-from tidewarden.cluster_secret import cluster_secret
+from tidewarden.cluster_secret import cluster_secret, exposed
 from tidewarden.config import Config, is_loopback
 from tidewarden.errors import ConfigError, Error
 from tidewarden.fronts import Fronts
 from tidewarden.health import Health
-from tidewarden.participant import Participant, heard_error
-from tidewarden.process import calm_collector, tell_supervisor, tell_watchdog
+from tidewarden.participant import Participant, check_store_url, heard_error
+from tidewarden.process import Room, calm_collector, tell_supervisor, tell_watchdog
 from tidewarden.queue.locks import Locks
 from tidewarden.queue.placing import prefix_of
 from tidewarden.raft import Raft
+from tidewarden.raft.folder import mark
 from tidewarden.scheduler.schedules import Schedules
 from tidewarden.scheduler.sweep import Sweep
 from tidewarden.server.http import HttpServer
@@ -51,9 +52,9 @@ FIRM_SCRIPTS = ("tokens.put", "tokens.intent", "tokens.stored", "tokens.reseal",
 class Daemon(Participant):
     """One node of a cluster. :meth:`run` builds it, serves until ``stopping`` is set, and takes it down."""
 
-    def __init__(self, config: Config, clock: Clock, connections_max: int) -> None:
+    def __init__(self, config: Config, clock: Clock, room: Room) -> None:
         super().__init__(config, clock, config.node.name)
-        self._connections_max = connections_max
+        self._room = room
         self._secret = cluster_secret(config)
         self._server = Server("?", "?", False, 0)
         self.resp: RespServer | None = None
@@ -67,6 +68,7 @@ class Daemon(Participant):
 
         Raises: ConfigError: something about the configuration, the ports, the folder or the store stops the start.
         """
+        check_store_url(self.config.store.url)
         async with contextlib.AsyncExitStack() as stack:
             self._url = url = await stack.enter_async_context(self._store())
             self.data, self.control, self.sweeping, self.accounts = [
@@ -83,7 +85,8 @@ class Daemon(Participant):
                 await self.raft.start()
                 stack.push_async_callback(self.raft.stop)
                 # Not before this process has the folder and the port: to register is to end what a namesake holds.
-                await self.nodes.register()
+                self.nodes.folder = mark(Path(self.config.node.data_dir))
+                await self.nodes.come()
                 # It lives until its doors are closed: one that falls silent while it drains is taken for dead.
                 self._beating = asyncio.create_task(self.nodes.run(), name="nodes")
                 stack.push_async_callback(_end, self._beating)
@@ -164,6 +167,7 @@ class Daemon(Participant):
         try:
             self.health.server = self._server = await check_store(self.control, self._name)
             self.health.fault = ""
+            self.health.found_empty(self._server.empty)
         except ConfigError as error:
             if self.health.fault != str(error):
                 self.health.fault = str(error)
@@ -207,6 +211,7 @@ class Daemon(Participant):
             )
             return
         self.http.reload(self.resp.reload(fresh.users))
+        self.health.look_at_certificate()
         self.fronts.reload(fresh.users)
 
     # --- serving and stopping
@@ -226,7 +231,7 @@ class Daemon(Participant):
         self.resp = resp = RespServer(
             config, self.queues, self.tokens, self.schedules, health, clock, users, locks, steering
         )
-        resp.connections_max = self._connections_max
+        resp.connections_max = self._room.resp
         resp.backups = self._backups()
         self.fronts = fronts = Fronts(config, clock, resp, self._register)
         resp.others = lambda: fronts.stats("resp")
@@ -236,10 +241,14 @@ class Daemon(Participant):
             alive=health.dead, ready=health.complaint, warning=health.warning,
             stats={"node": health.stats, "resp": resp.stats}, internal={PEERS_PATH: self.tokens.answer_peer},
         )  # fmt: skip
+        http.connections_max = self._room.http
         if not (is_loopback(config.node.host) or config.node.tls_cert):
             log.warning(
                 "RESP and HTTP are not encrypted: secrets and payloads can be read on their way to %s", config.node.host
             )
+        self.health.look_at_certificate()
+        for fault in exposed(config):
+            log.warning("%s", fault)
         await http.start()
         stack.push_async_callback(http.stop, 1.0)
         await resp.start()

@@ -85,7 +85,7 @@ class Front(Participant):
                 self.config, self.queues, None, None, Nobody(), self.clock, locks=locks,
                 commands=relayed(COMMANDS), port=orders.port, hand_over=self._hand_over,
             )  # fmt: skip
-            self.resp.connections_max = raise_file_limit(limits)
+            self.resp.connections_max = raise_file_limit(limits).resp
             await self.resp.start()
             jobs = [
                 asyncio.create_task(self.nodes.run(), name="nodes"),

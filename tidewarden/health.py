@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from dataclasses import dataclass
 from typing import Any
@@ -19,13 +20,23 @@ from tidewarden.scheduler.sweep import Sweep
 from tidewarden.server.sums import add_up
 from tidewarden.store.check import Server
 from tidewarden.store.route import Route
+from tidewarden.tls import expiry_of, expiry_warning, fault_of
+
+log = logging.getLogger("tidewarden.daemon")
 
 SILENT_S_MAX = 30.0  # a loop that has not come round for so long is stuck: a store that is away, or refuses, is answered for within ten
+EMPTY_S = 3600.0  # for so long it is a warning that the store was found empty
+EMPTY = (
+    "the store that is connected now had nothing of this cluster: it was emptied, or is another one. Its queues are made again, its tasks "
+    "and accounts are not: stop the nodes and bring its data back, or put them anew"
+)
 
 
 @dataclass(slots=True)
 class Health:
-    """Asks the rooms of one node. ``ready``, ``stopping`` and ``fault`` (what is wrong with the store) are set by the daemon."""
+    """
+    Asks the rooms of one node. ``ready``, ``stopping`` and ``fault`` (what is wrong with the store) are set by the daemon.
+    """
 
     config: Config
     clock: Clock
@@ -44,6 +55,15 @@ class Health:
     ready: bool = False
     stopping: bool = False
     fault: str = ""
+    certificate_expires_s: float = 0.0
+    """Unix seconds; 0: the doors have none."""
+    empty_until: float = 0.0
+
+    def found_empty(self, empty: bool) -> None:
+        """Whether the store that is connected now had nothing of this cluster. Whichever node comes first finds that."""
+        if empty:
+            self.empty_until = self.clock.monotonic() + EMPTY_S
+            log.critical("%s", EMPTY)
 
     def status(self) -> dict[str, Any]:
         """Who leads and how this node stands; what R.STATUS and /v1/status show."""
@@ -135,8 +155,18 @@ class Health:
 
     def warning(self) -> str:
         """What somebody should look at although this node serves, or ""."""
-        rooms = (self.data, self.duties, self.store_clock, self.queues.store_memory)
-        return "; ".join(filter(None, (self._alone(), *(room.warning() for room in rooms))))
+        rooms = (self.data, self.duties, self.store_clock, self.queues.store_memory, self.queues.commits)
+        empty = EMPTY if self.clock.monotonic() < self.empty_until else ""
+        expiry = expiry_warning(self.certificate_expires_s, self.clock.unix_ms() / 1000)
+        return "; ".join(filter(None, (self._alone(), empty, expiry, *(room.warning() for room in rooms))))
+
+    def look_at_certificate(self) -> None:
+        """The doors have begun to use what is in its files, if that is fit."""
+        node = self.config.node
+        if not fault_of(node.tls_cert, node.tls_key):
+            self.certificate_expires_s = expiry_of(node.tls_cert)
+        if warning := expiry_warning(self.certificate_expires_s, self.clock.unix_ms() / 1000):
+            log.warning("%s", warning)
 
     def _alone(self) -> str:
         """That no leader is heard of, or ""."""
@@ -158,6 +188,9 @@ class Health:
             "lost_takes_released_total": self.queues.strays.released,
             **{f"sessions_{name}": n for name, n in self.queues.session_counts().items()},
             "raft_strangers_refused_total": self.raft.status()["strangers_refused"],
+            **(
+                {"certificate_expires_ms": int(self.certificate_expires_s * 1000)} if self.certificate_expires_s else {}
+            ),
             "store_up": int(self.data.up),
             "store_refuses": int(bool(self.nodes.refusal)),
             **self.store_clock.stats(),

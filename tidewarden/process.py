@@ -11,7 +11,7 @@ import resource
 import signal
 import socket
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from tidewarden.clock import sleep
 
@@ -43,11 +43,19 @@ def calm_collector() -> None:
     gc.set_threshold(50_000, 20, 50)
 
 
-def raise_file_limit(limits: Limits) -> int:
+class Room(NamedTuple):
+    """How many connections each door has files for."""
+
+    resp: int
+    http: int
+
+
+def raise_file_limit(limits: Limits) -> Room:
     """
     Let this process open as many files as it needs, or as the host allows: each connection is one.
 
-    Returns: how many RESP connections it has files for, at most ``connections_max``, with the HTTP door full.
+    Returns: how many connections it has files for, at most what ``limits`` says, with both doors full: half of too few
+    are for RESP, and of the rest half for all that is no connection at a door.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     beside = FILES_BESIDE + limits.http_connections_max
@@ -56,13 +64,17 @@ def raise_file_limit(limits: Limits) -> int:
         wanted = min(wanted, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    room = max(wanted - beside, wanted // 2)
-    if room < limits.connections_max:
-        log.warning(
-            "the host allows %d open files: at most %d connections instead of limits.connections_max (%d)",
-            wanted, room, limits.connections_max,
-        )  # fmt: skip
-    return min(room, limits.connections_max)
+    resp = min(max(wanted - beside, wanted // 2), limits.connections_max)
+    rest = wanted - resp
+    http = min(rest - min(FILES_BESIDE, rest // 2), limits.http_connections_max)
+    few = [
+        f"{many} connections instead of limits.{name} ({getattr(limits, name)})"
+        for name, many in (("connections_max", resp), ("http_connections_max", http))
+        if many < getattr(limits, name)
+    ]
+    if few:
+        log.warning("the host allows %d open files: at most %s", wanted, ", and ".join(few))
+    return Room(resp, http)
 
 
 def tell_supervisor(state: str, environ: Mapping[str, str] = os.environ) -> None:

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import logging
 import ssl
+from datetime import UTC, datetime
+from pathlib import Path
+
+from cryptography.x509 import load_pem_x509_certificate
 
 log = logging.getLogger("tidewarden.server")
 
-HANDSHAKE_S = 10.0
-"""Longest a handshake may take, seconds; who is slower is cut off."""
+HANDSHAKE_S = 60.0
+"""Longest a handshake may take, seconds; who is slower is cut off. Of thousands who come at once each waits for all the others'."""
+RENEW_S = 7 * 86_400.0
+"""How long before its end a certificate is warned of."""
 
 
 def server_context(cert: str, key: str) -> ssl.SSLContext | None:
@@ -23,6 +29,7 @@ def server_context(cert: str, key: str) -> ssl.SSLContext | None:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_RENEGOTIATION  # a peer could have us compute without end
     context.load_cert_chain(cert, key, password=_no_password)
     return context
 
@@ -44,6 +51,22 @@ def fault_of(cert: str, key: str) -> str:
     except (OSError, ValueError) as error:
         return f"files that cannot be used: {getattr(error, 'strerror', None) or error}"
     return ""
+
+
+def expiry_of(cert: str) -> float:
+    """When the certificate in the file (the first) ends, in unix seconds; 0: there is none, or none that can be read."""
+    try:
+        return load_pem_x509_certificate(Path(cert).read_bytes()).not_valid_after_utc.timestamp() if cert else 0.0
+    except (OSError, ValueError):
+        return 0.0
+
+
+def expiry_warning(expires_s: float, now_s: float) -> str:
+    """That a certificate which ends at ``expires_s`` has to be renewed, or has ended; empty: there is time, or none is in use."""
+    if not expires_s or expires_s - now_s > RENEW_S:
+        return ""
+    day = datetime.fromtimestamp(expires_s, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return f"node.tls_cert {'has expired' if expires_s <= now_s else 'expires'} on {day}: renew it, then SIGHUP"
 
 
 def fault_of_authorities(path: str) -> str:

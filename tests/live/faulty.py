@@ -8,20 +8,24 @@ from typing import Any
 from live.counting_provider import CountingProvider
 from live.disks import SlowDisk, SmallDisk, build, missing_compiler, missing_mounts
 from live.harness import Cluster, Node, Valkey
-from live.network import Network
+from live.network import Network, missing_led
 from live.network import missing as missing_network
-from live.proxy import Proxy
+from live.proxy import Proxy, Way
 
 FAKETIME = next(iter(sorted(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))), None)
 MARGIN_S, LIFE_S = 16.5, 20
 DISK_BYTES, LOG_BYTES = 32 * 2**20, 2**20
+RAFT = 2
+"""Raft's port, from a node's base."""
 
 
 def absent(folder: Path) -> dict[str, str]:
-    """What cannot be done here, and why: network, slow disk, small disk, clock."""
+    """What cannot be done here, and why: network, raft links, slow disk, small disk, clock."""
     clock = "" if FAKETIME else "libfaketime is not installed (Debian: faketime)"
+    network = missing_network()
     found = {
-        "network": missing_network(),
+        "network": network,
+        "raft links": network or missing_led(),
         "slow disk": missing_compiler(),
         "small disk": missing_mounts(folder),
         "clock": clock,
@@ -46,7 +50,8 @@ class FaultyCluster(Cluster):
 
     ``network``: None where there can be none; then nodes stand on loopback. ``disks``: each node's data folder on a tmpfs of
     its own. ``absent``: what cannot be done here, and why. ``slow_disks``: whether a disk may be told to be slow, for which
-    nodes have to be started as programs, with a library of ours; without, they start at a fifth of the cost.
+    nodes have to be started as programs, with a library of ours; without, they start at a fifth of the cost. ``led``: whether
+    Raft's connections go through proxies, where there is a network.
     """
 
     def __init__(
@@ -56,12 +61,15 @@ class FaultyCluster(Cluster):
         *,
         extra: str = "",
         slow_disks: bool = True,
+        led: bool = True,
         **options: Any,
     ) -> None:
         names = [f"n{number}" for number in range(options.pop("nodes", 3))]
         self.absent = absent(folder)
         if not slow_disks:
             self.absent["slow disk"] = "not wanted here"
+        if not led:
+            self.absent["raft links"] = "not wanted here"
         self.network: Network | None = None if "network" in self.absent else Network(names)
         try:
             self._prepare(folder, names)
@@ -120,10 +128,20 @@ class FaultyCluster(Cluster):
 
     def make_node(self, name: str, base: int, text: str) -> Node:
         place = self.network.namespace(name) if self.network else ""
+        if self.network and "raft links" not in self.absent:
+            port = base + RAFT
+            listening, connect = self.network.led(name, port)
+            proxy = self.proxies[f"raft:{name}"] = Proxy(port, listening=listening, connect=connect)
+            proxy.of_peer = {self.host(one): {"up": Way(), "down": Way()} for one in self.members if one != name}
         slow = self.slow[name].environ if self.slow else {}
         return FaultyNode(
             name, self.folder / name, base, text, self.secret, host=self.host(name), namespace=place, environ=slow
         )
+
+    def between(self, source: str, target: str) -> list[Way]:
+        """What one node says to another by Raft: on the connections that it made, and on those that the other made."""
+        made, found = self.proxies[f"raft:{target}"], self.proxies[f"raft:{source}"]
+        return [made.of_peer[self.host(source)]["up"], found.of_peer[self.host(target)]["down"]]
 
     # The end of faults.
 

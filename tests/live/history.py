@@ -7,10 +7,11 @@ is: each rule below is a function that returns what contradicts it.
 
 from __future__ import annotations
 
+import heapq
 import math
 import time
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -20,6 +21,8 @@ from live.counting_provider import Presented
 OK, REFUSED, UNKNOWN = "ok", "refused", "unknown"
 USES = ("ack", "touch", "release", "fail")
 """Verbs that succeed only under a lease number that is current."""
+REMEMBERED_S = 10.0
+"""For so long after a put nobody has forgotten the task, whatever the store's clock did: far below `dedup_ms`, two steps taken off."""
 
 
 @dataclass(slots=True)
@@ -84,6 +87,14 @@ class History:
         )
 
 
+def lacking(history: History, kinds: Collection[str], places: Collection[str]) -> list[str]:
+    """What a run has to hold for its checks to say anything: an OK of each kind of operation, a task handed out of each queue."""
+    there, handed = {one.kind for one in history.of(*kinds)}, {one.place for one in history.of("grant")}
+    return [f"not one {kind} was answered OK" for kind in kinds if kind not in there] + [
+        f"nothing was handed out of {place}" for place in places if place not in handed
+    ]
+
+
 def lost_puts(history: History, left: Mapping[str, Collection[str]]) -> list[str]:
     """Every task whose put was answered OK was delivered, or still lies in its queue (``left``: ids by queue)."""
     delivered = {(one.place, one.key) for one in history.of("grant")}
@@ -94,57 +105,164 @@ def lost_puts(history: History, left: Mapping[str, Collection[str]]) -> list[str
     ]
 
 
+def unfinished(history: History, left: Mapping[str, Collection[str]]) -> list[str]:
+    """Every task that was delivered was acknowledged, perhaps unheard, or still lies in its queue (those of ``left``)."""
+    ended = {(one.place, one.key) for one in history.operations if one.kind == "ack" and one.outcome != REFUSED}
+    handed = {(one.place, one.key) for one in history.of("grant") if one.place in left}
+    return [
+        f"gone: {key} of {place} was delivered, but nobody acknowledged it"
+        for place, key in sorted(handed - ended)
+        if key not in left[place]
+    ]
+
+
+def put_once(history: History, place: str, left: Collection[str], puts: int) -> list[str]:
+    """A queue made as many tasks as there were ids (``puts``: by its own count), however often each put was repeated."""
+    ids = {one.key for one in history.of("grant") if one.place == place} | set(left)
+    return [] if puts == len(ids) else [f"{puts} tasks were put for {len(ids)} ids in {place}"]
+
+
+def results(history: History) -> list[str]:
+    """Who waited for a task's end was told what its acks and its later life agree with."""
+    wrong = []
+    acks: defaultdict[tuple[str, str], list[Operation]] = defaultdict(list)
+    for ack in history.operations:
+        if ack.kind == "ack" and ack.outcome != REFUSED:
+            acks[ack.place, ack.key].append(ack)
+    puts = {(put.place, put.key): put for put in history.of("put")}
+    done: dict[tuple[str, str], float] = {}
+    for wait in history.of("wait"):
+        place, key = task = wait.place, wait.key
+        word, result = wait.value
+        sent = {str(ack.lease) for ack in acks[task] if ack.invoked < wait.answered}
+        if word == "done":
+            done[task] = min(done.get(task, math.inf), wait.answered)
+            if not sent or (result and result not in sent):
+                wrong.append(f"{key} in {place} was told to be done ({result!r}); acknowledged under {sorted(sent)}")
+        elif word not in ("timeout", "unknown"):
+            wrong.append(f"{key} in {place} was told to be {word}")
+        elif any(ack.answered < wait.invoked for ack in acks[task]) and word == "timeout":
+            wrong.append(f"{key} in {place} was acknowledged, and told not to have ended")
+        put = puts.get(task)
+        if word == "unknown" and put and put.answered < wait.invoked and wait.answered < put.invoked + REMEMBERED_S:
+            wrong.append(f"{key} in {place} was put with OK, and told to be unknown soon after")
+    return wrong + [
+        f"{one.key} in {one.place} was given to {one.who} after it was told to be done"
+        for one in history.of("grant")
+        if done.get((one.place, one.key), math.inf) < one.invoked
+    ]
+
+
+def surely_held(
+    history: History, lane_of: Callable[[str, str], str | None]
+) -> dict[tuple[str, str], list[tuple[float, float, str]]]:
+    """
+    By place and lane (``lane_of(place, key)``, None: of none), from when until when each task or lock was certainly held, and which.
+
+    That is from when its number was told until the last time that something was asked for which then succeeded under it.
+    """
+    last: dict[tuple[str, str, int], float] = {}
+    for use in history.of(*USES):
+        number = use.place, use.key, use.lease
+        last[number] = max(last.get(number, -math.inf), use.invoked)
+    held: defaultdict[tuple[str, str], list[tuple[float, float, str]]] = defaultdict(list)
+    for one in history.of("grant"):
+        lane, until = lane_of(one.place, one.key), last.get((one.place, one.key, one.lease), -math.inf)
+        if lane is not None and until > one.answered:
+            held[one.place, lane].append((one.answered, until, one.key))
+    return held
+
+
+def crowded(history: History, lane_of: Callable[[str, str], str | None], limit: int = 1) -> list[str]:
+    """Of one lane never more than ``limit`` tasks were held at a time."""
+    wrong = []
+    for (place, lane), many in surely_held(history, lane_of).items():
+        open_until: list[tuple[float, str]] = []
+        for since, until, key in sorted(many):
+            while open_until and open_until[0][0] <= since:
+                heapq.heappop(open_until)
+            heapq.heappush(open_until, (until, key))
+            if len(open_until) > limit:
+                wrong.append(f"{sorted(key for _, key in open_until)} of {lane} in {place} were held at a time")
+    return wrong
+
+
+def lateness_s(history: History, since: float) -> list[float]:
+    """
+    How long after their time tasks that were put from then on (monotonic) came first, sorted.
+
+    A put's value is its delay, s; None where it has to wait for others.
+    """
+    first: dict[tuple[str, str], float] = {}
+    for one in history.of("grant"):
+        first[one.place, one.key] = min(one.answered, first.get((one.place, one.key), math.inf))
+    return sorted(
+        first[put.place, put.key] - put.answered - put.value
+        for put in history.of("put")
+        if put.invoked >= since and put.value is not None and (put.place, put.key) in first
+    )
+
+
+def newest_before(grants: Iterable[Operation], asked: Iterable[Operation]) -> Iterator[tuple[Operation, Operation]]:
+    """Each of ``asked`` with the grant of the greatest number that had been told before it was asked, where there is one."""
+    told = sorted(grants, key=lambda one: one.answered)
+    newest, n = None, 0
+    for one in sorted(asked, key=lambda one: one.invoked):
+        while n < len(told) and told[n].answered < one.invoked:
+            newest = told[n] if newest is None or told[n].lease > newest.lease else newest
+            n += 1
+        if newest is not None:
+            yield one, newest
+
+
+def by_task(operations: Iterable[Operation]) -> defaultdict[tuple[str, str], list[Operation]]:
+    """The operations by place and key."""
+    found: defaultdict[tuple[str, str], list[Operation]] = defaultdict(list)
+    for one in operations:
+        found[one.place, one.key].append(one)
+    return found
+
+
 def lease_numbers(history: History) -> list[str]:
     """Each number is given once, and who got a task after somebody else's lease had been told got a greater one."""
-    wrong = []
-    grants: defaultdict[tuple[str, str], list[Operation]] = defaultdict(list)
-    for one in history.of("grant"):
-        grants[one.place, one.key].append(one)
-    given = Counter((place, one.key, one.lease) for (place, _), many in grants.items() for one in many)
-    wrong += [
+    given = Counter((one.place, one.key, one.lease) for one in history.of("grant"))
+    wrong = [
         f"lease {lease} of {key} in {place} was given {n} times" for (place, key, lease), n in given.items() if n > 1
     ]
-    for (place, key), many in grants.items():
-        for before in many:
-            wrong += [
-                f"{key} in {place}: lease {after.lease} was given after {before.lease}"
-                for after in many
-                if before.answered < after.invoked and after.lease <= before.lease and after is not before
-            ]
+    for (place, key), many in by_task(history.of("grant")).items():
+        wrong += [
+            f"{key} in {place}: lease {after.lease} was given after {before.lease}"
+            for after, before in newest_before(many, many)
+            if after.lease <= before.lease
+        ]
     return wrong
 
 
 def old_numbers(history: History) -> list[str]:
     """Nothing succeeded under a number once a greater one had been handed out; no task was acknowledged under two."""
     wrong = []
-    grants: defaultdict[tuple[str, str], list[Operation]] = defaultdict(list)
-    for one in history.of("grant"):
-        grants[one.place, one.key].append(one)
-    acked: defaultdict[tuple[str, str], set[int]] = defaultdict(set)
-    for use in history.of(*USES):
+    grants, acks = by_task(history.of("grant")), by_task(history.of("ack"))
+    for (place, key), uses in by_task(history.of(*USES)).items():
         wrong += [
-            f"{use.kind} of {use.key} in {use.place} under {use.lease} succeeded after {newer.lease} was with {newer.who}"
-            for newer in grants[use.place, use.key]
-            if newer.lease > use.lease and newer.answered < use.invoked
+            f"{use.kind} of {key} in {place} under {use.lease} succeeded after {newer.lease} was with {newer.who}"
+            for use, newer in newest_before(grants[place, key], uses)
+            if newer.lease > use.lease
         ]
-        if use.kind == "ack":
-            acked[use.place, use.key].add(use.lease)
-    wrong += [f"{key} in {place} was acknowledged under {sorted(n)}" for (place, key), n in acked.items() if len(n) > 1]
-    ended: defaultdict[tuple[str, str], float] = defaultdict(lambda: math.inf)
-    for use in history.of("ack"):
-        ended[use.place, use.key] = min(ended[use.place, use.key], use.answered)
-    wrong += [
-        f"{one.key} in {one.place} was given to {one.who} after its ack"
-        for (place, key), many in grants.items()
-        for one in many
-        if ended[place, key] < one.invoked
-    ]
+    for (place, key), many in acks.items():
+        if len(numbers := {ack.lease for ack in many}) > 1:
+            wrong.append(f"{key} in {place} was acknowledged under {sorted(numbers)}")
+        ended = min(ack.answered for ack in many)
+        wrong += [
+            f"{one.key} in {one.place} was given to {one.who} after its ack"
+            for one in grants[place, key]
+            if ended < one.invoked
+        ]
     return wrong
 
 
 def epochs(history: History) -> list[str]:
     """The cluster's epoch only grows, and no two holders led under the same one."""
-    seen = [one for one in history.of("fence") if one.lease]
+    seen = history.of("fence")
     wrong = [f"the fence went from epoch {a.lease} to {b.lease}" for a, b in pairwise(seen) if b.lease < a.lease]
     holders: defaultdict[int, set[str]] = defaultdict(set)
     for epoch, holder in history.claims:
@@ -176,6 +294,9 @@ def generations(history: History, log: Iterable[Presented]) -> list[str]:
     """
     wrong = []
     reads: defaultdict[str, list[Operation]] = defaultdict(list)
+    wrong += [
+        f"{one.key}: there is no such account" for one in history.of("read", outcome=REFUSED) if one.value == "NOTFOUND"
+    ]
     for read in history.of("read"):
         reads[read.key].append(read)
     for account, many in reads.items():

@@ -2,6 +2,7 @@
 A network for live tests: every node in a network namespace of its own, joined by a router in another (ip netns, veth).
 
 Cuts are rules of the router that throw packets away, so that neither side is told, and each direction is cut by itself.
+Connections can be led through a proxy in the router, too (:meth:`Network.led`), which neither side is told either.
 Needs root and Debian's iproute2; :func:`missing` says what is not there.
 """
 
@@ -22,6 +23,11 @@ from typing import TypeVar
 
 CLONE_NEWNET = 0x40000000
 NAMED = Path("/run/netns")
+CUTS, LED = "100", "200"
+"""Preferences of the router's rules: a cut comes before what leads a connection to a proxy, so that it is true of both."""
+LED_TABLE = "77"
+CONNECT_S = 3.0
+"""How long the way on is tried for; a peer that is there answers at once."""
 Made = TypeVar("Made")
 
 
@@ -41,6 +47,21 @@ def missing() -> str:
     if done.returncode:
         return f"no network namespaces: {done.stderr.strip()}"
     ip("netns", "del", probe)
+    return ""
+
+
+def missing_led() -> str:
+    """Why no connection can be led through a proxy here, where there can be a network; empty when it can."""
+    probe = f"twprobe-{os.getpid()}-{random.randrange(10**6)}"
+    ip("netns", "add", probe)
+    try:
+        ip("-n", probe, "rule", "add", "pref", LED, "ipproto", "tcp", "dport", "1", "lookup", LED_TABLE)
+        with inside(str(NAMED / probe), socket.socket) as tried:
+            tried.setsockopt(socket.SOL_IP, socket.IP_TRANSPARENT, 1)
+    except (AssertionError, OSError) as error:
+        return f"no connection can be led: {error}"
+    finally:
+        ip("netns", "del", probe)
     return ""
 
 
@@ -80,6 +101,7 @@ class Network:
         self._veth = f"tw{random.randrange(16**6):06x}"  # 15 characters are the longest name of a link
         net = f"10.{random.randrange(64, 128)}.{random.randrange(256)}"
         self.addresses: dict[str, str] = {}
+        self._doors: dict[str, str] = {}  # the router's end of each node's veth
         self._cuts: set[tuple[str, str]] = set()
         self._made = [self._router]
         try:
@@ -92,6 +114,8 @@ class Network:
                 self._join(name, self.addresses[name], f"{net}.{4 * number + 1}")
             ip("route", "add", f"{net}.0/24", "via", f"{net}.1")
             ip("netns", "exec", self._router, "sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward")
+            ip("-n", self._router, "link", "set", "lo", "up")
+            ip("-n", self._router, "route", "add", "local", "0.0.0.0/0", "dev", "lo", "table", LED_TABLE)
         except BaseException:
             self.close()
             raise
@@ -105,6 +129,7 @@ class Network:
         ip(*place, "link", "set", near, "up")
         ip("-n", self._router, "addr", "add", f"{gateway}/30", "dev", far)
         ip("-n", self._router, "link", "set", far, "up")
+        self._doors[name] = far
         if name:
             ip(*place, "link", "set", "lo", "up")
             ip(*place, "route", "add", "default", "via", gateway)
@@ -116,6 +141,52 @@ class Network:
     def listening(self, name: str) -> Callable[[int], socket.socket]:
         """Makes listening sockets on the loopback of that namespace: they lead from there into this process."""
         return lambda port: inside(self.namespace(name), lambda: socket.create_server(("127.0.0.1", port)))
+
+    def led(self, target: str, port: int) -> tuple[Callable[[int], socket.socket], Callable[[str], socket.socket]]:
+        """
+        Lead all connections that other nodes make to that port of ``target`` into this process, from now on.
+
+        Returns: what makes the socket they come to, and what makes a connection on from there, given whose it is (an address).
+        The two ends go on seeing each other's addresses, and cuts go on being true, of the packets on either side. It is what
+        TPROXY does, by rules of the router alone: what comes in at a node's door is delivered there, to sockets that may have
+        any address (IP_TRANSPARENT); what these send is routed as usual.
+        """
+        there, router = self.addresses[target], str(NAMED / self._router)
+        for source, here in self.addresses.items():
+            if source != target:
+                self._deliver(source, "from", here, "to", there, "ipproto", "tcp", "dport", str(port))
+                self._deliver(target, "from", there, "to", here, "ipproto", "tcp", "sport", str(port))
+
+        def bound(address: tuple[str, int]) -> socket.socket:
+            made = inside(router, socket.socket)
+            try:
+                made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                made.setsockopt(socket.SOL_IP, socket.IP_TRANSPARENT, 1)
+                made.bind(address)
+            except BaseException:
+                made.close()
+                raise
+            return made
+
+        def listening(_port: int) -> socket.socket:
+            server = bound((there, port))
+            server.listen()
+            return server
+
+        def connected(peer: str) -> socket.socket:
+            way_on = bound((peer, 0))
+            try:
+                way_on.settimeout(CONNECT_S)
+                way_on.connect((there, port))
+            except BaseException:
+                way_on.close()
+                raise
+            return way_on
+
+        return listening, connected
+
+    def _deliver(self, door: str, *what: str) -> None:
+        ip("-n", self._router, "rule", "add", "pref", LED, "iif", self._doors[door], *what, "lookup", LED_TABLE)
 
     def cut(self, source: str, target: str) -> None:
         """What ``source`` sends to ``target`` is lost from now on; the other way is open."""
@@ -144,7 +215,7 @@ class Network:
 
     def _rule(self, verb: str, source: str, target: str) -> None:
         ends = ["from", self.addresses[source], "to", self.addresses[target]]
-        ip("-n", self._router, "rule", verb, *ends, "blackhole")
+        ip("-n", self._router, "rule", verb, "pref", CUTS, *ends, "blackhole")
 
     def close(self) -> None:
         """Remove all of it. The processes inside must have ended."""

@@ -76,6 +76,8 @@ class Proxy:
     Forwards every connection to its port to ``(host, target)``. Threads only; :meth:`close` ends them.
 
     ``listening`` makes the socket for the port given; without it one on ``host``. Port 0: a free one.
+    ``connect`` makes the connection on for one from that address, instead of one to ``(host, target)``.
+    ``of_peer``: the ways of connections from some addresses; all others have ``ways``.
     """
 
     def __init__(
@@ -85,9 +87,11 @@ class Proxy:
         *,
         port: int = 0,
         listening: Callable[[int], socket.socket] | None = None,
+        connect: Callable[[str], socket.socket] | None = None,
     ) -> None:
-        self._target = (host, target)
+        self._connect = connect or (lambda _peer: socket.create_connection((host, target), 20))
         self.ways: dict[Direction, Way] = {"up": Way(), "down": Way()}
+        self.of_peer: dict[str, dict[Direction, Way]] = {}
         self._server = listening(port) if listening else socket.create_server((host, port))
         self.port: int = self._server.getsockname()[1]
         self._lock = threading.Lock()
@@ -114,8 +118,9 @@ class Proxy:
 
     def calm(self) -> None:
         """Bytes pass both ways; connections that lost some in a black hole are reset, for they can never be whole again."""
-        for way in self.ways.values():
-            way.calm()
+        for ways in (self.ways, *self.of_peer.values()):
+            for way in ways.values():
+                way.calm()
         with self._lock:
             lost = [link for link in self._links if link.lost]
         for link in lost:
@@ -142,17 +147,19 @@ class Proxy:
     def _accept(self) -> None:
         while not self._closed:
             try:
-                client, _ = self._server.accept()
+                client, (peer, *_) = self._server.accept()
             except OSError:
                 return
             try:
-                server = socket.create_connection(self._target, 20)
+                server = self._connect(peer)
             except OSError:
                 client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RST)
                 client.close()
                 continue
             server.settimeout(None)
-            link = Link(self, client, server)
+            for end in (client, server):  # else the kernel holds back small pieces on its own account
+                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            link = Link(self, client, server, self.of_peer.get(peer, self.ways))
             with self._lock:
                 self._links.add(link)
             link.start()
@@ -178,8 +185,8 @@ class Proxy:
 class Link:
     """One connection through the proxy: two sockets, a thread a direction; the last of them closes the sockets."""
 
-    def __init__(self, proxy: Proxy, client: socket.socket, server: socket.socket) -> None:
-        self._proxy = proxy
+    def __init__(self, proxy: Proxy, client: socket.socket, server: socket.socket, ways: dict[Direction, Way]) -> None:
+        self._proxy, self._ways = proxy, ways
         self._ends: dict[Direction, tuple[socket.socket, socket.socket]] = {
             "up": (client, server),
             "down": (server, client),
@@ -246,7 +253,7 @@ class Link:
                 found.caught.set()
                 found.free.wait()
             before = (before + data)[-max(0, self._proxy.longest() - 1) or len(before + data) :]
-            way = self._proxy.ways[direction]
+            way = self._ways[direction]
             way.open.wait()
             if way.delay_s:
                 time.sleep(way.delay_s)

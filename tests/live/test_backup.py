@@ -85,6 +85,11 @@ async def test_what_was_stored_is_there_again_and_numbers_go_on(made: Node, tmp_
     later = made.say("Q.PUT", "mails", "after the backup")
     made.kill()
 
+    other = tmp_path / "other.backup"
+    other.write_bytes(data.replace(b'"cluster": "tidewarden"', b'"cluster": "another"', 1))
+    done = await asyncio.to_thread(tidewarden, "cluster", "restore", str(other), "--data-dir", str(tmp_path / "third"))
+    assert (done.exit_code, "another cluster's" in done.stderr) == (1, True)
+    assert list((tmp_path / "third").iterdir()) == []
     target = tmp_path / "second" / "data"
     shutil.copytree(tmp_path / "first" / "data" / "secrets", target / "secrets")
     done = await asyncio.to_thread(tidewarden, "cluster", "restore", str(file), "--data-dir", str(target), "--json")

@@ -32,7 +32,7 @@ def nodes(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, provider: CountingProvider
 ) -> Iterator[FaultyCluster]:
     with serving(
-        request, FaultyCluster(tmp_path_factory.mktemp("cut"), provider, extra=STEADY, slow_disks=False)
+        request, FaultyCluster(tmp_path_factory.mktemp("cut"), provider, extra=STEADY, slow_disks=False, led=False)
     ) as made:
         yield made
 
@@ -162,6 +162,7 @@ async def test_without_a_quorum_only_the_sweep_waits(healed: FaultyCluster, prov
     for node in nodes.alive():
         late_s = await lateness(node)
         print(f"{node.name}, an orphan: a task due in 0.5 s came {late_s * 1000:.0f} ms late")
+    assert await attempts(*nodes.alive()[:2]) == [1, 2, 3], "a lease that ends, and a retry, need no leader either"
     for account in provider.seeds:  # long before they are due by themselves
         await asyncio.to_thread(leader.say, "T.REFRESH", f"counted/{account}")
     await until_async(lambda: len(provider.log) >= asked + len(provider.seeds), what="refreshes go on")
@@ -173,6 +174,20 @@ async def test_without_a_quorum_only_the_sweep_waits(healed: FaultyCluster, prov
     nodes.network.heal()
     await asyncio.to_thread(nodes.leader)
     await until_async(lambda: nodes.audit("unswept") == {"ready": 1}, what="the sweep goes on")
+
+
+async def attempts(node: Node, other: Node) -> list[int]:
+    """What a task's deliveries count: held through one node until its lease ends, failed at another, taken once more there."""
+    first, second = node.aclient(), other.aclient()
+    await first.execute_command("Q.PUT", "held-alone", "x", "ATTEMPTS", 9)
+    rows = [await first.execute_command("Q.TAKE", "LEASE", 300, "FROM", "held-alone")]
+    rows.append(await second.execute_command("Q.TAKE", "WAIT", 60_000, "FROM", "held-alone"))
+    ((_, task_id, lease, *_),) = rows[1]
+    await second.execute_command("Q.FAIL", "held-alone", task_id, lease, "DELAY", 300)
+    rows.append(await second.execute_command("Q.TAKE", "WAIT", 60_000, "FROM", "held-alone"))
+    for client in (first, second):
+        await client.aclose()
+    return [row[0][4] for row in rows]
 
 
 async def lateness(node: Node) -> float:

@@ -126,6 +126,10 @@ def test_each_is_said_and_survived(scene: Cluster, tmp_path: Path) -> None:
         until(lambda: "has format 3; this version reads 1 and 2" in reason(node))
         store.set("{tidewarden}:format", 2)
         until(node.ready)
+        # Another one at its address, with nothing of ours.
+        store.delete("{tidewarden}:format")
+        store.client_kill_filter(_type="pubsub")
+        until(lambda: "had nothing of this cluster" in node.http("/health/ready").json().get("warning", ""))
         assert node.say("Q.PUT", "q", "late", "ID", "a") == "a"
         waiting.join(60)
     assert [task[1] for task in taken[0]] == ["a"]

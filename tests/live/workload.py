@@ -1,22 +1,23 @@
-"""Clients of every kind that write down what they were told: producers, consumers bare and in sessions, readers of tokens, locks."""
+"""Producers and consumers, bare and in sessions, that write down what they were told; others are in ``onlookers``."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import random
+import re
 import time
-from collections import Counter, defaultdict
-from collections.abc import Coroutine
+from collections import Counter, defaultdict, deque
+from collections.abc import Coroutine, Iterator
 from typing import Any
 from urllib.parse import quote
 
 import redis
 import redis.asyncio
+from live import onlookers
 from live.counting_provider import CountingProvider
-from live.harness import ADMIN, CLUSTER, TROUBLE, Cluster, Node
-from live.history import History, Operation
+from live.harness import ADMIN, TROUBLE, Cluster, Node
+from live.history import REMEMBERED_S, USES, History, Operation
 
 from tidewarden.client import AsyncClient
 from tidewarden.errors import Error, NotHeld, Unreachable
@@ -28,6 +29,15 @@ TICK_MS = 500
 JOBS, BEATS, LATEST = "siege-jobs", "siege-beats", "siege-latest"
 SCHEDULES = {"beat": (BEATS, "all"), "latest": (LATEST, "one")}
 """Name -> its queue, and what becomes of ticks that were missed."""
+NEWS, SUBSCRIBED = "siege-news", ("siege-mail", "siege-bills")
+"""A topic, and its queues."""
+PUT_INTO = (JOBS, *SUBSCRIBED)
+QUEUES = (*PUT_INTO, BEATS, LATEST)
+LANES = 6
+"""Of the queue of jobs, one task at a time in each; a few of its tasks are in one. The id says in which."""
+_LANE = re.compile(r"-(lane\d+)(?:~\d+)?$")
+OPTIONS = {"touch": ("LEASE", LEASE_MS), "release": (), "fail": ("DELAY", 200)}
+WAYS, WAY_WEIGHTS = ("ack", "touch", "release", "fail", "leave", "go"), (83, 6, 4, 4, 2, 1)
 HONEST_REFUSALS = (
     "NOTHELD",
     "STOREDOWN",
@@ -40,6 +50,14 @@ HONEST_REFUSALS = (
     "DRAINING",
     "PAUSED",
 )
+
+
+def lane_of(place: str, key: str) -> str | None:
+    """Of which only one task at a time may be held: a lane of the jobs, or a lock."""
+    if place == "_locks":
+        return key
+    found = _LANE.search(key) if place == JOBS else None
+    return found[1] if found else None
 
 
 class Workload:
@@ -62,9 +80,12 @@ class Workload:
         self.pause_s = 0.03  # of a producer after each put
         self.put_ok = 0
         self.delivered = 0
+        self.fresh: deque[Operation] = deque(maxlen=20)
+        """The latest puts of jobs that were answered OK."""
         self._seen: set[str] = set()
         self.generation: defaultdict[str, int] = defaultdict(int)
         self._numbers = itertools.count()
+        self._ways = self._each_way()
 
     def jobs(self) -> list[Coroutine[Any, Any, None]]:
         """Everything to be run in the background."""
@@ -72,16 +93,20 @@ class Workload:
         found = [self.produce(node) for node in everywhere]
         found += [self.consume(node) for node in everywhere]
         found += [self.consume_in_a_session(node) for node in everywhere[:2]]
-        found += [self.read_tokens(node) for node in everywhere[-2:]]
-        found += [self.lock(node) for node in everywhere[:2]]
-        return [*found, self.watch_the_fence()]
+        found += [onlookers.read_tokens(self, node) for node in everywhere[-2:]]
+        found += [onlookers.lock(self, node) for node in everywhere[:2]]
+        found += [onlookers.wait_for_ends(self, node) for node in everywhere[1:2]]
+        return [*found, onlookers.watch_the_fence(self)]
 
     def begin(self, node: Node) -> None:
         """Queues, schedules and accounts, before the first fault."""
-        for queue in (JOBS, BEATS, LATEST):
+        for queue in SUBSCRIBED:
+            node.say("Q.LINK", NEWS, queue)
+        for queue in QUEUES:
             # Of a take whose answer was lost, nobody knows: such leases end by their time.
             node.say("Q.CONFIG", queue, "SET", "lease_ms", LEASE_MS)
-        node.say("Q.CONFIG", JOBS, "SET", "durability", self.durability)
+        for queue in PUT_INTO:
+            node.say("Q.CONFIG", queue, "SET", "durability", self.durability)
         if self.shards > 1:
             node.say("Q.CONFIG", JOBS, "SET", "shards", self.shards)
         for name, (queue, catchup) in SCHEDULES.items():
@@ -95,15 +120,14 @@ class Workload:
         """
         Its answer, which is OK; None when it was refused as NOTHELD or not found.
 
-        Raises: what ``TROUBLE`` names: it is unknown what became of it, or the node says that it cannot.
+        Raises: what ``TROUBLE`` names: it is unknown what became of it, or the node says that it cannot; AssertionError:
+        it was refused for a reason that no fault explains.
         """
         try:
-            async with asyncio.timeout(ANSWER_S):
+            async with asyncio.timeout(ANSWER_S + (words[-1] / 1000 if words[0] == "Q.WAIT" else 0)):
                 answer = await client.execute_command(*words)
         except redis.ResponseError as error:
-            word = str(error).partition(" ")[0]
-            if word not in HONEST_REFUSALS:
-                raise AssertionError(f"{words[0]}: {error}") from error
+            word = honest(words[0], error)
             if word in ("NOTHELD", "NOTFOUND"):
                 operation.refused(word)
                 return None
@@ -159,30 +183,60 @@ class Workload:
     # Producers.
 
     async def produce(self, node: Node) -> None:
-        """Put tasks with ids of ours, half of them delayed; what failed is sometimes asked for again, sometimes left."""
-        again: list[tuple[str, list[Any]]] = []
+        """Put tasks with ids of ours; what failed is sometimes asked for again, sometimes left, and some are put twice."""
+        again: list[tuple[str, list[Any], float]] = []
+        twice: deque[tuple[float, list[Any], str]] = deque()
 
         async def turn(client: redis.asyncio.Redis, node: Node) -> bool:
+            while twice and twice[0][0] < time.monotonic():
+                at, words, told = twice.popleft()
+                if at < time.monotonic() - REMEMBERED_S:
+                    continue
+                answer = await self.ask(self.history.begin("repeat", node.name, words[1], told), client, *words)
+                assert answer == told, f"{words} was answered {told}, and then {answer}"
             if not again:
-                task_id = f"{node.name}-{next(self._numbers)}"
-                options: list[Any] = ["DELAY", self.dice.randrange(1, 1500)] if self.dice.random() < 0.5 else []
-                again.append((task_id, options))
-            task_id, options = again[0]
-            put = self.history.begin("put", node.name, JOBS, task_id)
+                again.append(self._job(node))
+            place, words, delay_s = again[0]
+            puts = [
+                self.history.begin("put", node.name, one, words[4])
+                for one in (SUBSCRIBED if place == NEWS else (place,))
+            ]
             try:
-                await self.ask(put, client, "Q.PUT", JOBS, task_id, "ID", task_id, "BACKOFF", BACKOFF_MS, *options)
+                told = await self.ask(puts[0], client, *words)
             except TROUBLE:
                 if self.dice.random() < 0.3:
                     again.clear()
                 raise
             again.clear()
-            self.put_ok += 1
+            for put in puts:
+                put.ok(delay_s if lane_of(place, told) is None else None)
+                put.key = told  # with its shard, where it is in a lane
+            if place == JOBS:
+                self.put_ok += 1
+                self.fresh.append(puts[0])
+            if self.put_ok < 3 or self.dice.random() < 0.05:
+                twice.append((time.monotonic() + self.dice.uniform(0, 2), words, told))
             await asyncio.sleep(self.pause_s)
             while self.producing and self.put_ok - len(self._seen) > BACKLOG_MAX:
                 await asyncio.sleep(self.pause_s)
             return self.producing
 
         await self.forever(node, turn)
+
+    def _job(self, node: Node) -> tuple[str, list[Any], float]:
+        """Where to put a task, the words, and its delay, s: of ten one goes to the topic, of twenty one into a lane; half of all wait."""
+        number, place, options, delay_ms = next(self._numbers), JOBS, ["BACKOFF", BACKOFF_MS], 0
+        task_id = f"{node.name}-{number}"
+        if number % 10 == 3:
+            place = NEWS
+        elif number % 20 == 5:
+            lane = f"lane{self.dice.randrange(LANES)}"
+            task_id += f"-{lane}"
+            options += ["LANE", lane]
+        if self.dice.random() < 0.5:
+            delay_ms = self.dice.randrange(1, 1500)
+            options += ["DELAY", delay_ms]
+        return place, ["Q.PUT", place, task_id, "ID", task_id, *options], delay_ms / 1000
 
     # Consumers.
 
@@ -192,9 +246,7 @@ class Workload:
         async def turn(client: redis.asyncio.Redis, node: Node) -> None:
             who = f"{node.name}:{id(client):x}"
             asked = self.history.begin("take", who, JOBS)
-            async with asyncio.timeout(ANSWER_S):
-                rows = await client.execute_command("Q.TAKE", "COUNT", 5, "WAIT", 2000, "FROM", BEATS, LATEST, JOBS)
-            asked.ok()
+            rows = await self.ask(asked, client, "Q.TAKE", "COUNT", 5, "WAIT", 2000, "FROM", *QUEUES[1:], JOBS) or ()
             again = {row[1] for row in rows if row[1] in self._seen}
             for row in rows:
                 self.granted(asked, row[1], row[2], row[0])
@@ -205,25 +257,35 @@ class Workload:
 
         await self.forever(node, turn)
 
+    def _each_way(self) -> Iterator[str]:
+        """Every way once, so that no run lacks one, then any, by weight."""
+        yield from self.dice.sample(WAYS, len(WAYS))
+        while True:
+            yield from self.dice.choices(WAYS, WAY_WEIGHTS)
+
     async def handle(self, client: redis.asyncio.Redis, who: str, queue: str, task_id: str, lease: int) -> None:
-        how = self.dice.random() if queue == JOBS else 1.0
+        """
+        What a consumer does with a task: mostly its ack.
+
+        Of a hundred jobs two are left for longer than their lease, and then spoken of as if nothing had happened; one
+        is taken along by a consumer that goes.
+        """
+        what = next(self._ways) if queue == JOBS else "ack"
         await asyncio.sleep(self.dice.random() * 0.01)
+        if what == "leave":
+            await asyncio.sleep(LEASE_MS / 1000 + BACKOFF_MS / 1000 + self.dice.random())
+            what = self.dice.choice(USES)
+        if what == "go":
+            raise ConnectionError("a consumer that goes, with what it holds")
 
         async def use(verb: str, *options: Any) -> None:
             asked = self.history.begin(verb, who, queue, task_id, lease)
             await self.ask(asked, client, f"Q.{verb.upper()}", queue, task_id, lease, *options)
 
-        if how < 0.02:  # gone for longer than its lease, and back as if nothing had happened
-            await asyncio.sleep(LEASE_MS / 1000 + BACKOFF_MS / 1000 + self.dice.random())
-        elif how < 0.06:
-            return await use("release")
-        elif how < 0.10:
-            return await use("fail", "DELAY", 200)
-        elif how < 0.16:
-            await use("touch", "LEASE", LEASE_MS)
-        elif how < 0.17:
-            raise ConnectionError("a consumer that goes, with what it holds")
-        return await use("ack")
+        if what in OPTIONS:
+            await use(what, *OPTIONS[what])
+        if what in ("ack", "touch"):
+            await use("ack", *(("RESULT", lease) if self.dice.random() < 0.5 else ()))
 
     async def consume_in_a_session(self, node: Node) -> None:
         """The SDK: one session with grace, over whichever nodes answer."""
@@ -237,7 +299,7 @@ class Workload:
                 try:
                     tasks = await client.take(JOBS, count=2, wait_ms=2000, lease_ms=LEASE_MS)
                 except (Error, TimeoutError) as error:
-                    self.note(error)
+                    self.note(honest_error("take", error))
                     await asyncio.sleep(0.1)
                     continue
                 asked.ok()
@@ -248,67 +310,28 @@ class Workload:
                     try:
                         await asyncio.sleep(self.dice.random() * 0.3)
                         ack.invoked = time.monotonic()
-                        await task.ack()
+                        await task.ack(str(task.lease))
                     except NotHeld:
                         ack.refused("NOTHELD")
-                    except Unreachable as error:
-                        self.note(error)
                     except Error as error:
-                        if error.code not in HONEST_REFUSALS:
-                            raise AssertionError(f"ack: {error}") from error
-                        self.note(error)
+                        self.note(honest_error("ack", error))
                     else:
                         ack.ok()
 
-    # Readers, locks, the fence.
-
-    async def read_tokens(self, node: Node) -> None:
-        """Every account, one after the other: its generation."""
-        accounts = itertools.cycle(self.provider.seeds)
-
-        async def turn(client: redis.asyncio.Redis, node: Node) -> None:
-            account = next(accounts)
-            read = self.history.begin("read", node.name, "counted", account)
-            row = await self.ask(read, client, "T.GET", f"counted/{account}")
-            if row is not None and row[4] != "stale":
-                read.value = row[3]
-                self.generation[account] = max(self.generation[account], row[3])
-            elif row is not None:
-                read.refused("stale")
-            await asyncio.sleep(0.1)
-
-        await self.forever(node, turn)
-
-    async def lock(self, node: Node) -> None:
-        """Two of these contend for one lock: its fences only grow, and no old one releases it."""
-
-        async def turn(client: redis.asyncio.Redis, node: Node) -> None:
-            who = f"{node.name}:{id(client):x}"
-            asked = self.history.begin("acquire", who, "_locks", "door")
-            fence = await self.ask(asked, client, "L.ACQUIRE", "door", LEASE_MS, "WAIT", 1000)
-            if fence:
-                self.history.granted(asked, "door", fence)
-                await asyncio.sleep(self.dice.random() * 0.4)
-                release = self.history.begin("release", who, "_locks", "door", fence)
-                await self.ask(release, client, "L.RELEASE", "door", fence)
-            await asyncio.sleep(0.2)
-
-        await self.forever(node, turn)
-
-    async def watch_the_fence(self) -> None:
-        """The epoch in the store, asked of the store itself."""
-
-        def look() -> int:
-            key = f"{{{CLUSTER}}}:fence"
-            with self.cluster.valkey.client(key) as store:
-                store.connection_pool.connection_kwargs.update(socket_timeout=2)
-                return int(store.hget(key, "epoch") or 0)
-
-        while True:
-            seen = self.history.begin("fence", "store", "", "epoch")
-            with contextlib.suppress(*TROUBLE):
-                seen.ok(lease=await asyncio.to_thread(look))
-            await asyncio.sleep(0.25)
-
     def __str__(self) -> str:
         return f"{self.put_ok} put OK, {self.delivered} delivered; troubles {dict(self.troubles)}"
+
+
+def honest(verb: str, error: redis.ResponseError) -> str:
+    """Its word. Raises: AssertionError: no fault explains such an answer."""
+    word = str(error).partition(" ")[0]
+    if word not in HONEST_REFUSALS:
+        raise AssertionError(f"{verb}: {error}") from error
+    return word
+
+
+def honest_error(verb: str, error: Error | TimeoutError) -> BaseException:
+    """The same of the SDK's; it."""
+    if isinstance(error, Error) and not isinstance(error, Unreachable) and error.code not in HONEST_REFUSALS:
+        raise AssertionError(f"{verb}: {error.code} {error}") from error
+    return error

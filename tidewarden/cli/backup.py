@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import hashlib
 import json
 import os
@@ -124,7 +125,8 @@ def restore(
         part.rename(data_dir / "store")  # nothing is started on a copy whose numbers were not raised yet
         _sync(data_dir)
     except OSError as error:
-        raise stop(f"{error.filename or file}: {error.strerror or error}", REFUSED) from None
+        where = error.filename or (data_dir if error.errno in (errno.ENOSPC, errno.EDQUOT) else file)
+        raise stop(f"{where}: {error.strerror or error}", REFUSED) from None
     except (StoreDown, ConfigError, redis.RedisError) as error:
         raise stop(f"the store cannot be started on it: {error}", REFUSED) from None
     finally:

@@ -42,7 +42,8 @@ def status(url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = 
     for name, member in first["members"].items():
         if name not in seen and member["address"] and (answer := _asked(at(basis, member["address"]))):
             seen[name] = answer
-    leader = seen.get(first["leader"], first)
+    leading = (one for one in seen.values() if one["role"] == "leader")
+    leader = seen.get(first["leader"]) or max(leading, key=lambda one: int(one["epoch"]), default=first)
     rows = [_row(name, member, seen.get(name), leader) for name, member in leader["members"].items()]
     if as_json:
         facts = {name: leader.get(name) for name in ("leader", "epoch", "view", "primary", "quorum", "store")}

@@ -44,6 +44,8 @@ NUMBERS = ("epoch", "pid", "restarts")
 DISPENSABLE = ("HTTP", "restarts", "epoch", "Redis clients")
 """Columns that a narrow terminal does without, the first of them first: HTTP is one above the port for Redis clients."""
 COLUMN_GAP = 2
+OLD_S = 5.0
+"""What was told so long ago is said to be old."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,8 @@ class Snapshot:
     nodes: Sequence[NodeRow]
     tokens: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """``T.STATS``: accounts by state, and how it stands, per provider."""
+    told_s: float = 0.0
+    """How long ago that was told, seconds: no node may answer just now."""
     left: Mapping[str, int] = field(default_factory=dict)
     """A sample of accounts by the life that their access tokens have left: see :func:`by_time_left`."""
     refreshes_per_s: float | None = None
@@ -183,7 +187,9 @@ def _tokens(snapshot: Snapshot, columns: int) -> list[Text | Table]:
     line = Text("tokens", style="bold", no_wrap=True, overflow="ellipsis")
     line.append(f"  {total:,}")
     late = Text(f"   {counts['late']:,} late", style="red" if counts["late"] else "not bold")
-    if snapshot.refreshes_per_s is not None:
+    if snapshot.tokens and snapshot.told_s > OLD_S:
+        line.append(f"   {snapshot.told_s:.0f} s ago: no node tells just now", style="yellow")
+    elif snapshot.refreshes_per_s is not None:
         line.append(f"   {snapshot.refreshes_per_s:,.1f} refreshes/s")
         so_far = f"   {snapshot.refreshes_total:,} refreshed so far"
         if line.cell_len + len(so_far) + late.cell_len <= columns:

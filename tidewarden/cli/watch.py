@@ -48,6 +48,7 @@ class Watch:
         self._lines: dict[str, redis.asyncio.Redis] = {}
         self._status: dict[str, Mapping[str, Any]] = {}
         self._tokens: Mapping[str, Mapping[str, int]] = {}
+        self._told_at = self._since
         self._left: Mapping[str, int] = {}
         self._rate = Rate()
         self._sample_at = 0.0
@@ -74,6 +75,7 @@ class Watch:
         return Snapshot(
             nodes=[self._row(name) for name in plan.names],
             tokens=self._tokens,
+            told_s=self._clock.monotonic() - self._told_at,
             left=self._left,
             refreshes_per_s=self._rate.per_s(),
             refreshes_total=self._rate.total,
@@ -112,6 +114,7 @@ class Watch:
         now = self._clock.monotonic()
         try:
             self._tokens = await self._call(name, "T.STATS")
+            self._told_at = self._clock.monotonic()
             if now >= self._sample_at:
                 self._sample_at = now + SAMPLE_S
                 rows, _ = await self._call(name, "T.LIST", "COUNT", SAMPLE_MAX)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidewarden.clock import Clock, sleep
-from tidewarden.errors import Error, Stale, StoreDown
+from tidewarden.errors import ConfigError, Error, Exists, Stale, StoreDown
 from tidewarden.store import Scripts
 from tidewarden.store.refusals import Refused
 from tidewarden.store.route import Route
@@ -20,6 +20,8 @@ log = logging.getLogger("tidewarden.cluster")
 BEAT_S, BEAT_MS = 0.5, 500
 DEAD_MS = 2000  # a registration so old, of a node that Raft does not hear either, is a dead node's
 LEFT_MS = 30_000  # that of a node's further process, the node being there: one that hangs is killed sooner, so it is started no more
+NAMESAKE_S = 4.0  # a node of this name and another folder that still lives after so long is not just going
+_STORED = re.compile(r"stored is (\d+)")  # as beat.lua says it
 _DECLARED_DEAD = re.compile(r"(\S+) was declared dead;")  # as the queues' scripts say it
 
 
@@ -73,6 +75,8 @@ class Nodes:
         self._on_holder = on_holder
         self.address = ""
         """Where others are told to reach this node, ``host:base_port``; empty: they are not. Told with the registration."""
+        self.folder = ""
+        """By what its data folder is told from that of another node that was given the same name; empty: it is not."""
         self.addresses: dict[str, str] = {}
         """What the nodes say of themselves, likewise."""
         self.boot = 0
@@ -100,14 +104,33 @@ class Nodes:
         """
         Register a new boot, greater than any before.
 
-        Raises: StoreDown.
+        Raises: StoreDown; Exists: a node of the same name and another folder lives.
         """
-        boot = await self._scripts.run(
-            self._link, "cluster.register", [self._key], ["0", self._node, self.boot + 1, self.address]
-        )
-        await self._beat(boot)
+        told: list[str | int] = ["0", self._node, self.boot + 1, self.address, self.folder, DEAD_MS]
+        self.boot = await self._scripts.run(self._link, "cluster.register", [self._key], told)
         self._dead = False
         self._on_holder(self.holder)
+        await self._beat()
+
+    async def come(self) -> None:
+        """
+        Register for the first time. To register is to end what a namesake holds: one that is just going is waited for.
+
+        Raises: StoreDown; ConfigError: one goes on living.
+        """
+        until = self._clock.monotonic() + NAMESAKE_S
+        while True:
+            try:
+                await self.register()
+                return
+            except Exists as error:
+                if self._clock.monotonic() > until:
+                    raise self._not_alone(error) from None
+            await sleep(self._clock, BEAT_S)
+
+    def _not_alone(self, error: Exists) -> ConfigError:
+        found = f"found {self._node!r}, and {error}, with another data folder"
+        return ConfigError([f"node.name: {found}; allowed: a name of its own for each node"])
 
     def refused(self, error: BaseException) -> None:
         """
@@ -129,18 +152,17 @@ class Nodes:
         elif self._dead:
             raise Stale(f"{self.holder} was declared dead, and is registered yet")
         else:
-            await self._beat(self.boot)
+            await self._beat()
 
-    async def _beat(self, boot: int) -> None:
+    async def _beat(self) -> None:
         try:
             (now_ms, flat), told = await asyncio.gather(
-                self._scripts.run(self._link, "cluster.beat", [self._key], ["0", self._node, boot]),
+                self._scripts.run(self._link, "cluster.beat", [self._key], ["0", self._node, self.boot]),
                 self._link.call("HGETALL", f"{self._key}:at"),
             )
         except Error:
             self._away = True
             raise
-        self.boot = boot
         self.addresses = {name.decode(): at.decode() for name, at in zip(told[::2], told[1::2], strict=True)}
         self._look(now_ms, flat)
         if self.refusal:
@@ -169,20 +191,36 @@ class Nodes:
         await self._scripts.run(self._link, "cluster.bury", [self._key], [dead.node, dead.boot])
 
     async def run(self) -> None:
-        """Beat until cancelled; a store that is away is waited for."""
+        """
+        Beat until cancelled; a store that is away is waited for.
+
+        Raises: ConfigError: while this node was away (paused, cut off) another one took its name, and lives.
+        """
         while True:
             try:
                 await self.beat()
             except Stale as error:
-                log.warning("%s; registering again, what this node held is lost", error)
+                self._say_stale(error)
                 try:
                     await self.register()
+                except Exists as other:
+                    raise self._not_alone(other) from None
                 except Error as again:
                     self._no_beat(again)
             except Error as error:
                 self._no_beat(error)
             self.turned_at = self._clock.monotonic()
             await sleep(self._clock, BEAT_S)
+
+    def _say_stale(self, error: Stale) -> None:
+        stored = _STORED.search(str(error))
+        if stored and int(stored[1]) > self.boot:  # in the same words each time, for two such go on for ever
+            log.error(
+                "another process has registered as %s (or an answer to this one was lost): each needs a name of its own; "
+                "registering again, what this node held is lost", self._node,
+            )  # fmt: skip
+        else:
+            log.warning("%s; registering again, what this node held is lost", error)
 
     def _no_beat(self, error: Error) -> None:
         if isinstance(error, StoreDown) and not isinstance(error, Refused):

@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from tidewarden.errors import NoQuorum
-from tidewarden.store.commit import Impossible
-from tidewarden.store.commits import AnyCommit
+from tidewarden.store.commits import AnyCommit, Impossible
 from tidewarden.store.receiver import Receiver
 
 # Of these nobody reads a promise: they show what the primary has, or are done again until they have had their effect.

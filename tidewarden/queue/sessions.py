@@ -72,6 +72,8 @@ class Sessions(Graces):
             for (queue, task_id), (lease, end_ms) in held.items():
                 shard = self._lane(self._shards[queue], task_id)
                 ends[queue, task_id] = (shard.end(task_id, lease, "loss"), lease, end_ms, shard)
+            for shard in {shard for *_, shard in ends.values()}:
+                shard.wake()  # who waits here asks behind it: a round trip sooner than by its answer
             held = {}
             for name, (future, lease, end_ms, shard) in ends.items():
                 try:

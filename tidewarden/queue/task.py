@@ -45,14 +45,14 @@ _NAME = re.compile(r"[A-Za-z0-9_.:/-]+")
 _ALPHABET = "0123456789abcdefghijklmnopqrstuv"  # base 32 in an order that sorts as the numbers do
 
 
-def check_name(name: str, what: str = "queue") -> str:
+def check_name(name: str, what: str = "queue", most: int = NAME_MAX) -> str:
     """
     The name, if a queue may have it.
 
-    Raises: BadArg: empty, longer than 200 bytes, or with a character outside ``A-Za-z0-9_.:/-``.
+    Raises: BadArg: empty, longer than 200 bytes (``most``), or with a character outside ``A-Za-z0-9_.:/-``.
     """
-    if not name or len(name) > NAME_MAX or _NAME.fullmatch(name) is None:
-        raise BadArg(f"the {what} name {name[:60]!r} is not 1 to {NAME_MAX} characters of A-Z a-z 0-9 _ . : / -")
+    if not name or len(name) > most or _NAME.fullmatch(name) is None:
+        raise BadArg(f"the {what} name {name[:60]!r} is not 1 to {most} characters of A-Z a-z 0-9 _ . : / -")
     return name
 
 

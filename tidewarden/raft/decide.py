@@ -111,8 +111,10 @@ class Sighting:
     """Whether that version is committed."""
     outcast: str = ""
     """Why this node is no member any more, or not yet; "": it is one, or was not told."""
+    told_version: int = 0
+    """The members' version by which it was told so."""
     refusal: str = ""
-    """Why this leader made no new version of the members when it was last asked to."""
+    """Why the leader did not do what it was last asked for here."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import gzip
 import os
+import secrets
 from pathlib import Path
 
 from tidewarden.errors import ConfigError
@@ -38,6 +39,21 @@ def take(folder: Path) -> int:
         else:
             problem = f"node.data_dir: found {folder}, {error.strerror}; allowed: a folder this process may write"
         raise ConfigError([problem]) from None
+
+
+def mark(folder: Path) -> str:
+    """
+    By what this folder, which :func:`take` has taken, is told from another node's: made once, kept in the lock's file; empty: the
+    disk is full, and a node can do without.
+    """
+    file = folder / LOCK
+    try:
+        if not (known := file.read_text("ascii", errors="replace").strip()):
+            known = secrets.token_hex(8)
+            file.write_text(known + "\n")
+    except OSError:
+        return ""
+    return known
 
 
 def check(folder: Path) -> None:

@@ -55,10 +55,12 @@ class Members:
 
     def joined(self, name: str, address: str) -> Members:
         """With a new member, which does not vote yet. Raises: Exists: the name or the address is a member's."""
+        if name in self.seats:
+            found = f"{name} is a member already"
+            raise Exists(f"{found}; a node whose folder is new leaves first: tidewarden cluster leave {name}.")
         for known, seat in self.seats.items():
-            if known == name or seat.address == address:
-                found = f"{known} is a member already"
-                raise Exists(f"{found}; a node whose folder is new leaves first: tidewarden cluster leave {known}.")
+            if seat.address == address:
+                raise Exists(f"That is the address of the member {known}; allowed: one that no member has.")
         return self._with({**self.seats, name: Seat(address, votes=False)})
 
     def left(self, name: str) -> Members:

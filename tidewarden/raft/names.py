@@ -17,9 +17,9 @@ from .steady import library_now
 
 logger = logging.getLogger("tidewarden.raft")
 
-KNOWN_S = 30.0
-"""How long an answer is taken for true."""
-UNKNOWN_S = 5.0
+KNOWN_S = 1.0
+"""How long an answer is taken for true: names are asked for only to connect, and a container comes back with another address."""
+UNKNOWN_S = 1.0
 """How long a failure is."""
 
 

@@ -98,6 +98,7 @@ class Voter(Roll):
             members=self.members,
             members_committed=self.committed(),
             outcast=self.outcast,
+            told_version=self.told_version,
             refusal=self.refusal,
         )
 

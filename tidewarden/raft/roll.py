@@ -48,6 +48,8 @@ class Roll(Steady):
         self.own = own
         self.outcast = ""
         """Why this member is none any more, or not yet: :data:`NOT_THERE`, :data:`ANOTHER_FOLDER`, or ""."""
+        self.told_version = 0
+        """Of the members, in whose name that was said."""
         self.refusal = ""
         """Why the leader, this one or another, did not do what it was last asked for here."""
         self._seeds, self._joining = dict(seeds), joining
@@ -146,8 +148,12 @@ class Roll(Steady):
         return marked | {"why": self.refusal} if denied else marked
 
     def no_member(self, why: str) -> Message:
-        """What is said to somebody who is no member here."""
-        return {"type": "no_member", "why": why, "version": self._adopted.version if self._adopted else 0}
+        """What is said to somebody who is no member here, by a version that is committed."""
+        return {"type": "no_member", "why": why, "version": self._committed_version()}
+
+    def _committed_version(self) -> int:
+        commit = self.raftCommitIndex
+        return max((found.version for at, found in self._SyncObj__raftLog.versions if at <= commit), default=0)
 
     def _SyncObj__onMessageReceived(self, node: Node, message: Message) -> None:
         name = self._names.get(node.id)
@@ -183,6 +189,9 @@ class Roll(Steady):
             if (message["last_log_term"], message["last_log_index"]) <= (term, index):
                 self._SyncObj__transport.send(node, self.no_member(NOT_THERE))
                 return
+        elif kind == "ping":
+            self._SyncObj__transport.send(node, self.no_member(NOT_THERE))
+            return
         elif kind != "append_entries":
             return
         if kind == "append_entries" and message["term"] >= self.raftCurrentTerm:
@@ -192,15 +201,17 @@ class Roll(Steady):
 
     def _on_no_member(self, message: Message) -> None:
         version, why = message.get("version"), message.get("why")
-        commit = self.raftCommitIndex
-        known = max((v.version for at, v in self._SyncObj__raftLog.versions if at <= commit), default=0)
-        if not isinstance(version, int) or version <= known or why not in (NOT_THERE, ANOTHER_FOLDER):
+        if (
+            not isinstance(version, int)
+            or version <= self._committed_version()
+            or why not in (NOT_THERE, ANOTHER_FOLDER)
+        ):
             return  # it knows no more than this one
         if self.outcast != why:
             logger.warning(
                 "not a member of the cluster, says one that is (version %d of its members): %s", version, why
             )
-        self.outcast = why
+        self.outcast, self.told_version = why, version
 
     # Time.
 

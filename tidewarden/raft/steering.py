@@ -7,11 +7,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tidewarden.clock import Clock, sleep
-from tidewarden.errors import Error, NoLeader, NoQuorum, NotFound, Timeout
+from tidewarden.errors import NoLeader, NoQuorum, NotFound, Timeout
 
 from . import pysync
 from .decide import Sighting, Times
 from .membership import Members
+from .roll import NOT_THERE
 
 if TYPE_CHECKING:
     from .questions import Questions
@@ -49,6 +50,7 @@ class Steering:
         Returns: the name of the new leader; nothing is done when ``node`` leads already.
         Raises: NoLeader: this member knows of none. NotFound: no such member. Timeout: it did not take over.
         """
+        self._member()
         names, before = self._names(), self._leader()
         if node is not None and node not in names:
             raise NotFound(f"There is no member {node!r}; there are {', '.join(sorted(names))}.")
@@ -97,11 +99,12 @@ class Steering:
 
         Returns: the version of the members without it. Raises: NotFound: it is none, or the last. NoLeader, NoQuorum.
         """
-        present = self._members()
-        present.left(name)  # raises what is wrong with it
-        return await self._change(
-            ticker, voter, lambda members, _: name not in members.seats, lambda old: old.left(name)
-        )
+        self._members().left(name)  # raises what is wrong with it
+
+        def gone(members: Members, asked: bool) -> bool:
+            return name not in members.seats or (asked and name == self._own and self._told_version() > 0)
+
+        return await self._change(ticker, voter, gone, lambda old: old.left(name))
 
     async def _change(
         self,
@@ -111,24 +114,36 @@ class Steering:
         make: Callable[[Members], Members],
     ) -> int:
         """Propose a version of the members until one that is ``done(members, whether it was proposed)`` is committed."""
+        self._member()
         asked = False
-        until = self._clock.monotonic() + CHANGE_TRIES_S * self._times.claim_s
-        why: Error = NoLeader("This node knows of no leader.")
+        limit_s = CHANGE_TRIES_S * self._times.claim_s
+        until = self._clock.monotonic() + limit_s
+        why = refusal = ""
+        unsure = False
         while self._clock.monotonic() < until:
             members = self._members()
             if done(members, asked):
+                if version := self._told_version():
+                    return version
                 if self._committed():
                     return members.version
-            elif self._committed() and voter is not None:
+            elif self._committed() and self._leader() is not None and voter is not None:
                 new, asked = make(members), True
                 try:
                     await self._questions.propose(ticker, functools.partial(voter.propose, new))
-                except (NoLeader, Timeout) as error:
-                    why = error
+                except NoLeader as error:
+                    why = str(error).rstrip(".")
+                except Timeout:
+                    why, unsure = f"no majority has answered within {limit_s:g} s", True
+                refusal = self._refusal() or refusal
             await sleep(self._clock, self._times.heartbeat_s)
-        if refusal := self._refusal():
+        if refusal and not unsure:
             raise NoQuorum(f"The members were not changed: {refusal}.")
-        raise NoQuorum(f"The members' change is not committed, and may still be: {str(why).rstrip('.')}.")
+        if asked:
+            raise NoQuorum(f"The members' change is not committed, and may still be: {refusal or why}.")
+        if not self._committed():
+            raise NoQuorum("The members were not changed: the change before is not committed.")
+        raise NoLeader("The members were not changed: this node knows of no leader.")
 
     def _refusal(self) -> str:
         sight = self._sight()
@@ -138,10 +153,21 @@ class Steering:
         sight = self._sight()
         if sight is None or sight.members is None:
             raise NoLeader("This node does not know the cluster's members yet: it has heard no leader.")
-        if sight.outcast:
-            raise NoLeader("This node is no member of the cluster any more: ask one that is.")
         return sight.members
+
+    def _member(self) -> None:
+        """Raises: NoLeader: this node is none."""
+        sight = self._sight()
+        if sight is not None and (
+            sight.outcast or (sight.members is not None and self._own not in sight.members.seats)
+        ):
+            raise NoLeader("This node is no member of the cluster any more: ask one that is.")
 
     def _committed(self) -> bool:
         sight = self._sight()
         return sight is not None and sight.members_committed
+
+    def _told_version(self) -> int:
+        """The version by which this node has left, of which it is told, for it gets no more of the log; 0: it has not."""
+        sight = self._sight()
+        return 0 if sight is None or sight.outcast != NOT_THERE else sight.told_version

@@ -29,9 +29,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
 
 def check_schedule_name(name: str) -> str:
     """The name, if a schedule may have it. Raises: BadArg."""
-    check_name(name, "schedule")
-    if len(name) > NAME_MAX:
-        raise BadArg(f"the schedule name has {len(name)} characters; at most {NAME_MAX} are allowed")
+    check_name(name, "schedule", NAME_MAX)
     return name
 
 

@@ -33,19 +33,19 @@ class Handshakes:
 
     Args:
         context: how it encrypts.
-        at_once: how many may be under way; a further peer is hung up on.
+        room: how many may be under way now; a further peer is hung up on.
         strangers: hear of those that failed.
     """
 
-    def __init__(self, context: ssl.SSLContext, at_once: int, strangers: Strangers) -> None:
+    def __init__(self, context: ssl.SSLContext, room: Callable[[], int], strangers: Strangers) -> None:
         self.context = context
-        self.at_once = at_once
+        self._room = room
         self.strangers = strangers
         self.under_way: set[asyncio.Future[None]] = set()
 
     def meet(self, make: Make) -> asyncio.BaseProtocol:
         """What a socket that was just accepted is given; the protocol that ``make`` makes comes when it is encrypted."""
-        if len(self.under_way) >= self.at_once:
+        if len(self.under_way) >= self._room():
             return _OneTooMany(self)
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
@@ -79,8 +79,8 @@ class _OneTooMany(asyncio.Protocol):
         self._door = door
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        fault = f"it is one more than {self._door.at_once} whose handshake is not over"
-        self._door.strangers.met(peer_of(transport), fault)
+        many = len(self._door.under_way)
+        self._door.strangers.met(peer_of(transport), f"it is one too many: the handshakes of {many} are not over")
         cast(asyncio.Transport, transport).abort()
 
 

@@ -69,6 +69,8 @@ class HttpServer:
         warning: what somebody should look at all the same; shown there.
         internal: paths on which other nodes ask; each takes a body and knows by itself whether it is of a node, else None.
         stats: for ``/metrics``, a part's name and its ``stats``; queues and tokens are asked anyway.
+
+    ``connections_max``: as many as the limits say, unless the process has fewer files.
     """
 
     def __init__(
@@ -100,6 +102,7 @@ class HttpServer:
         self._internal = dict(internal or {})
         loopback = is_loopback(config.node.host)
         self._users = users or Users(config.users, clock, loopback=loopback)
+        self.connections_max = config.limits.http_connections_max
         self._reading = Reading()
         self._listener: HttpListener | None = None
         self._tls: ssl.SSLContext | None = None
@@ -107,6 +110,7 @@ class HttpServer:
     async def start(self) -> None:
         """Listen. Raises: OSError: the port is taken or may not be bound."""
         app = web.Application(middlewares=[self._guard], client_max_size=self._config.limits.request_bytes)
+        app.on_response_prepare.append(_sign)
         app.router.add_get("/health/live", self._health(lambda: self._alive()))
         app.router.add_get("/health/ready", self._health(lambda: self._ready()))
         app.router.add_get("/leader", self._leader)
@@ -119,9 +123,9 @@ class HttpServer:
             EventRoutes(self._tokens.events, self._clock).add_to(app.router)
         if self._schedules is not None:
             ScheduleRoutes(self._schedules, self._check_right, lambda request: request[RIGHTS]).add_to(app.router)
-        node, limits = self._config.node, self._config.limits
+        node = self._config.node
         strangers = Strangers("HTTP", self._clock)
-        self._listener = HttpListener(app, limits.http_connections_max, limits.line_bytes, strangers)
+        self._listener = HttpListener(app, self.connections_max, self._config.limits.line_bytes, strangers)
         self._tls = server_context(node.tls_cert, node.tls_key)
         await self._listener.start(node.host, node.http_port, self._tls)
         log.info("HTTP door open", extra={"host": node.host, "port": self.port})
@@ -287,6 +291,11 @@ class HttpServer:
         return web.Response(
             body=metrics.render(samples), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
         )
+
+
+async def _sign(request: web.Request, response: web.StreamResponse) -> None:
+    """Else it would say which versions of which programs are here, to strangers too."""
+    response.headers["Server"] = "tidewarden"
 
 
 async def _asked(ask: Stats) -> Mapping[str, Any]:

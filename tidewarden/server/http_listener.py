@@ -11,16 +11,19 @@ import msgspec
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from tidewarden.errors import Full
+from tidewarden.errors import BadArg, Full
 from tidewarden.host_address import listened
 
 from .handshakes import Handshakes
-from .peer import peer_of
+from .peer import ask_after, peer_of
+from .replying import problem
 from .strangers import Strangers
 
 BACKLOG = 1024
 # Between two requests, and for the head of one, its first too: a peer that drips its bytes holds a place for so long at most.
 IDLE_S = 15.0
+REFUSED_MAX = 100  # of those that are told that there is no room, where that takes a handshake
+REFUSED_S = 1.0  # how long one of those may take to read it
 STALL_S = 60.0  # for who reads nothing of an answer that is too long for what lies between
 
 
@@ -59,8 +62,12 @@ class HttpListener:
         """Listen. Raises: OSError: the port is taken or may not be bound."""
         await self._runner.setup()
         if tls is not None:
-            self._tls = Handshakes(tls, self._connections_max, self._strangers)
+            self._tls = Handshakes(tls, self._handshakes_max, self._strangers)
         self._server = await asyncio.get_running_loop().create_server(self._meet, listened(host), port, backlog=BACKLOG)
+        ask_after(self._server.sockets)
+
+    def _handshakes_max(self) -> int:
+        return self._connections_max + REFUSED_MAX - self.stats()["connections"]
 
     def _meet(self) -> asyncio.BaseProtocol:
         return self._admit() if self._tls is None else self._tls.meet(self._admit)
@@ -113,9 +120,15 @@ class _Peer(web.RequestHandler):
     def handle_error(
         self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
     ) -> web.StreamResponse:
-        if isinstance(exc, HttpProcessingError):
-            self._strangers.met(peer_of(self.transport), fault_of(exc))
-        return super().handle_error(request, status, exc, message)
+        if not isinstance(exc, HttpProcessingError):
+            return super().handle_error(request, status, exc, message)
+        # aiohttp's own answer would quote what was sent, the Authorization header too.
+        fault = fault_of(exc)
+        self._strangers.met(peer_of(self.transport), fault)
+        error = BadArg(f"This is the HTTP door of a node; the connection is closed: {fault}.")
+        answer = problem(error, headers={"Server": "tidewarden"})
+        answer.force_close()
+        return answer
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -164,4 +177,5 @@ class _Refusal(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         writing = cast(asyncio.WriteTransport, transport)
         writing.write(self._said)
-        writing.close()
+        writing.close()  # with TLS it takes the peer's goodbye, too
+        asyncio.get_running_loop().call_later(REFUSED_S, writing.abort)

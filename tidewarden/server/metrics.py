@@ -46,6 +46,7 @@ HELP = {
     "tidewarden_http_connections_total": "HTTP connections since the start",
     "tidewarden_http_refused_total": "HTTP connections refused: too many",
     "tidewarden_http_strangers_refused_total": "Peers of the HTTP door that failed their TLS handshake or spoke no HTTP",
+    "tidewarden_node_certificate_expires_seconds": "Unix time at which the certificate of the doors ends",
     "tidewarden_node_commit_groups_total": "Times that answers waited together for replicas or the disk",
     "tidewarden_node_commit_missed_total": "Answers that did not have their durability in time",
     "tidewarden_node_epoch": "Epoch under which this node leads; 0: it does not",

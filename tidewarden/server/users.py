@@ -14,6 +14,7 @@ from tidewarden.clock import Clock, sleep
 from tidewarden.config import User, check_secret
 from tidewarden.errors import Denied, WrongPass
 from tidewarden.rights import Rights
+from tidewarden.secret import quick_hash
 
 from .penalties import Penalties
 
@@ -51,6 +52,7 @@ class Users:
         self._penalties = Penalties()
         self.failures_total = 0
         self.denied_total: Counter[str] = Counter()
+        self._right: dict[bytes, tuple[str, str]] = {}  # whom they called themselves, and who they are
         self._take(users)
 
     def reload(self, users: Sequence[User]) -> tuple[frozenset[str], frozenset[str]]:
@@ -61,6 +63,11 @@ class Users:
         """
         hashes, rights = self._hashes, self._written
         self._take(users)
+        self._right = {
+            mark: (name, user)
+            for mark, (name, user) in self._right.items()
+            if self._hashes.get(user) == hashes[user] and self._named(name) == user
+        }
         gone = {name for name, secret_hash in hashes.items() if self._hashes.get(name) != secret_hash}
         changed = {name for name, written in self._written.items() if rights.get(name, written) != written} - gone
         return frozenset(gone), frozenset(changed)
@@ -69,7 +76,6 @@ class Users:
         self._hashes = {user.name: user.secret_hash for user in users}
         self._written = {user.name: user.rights for user in users}
         self._rights = {user.name: Rights(user.rights) for user in users}
-        self._right: dict[bytes, str] = {}
         self.open = self._loopback and not users
 
     def has(self, name: str) -> bool:
@@ -94,7 +100,8 @@ class Users:
 
     def known(self, name: str, secret: str) -> str | None:
         """The user's name if this pair was right before; costs microseconds."""
-        return self._right.get(self._mark(name, secret))
+        found = self._right.get(self._mark(name, secret))
+        return found[1] if found is not None else None
 
     async def authenticate(self, name: str, secret: str, peer: str) -> str:
         """
@@ -108,7 +115,7 @@ class Users:
         Raises: WrongPass: no such user, or another secret; after a delay that grows with the host's failures, from a
             quarter of a second to five; or too many such answers to that host are held back already.
         """
-        found = self.known(name, secret)
+        found = self.known(name, secret) or self._quickly(name, secret)
         if found is not None:
             return found
         host = self._penalties.of(peer)
@@ -132,15 +139,29 @@ class Users:
             host.held_back -= 1
         raise WrongPass("No such user, or another secret.")
 
+    def _quickly(self, name: str, secret: str) -> str | None:
+        """
+        The user whose secret this is, if that is told in microseconds: of a generated one.
+
+        It cannot be guessed, so it is checked whatever others behind the same address (a proxy's, say) have done.
+        """
+        user = self._named(name)
+        secret_hash = self._hashes.get(user, "")
+        if not (quick_hash(secret_hash) and check_secret(secret, secret_hash)):
+            return None
+        self._right[self._mark(name, secret)] = name, user
+        return user
+
     async def _check(self, name: str, secret: str) -> str | None:
         """The user whose secret this is, by its hash."""
         user = self._named(name)
-        # An unknown name costs as much as a known one: who is a user cannot be read off the time.
+        # An unknown name costs as much as the first user's: where all hashes are of one kind, who is a user cannot be read off the time.
         secret_hash = self._hashes.get(user) or next(iter(self._hashes.values()), None)
-        loop = asyncio.get_running_loop()
-        right = secret_hash is not None and await loop.run_in_executor(self._threads, check_secret, secret, secret_hash)
+        if secret_hash is None or quick_hash(secret_hash):  # it has been looked at
+            return None
+        right = await asyncio.get_running_loop().run_in_executor(self._threads, check_secret, secret, secret_hash)
         if right and self._hashes.get(user) == secret_hash:
-            self._right[self._mark(name, secret)] = user
+            self._right[self._mark(name, secret)] = name, user
             return user
         return None
 

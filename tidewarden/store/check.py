@@ -27,7 +27,7 @@ class Server:
     What a store said of itself.
 
     ``views``: an embedded one, which numbers its starts. ``waitaof``: it has a log on disk and knows WAITAOF; ``appendfsync``: how
-    that log is synced, "" where it does not tell. ``replicas``: that were connected.
+    that log is synced, "" where it does not tell. ``replicas``: that were connected. ``empty``: it had nothing of the cluster.
     """
 
     name: str
@@ -37,6 +37,7 @@ class Server:
     waitaof: bool = False
     appendfsync: str = ""
     replicas: int = 0
+    empty: bool = False
 
 
 def parse_info(raw: bytes) -> dict[str, str]:
@@ -142,6 +143,7 @@ async def check_store(link: Route, cluster: str) -> Server:
         all(map(_knows_waitaof, infos)),
         await _appendfsync(link),
         min(int(info.get("connected_slaves", "0")) for info in infos),
+        stored is None,
     )
 
 

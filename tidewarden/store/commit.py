@@ -27,6 +27,7 @@ from tidewarden.store.receiver import Receiver, refuse
 log = logging.getLogger("tidewarden.store")
 
 KEEP_MS = 30 * 86_400_000  # how long the key of our own write outlives the last group
+WARN_S = 60.0
 RETRY_S = 0.05  # after a group was refused, or its connection lost
 MOVED = "another server has taken over meanwhile, or it was started anew"
 DOWN = "this node goes down, or the server is no primary any more"
@@ -134,6 +135,8 @@ class Commit:
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._why = ""
+        self._failed_at = 0.0
+        self._complained = False
         self._stopped = False
         self._write_to(key)
         self._waits = tuple((pack(command), least) for command, least in demand.commands(limit_ms))
@@ -223,15 +226,33 @@ class Commit:
                 try:
                     identity = await self._group()
                 except NoQuorum as error:
-                    self._why = str(error)  # the wait itself took its time
+                    self._failed(str(error))  # the wait itself took its time
                 except Error as error:
-                    self._why = str(error)
+                    self._failed(str(error))
                     await sleep(self._clock, RETRY_S)
                 else:
-                    self._why = ""
+                    if self._why and self._complained:
+                        log.warning("writes are with %s again", self._demand)
+                    self._why, self._complained = "", False
                     self._vouch(identity)
         finally:
             self._task = None
+
+    def _failed(self, why: str) -> None:
+        """A group was not through; in the log once, and not while there is no connection, which says so itself."""
+        if self._link.up and not self._complained:
+            self._complained = True
+            whose = "as many replicas run, are connected and keep up" if self._demand.replicas else "its disk keeps up"
+            log.error("%s (%s); see that %s", self._trouble(), why, whose)
+        self._why, self._failed_at = why, self._loop.time()
+
+    def _trouble(self) -> str:
+        return f"writes are not known to be with {self._demand}: what needs that is answered NOQUORUM"
+
+    def warning(self) -> str:
+        """That the latest group was not through, for a minute, or ""."""
+        lately = bool(self._why) and self._loop.time() - self._failed_at < WARN_S
+        return f"{self._trouble()} ({self._why})" if lately else ""
 
     async def _group(self) -> str:
         """
@@ -295,14 +316,3 @@ class Commit:
                     self._ground = None  # asked anew by whoever sends next
             elif not one.receiver.done():
                 one.receiver.set_result(None)
-
-
-class Impossible(NamedTuple):
-    """
-    In the place of a :class:`Commit` that cannot be had, and ``why``: what needs it is refused before it is sent.
-
-    ``again()`` says whether it can be had by now, as :meth:`tidewarden.store.commits.Commits.of` does.
-    """
-
-    why: str
-    again: Callable[[], Any]

@@ -7,12 +7,13 @@ import dataclasses
 import functools
 import logging
 from collections.abc import Awaitable, Callable
+from typing import NamedTuple
 
 from tidewarden.clock import Clock
 from tidewarden.config import Store
 from tidewarden.errors import Error, NoQuorum
 from tidewarden.store.check import Server, log_of
-from tidewarden.store.commit import Commit, Demand, Impossible
+from tidewarden.store.commit import Commit, Demand
 from tidewarden.store.firm import Firm
 from tidewarden.store.link import Link
 from tidewarden.store.primaries import Primaries
@@ -29,6 +30,17 @@ SYSTEM = "system"  # beside the durabilities a queue may choose: what the system
 
 async def at_once() -> None:
     """What was answered is as firm as was demanded."""
+
+
+class Impossible(NamedTuple):
+    """
+    In the place of a :class:`Commit` that cannot be had, and ``why``: what needs it is refused before it is sent.
+
+    ``again()`` says whether it can be had by now, as :meth:`Commits.of` does.
+    """
+
+    why: str
+    again: Callable[[], AnyCommit | Impossible | None]
 
 
 class Commits:
@@ -224,6 +236,10 @@ class Commits:
                 "a power cut at the store's host may lose the last tokens: set its appendfsync to always, or store.replicas"
             )
         return found
+
+    def warning(self) -> str:
+        """What was not had lately, or ""."""
+        return "; ".join(dict.fromkeys(filter(None, (commit.warning() for commit in self._made.values()))))
 
     def stats(self) -> dict[str, int]:
         """Groups that were committed, and answers that missed their durability."""

@@ -60,5 +60,5 @@ def error_of(message: str) -> Error:
     if word in AWAY or word in NOT_RUN:
         return Refused(f"the store refuses: {said}")
     if any(words in message for words in NO_PERMISSION):
-        return Refused(f"the store refuses: NOPERM {message.removeprefix('ERR ')}")
+        return Refused(f"the store refuses: NOPERM {said.removeprefix('ERR ')}")
     return from_wire(message)

@@ -11,6 +11,7 @@ if not t then return finish('NOTFOUND') end
 local r = tries_get(id)
 local where = locate(id, t, r)
 if where == 'leased' and r.lease ~= lease or where ~= 'leased' and lease ~= 0 then return finish('NOTHELD') end
+if ARGV[4] == '1' and #payload > #t.payload then redis.call('HSET', key('shard'), '', '') end -- what grows, a full store refuses here
 redis.call('HDEL', key('shard'), '') -- a removal first: a full store lets the script go on
 local stood = where == 'delayed' and delayed_score(id, delayed_at(t, r))
 local waits = where == 'ready' or where == 'waiting' -- for a consumer, or for its turn in its lane
