@@ -24,7 +24,7 @@ from tidewarden.config import Config, is_loopback
 from tidewarden.errors import ConfigError, Error
 from tidewarden.fronts import Fronts
 from tidewarden.health import Health
-from tidewarden.participant import Participant, heard_error
+from tidewarden.participant import Participant, check_store_url, heard_error
 from tidewarden.process import Room, calm_collector, tell_supervisor, tell_watchdog
 from tidewarden.queue.locks import Locks
 from tidewarden.queue.placing import prefix_of
@@ -68,6 +68,7 @@ class Daemon(Participant):
 
         Raises: ConfigError: something about the configuration, the ports, the folder or the store stops the start.
         """
+        check_store_url(self.config.store.url)
         async with contextlib.AsyncExitStack() as stack:
             self._url = url = await stack.enter_async_context(self._store())
             self.data, self.control, self.sweeping, self.accounts = [
