@@ -130,6 +130,7 @@ async def end(cluster: EngineCluster, workload: Workload, injected: Counter[str]
         what="every account is refreshed again",
     )
     workload.producing = False
+    await until_async(lambda: not workload.producers, CALM_S, what="producers have done with their last puts")
     for name in SCHEDULES:
         await asyncio.to_thread(node.say, "S.DELETE", name)
 
