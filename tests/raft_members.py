@@ -50,8 +50,11 @@ class Wire(Transport):
     def send(self, node: Any, message: Any) -> bool:
         if node.id not in self.lives:
             return False
-        outgoing = getattr(self.voter, "outgoing", None)
-        self.world.send(self.own, node.id, message if outgoing is None else outgoing(message))
+        if isinstance(self.voter, pysync.Voter):
+            message = self.voter.outgoing(message)
+            if self.voter._SyncObj__raftLog.unsaid:
+                self.world.broken(f"{self.own} speaks before its log is on its disk")
+        self.world.send(self.own, node.id, message)
         return True
 
     def receive(self, sender: str, data: bytes) -> None:

@@ -6,10 +6,11 @@ Each raises :class:`Violation` where the promise is broken. They are named after
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 
 from raft_faults import commit, elected, others
-from raft_simulation import SETTLE_S, World
+from raft_simulation import SETTLE_S, Violation, World
 
 from tidewarden.raft import pysync
 
@@ -258,6 +259,30 @@ def who_has_no_room_for_a_term_is_not_in_it(world: World) -> None:
     commit(world, elected(world), 2)
 
 
+def what_cannot_be_applied_stops_nobody(world: World) -> None:
+    """An entry of a version to come, or garbage; it is read again at each start."""
+    leader = elected(world)
+    world.running = world.members[leader]
+    for command in (
+        b"\x00garbage",
+        b"\x00" + pickle.dumps(99, 2),
+        b"\x03" + pickle.dumps(7, 2),
+        b"\x02garbage",
+        b"\x09",
+        b"",
+    ):
+        world.members[leader].voter._applyCommand(command, None)
+    try:
+        commit(world, leader, 1)
+        world.kill(leader)
+        world.start(leader)
+        commit(world, elected(world), 2)
+    except Violation:
+        raise
+    except Exception as error:
+        world.broken(f"{type(error).__name__} ends the tick")
+
+
 SCENES: tuple[Callable[[World], None], ...] = (
     a_stopped_leader_wakes_up_without_belief,
     acknowledgements_that_were_long_on_their_way_prolong_nothing,
@@ -271,6 +296,7 @@ SCENES: tuple[Callable[[World], None], ...] = (
     a_snapshot_commits_nothing_that_it_replaces,
     acknowledgements_of_another_term_do_not_count,
     a_late_message_cuts_nothing_off,
+    what_cannot_be_applied_stops_nobody,
 )
 
 

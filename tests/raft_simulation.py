@@ -152,6 +152,8 @@ class World:
         """End a member's life as SIGKILL does; its files stay."""
         member = self.members[address]
         member.turn += 1
+        if issubclass(self.breed, Ours):
+            member.secret("raftLog").unsaid = 0  # what nobody has heard of is gone
         member.secret("raftLog")._destroy()
         member.voter.close()
         member.voter, member.paused, member.inbox = None, False, []

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tidewarden.cluster_secret import cluster_secret, key_check, key_names
+from tidewarden.cluster_secret import cluster_secret, exposed, key_check, key_names
 from tidewarden.config import Cluster, Config, Node, Vault, load
 from tidewarden.errors import ConfigError
 
@@ -58,3 +59,18 @@ def test_a_backup_names_the_keys_and_has_none(tmp_path: Path) -> None:
     assert names["vault"]["check"] == key_check("also secret")
     assert "secret" not in str({name: key["check"] for name, key in names.items()})
     assert key_names(Config(node=Node(data_dir=str(tmp_path))), {})["vault"]["check"] == ""
+
+
+def test_files_that_everybody_may_read_are_named(tmp_path: Path) -> None:
+    config = load(None, {}, {"node.data_dir": str(tmp_path)})
+    cluster_secret(config)
+    assert not exposed(config), "those that it makes are private"
+    cluster, vault, tls = (tmp_path / "secrets" / name for name in ("cluster.key", "vault.key", "tls.key"))
+    for path, mode in ((cluster, 0o644), (vault, 0o604), (tls, 0o640)):  # a group may be meant to
+        path.write_text("x")
+        path.chmod(mode)
+    config = replace(config, node=replace(config.node, tls_key=str(tls)))
+    assert [fault.partition(":")[0] for fault in exposed(config)] == ["cluster.secret_file", "vault.key_file"]
+    assert f"everybody on this host may read {cluster} (0644)" in exposed(config)[0]
+    config = replace(config, vault=Vault(key_env="K"))
+    assert len(exposed(config)) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,32 +20,56 @@ from tidewarden.process import raise_file_limit
 pytestmark = pytest.mark.live
 
 
-async def test_a_worker_lives_until_its_doors_are_closed(
-    valkey: StoreServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nobody hears it by Raft: silent for two seconds while it drains, it would be dead, and what its consumers hold another's."""
-    monkeypatch.setattr(module, "calm_collector", lambda: None)
+def node(store: StoreServer, folder: Path, role: str = "member") -> Any:
+    """One that is not started yet."""
     flags = {
-        "node.role": "worker", "node.base_port": str(free_ports(4)), "node.data_dir": str(tmp_path), "store.url": valkey.url,
+        "node.role": role, "node.base_port": str(free_ports(4)), "node.data_dir": str(folder), "store.url": store.url,
     }  # fmt: skip
     config = load(None, {}, flags)
-    worker: Any = Daemon(config, SystemClock(), raise_file_limit(config.limits))
+    return Daemon(config, SystemClock(), raise_file_limit(config.limits))
+
+
+async def until(condition: Callable[[], object], run: asyncio.Task[None]) -> None:
+    async with asyncio.timeout(60):
+        while not condition():
+            assert not run.done()
+            await asyncio.sleep(0.02)
+
+
+@pytest.fixture(autouse=True)
+def _calm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "calm_collector", lambda: None)  # of this process, which is more than a node
+
+
+async def test_a_worker_lives_until_its_doors_are_closed(valkey: StoreServer, tmp_path: Path) -> None:
+    """Nobody hears it by Raft: silent for two seconds while it drains, it would be dead, and what its consumers hold another's."""
+    worker = node(valkey, tmp_path, "worker")
     drained = asyncio.Event()
     close = worker._close_doors
 
     async def close_doors(resp: Any) -> None:
         before = worker.nodes.beat_at
-        async with asyncio.timeout(60):
-            while worker.nodes.beat_at == before:
-                await asyncio.sleep(0.02)
+        await until(lambda: worker.nodes.beat_at > before, run)
         drained.set()
         await close(resp)
 
     worker._close_doors = close_doors
     run = asyncio.create_task(worker.run())
-    async with asyncio.timeout(60):
-        while not run.done() and worker.resp is None:
-            await asyncio.sleep(0.02)
-        worker.stopping.set()
-        await run
+    await until(lambda: worker.resp is not None, run)
+    worker.stopping.set()
+    await run
     assert drained.is_set()
+
+
+async def test_a_leader_that_the_store_has_forgotten_claims_anew(valkey: StoreServer, tmp_path: Path) -> None:
+    """It registers under another boot, while Raft knows of no change; workers know the leader by its registration."""
+    lone = node(valkey, tmp_path)
+    run = asyncio.create_task(lone.run())
+    await until(lambda: lone.resp is not None and lone.term.epoch, run)
+    before = lone.nodes.holder
+    await lone.control.call("DEL", "{tidewarden}:nodes")
+    await until(lambda: lone.term.terms == 2 and lone.term.epoch, run)
+    holder = (await lone.control.call("HGET", "{tidewarden}:fence", "holder")).decode()
+    assert holder == lone.nodes.holder != before
+    lone.stopping.set()
+    await run

@@ -11,8 +11,8 @@ import pytest
 from tidewarden import participant as module
 from tidewarden.clock import SystemClock
 from tidewarden.config import load
-from tidewarden.errors import Error, Full, StoreDown
-from tidewarden.participant import Participant, heard_error
+from tidewarden.errors import ConfigError, Error, Full, StoreDown
+from tidewarden.participant import Participant, check_store_url, heard_error
 from tidewarden.store.refusals import Refused
 
 
@@ -101,3 +101,19 @@ async def test_a_defect_is_said_and_a_store_that_is_away_is_not(caplog: pytest.L
         future.set_exception(error)
         heard_error(future)
     assert [record.levelname for record in caplog.records if record.levelno > 10] == ["ERROR"]
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://h?foo=1",
+        "rediss+sentinel://h/main?ssl_ca_certs=/no/ca.pem",
+        "redis+cluster://h?ssl_keyfile=/k",
+        "http://h",
+    ],
+)
+def test_a_url_that_leads_nowhere_is_a_fault_of_the_configuration(url: str) -> None:
+    with pytest.raises(ConfigError, match=r"^store\.url: the store URL"):
+        check_store_url(url)
+    for good in ("embedded", "redis://h:1/2", "redis+cluster://h", "rediss+sentinel://h/main?ssl_ca_certs=/dev/null"):
+        check_store_url(good)

@@ -21,6 +21,7 @@ def entries(log: Any) -> list[tuple[bytes, int, int]]:
 def fill(log: Any, first: int, count: int) -> None:
     for index in range(first, first + count):
         log.add(b"command %d " % index * 8, index, 1)
+    log.sync()
 
 
 @pytest.mark.thorough
@@ -37,6 +38,7 @@ def test_what_finds_no_room_changes_nothing(tmp_path: Path, monkeypatch: pytest.
         patch.setattr(os, "posix_fallocate", full)
         with pytest.raises(OSError, match="No space left"):
             fill(log, 21, 1000)
+    log.sync()
     added = len(log)
     assert entries(log)[:20] == before
     assert journal.last_term(file.read_bytes()) == 1

@@ -18,7 +18,7 @@ from raft_group import Group, group, wait_for
 from benchmarks.ports import free_ports
 from tidewarden.config import Cluster, Config
 from tidewarden.errors import BadArg, ConfigError, Exists, NoLeader, NoQuorum, NotFound
-from tidewarden.raft import Raft, steering
+from tidewarden.raft import Raft, files, steering
 
 pytestmark = pytest.mark.live
 __all__ = ["group"]  # a fixture
@@ -144,8 +144,11 @@ async def test_what_cannot_be_is_said(group: Callable[..., Group], caplog: pytes
     first, second = (name for name in made.running if name != lead.name)
     await made.end(first)
     await asyncio.sleep(0.5)
-    with pytest.raises(NoQuorum, match="only 1 of the 2 that would vote then can be heard"):
-        await lead.leave(second)
+    said = ""
+    while "only 1 of the 2 that would vote then can be heard" not in said:
+        with pytest.raises((NoQuorum, NoLeader)) as caught:  # on a busy machine, nobody may lead for a while
+            await lead.leave(second)
+        said = str(caught.value)
     await lead.leave(first)
     await voting(made, lead.name, second)
 
@@ -174,3 +177,23 @@ async def test_a_name_server_that_is_silent_holds_up_nobody(
         assert await asyncio.wait_for(made.claim(), 30) > epoch
     finally:
         silent.set()
+
+
+@pytest.mark.thorough
+async def test_who_joins_a_cluster_of_many_elections_is_soon_a_member(group: Callable[..., Group]) -> None:
+    """Forty thousand entries in one message: each for itself on the disk, they would take the thread minutes."""
+    made = group(1, pace=0.5)
+    folder = Path(made.configs["n0"].node.data_dir)
+    folder.mkdir()
+    log = files.FileJournal(str(folder / "raft.journal"))
+    for index in range(1, 40_000):
+        log.add(b"\x01", index, index - 1)
+    log.setCurrentTerm(40_000, None)
+    log._destroy()
+    await made.start()
+    lead = await voting(made, "n0")
+    newcomer(made, "n1")
+    await lead.join("n1", address(made.configs["n1"]))
+    await made.start("n1")
+    await voting(made, "n0", "n1")
+    assert made.running["n1"].status()["commit"] >= 40_000

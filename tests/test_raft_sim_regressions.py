@@ -92,6 +92,17 @@ class Early(Ours):
         SyncObj._SyncObj__setCurrentTerm(self, term, voted_for)
 
 
+class Hurried(Ours):
+    """Speaks before its log is on its disk."""
+
+    def outgoing(self, message: steady.Message) -> steady.Message:
+        log = self._SyncObj__raftLog
+        unsaid, log.unsaid = log.unsaid, 0
+        message = super().outgoing(message)
+        log.unsaid = unsaid
+        return message
+
+
 class Late(Ours):
     """Counts its lease from when an answer came."""
 
@@ -109,6 +120,7 @@ class Late(Ours):
         (Credulous, scenes.acknowledgements_of_another_term_do_not_count),
         (Hasty, scenes.a_snapshot_commits_nothing_that_it_replaces),
         (Silent, scenes.who_is_behind_in_term_hears_of_it),
+        (Hurried, scenes.who_is_alone_names_no_leader),
         (Early, scenes.who_has_no_room_for_a_term_is_not_in_it),
         (Late, scenes.what_was_acknowledged_long_ago_keeps_no_leader),
         (Late, scenes.acknowledgements_that_were_long_on_their_way_prolong_nothing),

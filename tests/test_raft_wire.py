@@ -20,13 +20,14 @@ import pysyncobj.journal
 import pysyncobj.pickle
 import pytest
 from cryptography.fernet import Fernet
+from pysyncobj import SyncObjConf
 from pysyncobj.encryptor import getEncryptor
 
 from benchmarks.ports import free_ports
 from tidewarden.clock import SystemClock
 from tidewarden.config import Cluster, Config, Node
 from tidewarden.config import Raft as RaftSection
-from tidewarden.raft import Raft, files, wire
+from tidewarden.raft import Raft, files, inflate, wire
 from tidewarden.raft.building import link_password
 
 pytestmark = pytest.mark.live
@@ -202,6 +203,15 @@ async def test_garbage_closes_its_own_connection_and_nothing_else(
     assert "closed a connection of 127.0.0.1:" in caplog.text
     assert SECRET not in caplog.text
     assert await raft.claim(1, 0) == 1
+
+
+def test_the_most_entries_that_a_leader_sends_at_once_fit_a_frame() -> None:
+    """Its batches are bounded by their commands' bytes alone, and an election's has but one."""
+    size = SyncObjConf().appendEntriesBatchSizeBytes
+    entries = [(b"\x01", 10**6 + number, 10**6 + number) for number in range(size)]
+    data = pysyncobj.pickle.dumps((b"k" * 32, {"type": "append_entries", "entries": entries}))
+    assert len(data) < inflate.INFLATED_BYTES_MAX / 2
+    assert len(sealing().encrypt(zlib.compress(data, 3))) < wire.FRAME_BYTES_MAX / 2
 
 
 async def test_a_frame_of_the_longest_length_is_gathered_and_no_more(member: Callable[..., Any]) -> None:

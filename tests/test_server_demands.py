@@ -221,6 +221,9 @@ async def test_lists_show_what_the_user_may_see() -> None:
         async def topics() -> dict[str, list[str]]:
             return {"mails.all": ["mails.a", "other"], "rest": ["mails.a"]}
 
+        async def topic(name: str) -> dict[str, Any]:
+            return {"topic": name, "queues": ["mails.a", "other"]}
+
         async def locks(count: int, after: str) -> Any:
             return [{"name": "job1"}, {"name": "else"}], "on"
 
@@ -233,6 +236,8 @@ async def test_lists_show_what_the_user_may_see() -> None:
         assert await line.call("Q.LIST") == [b"mails.a"]
         assert await line.call("Q.LIST", "TOPICS") == [b"mails.all", [b"mails.a"]]
         assert (await line.call("Q.STATS"))[::2] == [b"mails.a"]
+        door.queues.stats = topic
+        assert await line.call("Q.STATS", "mails.all") == [b"topic", b"mails.all", b"queues", [b"mails.a"]]
         assert await line.call("L.LIST") == [[[b"name", b"job1"]], b"on"]
         assert await line.call("S.LIST") == [[b"name", b"daily"]]
 

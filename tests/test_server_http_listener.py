@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
@@ -13,7 +14,7 @@ import pytest
 import server_doubles as doubles
 
 from tidewarden.clock import SystemClock
-from tidewarden.server import HttpServer, http, http_listener
+from tidewarden.server import HttpServer, http, http_listener, peer
 
 BEARER = f"Authorization: Bearer admin:{doubles.SECRET}".encode()
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -229,3 +230,14 @@ async def test_what_is_no_http_is_told_once_and_not_quoted(caplog: pytest.LogCap
         "sent away from the HTTP door: it speaks TLS, which is not set up (node.tls_cert)"
     ]
     assert "s3cret" not in caplog.text
+
+
+async def test_the_kernel_asks_after_those_who_wait() -> None:
+    async with site() as server:
+        stream = await connect(server, LIVE)
+        assert (await answer(stream))[0] == 200
+        (handler,) = server._listener._runner.server.connections
+        accepted = handler.transport.get_extra_info("socket")
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == peer.KEEPALIVE_IDLE_S
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == peer.UNANSWERED_MS
+        await hung_up(stream)

@@ -95,9 +95,11 @@ async def test_a_hosts_failures_cost_more_and_more_and_nobody_else_anything() ->
             await attempt
 
 
-async def test_past_a_bound_nothing_more_is_checked_for_a_host(caplog: pytest.LogCaptureFixture) -> None:
+async def test_past_a_bound_no_slow_hash_is_checked_for_a_host(caplog: pytest.LogCaptureFixture) -> None:
+    """Which may be a proxy's, before everybody."""
     clock = ManualClock()
-    users = Users((READER,), clock, loopback=True)
+    writer = User(name="writer", secret_hash=hash_generated("generated"))
+    users = Users((READER, writer, ADMIN), clock, loopback=True)
     await users.authenticate("reader", "opensesame", "1.2.3.4:5")
     attempts = [asyncio.ensure_future(users.authenticate("x", "wrong", f"1.2.3.4:{n}")) for n in range(200)]
     async with asyncio.timeout(20):
@@ -106,6 +108,9 @@ async def test_past_a_bound_nothing_more_is_checked_for_a_host(caplog: pytest.Lo
         while sum(attempt.done() for attempt in attempts) < 200 - HELD_BACK_MAX:
             await asyncio.sleep(0.001)
         assert await users.authenticate("reader", "opensesame", "1.2.3.4:6") == "reader"  # was right before
+        assert await users.authenticate("writer", "generated", "1.2.3.4:7") == "writer"  # it cannot be guessed
+        with pytest.raises(WrongPass, match="Too many logins"):
+            await users.authenticate("admin", "slow:secret", "1.2.3.4:8")
     refused = [attempt for attempt in attempts if attempt.done()]
     assert len(refused) == 200 - HELD_BACK_MAX
     with pytest.raises(WrongPass, match="Too many logins from this address have failed"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import socket
 import struct
 import threading
@@ -16,7 +17,7 @@ import pytest
 import uvloop
 
 from tidewarden.errors import BadArg, StoreDown
-from tidewarden.store.connect import open_transport, options_of, redact
+from tidewarden.store.connect import check_url, open_transport, options_of, redact
 
 
 class Collected(asyncio.Protocol):
@@ -158,3 +159,19 @@ def test_a_connection_that_is_lost_at_any_moment_of_its_beginning_is_told_of() -
         thread.join()
     assert outcomes["refused"] > 20
     assert outcomes.total() == 300
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("redis://h?ssl_ca_certs=/ca.pem", "ssl_ca_certs, which there is not; those of TLS go with rediss"),
+        ("redis://h?sockettimeout=3", "sockettimeout, which there is not"),
+        ("redis://h?protocol=3", "protocol, which nodes set themselves"),
+        ("rediss://h?ssl_ca_certs=/no/ca.pem", "ssl_ca_certs is /no/ca.pem, which is not there"),
+        ("rediss://h?ssl_cert_reqs=some", "some"),
+    ],
+)
+def test_an_option_that_cannot_be_is_said_before_anything_is_tried(url: str, said: str) -> None:
+    with pytest.raises(BadArg, match=re.escape(said)):
+        check_url(url)
+    check_url("redis://h?socket_timeout=3&db=2")

@@ -105,9 +105,9 @@ def test_the_parts_of_the_url() -> None:
 
 
 def test_tls_is_for_the_sentinels_too() -> None:
-    service = Service("rediss+sentinel://h:1/main?ssl_ca_certs=/ca.pem&sentinel_username=u&sentinel_password=s")
-    assert service.url_of("p", 6) == "rediss://p:6?ssl_ca_certs=%2Fca.pem"
-    assert service.sentinels == ("rediss://u:s@h:1?ssl_ca_certs=%2Fca.pem",)
+    service = Service("rediss+sentinel://h:1/main?ssl_ca_certs=/dev/null&sentinel_username=u&sentinel_password=s")
+    assert service.url_of("p", 6) == "rediss://p:6?ssl_ca_certs=%2Fdev%2Fnull"
+    assert service.sentinels == ("rediss://u:s@h:1?ssl_ca_certs=%2Fdev%2Fnull",)
 
 
 @pytest.mark.parametrize(

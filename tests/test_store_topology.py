@@ -16,7 +16,10 @@ def test_the_parts_of_the_url() -> None:
     url = ClusterUrl("redis+cluster://u:p%40ss@h1:1,h2,[::1]:3/?socket_keepalive=1")
     assert url.seeds == ("h1:1", "h2:6379", "[::1]:3")
     assert url.url_of("10.0.0.1:6") == "redis://u:p%40ss@10.0.0.1:6?socket_keepalive=1"
-    assert ClusterUrl("rediss+cluster://h:1?ssl_ca_certs=/ca.pem").url_of("p:6") == "rediss://p:6?ssl_ca_certs=/ca.pem"
+    assert (
+        ClusterUrl(f"rediss+cluster://h:1?ssl_ca_certs={__file__}").url_of("p:6")
+        == f"rediss://p:6?ssl_ca_certs={__file__}"
+    )
 
 
 @pytest.mark.parametrize(

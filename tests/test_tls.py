@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
+import socket
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -26,7 +27,7 @@ from tidewarden.client import AsyncClient
 from tidewarden.clock import SystemClock
 from tidewarden.config import load
 from tidewarden.errors import ConfigError
-from tidewarden.server import HttpServer
+from tidewarden.server import HttpServer, flow
 from tidewarden.server.resp import RespServer
 from tidewarden.tls import expiry_of, expiry_warning, fault_of, server_context
 
@@ -140,6 +141,33 @@ async def test_a_peer_that_goes_frees_what_it_held(pem: tuple[str, str], caplog:
             while resp.connections or resp.waiting:
                 await asyncio.sleep(0.001)
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def open_ends() -> list[tuple[int, int]]:
+    """Local and foreign port of each TCP connection of this machine that is established."""
+    rows = [row.split() for row in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return [(int(row[1][9:], 16), int(row[2][9:], 16)) for row in rows if row[3] in ("01", "08")]
+
+
+async def test_one_too_many_is_told_and_does_not_linger(pem: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though it never says goodbye, for which TLS would wait half a minute."""
+    monkeypatch.setattr(flow, "TURNED_AWAY_S", 0.3)
+
+    def silent(port: int) -> tuple[ssl.SSLSocket, bytes]:
+        plain = socket.create_connection(("127.0.0.1", port), 20)
+        secured = ssl.create_default_context(cafile=pem[0]).wrap_socket(plain, server_hostname="127.0.0.1")
+        return secured, secured.recv(200)
+
+    async with doors(*pem) as (resp, _):
+        resp.connections_max = 0
+        first, said = await asyncio.to_thread(silent, resp.port)
+        with first:
+            assert said.startswith(b"-FULL This node has as many connections as it may.")
+            async with asyncio.timeout(20):
+                while any(ends == (resp.port, first.getsockname()[1]) for ends in open_ends()):
+                    await asyncio.sleep(0.05)
+            assert resp.turned_away == 0
+        assert resp.own_stats()["refused_total"] == 1
 
 
 async def test_a_fresh_certificate_is_taken_up_and_an_unfit_one_is_not(tmp_path: Path, pem: tuple[str, str]) -> None:

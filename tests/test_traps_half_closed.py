@@ -7,7 +7,7 @@ import socket
 import pytest
 from trap_doors import HOUR_MS, Pair, doors, reach
 
-from tidewarden.server import resp
+from tidewarden.server import peer
 
 __all__ = ["doors"]  # a fixture
 
@@ -59,9 +59,12 @@ async def test_trap_a_host_that_is_gone(doors: Pair, monkeypatch: pytest.MonkeyP
     (connection,) = doors[0].server.connections
     accepted = connection._transport.get_extra_info("socket")
     assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
-    idle, every, tries = (
+    idle, every, tries, unanswered_ms = (
         accepted.getsockopt(socket.IPPROTO_TCP, name)
-        for name in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+        for name in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT, socket.TCP_USER_TIMEOUT)
     )
-    assert (idle, every, tries) == (resp.KEEPALIVE_IDLE_S, resp.KEEPALIVE_EVERY_S, resp.KEEPALIVE_TRIES)
+    assert (idle, every, tries) == (peer.KEEPALIVE_IDLE_S, peer.KEEPALIVE_EVERY_S, peer.KEEPALIVE_TRIES)
     assert idle + every * tries <= 60
+    assert unanswered_ms == 60_000, (
+        "a task was on its way there: the kernel asks after nobody whom it still sends something"
+    )

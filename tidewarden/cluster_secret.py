@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import os
 import secrets
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -34,6 +35,25 @@ def cluster_secret(config: Config) -> str:
     if not text:
         raise ConfigError([f"cluster.secret_file: {path} is empty; a long random text is needed"])
     return text
+
+
+def exposed(config: Config) -> list[str]:
+    """The files of secrets of this node that everybody on its host may read, in words."""
+    folder = Path(config.node.data_dir) / "secrets"
+    files = {
+        "cluster.secret_file": config.cluster.secret_file or folder / "cluster.key",
+        "vault.key_file": ""
+        if config.vault.key_command or config.vault.key_env
+        else config.vault.key_file or folder / "vault.key",
+        "node.tls_key": config.node.tls_key,
+    }
+    found = []
+    for name, path in files.items():
+        with contextlib.suppress(OSError):
+            mode = stat.S_IMODE(os.stat(path).st_mode) if path else 0
+            if mode & stat.S_IRWXO:
+                found.append(f"{name}: everybody on this host may read {path} ({mode:04o}): chmod o= it")
+    return found
 
 
 def key_names(config: Config, environ: Mapping[str, str]) -> dict[str, dict[str, str]]:

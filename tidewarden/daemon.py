@@ -19,12 +19,12 @@ from typing import Any
 
 from tidewarden.clock import Clock
 from tidewarden.cluster import Backups, Duties, Nodes, Onlooker, Reaper, Term
-from tidewarden.cluster_secret import cluster_secret
+from tidewarden.cluster_secret import cluster_secret, exposed
 from tidewarden.config import Config, is_loopback
 from tidewarden.errors import ConfigError, Error
 from tidewarden.fronts import Fronts
 from tidewarden.health import Health
-from tidewarden.participant import Participant, heard_error
+from tidewarden.participant import Participant, check_store_url, heard_error
 from tidewarden.process import Room, calm_collector, tell_supervisor, tell_watchdog
 from tidewarden.queue.locks import Locks
 from tidewarden.queue.placing import prefix_of
@@ -68,6 +68,7 @@ class Daemon(Participant):
 
         Raises: ConfigError: something about the configuration, the ports, the folder or the store stops the start.
         """
+        check_store_url(self.config.store.url)
         async with contextlib.AsyncExitStack() as stack:
             self._url = url = await stack.enter_async_context(self._store())
             self.data, self.control, self.sweeping, self.accounts = [
@@ -246,6 +247,8 @@ class Daemon(Participant):
                 "RESP and HTTP are not encrypted: secrets and payloads can be read on their way to %s", config.node.host
             )
         self.health.look_at_certificate()
+        for fault in exposed(config):
+            log.warning("%s", fault)
         await http.start()
         stack.push_async_callback(http.stop, 1.0)
         await resp.start()

@@ -16,23 +16,37 @@ from typing import Any
 from tidewarden.clock import Clock, sleep
 from tidewarden.cluster import Nodes, ShardClocks, StoreClock
 from tidewarden.config import Config
-from tidewarden.errors import Error, StoreDown
+from tidewarden.errors import BadArg, ConfigError, Error, StoreDown
 from tidewarden.queue import Queues
 from tidewarden.queue.registry import SCRIPT_ROOMS, SHARED
 from tidewarden.store import Link, Scripts
 from tidewarden.store.check import Server
 from tidewarden.store.commits import UNKNOWN, Commits
+from tidewarden.store.connect import check_url
 from tidewarden.store.primaries import Primaries
 from tidewarden.store.route import Route
-from tidewarden.store.sentinel import Sentinels, by_sentinel
+from tidewarden.store.sentinel import Sentinels, Service, by_sentinel
 from tidewarden.store.shard_ears import ShardEars
-from tidewarden.store.topology import Owner, Topology, by_cluster
+from tidewarden.store.topology import ClusterUrl, Owner, Topology, by_cluster
 from tidewarden.store.way import Finder
 
 log = logging.getLogger("tidewarden.daemon")
 
 COMPARE_S = 1.0
 STORE_WAIT_S = 30.0  # a store that is just starting, or loading its log, gets so long
+
+
+def check_store_url(url: str) -> None:
+    """Raises: ConfigError: no store can be connected to by it, whatever answers there."""
+    try:
+        if by_sentinel(url):
+            Service(url)
+        elif by_cluster(url):
+            ClusterUrl(url)
+        elif url != "embedded":
+            check_url(url)
+    except BadArg as error:
+        raise ConfigError([f"store.url: {error}"]) from None
 
 
 class Participant:

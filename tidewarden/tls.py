@@ -29,6 +29,7 @@ def server_context(cert: str, key: str) -> ssl.SSLContext | None:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_RENEGOTIATION  # a peer could have us compute without end
     context.load_cert_chain(cert, key, password=_no_password)
     return context
 

@@ -63,12 +63,19 @@ def node(
         return
     flags = _flags(settings or []) | ({"node.role": "joining"} if join else {})
     loaded = _load(config, flags, as_json)
-    if check:
+    if check and loaded.store.url == "embedded":
         _report(loaded, as_json)
         return
-    from tidewarden import foreground  # its rooms take a second to import, which --check and --help need not wait for
+    from tidewarden import (  # these take a second to import, which --help and most of --check need not wait for
+        foreground,
+        participant,
+    )
 
     try:
+        if check:
+            participant.check_store_url(loaded.store.url)
+            _report(loaded, as_json)
+            return
         foreground.main(loaded, functools.partial(load, str(config) if config else None, os.environ, flags))
     except ConfigError as error:
         raise _problems(error, as_json) from None

@@ -89,6 +89,7 @@ class Term:
         while True:
             await self._raft.elected()
             await sleep(self._clock, LOOK_S)
+            self._changed.set()  # Raft does not know that this node registered anew: workers know the leader by that
             if (at := self._reached()) != last:
                 patience, looks, last = PATIENCE, 0, at
                 continue

@@ -6,6 +6,7 @@ PySyncObj 0.3.17 held to Raft's rules: what it leaves out or does wrongly, put r
 * A message of an older term is answered with the newer one, so that an old leader hears of it.
 * Acknowledgements carry their term; those of another term do not count.
 * A log is cut where it conflicts, nowhere else. A snapshot's commit index is not believed before its log is there.
+* An entry that cannot be applied is passed over, by all alike; stock tries it again for ever, on every member.
 * A leader knows how long no other can be elected, and when it leads no more, counted from when it *sent* what a
   majority acknowledged.
 
@@ -15,6 +16,7 @@ thread; :attr:`Steady.lease_until` may be read from any.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -26,6 +28,8 @@ from pysyncobj.node import Node
 from tidewarden.clock import Clock
 
 from .decide import Times
+
+logger = logging.getLogger("tidewarden.raft")
 
 FOLLOWER, CANDIDATE, LEADER = range(3)
 DRIFT = 0.9
@@ -64,7 +68,8 @@ class Steady(SyncObj):  # type: ignore[misc]  # the library has no types
         super().__init__(own, others, conf, transportClass=transport)
 
     def outgoing(self, message: Message) -> Message:
-        """What is sent instead of ``message``."""
+        """What is sent instead of ``message``. Before anybody hears anything, the log is on the disk."""
+        self._SyncObj__raftLog.sync()
         kind = message["type"]
         if kind == "append_entries":
             return message | {"sent": self.clock.monotonic()}
@@ -94,6 +99,13 @@ class Steady(SyncObj):  # type: ignore[misc]  # the library has no types
         self._SyncObj__raftLog.setCurrentTerm(term, voted_for)
         super()._SyncObj__setCurrentTerm(term, voted_for)
 
+    def _SyncObj__doApplyCommand(self, command: bytes) -> Any:
+        try:
+            return super()._SyncObj__doApplyCommand(command)
+        except Exception as error:  # garbage can make a pickle raise anything, and ours raise nothing
+            logger.error("an entry of the log cannot be applied, and is passed over: %s", error)
+            return None
+
     def _SyncObj__setState(self, state: int) -> None:
         if state != LEADER:
             self.lease_until = -math.inf
@@ -103,6 +115,7 @@ class Steady(SyncObj):  # type: ignore[misc]  # the library has no types
         super()._SyncObj__setState(state)
 
     def _onTick(self, timeToWait: float = 0.0) -> None:
+        self._SyncObj__raftLog.sync()  # a leader counts itself, and who is alone nobody else
         if self._SyncObj__raftState == LEADER or not self._SyncObj__otherNodes:
             super()._onTick(timeToWait)
             return

@@ -118,7 +118,8 @@ class Steering:
         asked = False
         limit_s = CHANGE_TRIES_S * self._times.claim_s
         until = self._clock.monotonic() + limit_s
-        why = ""
+        why = refusal = ""
+        unsure = False
         while self._clock.monotonic() < until:
             members = self._members()
             if done(members, asked):
@@ -133,12 +134,13 @@ class Steering:
                 except NoLeader as error:
                     why = str(error).rstrip(".")
                 except Timeout:
-                    why = f"no majority has answered within {limit_s:g} s"
+                    why, unsure = f"no majority has answered within {limit_s:g} s", True
+                refusal = self._refusal() or refusal
             await sleep(self._clock, self._times.heartbeat_s)
-        if refusal := self._refusal():
+        if refusal and not unsure:
             raise NoQuorum(f"The members were not changed: {refusal}.")
         if asked:
-            raise NoQuorum(f"The members' change is not committed, and may still be: {why}.")
+            raise NoQuorum(f"The members' change is not committed, and may still be: {refusal or why}.")
         if not self._committed():
             raise NoQuorum("The members were not changed: the change before is not committed.")
         raise NoLeader("The members were not changed: this node knows of no leader.")

@@ -108,12 +108,13 @@ class Flow(asyncio.Protocol):
         self.hang_up()
         self.flush()
         server, transport = self.server, self._transport
-        if server.turned_away < TURNED_AWAY_MAX and transport.can_write_eof():
+        plain = transport.can_write_eof()
+        if server.turned_away < TURNED_AWAY_MAX:
             server.turned_away += 1
-            transport.write_eof()
+            (transport.write_eof if plain else transport.close)()  # with TLS it takes the peer's goodbye, too
             self._stay = server.loop.call_later(TURNED_AWAY_S, transport.abort)
         else:
-            transport.close()
+            (transport.close if plain else transport.abort)()
 
     def abort(self) -> None:
         """Hang up at once, whatever the peer has not read yet."""

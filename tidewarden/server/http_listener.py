@@ -15,7 +15,7 @@ from tidewarden.errors import BadArg, Full
 from tidewarden.host_address import listened
 
 from .handshakes import Handshakes
-from .peer import peer_of
+from .peer import ask_after, peer_of
 from .replying import problem
 from .strangers import Strangers
 
@@ -23,6 +23,7 @@ BACKLOG = 1024
 # Between two requests, and for the head of one, its first too: a peer that drips its bytes holds a place for so long at most.
 IDLE_S = 15.0
 REFUSED_MAX = 100  # of those that are told that there is no room, where that takes a handshake
+REFUSED_S = 1.0  # how long one of those may take to read it
 STALL_S = 60.0  # for who reads nothing of an answer that is too long for what lies between
 
 
@@ -63,6 +64,7 @@ class HttpListener:
         if tls is not None:
             self._tls = Handshakes(tls, self._handshakes_max, self._strangers)
         self._server = await asyncio.get_running_loop().create_server(self._meet, listened(host), port, backlog=BACKLOG)
+        ask_after(self._server.sockets)
 
     def _handshakes_max(self) -> int:
         return self._connections_max + REFUSED_MAX - self.stats()["connections"]
@@ -175,4 +177,5 @@ class _Refusal(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         writing = cast(asyncio.WriteTransport, transport)
         writing.write(self._said)
-        writing.close()
+        writing.close()  # with TLS it takes the peer's goodbye, too
+        asyncio.get_running_loop().call_later(REFUSED_S, writing.abort)

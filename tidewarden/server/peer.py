@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+from collections.abc import Iterable
+from typing import cast
 
 from tidewarden.errors import Denied, NoAuth
 from tidewarden.rights import ALL, NONE, Rights
@@ -16,6 +19,13 @@ STRANGER: tuple[Needs, ...] = ("nothing",)
 GUEST: tuple[Needs, ...] = ("right", "entry", "nothing")
 FRIEND: tuple[Needs, ...] = ("right", "entry", "user", "nothing")
 LIMITED: tuple[Needs, ...] = ("entry", "nothing")
+
+# A peer whose host is gone says nothing, not even goodbye: within a minute its waiting takes and its leases end. The kernel asks
+# after the silent, but not after those whom it sends something again and again: them it gives up after a quarter of an hour.
+KEEPALIVE_IDLE_S = 30
+KEEPALIVE_EVERY_S = 10
+KEEPALIVE_TRIES = 3
+UNANSWERED_MS = 60_000
 
 
 class Peer:
@@ -70,6 +80,17 @@ class Peer:
 def denied(what: str, missing: str, user: str) -> Denied:
     """The error for a right that ``user`` does not have."""
     return Denied(f"{what} needs the right {missing}, which the user {user} does not have.")
+
+
+def ask_after(listening: Iterable[object]) -> None:
+    """Have the kernel find out whose host is gone: whoever is accepted from these sockets inherits it."""
+    for one in listening:
+        made = cast(socket.socket, one)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_IDLE_S)
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_EVERY_S)
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_TRIES)
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNANSWERED_MS)
 
 
 def peer_of(transport: asyncio.BaseTransport | None) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import socket
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -22,7 +21,7 @@ from .connection import Connection
 from .flow import TURNED_AWAY_MAX
 from .handshakes import Handshakes
 from .parts import Backups, Cluster, Locks, Queues, Schedules, Session, Steering, Tokens
-from .peer import GUEST
+from .peer import GUEST, ask_after
 from .strangers import Strangers
 from .sums import add_up
 from .users import DEFAULT_USER, Users
@@ -36,10 +35,6 @@ log = logging.getLogger("tidewarden.server")
 BACKLOG = (
     4096  # the kernel has a bound of its own (net.core.somaxconn), past which a burst waits a second for its second try
 )
-# A peer whose host is gone says nothing, not even goodbye: within a minute its waiting takes and its leases end.
-KEEPALIVE_IDLE_S = 30
-KEEPALIVE_EVERY_S = 10
-KEEPALIVE_TRIES = 3
 GIVE_BACK_S = 3.0  # at a stop, for the leases of those who were there; a store that is silent must not keep the process
 STATUS = ("node", "role", "leader", "epoch", "view", "primary", "quorum")
 
@@ -131,11 +126,7 @@ class RespServer:
         self._server = await self.loop.create_server(
             self._meet, listened(node.host), self._port, backlog=BACKLOG, reuse_port=self._shares_port or None
         )
-        for listening in self._server.sockets:  # whoever is accepted inherits these
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_IDLE_S)
-            listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_EVERY_S)
-            listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_TRIES)
+        ask_after(self._server.sockets)
         log.info("RESP door open", extra={"host": node.host, "port": self.port})
 
     def _meet(self) -> asyncio.BaseProtocol:

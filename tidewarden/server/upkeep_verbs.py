@@ -179,10 +179,17 @@ def check(connection: Connection, request: Request) -> Pending:
 def stats(connection: Connection, request: Request) -> Pending:
     """Q.STATS of one queue, or of all"""
     queues = connection.server.queues
-    if len(request) > 1:
-        return Pending(queues.stats(queue_name(request[1]), **STATS.parse(request, 2)), replies.encode)
-
     rights = connection.peer.rights
+    if len(request) > 1:
+        name, fields = queue_name(request[1]), STATS.parse(request, 2)
+
+        async def one() -> Mapping[str, Any]:
+            found = await queues.stats(name, **fields)
+            if "queues" in found:  # a topic
+                found = {**found, "queues": [queue for queue in found["queues"] if rights.see(queue)]}
+            return found
+
+        return Pending(one(), replies.encode)
 
     async def every() -> dict[str, Mapping[str, Any]]:
         return {name: await queues.stats(name) for name in await _seen(queues, rights)}

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+from pathlib import Path
 from typing import Any
 
 from redis.asyncio.connection import Connection, UnixDomainSocketConnection, parse_url
@@ -28,6 +29,9 @@ from tidewarden.errors import BadArg, StoreDown
 
 SCHEMES = ("redis://", "rediss://", "unix://")
 CONNECT_TIMEOUT_S = 5.0
+OURS = ("protocol", "client_name", "socket_connect_timeout", "retry", "health_check_interval")
+FILES = ("ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile")
+_UNKNOWN = re.compile(r"unexpected keyword argument '(\w+)'")
 
 
 def options_of(url: str) -> dict[str, Any]:
@@ -43,6 +47,29 @@ def options_of(url: str) -> dict[str, Any]:
     except ValueError as error:
         raise BadArg(f"the store URL {redact(url)!r} does not parse: {error}") from None
     return options
+
+
+def check_url(url: str) -> None:
+    """Raises: BadArg: as of :func:`options_of`, or an option that redis-py does not know, or that names a file which is not there."""
+    options = options_of(url)
+    said = f"the store URL {redact(url)!r} has an option that cannot be: "
+    if ours := [name for name in OURS if name in options]:
+        raise BadArg(f"{said}{', '.join(ours)}, which nodes set themselves")
+    try:
+        _class_of(options)(**options)
+    except (TypeError, ValueError, RedisError) as error:
+        unknown = _UNKNOWN.search(str(error))
+        tls = "; those of TLS go with rediss" if unknown and unknown[1].startswith("ssl_") else ""
+        raise BadArg(said + (f"{unknown[1]}, which there is not{tls}" if unknown else str(error))) from None
+    for name in FILES:
+        if name in options and not Path(options[name]).exists():
+            raise BadArg(f"{said}{name} is {options[name]}, which is not there")
+
+
+def _class_of(options: dict[str, Any]) -> type[Any]:
+    """The connection's class, which ``options`` name no more."""
+    named: type[Any] = options.pop("connection_class", Connection)
+    return UnixDomainSocketConnection if "path" in options else named
 
 
 def redact(url: str) -> str:
@@ -67,9 +94,7 @@ async def open_transport(
     Raises: StoreDown: it cannot be reached, is loading, no primary, or refuses the password; in its own words.
     """
     options = options_of(url)
-    cls: type[Any] = options.pop("connection_class", Connection)
-    if "path" in options:
-        cls = UnixDomainSocketConnection
+    cls = _class_of(options)
     connection = cls(
         **options,
         protocol=2,

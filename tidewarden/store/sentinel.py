@@ -17,7 +17,7 @@ from urllib.parse import parse_qsl, quote, urlencode
 
 from tidewarden.clock import Clock
 from tidewarden.errors import BadArg, Error, StoreDown
-from tidewarden.store.connect import options_of, redact
+from tidewarden.store.connect import check_url, redact
 from tidewarden.store.link import Link
 
 log = logging.getLogger("tidewarden.store")
@@ -87,7 +87,7 @@ class Service:
             for one in hosts.split(",")
         )
         for one in (*self.sentinels, self.url_of("localhost", 1)):
-            options_of(one)
+            check_url(one)
 
     def url_of(self, host: str, port: int) -> str:
         """How a server of the service is connected to."""

@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl
 from tidewarden.clock import Clock
 from tidewarden.errors import BadArg, Error, StoreDown
 from tidewarden.store.check import parse_info
-from tidewarden.store.connect import options_of, redact
+from tidewarden.store.connect import check_url, redact
 from tidewarden.store.link import Link
 from tidewarden.store.refusals import NotRun
 from tidewarden.store.slots import SLOTS, Answer, SlotMap, read_slots, slot_of, whom_to_ask
@@ -54,7 +54,7 @@ class ClusterUrl:
         self._user, self._query = user + at, question + query
         self.seeds = tuple(one if ":" in one.rpartition("]")[2] else f"{one}:{PORT}" for one in hosts.split(","))
         for one in self.seeds:
-            options_of(self.url_of(one))
+            check_url(self.url_of(one))
 
     def url_of(self, place: str) -> str:
         """How the server at ``place`` (host:port) is connected to."""

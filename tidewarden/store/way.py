@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from tidewarden.errors import StoreDown
-from tidewarden.store.connect import open_transport, options_of, redact
+from tidewarden.store.connect import check_url, open_transport, redact
 
 
 class Finder(Protocol):
@@ -49,7 +49,7 @@ class Way:
     def check(self) -> None:
         """Raises: BadArg: the URL is none."""
         if self.finder is None:
-            options_of(self.url)
+            check_url(self.url)
 
     async def open(self, name: str, protocol: asyncio.Protocol) -> tuple[asyncio.Transport, object]:
         """A connection, as of :func:`open_transport`. Raises: StoreDown: why there is none now."""
