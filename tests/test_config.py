@@ -64,6 +64,12 @@ def test_a_store_under_sentinel(host: str) -> None:
     assert load(None, {}, {"store.url": url}).store.url == url
 
 
+@pytest.mark.parametrize("url", ["redis://h/zero", "redis://h:1/0/1", "rediss://h/-1"])
+def test_behind_a_stores_host_stands_a_database_or_nothing(url: str) -> None:
+    assert "the number of a database" in only(None, {}, {"store.url": url})
+    assert load(None, {}, {"store.url": "redis://:pw@h:1/15?client_name=x"})
+
+
 def test_ports_follow_the_base_port() -> None:
     node = load(None, {}, {"node.base_port": "7430"}).node
     assert (node.resp_port, node.http_port, node.raft_port, node.store_port) == (7430, 7431, 7432, 7433)

@@ -59,17 +59,3 @@ async def test_a_worker_lives_until_its_doors_are_closed(valkey: StoreServer, tm
     worker.stopping.set()
     await run
     assert drained.is_set()
-
-
-async def test_a_leader_that_the_store_has_forgotten_claims_anew(valkey: StoreServer, tmp_path: Path) -> None:
-    """It registers under another boot, while Raft knows of no change; workers know the leader by its registration."""
-    lone = node(valkey, tmp_path)
-    run = asyncio.create_task(lone.run())
-    await until(lambda: lone.resp is not None and lone.term.epoch, run)
-    before = lone.nodes.holder
-    await lone.control.call("DEL", "{tidewarden}:nodes")
-    await until(lambda: lone.term.terms == 2 and lone.term.epoch, run)
-    holder = (await lone.control.call("HGET", "{tidewarden}:fence", "holder")).decode()
-    assert holder == lone.nodes.holder != before
-    lone.stopping.set()
-    await run

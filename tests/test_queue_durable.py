@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -101,6 +102,15 @@ async def test_every_verb_of_the_queue(one: Seat, pair: Replicas) -> None:
         assert stats["queue"] == "q"
     assert [one for one in told if not isinstance(one, NoQuorum)] == []
     await queues.put("q", NewTask(b"x"))
+
+
+async def test_a_topic_says_so_of_its_durable_queues(one: Seat, pair: Replicas) -> None:
+    """It was answered INTERNAL: the refusal of the queue could not be made into the topic's."""
+    for queue in ("q", "plain"):
+        await one.queues.link("events", queue)
+    error = await refused(one, pair, lambda: one.queues.put("events", NewTask(b"x", id="a")))
+    assert re.search(r"q refused: .*1 replica.* have the task: plain\. A put with ID a may be repeated", str(error))
+    assert await one.queues.put("events", NewTask(b"x", id="a")) == "a"
 
 
 async def test_what_a_take_got_without_its_quorum_is_handed_back(one: Seat, pair: Replicas) -> None:

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
@@ -243,6 +244,7 @@ class Lanes(RuleBasedStateMachine):
         self.desk.audit()
 
 
+@pytest.mark.thorough
 def test_lanes_do_what_the_model_says(desk: Any) -> None:
     def machine() -> Lanes:
         Lanes.desk = desk

@@ -314,7 +314,9 @@ class Life(RuleBasedStateMachine):
         self.desk.audit()
 
 
-@pytest.mark.parametrize("pieces", [False, True], ids=["whole", "in pieces"])
+@pytest.mark.parametrize(
+    "pieces", [pytest.param(False, id="whole"), pytest.param(True, id="in pieces", marks=pytest.mark.thorough)]
+)
 def test_the_scripts_live_by_the_table(desk: Any, pieces: bool, scripts_in_pieces: Any) -> None:
     if pieces:
         desk.use(scripts_in_pieces)

@@ -196,6 +196,7 @@ def test_the_living_wait_while_there_is_time_for_them(desk: Any) -> None:
     assert shard.taken(100) == ["late"] * 100
 
 
+@pytest.mark.thorough
 def test_more_living_than_there_is_time_for_go_first(desk: Any) -> None:
     shard = Recovering(desk, 3_600_000)
     shard.living(400, 30_000)  # four hundred need forty
@@ -204,6 +205,7 @@ def test_more_living_than_there_is_time_for_go_first(desk: Any) -> None:
     assert kinds.count("late") <= 400 - 290, "no more than there was no time left for are lost"
 
 
+@pytest.mark.thorough
 def test_those_who_are_here_are_done_when_a_crowd_comes_and_not_sooner(desk: Any) -> None:
     shard = Recovering(desk, 3_600_000)
     shard.living(50, 30_000)
@@ -215,6 +217,7 @@ def test_those_who_are_here_are_done_when_a_crowd_comes_and_not_sooner(desk: Any
     assert set(shard.taken(250)) == {"living"}
 
 
+@pytest.mark.thorough
 def test_a_crowd_behind_a_pause_is_nothing_to_hurry_for(desk: Any) -> None:
     shard = Recovering(desk, 3_600_000)
     shard.living(50, 60_000)

@@ -277,6 +277,7 @@ async def test_what_requests_leave_dies_at_once(victim: Victim) -> None:
     assert not ours
 
 
+@pytest.mark.thorough
 async def test_any_bytes(victim: Victim) -> None:
     @examples(2 * EXAMPLES)
     @given(

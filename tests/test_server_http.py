@@ -15,7 +15,7 @@ import server_doubles as doubles
 
 from tidewarden.clock import SystemClock
 from tidewarden.errors import StoreDown
-from tidewarden.server import HttpServer, users
+from tidewarden.server import HttpServer, metrics, users
 
 Door = doubles.Door
 
@@ -214,6 +214,18 @@ async def test_metrics_of_the_node_survive_the_store() -> None:
         status, text = await subject.ask("GET", "/metrics")
         assert status == 200
         assert "tidewarden_cluster_epoch 3.0" in text
+
+
+async def test_metrics_do_not_wait_for_a_store_that_owes_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An alert that the store is away would never come: the scrape would have been given up."""
+    monkeypatch.setattr(metrics, "STORE_S", 0.01)
+    never: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    async with site() as subject:
+        subject.door.queues.names = lambda: never
+        status, text = await subject.ask("GET", "/metrics")
+        assert status == 200
+        assert "tidewarden_cluster_epoch 3.0" in text
+        assert 'tidewarden_tokens_accounts{kind="fresh",provider="p"} 2.0' in text
 
 
 def _raise(error: Exception) -> Callable[..., Any]:

@@ -51,7 +51,7 @@ async def test_where_no_number_is_set_it_grows_while_accounts_are_late(valkey: A
         assert chosen.refreshers == 0
         async with harness.node(valkey, tmp_path, chosen, go=False) as side:
             await asyncio.gather(*(side.tokens.put(f"p/a{n}", {"refresh_token": f"a{n}.0"}) for n in range(250)))
-            endpoint.delay_s = 0.2  # 16 at a time would take them three seconds and more
+            endpoint.delay_s = 0.5  # 16 at a time would take them eight seconds, however fast the machine
             running = asyncio.create_task(side.tokens.run())
             await eventually(lambda: sum(endpoint.requests.values()) == 250)
             assert side.tokens.metrics()["refreshers"]["p"] >= 16

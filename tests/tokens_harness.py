@@ -12,17 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from aiohttp import web
-from desk import loading
+from desk import loading, queue_scripts
 
 from tidewarden.clock import SystemClock
 from tidewarden.config import Cluster, Config, Node, Provider, Secret
 from tidewarden.queue import Queues
-from tidewarden.queue.registry import SCRIPT_ROOMS, SHARED
-from tidewarden.store import Link, Scripts
+from tidewarden.store import Link
 from tidewarden.tokens import Tokens
 from tidewarden.tokens.ledger import Ledger  # noqa: F401 - for the tests
-
-SCRIPTS = Scripts(SHARED, SCRIPT_ROOMS)
 
 Fault = Callable[[web.Request, "Endpoint", str], Awaitable[web.StreamResponse]]
 
@@ -159,7 +156,7 @@ async def node(
         providers={each.name: each for each in (chosen, *more)},
         **(sections or {}),
     )
-    scripts = SCRIPTS
+    scripts = queue_scripts()
     link = Link(store.url, name, clock, on_up=loading(store, scripts))
     await link.start()
     queues = Queues(config, link, scripts, clock, views=False)

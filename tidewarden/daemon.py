@@ -193,7 +193,7 @@ class Daemon(Participant):
         try:
             fresh = read()
         except ConfigError as error:
-            log.error("the configuration was not read anew: it has problems", extra={"problems": error.problems})
+            log.error("the configuration was not read anew: %s", "; ".join(error.problems))
             return
         other = [
             item.name
@@ -201,7 +201,7 @@ class Daemon(Participant):
             if item.name != "users" and getattr(fresh, item.name) != getattr(self.config, item.name)
         ]
         if other:
-            log.warning("only users are read anew; the rest needs a restart", extra={"changed": other})
+            log.warning("only users are read anew; what changed of %s needs a restart", ", ".join(other))
         if self.resp is None:  # still starting
             self.config = dataclasses.replace(self.config, users=fresh.users)
             return

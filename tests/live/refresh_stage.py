@@ -18,7 +18,7 @@ KINDS = ("urgent", "patient")
 """``urgent``: no access token that lives, so that nobody waits for another node. ``patient``: one that does, for an hour."""
 LIFE_S = 600
 GRACE_S = 300
-TIMEOUT_S = 4.0
+TIMEOUT_S = 6.0
 LEASE_SLACK_S = 4.5  # Instead of ten; two more where a silent node is asked: what is left then has to do for a request.
 ROLLED = "rolled"
 """A further provider at the last of the servers, whose client has two secrets."""

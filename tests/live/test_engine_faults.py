@@ -130,6 +130,7 @@ async def end(cluster: EngineCluster, workload: Workload, injected: Counter[str]
         what="every account is refreshed again",
     )
     workload.producing = False
+    await until_async(lambda: not workload.producers, CALM_S, what="producers have done with their last puts")
     for name in SCHEDULES:
         await asyncio.to_thread(node.say, "S.DELETE", name)
 
@@ -144,6 +145,7 @@ async def end(cluster: EngineCluster, workload: Workload, injected: Counter[str]
         "puts lost": lost_puts(history, left) + unfinished(history, left),
         "uses of an old number, acks lost": old_numbers(history) + put_once(history, JOBS, left[JOBS], puts),
         "tasks of whose end a waiter was told otherwise": results(history),
+        "tasks held beside others of their lane": crowded(history, lane_of),
         "pairs of tokens lost": generations(history, workload.provider.log),
     }
     fell, history.claims = epochs(history), cluster.claims()
@@ -156,7 +158,6 @@ async def end(cluster: EngineCluster, workload: Workload, injected: Counter[str]
     print(f"  lease numbers that went back: {len(numbers)} {numbers[:3]}")
     problems = [one for one in await asyncio.to_thread(check_all, node) if one["problems"]]
     assert not problems
-    assert not crowded(history, lane_of)
     assert not lacking(history, KINDS, (*QUEUES, "_locks"))
     assert history.claims
     assert not epochs(History(claims=history.claims)), "no epoch was led under twice"

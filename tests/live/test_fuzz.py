@@ -230,11 +230,11 @@ def assert_unharmed(node: Node, before: tuple[int, int]) -> None:
 
 
 def test_a_node_is_unharmed(node: Node) -> None:
-    play(node, 30)
-    flood(node, 2)
+    play(node, 15)
+    flood(node, 1)
     before = settled(node)
-    play(node, 60)
-    flood(node, 2)
+    play(node, 40)
+    flood(node, 1)
     assert_unharmed(node, before)
 
 

@@ -12,7 +12,7 @@ import email.utils
 import json
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -154,20 +154,33 @@ def judge(scene: Stage, dealt: Mapping[str, Dealt], expected: Expected, title: s
         if found != wanted:
             wrong.append(f"{account} ({kind}, {step}): {found}, not {wanted}: {rows[account]}")
     assert not wrong, "\n".join(wrong)
+    # The other servers keep a grant whose only refresh token is gone.
+    ended = [account for account in dealt if account.startswith("oidc/") and rows[account]["state"] != "fresh"]
     for name, server in scene.servers.all.items():
-        # The other servers keep a grant whose only refresh token is gone.
-        ended = [account for account in dealt if account.startswith("oidc/") and rows[account]["state"] != "fresh"]
         live = server.stats()["live"]
         assert live == len(server.seeds) - (len(ended) if name == "oidc" else 0)
         print(f"{title}: {live} of {len(server.seeds)} grants live at {name}")
 
 
 @pytest.fixture(scope="module")
-def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    """For the short forms: two servers, three nodes. The first test starts them."""
-    accounts = len(SCENES) * len(KINDS) + RACERS
-    with staged(request, tmp_path_factory.mktemp("steps") / "nodes", ("grace", "oidc"), accounts) as made:
-        yield made
+def stages(request: pytest.FixtureRequest, tmp_path_factory: Any) -> Iterator[Callable[[bool], Stage]]:
+    """For the short forms: two servers, and three nodes of which none has started; or the latest that were made so."""
+    servers, accounts = ("grace", "oidc"), len(SCENES) * len(KINDS) + RACERS
+    made: list[Stage] = []
+    with contextlib.ExitStack() as stack:
+
+        def stage(another: bool) -> Stage:
+            if another or not made:
+                made.append(stack.enter_context(staged(request, tmp_path_factory.mktemp("steps"), servers, accounts)))
+            return made[-1]
+
+        yield stage
+
+
+@pytest.fixture
+def scene(request: pytest.FixtureRequest, stages: Callable[[bool], Stage]) -> Stage:
+    """The file's, whose nodes the first test starts; another for who is run a second time, as each account is used once."""
+    return stages(getattr(request.node, "execution_count", 1) > 1)
 
 
 def test_at_each_step_a_node_is_killed(scene: Stage) -> None:
@@ -177,9 +190,8 @@ def test_at_each_step_a_node_is_killed(scene: Stage) -> None:
 @pytest.mark.soak
 @pytest.mark.parametrize("fate", EXPECTED)
 def test_at_each_step_a_node_goes(request: pytest.FixtureRequest, tmp_path: Path, fate: str) -> None:
-    servers, accounts = ("grace", "plain", "oidc"), len(SCENES) * len(KINDS)
     slack_s = LEASE_SLACK_S + 2.5 if fate == "paused" else LEASE_SLACK_S
-    with staged(request, tmp_path / "nodes", servers, accounts, slack_s) as made:
+    with staged(request, tmp_path / "nodes", ("grace", "plain", "oidc"), len(SCENES) * len(KINDS), slack_s) as made:
         play(made, fate)
 
 

@@ -140,13 +140,13 @@ def test_a_faulty_file_changes_nothing_and_is_told(made: Cluster, n0: Node) -> N
         since = len(n0.log())
         write(made, entry(ADA, '["putt:q", "take:"]'))
         os.kill(n0.pid, signal.SIGHUP)
-        until(lambda: "it has problems" in n0.log()[since:], what="a complaint")
+        until(lambda: "was not read anew" in n0.log()[since:], what="a complaint")
         assert "did you mean 'put'?" in n0.log()[since:]
         assert "take: is a pattern" in n0.log()[since:]
         assert client.execute_command("Q.PUT", "q", "x")
         assert ADA["password"] not in n0.log()
         # Half written, or not there at all.
-        for state, said in (("", "there are none any more"), (None, "it has problems")):
+        for state, said in (("", "there are none any more"), (None, "cannot be read: No such file")):
             since = len(n0.log())
             if state is None:
                 n0.config.unlink()

@@ -77,6 +77,8 @@ class Workload:
         self.dice = random.Random(seed)
         self.troubles: Counter[str] = Counter()
         self.producing = True
+        self.producers = 0
+        """How many have not ended yet."""
         self.pause_s = 0.03  # of a producer after each put
         self.put_ok = 0
         self.delivered = 0
@@ -221,7 +223,9 @@ class Workload:
                 await asyncio.sleep(self.pause_s)
             return self.producing
 
+        self.producers += 1
         await self.forever(node, turn)
+        self.producers -= 1
 
     def _job(self, node: Node) -> tuple[str, list[Any], float]:
         """Where to put a task, the words, and its delay, s: of ten one goes to the topic, of twenty one into a lane; half of all wait."""

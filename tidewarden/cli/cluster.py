@@ -10,7 +10,7 @@ import redis
 import typer
 
 from .backup import backup, restore
-from .connection import addresses, connected, dial, shown
+from .connection import addresses, connected, dial, maybe_tls, shown
 from .options import DATA_DIR, AsJson, DataDir, Url
 from .output import print_json, print_table
 
@@ -155,7 +155,7 @@ def _asked(address: str) -> dict[str, Any] | None:
         finally:
             line.close()
     except (redis.RedisError, ValueError) as error:
-        typer.echo(f"{shown(address)} does not answer: {error}", err=True)
+        typer.echo(f"{shown(address)} does not answer: {error}{maybe_tls(address, error)}", err=True)
         return None
 
 

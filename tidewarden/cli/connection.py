@@ -125,7 +125,7 @@ def connected(url: str, data_dir: Path) -> Iterator[NodeLine]:
         except (redis.AuthenticationError, redis.ResponseError) as error:
             raise stop(f"{shown(address)} refused: {said(error)}{who}", REFUSED) from None
         except (redis.ConnectionError, redis.TimeoutError) as error:
-            faults.append(f"{shown(address)}: {error}{_maybe_tls(address, error)}")
+            faults.append(f"{shown(address)}: {error}{maybe_tls(address, error)}")
         except ValueError as error:
             raise no_address(address, error) from None
     if line is None:
@@ -146,7 +146,7 @@ def connected(url: str, data_dir: Path) -> Iterator[NodeLine]:
         line.close()
 
 
-def _maybe_tls(address: str, error: redis.RedisError) -> str:
+def maybe_tls(address: str, error: Exception) -> str:
     """What a node that speaks TLS does with whoever does not, is to hang up."""
     plain_speech = address.startswith("redis://") and str(error).startswith("Connection closed by server")
     return " (a node with a certificate: rediss://…?ca=FILE)" if plain_speech else ""

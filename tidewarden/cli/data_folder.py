@@ -166,6 +166,7 @@ def node_settings(plan: Plan, name: str, store_url: str) -> dict[str, Any]:
         "base_port": plan.base_port(name),
         "data_dir": str(folder / name),
         "role": "member" if joined(plan, name) else "joining",
+        "processes": plan.config.node.processes,
     }
     settings.setdefault("store", {})["url"] = store_url
     if not (plan.config.vault.key_file or plan.config.vault.key_env):

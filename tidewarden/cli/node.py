@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -56,7 +57,9 @@ def node(
     tidewarden node --config config.toml --set node.base_port=7430 --set log.level=debug
     """
     if hash_a_secret:
-        typer.echo(hash_secret(typer.prompt("Secret", hide_input=True, err=True)))
+        typed = sys.stdin.isatty()
+        secret = typer.prompt("Secret", hide_input=True, confirmation_prompt=True, err=True) if typed else _line()
+        typer.echo(hash_secret(secret))
         return
     flags = _flags(settings or []) | ({"node.role": "joining"} if join else {})
     loaded = _load(config, flags, as_json)
@@ -76,6 +79,13 @@ def node(
         foreground.main(loaded, functools.partial(load, str(config) if config else None, os.environ, flags))
     except ConfigError as error:
         raise _problems(error, as_json) from None
+
+
+def _line() -> str:
+    """A secret that a program gives: the first line of standard input."""
+    if secret := sys.stdin.readline().rstrip("\r\n"):
+        return secret
+    raise stop("--hash-secret: found nothing on standard input; allowed: the secret, in a line", USAGE)
 
 
 def _flags(settings: list[str]) -> dict[str, str]:

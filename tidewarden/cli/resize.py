@@ -44,7 +44,10 @@ def surplus(plan: Plan) -> list[str]:
     stay = len(settled(plan))
     if gone and 2 * stay <= stay + len(gone):
         total = stay + len(gone)
+        fewest = total // 2 + 1
         way = f"start it with --nodes {total}, `tidewarden cluster leave {gone[-1]}`, stop it, then --nodes {total - 1}"
+        if fewest < total:
+            way = f"go by --nodes {fewest} first"
         raise ConfigError(
             [f"--nodes {plan.node_total}: {plan.data_dir} has {total} nodes, so a majority must stay; {way}"]
         )

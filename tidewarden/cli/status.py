@@ -8,7 +8,7 @@ from typing import Any
 import redis
 import typer
 
-from .connection import WHO, addresses, dial, no_address, said, shown
+from .connection import WHO, addresses, dial, maybe_tls, no_address, said, shown
 from .options import DATA_DIR, REFUSED, UNREACHABLE, AsJson, DataDir, Url, stop
 from .output import print_json, print_table
 
@@ -42,7 +42,7 @@ def status(url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = 
         except ValueError as error:
             raise no_address(address, error) from None
         except (redis.ConnectionError, redis.TimeoutError) as error:
-            silent.append(f"{shown(address)} does not answer: {error}")
+            silent.append(f"{shown(address)} does not answer: {error}{maybe_tls(address, error)}")
     if as_json:
         print_json({"nodes": nodes, "unreachable": silent, "refused": refused})
     else:

@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from tidewarden.errors import BadArg, Error, NotFound
+from tidewarden.errors import BY_CODE, BadArg, Error, NotFound
 from tidewarden.queue.registry import Registry
 from tidewarden.queue.task import IdMaker, NewTask, check_name
 
@@ -86,7 +86,7 @@ class Topics(Registry):
         refused = [(queue, error) for queue, error in zip(queues, answers, strict=True) if error is not None]
         if refused:
             have = [queue for queue, error in zip(queues, answers, strict=True) if error is None]
-            raise type(refused[0][1])(
+            raise BY_CODE[refused[0][1].code](  # of its word, for some refusals are told more than a message
                 f"of the topic {topic}, {'; '.join(f'{queue} refused: {error}' for queue, error in refused)[:600]}. "
                 f"Its queues that have the task: {', '.join(have)[:600] or 'none'}. A put with ID {copy.id} may be repeated"
             )

@@ -280,12 +280,9 @@ class HttpServer:
         for part, ask in self._stats.items():
             samples.append((part, {}, await _asked(ask)))
         try:
-            rights = request[RIGHTS]
-            if self._tokens is not None and (rights.allow_every("stats") or rights.allow_every("token:read")):
-                samples += metrics.of_tokens(await self._tokens.stats(), self._tokens.metrics())
-            names = [name for name in await self._queues.names() if rights.see(name)]
-            samples += [("queue", {"queue": name}, await self._queues.stats(name)) for name in names]
-        except Error as error:
+            async for found in metrics.of_store(self._queues, self._tokens, request[RIGHTS]):
+                samples += found
+        except (Error, TimeoutError) as error:
             # The node's own figures matter most just when the store is away.
             log.debug("metrics without what the store knows: %s", error)
         return web.Response(

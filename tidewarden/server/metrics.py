@@ -8,14 +8,18 @@ keys as the label ``kind``. Anything else is left out: text belongs in ``/v1/sta
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from tidewarden.rights import Rights
 from tidewarden.tokens.policy import STATES
+
+from .parts import Queues, Tokens
 
 Sample = tuple[str, dict[str, str], Mapping[str, Any]]
 """A part's name, the labels of all its series, its stats."""
@@ -126,6 +130,8 @@ HELP = {
     "tidewarden_tokens_standing": f"1 for how the provider stands: answers, silent, erring, limiting or refusing {CLUSTER}",
     "tidewarden_webhook_deliveries_total": "Deliveries of this node by webhook and outcome",
 }
+STORE_S = 2.0
+"""Longest wait for one answer of the store: Prometheus waits ten seconds for all of them, and less where it asks more often."""
 _UNFIT = re.compile(r"[^a-zA-Z0-9_]")
 
 
@@ -177,6 +183,24 @@ def of_tokens(stats: Mapping[str, Mapping[str, Any]], counts: Mapping[str, Any])
     journal = {name: counts.get(name, 0) for name in ("journal_pending", "journal_unreadable")}
     samples.append(("tokens", {}, journal))
     return samples
+
+
+async def of_store(queues: Queues, tokens: Tokens | None, rights: Rights) -> AsyncIterator[list[Sample]]:
+    """
+    What the store knows of accounts and queues, as far as ``rights`` let one see it.
+
+    Raises: Error, TimeoutError: it is away, or owes an answer: whoever scrapes does not wait for it.
+    """
+    if tokens is not None and (rights.allow_every("stats") or rights.allow_every("token:read")):
+        async with asyncio.timeout(STORE_S):
+            stats = await tokens.stats()
+        yield of_tokens(stats, tokens.metrics())
+    async with asyncio.timeout(STORE_S):
+        names = [name for name in await queues.names() if rights.see(name)]
+    for name in names:
+        async with asyncio.timeout(STORE_S):
+            found = await queues.stats(name)
+        yield [("queue", {"queue": name}, found)]
 
 
 def _series(value: object) -> dict[str, float]:

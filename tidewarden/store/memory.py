@@ -52,8 +52,10 @@ class StoreMemory:
     def told(self, policy: str) -> None:
         """What it does when it is full: somebody may change that while it runs."""
         fault = policy_fault(policy)
+        if fault:
+            fault = f"the store should not be one: {fault}"
         if fault and fault != self.fault:
-            log.critical("the store should not be one: %s", fault)
+            log.critical("%s", fault)
         elif self.fault and not fault:
             log.warning("the store's maxmemory-policy is %s again", policy)
         self.fault = fault

@@ -1,0 +1,279 @@
+"""
+Switches each guard of the product off, one at a time, in a copy of it, and runs the tests that have to notice.
+
+    python tests/guards.py                   every guard; some minutes
+    python tests/guards.py fence lanes       these
+    python tests/guards.py --live            with the tests that start whole clusters, too
+    python tests/guards.py --list            their names
+
+A guard whose loss some named file does not notice is said, and makes the exit code 1. What was seen red is written down in
+docs/testing.md, "Which test guards which rule".
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+NEEDED = ("tidewarden", "tests", "benchmarks", "examples", "docs", "pyproject.toml", "config.toml", "README.md")
+LIMIT_S = 1800
+PYTEST = "-q --tb=no -rfE -p no:cacheprovider --timeout 60"
+"""Without its guard a test may wait for ever: that is red, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """
+    ``edits``: file of the package, what stands there exactly once, and what takes its place without the guard.
+
+    ``red``: names of test files, without ``test_`` and ``.py``, in each of which a test has to fail then; ``live``: of ``tests/live``.
+    """
+
+    name: str
+    edits: tuple[tuple[str, str, str], ...]
+    red: tuple[str, ...]
+    live: tuple[str, ...] = ()
+
+    def files(self, with_live: bool) -> list[str]:
+        """The test files, from the root."""
+        return [f"tests/test_{one}.py" for one in self.red] + [
+            f"tests/live/test_{one}.py" for one in self.live if with_live
+        ]
+
+
+RECORD, SHARD, STORED = "queue/lua/shared/record.lua", "queue/lua/shared/shard.lua", "tokens/lua/stored.lua"
+GUARDS = (
+    Guard(
+        "fence",
+        ((RECORD, "elseif epoch < S.epoch or holder ~= S.sweeper then", "elseif false then"),),
+        ("queue_fence", "scheduler_sweep_store", "scheduler_firing"),
+        ("stale_leader", "cut_off"),
+    ),
+    Guard(
+        "claim",
+        (("cluster/lua/claim.lua", "if stored > epoch or stored == epoch and by ~= holder then", "if false then"),),
+        ("cluster_term",),
+    ),
+    Guard(
+        "lease",
+        ((SHARD, "if r and r.holder ~= '' and r.lease == lease then", "if r and r.holder ~= '' then"),),
+        ("queue_leases", "queue_locks", "tokens_ledger"),
+        ("faults",),
+    ),
+    Guard(
+        "ack",
+        (("queue/lua/ack.lua", "if current == lease and holder ~= '' then", "if current and holder ~= '' then"),),
+        ("queue_leases", "queue_plain"),
+        ("faults",),
+    ),
+    Guard(
+        "lock",
+        ((SHARD, "if t and r and r.holder ~= '' and unpack_struct('>d', t.payload) == fence then", "if t and r and r.holder ~= '' then"),),
+        ("queue_lock_scripts", "queue_locks"),
+        ("locks", "faults"),
+    ),
+    Guard(
+        "tombstone",
+        (("queue/lua/put.lua", "redis.call('EXISTS', key('done:' .. id)) == 1", "false"),),
+        ("queue_put", "queue_queues"),
+        ("faults",),
+    ),
+    Guard(
+        "lanes",
+        (("queue/lua/shared/lane.lua", ">= limit then return NEVER end", "< 0 then return NEVER end"),),
+        ("queue_lanes",),
+        ("faults",),
+    ),
+    Guard(
+        "attach",
+        (("queue/lua/session_leave.lua", "if stored[4] ~= boot .. ' ' .. text(number) then", "if not stored[4] then"),),
+        ("queue_session_scripts", "queue_sessions"),
+    ),
+    Guard(
+        "grace",
+        (("queue/lua/session_end.lua", "if number >= 0 and tonumber(stored[1]) ~= number then", "if false then"),),
+        ("queue_session_scripts", "queue_sessions"),
+    ),
+    Guard(
+        "boot",
+        ((RECORD, "if tonumber(boot) <= dead_boot(node) then", "if false then"),),
+        ("queue_fence", "cluster_reaper"),
+        ("workers",),
+    ),
+    Guard(
+        "stickiness",
+        (
+            (
+                "raft/steady.py",
+                "return now < self.lease_until or now - self._followed < self.times.election_min_s",
+                "return now < 0",
+            ),
+        ),
+        ("raft_sim_regressions", "raft_sim_lease", "raft_sim_seeds"),
+    ),
+    Guard(
+        "term",
+        (("raft/steady.py", "        self._SyncObj__raftLog.setCurrentTerm(term, voted_for)\n", ""),),
+        ("raft_sim_regressions",),
+    ),
+    Guard(
+        "log-sync",
+        (("raft/steady.py", "        self._SyncObj__raftLog.sync()\n", ""),),
+        ("raft_sim_regressions",),
+    ),
+    Guard(
+        "ack-term",
+        (("raft/steady.py", 'if message.get("term") != self.raftCurrentTerm or ', "if "),),
+        ("raft_sim_regressions",),
+    ),
+    Guard(
+        "own-write",
+        (("store/commit.py", "return self._mark if made else self._first_mark", 'return pack(("ECHO", int(made) + 1))'),),
+        ("store_commit", "queue_durable"),
+    ),
+    Guard(
+        "identity",
+        (("store/commit.py", "if one.identity != identity:", "if not identity:"),),
+        ("store_commit",),
+    ),
+    Guard(
+        "whole-shard",
+        (("store/scripts.py", "if link.clustered and script.guarded:", "if link.clustered and not script.guarded:"),),
+        ("store_shard_ears",),
+    ),
+    Guard(
+        "detour",
+        (
+            (
+                "store/detour.py",
+                "        self.link = link\n        if self._sent_by is not None:",
+                "        first, self.link = self.link is None, link\n        if first and self._sent_by is not None:",
+            ),
+        ),
+        ("store_primaries_commit",),
+    ),
+    Guard(
+        "redirected",
+        (("store/primaries_commit.py", "if firm is None or slots.turn(slot) != turn:", "if firm is None:"),),
+        ("store_primaries_commit",),
+    ),
+    Guard(
+        "write-back",
+        (
+            (STORED, "head.grant == grant and head.generation == generation and new.generation > generation then", "true then"),
+            (STORED, "  if head.grant == grant and head.generation == generation then", "  if true then"),
+        ),
+        ("tokens_ledger", "tokens_refresher"),
+    ),
+    Guard(
+        "refresh-lease",
+        (("tokens/lua/intent.lua", "if not r or r.holder == '' or r.lease ~= leases[i] then", "if not r or r.holder == '' then"),),
+        ("tokens_ledger",),
+    ),
+    Guard(
+        "intent",
+        (("tokens/lua/intent.lua", "elseif open_until > now then", "elseif false then"),),
+        ("tokens_ledger",),
+    ),
+    Guard(
+        "late",
+        (("tokens/post.py", "if self._clock.monotonic() > send_by:", "if send_by < 0:"),),
+        ("tokens_exchange", "tokens_refresher_crash"),
+    ),
+    Guard(
+        "moved-on",
+        (("tokens/doubts.py", "await self._moved_on(account, opened):", "not opened:"),),
+        ("tokens_doubts",),
+    ),
+    Guard(
+        "one-request",
+        (("tokens/refresher.py", "busy = place in self._tools.asking", "busy = False"),),
+        ("tokens_refresher_crash",),
+    ),
+    Guard(
+        "past",
+        ((STORED, "if head.grant == grant and head.generation > generation + 1 then", "if false then"),),
+        ("tokens_ledger_late",),
+        ("refresh_steps",),
+    ),
+    Guard(
+        "tick",
+        (("scheduler/lua/fire.lua", " or tonumber(stored) ~= round.place then", " then"),),
+        ("scheduler_firing",),
+    ),
+)  # fmt: skip
+FAILED = re.compile(r"^(?:FAILED|ERROR) (tests/\S+?\.py)", re.MULTILINE)
+
+
+def without(guard: Guard, package: Path) -> None:
+    """Switch it off in that copy of the package. Raises: ValueError: it does not stand there as it did."""
+    for file, stands, instead in guard.edits:
+        path = package / file
+        text = path.read_text("utf-8")
+        if text.count(stands) != 1:
+            raise ValueError(f"{guard.name}: {file} has {text.count(stands)} of: {stands}")
+        path.write_text(text.replace(stands, instead), "utf-8")
+
+
+def seen_red(guard: Guard, with_live: bool) -> Counter[str]:
+    """How many tests of each named file failed without the guard."""
+    with tempfile.TemporaryDirectory(prefix="guards-") as folder:
+        for name in NEEDED:
+            source, target = ROOT / name, Path(folder) / name
+            if source.is_dir():
+                shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+            else:
+                shutil.copy(source, target)
+        without(guard, Path(folder) / "tidewarden")
+        argv = [sys.executable, "-m", "pytest", *PYTEST.split()]
+        done = subprocess.run(
+            [*argv, "-m", "not soak", *guard.files(with_live)],
+            cwd=folder, env={**os.environ, "PYTHONPATH": folder}, capture_output=True, text=True, timeout=LIMIT_S, check=False,
+        )  # fmt: skip
+    if done.returncode not in (0, 1):
+        raise RuntimeError(
+            f"{guard.name}: pytest ended with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
+        )
+    return Counter(FAILED.findall(done.stdout))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Switch each guard off, and see which tests notice.")
+    parser.add_argument("names", nargs="*", help="some guards; without: every one")
+    parser.add_argument("--live", action="store_true", help="with the tests that start whole clusters")
+    parser.add_argument("--list", action="store_true", help="print their names")
+    asked = parser.parse_args()
+    chosen = [guard for guard in GUARDS if not asked.names or guard.name in asked.names]
+    if unknown := set(asked.names) - {guard.name for guard in GUARDS}:
+        parser.error(f"no such guard: {', '.join(sorted(unknown))}; --list names them")
+    if asked.list:
+        print("\n".join(guard.name for guard in chosen))
+        return 0
+    unseen = 0
+    for guard in chosen:
+        begun = time.monotonic()
+        try:
+            red = seen_red(guard, asked.live)
+        except (ValueError, RuntimeError) as error:
+            print(error, flush=True)
+            unseen += 1
+            continue
+        said = ", ".join(f"{Path(file).stem} {red[file] or 'NONE'}" for file in guard.files(asked.live))
+        print(f"{guard.name}: {said} ({time.monotonic() - begun:.0f} s)", flush=True)
+        unseen += any(not red[file] for file in guard.files(asked.live))
+    print(f"{len(chosen)} guards switched off; {unseen} of them unnoticed by a test that should")
+    return 1 if unseen else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
