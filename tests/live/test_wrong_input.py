@@ -85,7 +85,11 @@ def request(*words: bytes) -> bytes:
 RESP: dict[str, tuple[bytes, bytes, bool]] = {
     # what is sent, how the answer begins, whether the connection is closed then
     "a browser": (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"-ERR unknown command 'GET'", True),
-    "TLS": (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(32) + b"\n", b"-BADARG This port speaks no TLS", True),
+    "TLS": (
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(32) + b"\n",
+        b"-BADARG This port speaks no TLS",
+        True,
+    ),
     "an argument that is a number": (b"*2\r\n:1\r\n:2\r\n", b"-BADARG ", True),
     "an array in an array": (b"*1\r\n*1\r\n$4\r\nPING\r\n", b"-BADARG ", True),
     "a map": (b"%1\r\n$1\r\na\r\n$1\r\nb\r\n", b"-", True),
