@@ -27,7 +27,8 @@ async def test_trap_nodes_whose_clocks_differ(node: Any) -> None:
     right, wrong = await node("n0"), await node("n1", clock=WrongClock())
     await wrong.queues.put("q", NewTask(id="a", delay_ms=80, ttl_ms=60_000))
     await right.queues.put("q", NewTask(id="b", delay_ms=80, ttl_ms=60_000))
-    assert await wrong.queues.take(wrong.queues.open_session(), ["q"]) == []
+    await wrong.queues.put("later", NewTask(id="c", delay_ms=HOUR_MS))
+    assert await wrong.queues.take(wrong.queues.open_session(), ["later"]) == []
     for n, expected in ((right, "a"), (wrong, "b")):
         (task,) = await n.queues.take(n.queues.open_session(), ["q"], wait_ms=60_000, lease_ms=HOUR_MS)
         assert task.id == expected
