@@ -94,20 +94,41 @@ def pytest_sessionfinish() -> None:
     gc.freeze()
 
 
+def let_go() -> None:
+    """What a failed test leaves open is let go at once, in silence: or it fails the test under which it is collected."""
+    for name in ("last_exc", "last_value", "last_traceback"):
+        vars(sys).pop(name, None)
+    heed, sys.unraisablehook = sys.unraisablehook, lambda _: None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        gc.collect()
+    sys.unraisablehook = heed
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """What a failed test leaves open is let go at once, in silence: or it fails the test under which it is collected."""
+    """See :func:`let_go`."""
     failed = item.session.testsfailed
     result = yield
     if item.session.testsfailed > failed:
-        for name in ("last_exc", "last_value", "last_traceback"):
-            vars(sys).pop(name, None)
-        heed, sys.unraisablehook = sys.unraisablehook, lambda _: None
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            gc.collect()
-        sys.unraisablehook = heed
+        let_go()
     return result
+
+
+RUN_AGAIN: set[str] = set()
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Those whose first run failed, until it is over."""
+    if report.outcome == "rerun":
+        RUN_AGAIN.add(report.nodeid)
+
+
+def pytest_runtest_logfinish(nodeid: str) -> None:
+    """Between the two: see :func:`let_go`."""
+    if nodeid in RUN_AGAIN:
+        RUN_AGAIN.discard(nodeid)
+        let_go()
 
 
 @pytest.fixture(scope="session")

@@ -341,5 +341,5 @@ async def test_what_keeps_it_from_starting_may_pass(make: Maker) -> None:
     os.kill(store.pid or 0, signal.SIGKILL)
     await eventually(lambda: any("Is a directory" in text for text in said))
     (store.folder / "valkey.conf.new").rmdir()
-    await eventually(lambda: view_in(store) == 2)
+    await eventually(lambda: view_in(store) == store.view == 2)
     await end()
