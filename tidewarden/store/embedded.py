@@ -239,7 +239,7 @@ class EmbeddedStore:
                 return await self._raise_view(client)
         finally:
             with contextlib.suppress(RedisError, OSError):
-                await client.aclose()
+                await asyncio.shield(client.aclose())  # cancelled half-way, it would leave the connection open
 
     async def _raise_view(self, client: Redis) -> int:
         tag = f"{{{self._cluster_name}}}"
