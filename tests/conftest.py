@@ -105,29 +105,19 @@ def let_go() -> None:
     sys.unraisablehook = heed
 
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """See :func:`let_go`."""
-    failed = item.session.testsfailed
-    result = yield
-    if item.session.testsfailed > failed:
-        let_go()
-    return result
-
-
-RUN_AGAIN: set[str] = set()
+FAILED: set[str] = set()
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Those whose first run failed, until it is over."""
-    if report.outcome == "rerun":
-        RUN_AGAIN.add(report.nodeid)
+    """Whose run failed, the first or the second, until that is over."""
+    if report.outcome in ("failed", "rerun"):
+        FAILED.add(report.nodeid)
 
 
 def pytest_runtest_logfinish(nodeid: str) -> None:
-    """Between the two: see :func:`let_go`."""
-    if nodeid in RUN_AGAIN:
-        RUN_AGAIN.discard(nodeid)
+    """See :func:`let_go`."""
+    if nodeid in FAILED:
+        FAILED.discard(nodeid)
         let_go()
 
 
@@ -336,10 +326,11 @@ def eventually() -> Callable[..., Awaitable[Any]]:
     """``await eventually(condition, limit_s=20)`` lets the loop run until ``condition()`` is true; returns what it returned."""
 
     async def wait(condition: Callable[[], Any], limit_s: float = 20.0) -> Any:
-        end = time.monotonic() + limit_s
+        end, pause_s = time.monotonic() + limit_s, 0.002
         while not (value := condition()):
             assert time.monotonic() < end, f"not within {limit_s} s: {condition}"
-            await asyncio.sleep(0.002)
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 1.1, 0.02)
         return value
 
     return wait

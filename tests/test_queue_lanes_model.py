@@ -245,6 +245,7 @@ class Lanes(RuleBasedStateMachine):
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize("desk", ["embedded", pytest.param("own", marks=pytest.mark.soak)], indirect=True)
 def test_lanes_do_what_the_model_says(desk: Any) -> None:
     def machine() -> Lanes:
         Lanes.desk = desk

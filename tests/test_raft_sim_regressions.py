@@ -43,7 +43,15 @@ def test_stock_breaks_it(scene: Callable[[World], None]) -> None:
     [*scenes.SCENES, scenes.who_is_behind_in_term_hears_of_it, scenes.who_has_no_room_for_a_term_is_not_in_it],
     ids=lambda scene: scene.__name__,
 )
-@pytest.mark.parametrize("seeds", [SEEDS[:1], pytest.param(SEEDS[1:], marks=pytest.mark.thorough)], ids=str)
+@pytest.mark.parametrize(
+    "seeds",
+    [
+        SEEDS[:1],
+        pytest.param(SEEDS[1:3], marks=pytest.mark.thorough),
+        pytest.param(SEEDS[3:], marks=pytest.mark.soak),
+    ],
+    ids=str,
+)
 def test_ours_holds_it(scene: Callable[[World], None], seeds: range) -> None:
     assert violated(scene, Ours, seeds) == []
 

@@ -52,6 +52,7 @@ async def parked(one: Process, shard: str = SHARD) -> None:
         await asyncio.sleep(0.005)
 
 
+@pytest.mark.parametrize("cluster_of_three", ["valkey", pytest.param("redis", marks=pytest.mark.soak)], indirect=True)
 async def test_wake_ups_of_every_kind_stay_within_the_shards_servers(
     three_primaries: ClusterSet, two: tuple[Process, Process]
 ) -> None:
@@ -161,6 +162,7 @@ class Traffic:
             await asyncio.gather(*self._tasks)
 
 
+@pytest.mark.parametrize("cluster_of_three", ["valkey", pytest.param("redis", marks=pytest.mark.soak)], indirect=True)
 @pytest.mark.parametrize("whole", [False, True], ids=["key by key", "whole"])
 async def test_slots_that_move_under_load_lose_and_double_nothing(
     three_primaries: ClusterSet, two: tuple[Process, Process], whole: bool

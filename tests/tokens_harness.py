@@ -190,8 +190,9 @@ async def tell(events: Any, kind: str, provider: str, account: str = "", **detai
 
 
 async def eventually(condition: Callable[[], Any], limit_s: float = 60.0) -> Any:
-    """What ``condition`` (which may be a coroutine function) returns once that is true."""
+    """What ``condition`` (which may be a coroutine function) returns once that is true; of a long wait it is asked more seldom."""
     until = asyncio.get_running_loop().time() + limit_s
+    pause_s = 0.01
     while True:
         value = condition()
         if asyncio.iscoroutine(value):
@@ -199,7 +200,8 @@ async def eventually(condition: Callable[[], Any], limit_s: float = 60.0) -> Any
         if value:
             return value
         assert asyncio.get_running_loop().time() < until, f"not within {limit_s} s"
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(pause_s)
+        pause_s = min(pause_s * 1.1, 0.03)
 
 
 async def described(side: Any, account: str = "p/a") -> dict[str, Any]:

@@ -96,9 +96,11 @@ async def until_async(
 ) -> Any:
     """As :func:`until`, for conditions over what goes on in this loop."""
     end = time.monotonic() + limit_s
+    pause_s = every_s
     while not (value := condition()):
         assert time.monotonic() < end, f"not within {limit_s:g} s: {what or condition}"
-        await asyncio.sleep(every_s)
+        await asyncio.sleep(pause_s)
+        pause_s = max(every_s, min(pause_s * 1.2, SELDOM_S))
     return value
 
 

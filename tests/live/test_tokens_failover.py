@@ -131,8 +131,10 @@ def intents(nodes: Cluster, authority: Authority, holder: str) -> set[str]:
     """The accounts whose open intent is this holder's: its request is under way, or will be, or nobody knows."""
     found = set()
     with nodes.valkey.client() as store:
+        shards = store.pipeline(transaction=False)
         for shard in range(SHARDS):
-            rows = store.hgetall(f"{{{CLUSTER}:{authority.queue}:{shard}}}:account_intents")
+            shards.hgetall(f"{{{CLUSTER}:{authority.queue}:{shard}}}:account_intents")
+        for rows in shards.execute():
             found |= {account.decode() for account, raw in rows.items() if raw[INTENT.size :].decode() == holder}
     return found
 
