@@ -10,7 +10,7 @@ from raft_simulation import World
 
 from tidewarden.raft import pysync
 
-SEEDS = [seed if seed < 5 else pytest.param(seed, marks=pytest.mark.thorough) for seed in range(30)]
+SEEDS = [seed if seed < 5 else pytest.param(seed, marks=pytest.mark.thorough) for seed in range(50)]
 SOAK_FIRST = int(os.environ.get("RAFT_SEED", "1000"))
 SOAK_SEEDS = int(os.environ.get("RAFT_SEEDS", "2000"))
 STORM_S = 15.0
