@@ -3,32 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from test_cluster_nodes import MakeNodes, nodes  # noqa: F401  # a fixture
 
 from tidewarden.clock import ManualClock
 from tidewarden.cluster import nodes as module
-from tidewarden.cluster.nodes import Nodes
 from tidewarden.errors import ConfigError, Stale
 
-MakeNodes = Callable[..., Awaitable[tuple[Nodes, list[str]]]]
 
-
-@pytest.fixture
-async def nodes(node: Any) -> MakeNodes:
-    """``await nodes("n0")`` gives a node's registration and the holders it announced."""
-
-    async def make(name: str = "n0") -> tuple[Nodes, list[str]]:
-        n = await node(name)
-        holders: list[str] = []
-        return Nodes("tw", name, n.link, n.scripts, ManualClock(), holders.append), holders
-
-    return make
-
-
-async def test_two_of_one_name_are_told_so(nodes: MakeNodes, eventually: Any, caplog: pytest.LogCaptureFixture) -> None:
+async def test_two_of_one_name_are_told_so(
+    nodes: MakeNodes,  # noqa: F811
+    eventually: Any,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     n0, _ = await nodes()
     other, _ = await nodes()
     await n0.register()
@@ -44,7 +33,8 @@ async def test_two_of_one_name_are_told_so(nodes: MakeNodes, eventually: Any, ca
 
 
 async def test_two_nodes_of_one_name_do_not_take_it_from_each_other(
-    nodes: MakeNodes, monkeypatch: pytest.MonkeyPatch
+    nodes: MakeNodes,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A configuration that was copied to another host, node.name and all: the one that runs goes on, the other is told."""
     monkeypatch.setattr(module, "DEAD_MS", 10**9)  # nobody is gone for having been slow

@@ -67,13 +67,15 @@ def said(line: socket.socket, words: bytes) -> bytes:
 
 
 def silent(line: socket.socket, seconds: float = 0.2) -> bool:
+    """Whether nothing comes for a while."""
+    limit_s = line.gettimeout()
     line.settimeout(seconds)
     try:
         line.recv(1)
     except TimeoutError:
         return True
     finally:
-        line.settimeout(5)
+        line.settimeout(limit_s)
     return False
 
 

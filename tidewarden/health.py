@@ -34,9 +34,7 @@ EMPTY = (
 
 @dataclass(slots=True)
 class Health:
-    """
-    Asks the rooms of one node. ``ready``, ``stopping`` and ``fault`` (what is wrong with the store) are set by the daemon.
-    """
+    """Asks the rooms of one node. ``ready``, ``stopping`` and ``fault`` (what is wrong with the store) are set by the daemon."""
 
     config: Config
     clock: Clock

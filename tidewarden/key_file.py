@@ -70,7 +70,7 @@ def make_file(path: Path) -> bool:
         return False
     finally:
         aside.unlink()
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
     return True
 
 
@@ -96,11 +96,12 @@ def prepend_key(path: Path) -> bytes:
     aside = path.with_name(f"{path.name}.{os.getpid()}")
     write_keys(aside, f"{key}\n{old.strip()}\n")
     os.replace(aside, path)
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
     return wrapping_key_id(base64.b64decode(key))
 
 
-def _sync_folder(path: Path) -> None:
+def sync_folder(path: Path) -> None:
+    """Have what a folder names on the disk. Raises: OSError."""
     folder = os.open(path, os.O_RDONLY)
     try:
         os.fsync(folder)

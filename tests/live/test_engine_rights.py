@@ -25,7 +25,7 @@ import redis
 from cluster_servers import cluster_set
 from command_line import app
 from live.harness import ADMIN, CLUSTER, Cluster, Node, serving, until
-from live.test_loops import Outside, Work
+from live.test_loops import Outside, Work, outside  # noqa: F401  # a fixture
 from replica_servers import Replicas
 from sentinel_servers import sentinel_set
 from typer.testing import CliRunner
@@ -123,7 +123,7 @@ def clustered(binary: str, folder: Path) -> Iterator[Engine]:
 class Nodes(Cluster):
     """Of one node, on such an engine."""
 
-    def __init__(self, folder: Path, engine: Engine, outside: Outside) -> None:
+    def __init__(self, folder: Path, engine: Engine, outside: Outside) -> None:  # noqa: F811
         self._engine = engine
         key = base64.b64encode(secrets.token_bytes(32)).decode()
         extra = (
@@ -136,14 +136,6 @@ class Nodes(Cluster):
 
     def make_store(self) -> Any:
         return self._engine
-
-
-@pytest.fixture(scope="module")
-def outside() -> Iterator[Outside]:
-    with Outside() as server:
-        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}).start()
-        yield server
-        server.shutdown()
 
 
 class OnEngine(Work):
@@ -239,7 +231,7 @@ def test_a_node_does_all_it_does_with_the_rights_that_are_documented(
     request: pytest.FixtureRequest,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    outside: Outside,
+    outside: Outside,  # noqa: F811
     engine: Any,
     make: str,
 ) -> None:

@@ -11,6 +11,7 @@ import pytest
 from live.harness import until
 from live.network import Network, inside, missing, missing_led
 from live.proxy import Proxy, Way
+from test_fault_proxy import silent
 
 pytestmark = pytest.mark.live
 LIMIT_S = 30.0
@@ -78,18 +79,6 @@ def said(line: socket.socket, words: bytes) -> bytes:
     return line.recv(1000)
 
 
-def silent(line: socket.socket, seconds: float = 0.3) -> bool:
-    """Whether nothing comes for a while."""
-    line.settimeout(seconds)
-    try:
-        line.recv(1)
-    except TimeoutError:
-        return True
-    finally:
-        line.settimeout(LIMIT_S)
-    return False
-
-
 @pytest.fixture(scope="module")
 def made() -> Iterator[Ends]:
     if reason := missing() or missing_led():
@@ -120,7 +109,7 @@ def test_what_one_node_says_is_held_back_and_what_the_other_says_is_not(ends: En
         assert said(line, b"x") + said(other, b"y") == b"xy"
         ends.way("a", direction).open.clear()
         line.sendall(b"held")
-        assert silent(line)
+        assert silent(line, 0.3)
         assert said(other, b"through") == b"through", "the ways of another node are its own"
         ends.proxy.calm()
         assert line.recv(1000) == b"held"
@@ -141,7 +130,7 @@ def test_a_cut_is_a_cut_of_what_is_led_too(ends: Ends, cut: tuple[str, str]) -> 
         assert said(line, b"x") == b"x"
         ends.network.cut(*cut)
         line.sendall(b"y")
-        assert silent(line)
+        assert silent(line, 0.3)
         begun = time.monotonic()
         with pytest.raises(TimeoutError):
             ends.line("a", 0.3)

@@ -21,6 +21,7 @@ from tidewarden.clock import SystemClock
 from tidewarden.cluster_secret import key_check
 from tidewarden.config import NAME, Store
 from tidewarden.errors import ConfigError, StoreDown
+from tidewarden.key_file import sync_folder
 from tidewarden.store.embedded import EmbeddedStore
 
 from .connection import connected
@@ -71,7 +72,7 @@ def backup(
                 out.flush()
                 os.fsync(out.fileno())
             part.replace(file)
-            _sync(file.absolute().parent)
+            sync_folder(file.absolute().parent)
         except OSError as error:
             raise stop(f"{part} cannot be written: {error.strerror or error}", REFUSED) from None
         finally:
@@ -123,7 +124,7 @@ def restore(
             _unpack(source, header, part)
         keys, view, epoch = asyncio.run(_raise(part, header))
         part.rename(data_dir / "store")  # nothing is started on a copy whose numbers were not raised yet
-        _sync(data_dir)
+        sync_folder(data_dir)
     except OSError as error:
         where = error.filename or (data_dir if error.errno in (errno.ENOSPC, errno.EDQUOT) else file)
         raise stop(f"{where}: {error.strerror or error}", REFUSED) from None
@@ -207,12 +208,3 @@ async def _raise(folder: Path, header: dict[str, Any]) -> tuple[int, int, int]:
     finally:
         await client.aclose()
         await store.stop()
-
-
-def _sync(folder: Path) -> None:
-    """Have what a folder names on the disk."""
-    number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)

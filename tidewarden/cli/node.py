@@ -66,10 +66,8 @@ def node(
     if check and loaded.store.url == "embedded":
         _report(loaded, as_json)
         return
-    from tidewarden import (  # these take a second to import, which --help and most of --check need not wait for
-        foreground,
-        participant,
-    )
+    # These take a second to import, which --help and most of --check need not wait for.
+    from tidewarden import foreground, participant
 
     try:
         if check:

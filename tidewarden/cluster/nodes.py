@@ -81,9 +81,8 @@ class Nodes:
         """What the nodes say of themselves, likewise."""
         self.boot = 0
         self.seen: list[Registration] = []
-        self._said: dict[
-            str, tuple[int, int, int]
-        ] = {}  # by node: boot, when it said so last (ms, the store's), our age of that
+        # By node: its boot, when it last said that it lives (ms, the store's), and for how long we have heard nothing newer (ms).
+        self._said: dict[str, tuple[int, int, int]] = {}
         self._away = True  # the last beat did not get through
         self._dead = False  # a script has said so of this boot
         self.beat_at = self.turned_at = clock.monotonic()

@@ -55,10 +55,7 @@ class Names:
             self._found[host] = self._lookup(host)
             self._failing.discard(host)
             self._until[host] = self._now() + KNOWN_S
-        except (
-            OSError,
-            UnicodeError,
-        ) as error:  # a name that no name server is asked for: too long, or not of its letters
+        except (OSError, UnicodeError) as error:  # UnicodeError: of a name that is too long, or not of a name's letters
             if host not in self._failing:
                 logger.warning("the member's host %r is not found: %s", host, error)
             self._failing.add(host)

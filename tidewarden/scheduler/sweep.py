@@ -161,9 +161,8 @@ class Sweep:
             log.error("the sweep of %s, shard %d, has no answer for %g s; it is tried again", queue, shard, LIMIT_S)
             self.expect(queue, shard, 0)
         except StoreDown as error:
-            log.warning(
-                "the store is away; the sweep waits: %s", error
-            )  # of how many queues: in one line, see log.Repeats
+            # Not of which queue: so log.Repeats has one line for all of them.
+            log.warning("the store is away; the sweep waits: %s", error)
             self.expect(queue, shard, round(AWAY_S * 1000))
         except NotFound:
             log.debug("the queue %s is gone", queue)
