@@ -67,7 +67,7 @@ def test_moments_that_could_be_two_or_none(written: Any) -> None:
 
 
 def test_a_column_of_moments_becomes_milliseconds() -> None:
-    text = b"account,refresh_token,expires_at,expires_at_ms\na,r,1795262400,\nb,r,,1795262400000\nc,r,1,1\n"
+    text = b"account,refresh_token,expires_at,expires_at_ms\na,r1,1795262400,\nb,r2,,1795262400000\nc,r3,1,1\n"
     assert [(fields.get("expires_at_ms"), fault) for _, _, fields, fault in parsed(text)] == [
         (NOON_MS, ""),
         (str(NOON_MS), ""),
@@ -137,13 +137,24 @@ def test_accounts_of_several_providers_in_one_file() -> None:
         ("", "account names no provider"),
         ("", "account names the provider 'shpo'"),
     ]
-    text = b"provider,account,refresh_token\nshop,a,r\nbank,bank/a,r\nbank,shop/b,r\n,shop/c,r\nshpo,d,r\n"
+    text = b"provider,account,refresh_token\nshop,a,r\nbank,bank/a,r\nbank,shop/b,r\n,shop/c,s\nshpo,d,r\n"
     assert [(account, fault.partition(";")[0]) for _, account, _, fault in parsed(text, "", ("bank", "shop"))] == [
         ("shop/a", ""),
         ("bank/a", ""),
         ("", "account is of the provider 'shop', not of 'bank'"),
         ("shop/c", ""),
         ("", "provider names the provider 'shpo'"),
+    ]
+
+
+def test_a_refresh_token_of_two_accounts_is_refused_where_it_comes_again() -> None:
+    """Where tokens rotate, a refresh of either account would end the other's grant."""
+    text = b"provider,account,refresh_token\np,a,r1\np,b,r2\np,c,r1\nbank,d,r1\n"
+    assert [(account, fault) for _, account, _, fault in parsed(text, "")] == [
+        ("p/a", ""),
+        ("p/b", ""),
+        ("p/c", "refresh_token is that of an account on an earlier line; each would end the other's grant"),
+        ("bank/d", ""),
     ]
 
 

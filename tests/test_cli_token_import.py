@@ -46,7 +46,7 @@ def test_import_puts_each_account_and_counts(run: Run, node: Any) -> None:
 
 
 def test_each_line_may_name_its_provider(run: Run, node: Any) -> None:
-    result = run("token", "import", "-", "--keep", stdin=FILE + b"p/a,r\nq/a,r\nx/a,r\n")
+    result = run("token", "import", "-", "--keep", stdin=FILE + b"p/a,r1\nq/a,r2\nx/a,r3\n")
     assert result.stderr.startswith("line 4: account names the provider 'x'; configured: p, q\n")
     assert [request[1:2] + request[3:] for request in put(node)] == [[f"{name}/a", "KEEP", "VERBOSE"] for name in "pq"]
 
@@ -55,7 +55,7 @@ def test_import_reports_bad_lines_keeps_the_good_and_ends_with_1(run: Run, node:
     refused = errors.BadArg("refresh_token holds characters other than printable ASCII")
     node.answers["T.PUT"] = lambda request: refused if request[1] == b"p/b" else NEW
     file = tmp_path / "a.csv"
-    file.write_bytes(FILE + b"a,hunter2\nb,hunter2\nc\nd,hunter2\n")
+    file.write_bytes(FILE + b"a,hunter2\nb,hunter3\nc\nd,hunter4\n")
     result = run("token", "import", str(file), "--provider", "p")
     assert result.exit_code == 1
     assert result.stdout == "2 accounts: 2 new, 0 with a new grant, 0 unchanged; 2 bad lines\n"
@@ -69,7 +69,7 @@ def test_import_reports_bad_lines_keeps_the_good_and_ends_with_1(run: Run, node:
     assert first == {"line": 3, "account": "p/b", "field": "refresh_token", "reason": str(refused)}
     assert (second["line"], second["account"], second["field"]) == (4, "", "refresh_token")
     assert last == {"stored": 2, "new": 2, "renewed": 0, "unchanged": 0, "dead": 0, "bad": 2}
-    assert "hunter2" not in result.output
+    assert "hunter" not in result.output
 
 
 def test_of_many_bad_lines_a_person_is_shown_the_first(run: Run, node: Any) -> None:
@@ -89,7 +89,7 @@ def test_import_in_batches(run: Run, node: Any) -> None:
 @pytest.mark.parametrize("error", [errors.Denied("no"), errors.StoreDown("away"), errors.Full("no room")])
 def test_import_stops_at_what_would_refuse_every_line(run: Run, node: Any, error: errors.Error) -> None:
     node.answers["T.PUT"] = lambda request: NEW if request[1] == b"p/a" else error
-    result = run("token", "import", "-", "--provider", "p", stdin=FILE + b"a,r\nb,r\nc,r\n")
+    result = run("token", "import", "-", "--provider", "p", stdin=FILE + b"a,r1\nb,r2\nc,r3\n")
     assert result.exit_code == 1
     assert str(error) in result.stderr
     assert "line" not in result.stderr
@@ -112,7 +112,7 @@ def test_import_to_a_provider_that_is_not_configured_puts_nothing(run: Run, node
 
 def test_import_over_a_breaking_line_says_how_far_it_came(run: Run, node: Any) -> None:
     node.answers["T.PUT"] = lambda request: None if request[1] == b"p/a700" else NEW
-    lines = b"".join(b"a%d,r\n" % number for number in range(1000))
+    lines = b"".join(b"a%d,r%d\n" % (number, number) for number in range(1000))
     result = run("token", "import", "-", "--provider", "p", stdin=FILE + lines)
     assert result.exit_code == 3
     assert "stored before this: 499 accounts; run it again" in result.stderr
@@ -140,10 +140,10 @@ def test_a_long_import_says_how_far_it_is_where_there_is_no_terminal(
     monkeypatch.setattr(pace, "SAY_S", 0.0)
     monkeypatch.setattr(token_import, "BATCH_ROWS", 2)
     file = tmp_path / "a.csv"
-    file.write_bytes(FILE + b"a,r\nb,r\nc,r\n")
+    file.write_bytes(FILE + b"a,r1\nb,r2\nc,r3\n")
     said = run("token", "import", str(file), "--provider", "p").stderr.splitlines()
     assert [re.sub(r"[\d,]+/s", "N/s", line) for line in said] == [
-        "1 stored, 0 bad, N/s (76 %)",
+        "1 stored, 0 bad, N/s (72 %)",
         "3 stored, 0 bad, N/s (100 %)",
     ]
 

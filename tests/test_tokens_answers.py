@@ -96,6 +96,15 @@ def test_lives_as_they_are_told(told: Any, life_s: float | None) -> None:
     assert pair.token_type == "Bearer"
 
 
+@pytest.mark.parametrize(
+    ("told", "scope"), [("a b", "a b"), (["a", "b"], "a b"), ([], ""), (["a", 1], None), ({"a": 1}, None), (None, None)]
+)
+def test_a_scope_is_read_also_from_a_list(told: Any, scope: str | None) -> None:
+    pair = judge(answer(200, {"access_token": "a", "scope": told}), NOW_MS).pair
+    assert pair is not None
+    assert pair.scope == scope
+
+
 def test_a_form_is_read_where_it_says_so() -> None:
     body = b"access_token=a&expires_in=28800&refresh_token=r&scope=&token_type=bearer"
     pair = judge(answer(200, body, content_type="application/x-www-form-urlencoded; charset=utf-8"), NOW_MS).pair

@@ -62,6 +62,19 @@ async def test_an_import_of_the_first_token_does_not_undo_a_rotation(valkey: Any
         assert await side.tokens.put("p/a", {"refresh_token": "a.7"}) == 3
 
 
+async def test_a_consent_for_more_that_keeps_the_refresh_token_is_stored(still: Any) -> None:
+    """The user allows more: the refresh token stays, and the access token is of a wider scope."""
+    async with still as side:
+        first = {"refresh_token": "r", "access_token": "a", "expires_at_ms": FAR_MS, "scope": "mail"}
+        wider = first | {"access_token": "b", "expires_at_ms": FAR_MS - 5_000, "scope": "mail calendar"}
+        assert await side.tokens.put("p/a", first) == 1
+        assert await side.tokens.put("p/a", wider) == 2
+        assert (await side.tokens.get("p/a")).access_token == "b"
+        assert await side.tokens.put("p/a", wider) == 2
+        assert await side.tokens.put("p/a", first) == 2  # An older file, imported again.
+        assert await side.tokens.put("p/a", wider | {"scope": "mail calendar x", "expires_at_ms": 1000}) == 2  # Dead.
+
+
 @pytest.mark.thorough
 async def test_a_new_consent_that_brings_the_same_refresh_token_brings_a_dead_account_back(
     valkey: Any, tmp_path: Path
@@ -82,7 +95,8 @@ async def test_a_new_consent_that_brings_the_same_refresh_token_brings_a_dead_ac
             assert await side.tokens.put("p/a", {"refresh_token": "a.0"}) == 1
             assert await side.tokens.put("p/a", fields | {"access_token": "new", "expires_at_ms": FAR_MS}) == 2
             assert (await side.tokens.get("p/a")).access_token == "new"
-            assert await side.tokens.put("p/a", fields | {"expires_at_ms": FAR_MS + 1}) == 2  # It lives.
+            again = {"access_token": "new", "expires_at_ms": FAR_MS + 1}
+            assert await side.tokens.put("p/a", fields | again) == 2  # It lives, and this is what it has.
 
 
 async def test_puts_at_once_leave_one_winner_and_no_number_twice(still: Any) -> None:
@@ -127,6 +141,10 @@ async def test_lives_and_due_times_of_what_was_put(still: Any) -> None:
         assert (found["p/none"]["expires_at_ms"], found["p/none"]["state"]) == (0, "expiring")
         assert found["p/none"]["due_ms"] <= now_ms + 2_000
         assert found["p/past"]["state"] == "late"
+        await put("p/2099", {"refresh_token": "r", "access_token": "a", "expires_at_ms": FAR_MS})
+        told = next(entry for entry in (await side.tokens.list())[0] if entry["account"] == "p/2099")
+        assert told["expires_at_ms"] == FAR_MS
+        assert told["due_ms"] <= now_ms + 366 * 86_400_000  # life_s_max, the longest that is believed
 
 
 async def test_a_full_store_refuses_new_grants_and_refreshes_go_on(valkey: Any, tmp_path: Path) -> None:

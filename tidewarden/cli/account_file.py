@@ -79,7 +79,7 @@ def rows(lines: Iterable[bytes], provider: str, known: Collection[str] = ()) -> 
     """
     columns: list[str] = []
     form = ""
-    seen = Seen()
+    seen, tokens = Seen(), Seen()
     for number, raw in enumerate(lines, 1):
         text = raw.removeprefix(b"\xef\xbb\xbf") if number == 1 else raw
         if not text.strip():
@@ -96,6 +96,10 @@ def rows(lines: Iterable[bytes], provider: str, known: Collection[str] = ()) -> 
             account, fields = _account(_fields(text, form, columns), provider, known)
             if not seen.add(account):
                 raise Fault("account", "stands on an earlier line already; that one counts")
+            if not tokens.add(f"{account.partition('/')[0]} {fields['refresh_token']}"):
+                raise Fault(
+                    "refresh_token", "is that of an account on an earlier line; each would end the other's grant"
+                )
         except Fault as error:
             yield Row(number, len(raw), account, fault=str(error), field=error.field)
             continue

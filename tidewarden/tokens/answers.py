@@ -19,6 +19,7 @@ Scope = Literal["ok", "account", "client", "provider", "unknown", "ours"]
 
 LIFE_S_MAX = 1e12  # What is told beyond that, and may be no float, is nonsense.
 MESSAGE_CHARS_MAX = 240
+SCOPE_CHARS_MAX = 8192
 SECRET_CHARS_MIN = 4  # A shorter one would be found in words that have nothing to do with it.
 MEMBERS_MAX = 64  # Commas that are looked back for in an answer that broke off.
 
@@ -249,9 +250,16 @@ def _pair(members: Mapping[str, Any], access_token: str, paths: Mapping[str, str
         access_token=access_token,
         refresh_token=refresh_token if isinstance(refresh_token, str) and refresh_token.isascii() else "",
         token_type=kind if isinstance(kind, str) and _KIND.fullmatch(kind) else "Bearer",
-        scope=scope[:8192] if isinstance(scope, str) and scope.isascii() else None,
+        scope=_scope(scope),
         life_s=_life(_at(members, "expires_in", paths)),
     )
+
+
+def _scope(value: object) -> str | None:
+    """Reads a scope as RFC 6749 (3.3) writes it, or as the list that some send in its place; None: there is none."""
+    if isinstance(value, list) and all(isinstance(word, str) for word in value):
+        value = " ".join(value)
+    return value[:SCOPE_CHARS_MAX] if isinstance(value, str) and value.isascii() else None
 
 
 def _life(value: object) -> float | None:

@@ -85,14 +85,13 @@ class Grants:
             used = pair is not None and old is not None and old.origin == pair[0] and old.generation > pair[1]
             kept = (keep and not _dead(reading)) or used
             known = old is not None and mark in (old.origin, old.current)
-            if old is not None and (kept or (known and not (mark == old.current and _dead(reading)))):
+            if old is not None and (kept or (known and mark != old.current)):
                 return Put(old.generation, "same", policy.state(old, troubles, reading.now_ms))
             base = (old.grant, old.generation) if old else (reading.floor, 0)
             row = self._new_row(provider, name, grant, base, reading.now_ms, mark)
-            if old is not None and known and row.expires_at_ms <= max(old.expires_at_ms, reading.now_ms):
-                return Put(
-                    old.generation, "same", policy.state(old, troubles, reading.now_ms)
-                )  # No sign of a new consent.
+            place = Place(provider.name, name, "access", *base)
+            if old is not None and known and not await self._consented_anew(reading, row, grant, place):
+                return Put(old.generation, "same", policy.state(old, troubles, reading.now_ms))
             stored = await self._ledger.put(queue, name, base, row, row.expires_at_ms or reading.now_ms + NEW_MS)
             if stored:
                 self._on_settled(f"{provider.name}/{name}", row.generation)
@@ -119,6 +118,26 @@ class Grants:
                 await self._keep_spare(provider.name, queue, name, row, spare)
         return put.change != "same"
 
+    async def _consented_anew(self, reading: Reading, row: Row, grant: accounts.Grant, place: Place) -> bool:
+        """
+        Tells a new consent from an old file, when a put brings the refresh token that the account has.
+
+        A consent brings another access token, which outlasts the stored one or is for a wider scope: some
+        providers keep the refresh token when the user allows more (Google calls it incremental).
+        ``place``: where the stored access token was sealed for.
+        """
+        old = reading.row
+        if old is None or row.expires_at_ms <= reading.now_ms:
+            return False
+        scope, stored = set(row.scope.split()), set(old.scope.split())
+        wider = scope > stored
+        narrower = bool(scope) and not scope >= stored
+        if not wider and (narrower or row.expires_at_ms <= old.expires_at_ms):
+            return False
+        if _dead(reading) or not old.access:
+            return True
+        return (await self._vault.unseal(old.access, place)).decode() != grant.access_token
+
     async def _keep_spare(self, provider: str, queue: str, name: str, row: Row, grant: accounts.Grant) -> None:
         base, token = (row.grant, ELSEWHERE), grant.refresh_token
         spare = Row(
@@ -144,8 +163,10 @@ class Grants:
             expires_at_ms = now_ms + int(provider.default_life_s * 1000)
         if not grant.access_token:
             expires_at_ms = 0  # There is nothing that could expire.
-        life_s = max(0.0, (expires_at_ms - now_ms) / 1000)
-        due_ms = policy.due_before(expires_at_ms, life_s, provider, self._dice.random()) if life_s else now_ms
+        # A token that never seems to end is refreshed as if it ended when the longest believed life does.
+        end_ms = min(expires_at_ms, now_ms + int(provider.life_s_max * 1000))
+        life_s = max(0.0, (end_ms - now_ms) / 1000)
+        due_ms = policy.due_before(end_ms, life_s, provider, self._dice.random()) if life_s else now_ms
         access = b""
         if grant.access_token:
             access = vault.seal(grant.access_token.encode(), Place(provider.name, name, "access", number, generation))
