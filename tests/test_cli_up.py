@@ -9,7 +9,7 @@ import pytest
 from command_line import app
 from typer.testing import CliRunner
 
-SANDBOX = '[providers.sandbox]\ntoken_url = "http://x/"\nclient_id = "x"\nauth = "none"\n'
+SANDBOX = '[providers.sandbox]\ntoken_url = "https://x/"\nclient_id = "x"\nauth = "none"\n'
 
 
 @pytest.mark.parametrize(

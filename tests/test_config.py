@@ -321,8 +321,8 @@ def test_a_token_url_is_http_or_https(url: str) -> None:
 
 
 def test_a_provider_may_come_from_flags_alone() -> None:
-    flags = {"providers.p.token_url": "http://h:1/t", "providers.p.client_id": "c", "providers.p.auth": "none"}
-    assert load(None, {}, flags).providers["p"].token_url == "http://h:1/t"
+    flags = {"providers.p.token_url": "https://h:1/t", "providers.p.client_id": "c", "providers.p.auth": "none"}
+    assert load(None, {}, flags).providers["p"].token_url == "https://h:1/t"
     assert "providers.a b: found the name 'a b'" in "\n".join(problems(None, {}, {"providers.a b.auth": "none"}))
 
 

@@ -19,6 +19,16 @@ def written(folder: Path, text: str) -> str:
     return str(folder / "config.toml")
 
 
+def test_a_webhook_by_http_to_another_machine_is_refused_unless_it_is_meant(tmp_path: Path) -> None:
+    text = f'[webhooks.ops]\nurl = "http://ops.example/h?key=s3cret"\nsecret = "{SECRET}"\n'
+    with pytest.raises(ConfigError) as caught:
+        load(written(tmp_path, text), {}, {})
+    (problem,) = caught.value.problems
+    assert "webhooks.ops.url: found http:// to another machine" in problem
+    assert "s3cret" not in problem
+    assert load(written(tmp_path, text + "plain_http = true\n"), {}, {}).webhooks["ops"].plain_http
+
+
 def test_what_they_become(tmp_path: Path) -> None:
     (tmp_path / "two").write_text(f"{SECRET}\n{SECRET}\n")
     text = (

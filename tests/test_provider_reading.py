@@ -189,6 +189,18 @@ def test_a_revocation_needs_a_place(write: Write) -> None:
     assert "providers.p.revocation_url: found 'ftp://a.example/r'" in problem
 
 
+@pytest.mark.parametrize("key", ["token_url", "issuer", "revocation_url"])
+def test_http_to_another_machine_is_refused_unless_it_is_meant(write: Write, key: str) -> None:
+    base = GOOD if key == "revocation_url" else GOOD.replace('token_url = "https://a.example/token"\n', "")
+    plain = f'{base}{key} = "http://as.example/x"\n'
+    (problem,) = problems(write(plain))
+    assert f"providers.p.{key}: found http:// to another machine" in problem
+    assert "allowed: https://, or plain_http = true" in problem
+    assert provider(write(plain + "plain_http = true\n")).plain_http
+    for host in ("127.0.0.1:9", "localhost", "[::1]:9"):
+        assert not provider(write(plain.replace("as.example", host))).plain_http
+
+
 @pytest.mark.parametrize("url", ["http://u:hush/x@h/", "httpx://u:hush@h/", "http://u:hush@h/", "http://u:hush#@h"])
 def test_an_address_with_a_password_is_not_shown(write: Write, url: str) -> None:
     (problem,) = problems(write(GOOD.replace("https://a.example/token", url)))

@@ -63,6 +63,7 @@ def test_a_client_with_a_certificate_is_sent_where_those_go() -> None:
     [
         ("https://as.example/r", "https://as.example/r"),
         ("http://as.example/r", ""),
+        ("http://127.0.0.1/r", ""),
         ("ftp://as.example/r", ""),
         (None, ""),
         (7, ""),

@@ -8,7 +8,6 @@ Each value comes from the TOML file, or from ``TIDEWARDEN_SECTION_KEY`` in the e
 from __future__ import annotations
 
 import dataclasses
-import ipaddress
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,7 +15,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from . import tls
 from .errors import ConfigError
-from .host_address import address_fault
+from .host_address import address_fault, is_loopback
 from .key_file import key_faults
 from .named_sections import EVENT_KINDS, FAMILIES, means, no_kinds, read_companions, read_webhooks
 from .provider import Provider
@@ -119,16 +118,6 @@ def _place(problem: str) -> tuple[str, int]:
     """The file and line that a problem begins with, to have them in the order of the file."""
     found = re.match(r"(.*?):(\d+): ", problem)
     return (found[1], int(found[2])) if found else ("", 0)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach ``host``."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 def _users(tables: list[dict[str, Found]], problems: list[str]) -> tuple[User, ...]:

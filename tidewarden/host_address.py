@@ -23,6 +23,16 @@ def split_host(text: str, port: int) -> tuple[str, str]:
     return host, own
 
 
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach ``host``."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
 def listened(host: str) -> str | list[str]:
     """What to listen on for it: asyncio takes ``::`` for IPv6 alone, where it means every address of the host here."""
     return ["0.0.0.0", "::"] if host == "::" else host

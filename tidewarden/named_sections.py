@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 from urllib.parse import urlsplit
 
-from .provider_reading import NAME, NAME_ALLOWED
+from .provider_reading import NAME, NAME_ALLOWED, plain_fault
 from .secret import Secret, secret_of_file
 from .settings import Companion, Webhook
 from .sources import Found, nearest, read
@@ -46,6 +46,8 @@ def read_webhooks(tables: Tables, environ: Mapping[str, str], problems: list[str
             problems.append(
                 f"{table['url'].origin}: {section}.url: found an address that is not shown; allowed: {allowed}"
             )
+        elif hook.url and (fault := plain_fault(hook.url, allowed=hook.plain_http)):
+            problems.append(f"{table['url'].origin}: {section}.url: {fault}")
         if nowhere := no_kinds(hook.events):
             problems.append(
                 f"{table['events'].origin}: {section}.events: found {nowhere[0]!r}, which no event is; {nearest(nowhere[0], EVENT_KINDS)}"

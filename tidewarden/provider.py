@@ -46,6 +46,8 @@ class Provider:
     """Its token endpoint (RFC 6749, 3.2); this or ``issuer``."""
     issuer: str = setting("", allowed=URL_ALLOWED)
     """Its issuer identifier, by which its token endpoint is looked up (RFC 8414), once an hour at most."""
+    plain_http: bool = setting(False)
+    """Whether its addresses may be ``http://`` off this machine: secrets and tokens can be read on the way."""
     client_id: str = setting("", required=True, allowed="the identifier it gave our client")
     """Our client there."""
     client_secret: Secret = field(default_factory=Secret)

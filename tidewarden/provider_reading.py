@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from urllib.parse import urlsplit
 
 from . import presets, signing, tls
+from .host_address import is_loopback
 from .provider import CLASSES, PATHS, QUEUE_BYTES_MAX, RESERVED, SECRET_AUTHS, Provider, queue_of
 from .secret import Secret, secret_of_file
 from .sources import Found, nearest, read
@@ -119,7 +120,7 @@ def _address_faults(provider: Provider) -> Iterator[tuple[str, str]]:
         ("issuer", provider.issuer),
         ("revocation_url", provider.revocation_url),
     ):
-        if url and (fault := url_fault(url)):
+        if url and (fault := url_fault(url) or plain_fault(url, allowed=provider.plain_http)):
             yield key, fault
     if "?" in provider.issuer:
         yield "issuer", f"found {provider.issuer!r}; allowed: an address without a query (RFC 8414, 2)"
@@ -157,6 +158,17 @@ def url_fault(url: str) -> str:
     if parts.fragment or parts.username is not None:
         return "found a user, a password or a #fragment in it; allowed: an address without"
     return ""
+
+
+def plain_fault(url: str, *, allowed: bool) -> str:
+    """Says why an ``http://`` address of another machine is refused where it is not ``allowed``; empty: it is not."""
+    parts = urlsplit(url)
+    if allowed or parts.scheme == "https" or is_loopback(parts.hostname or ""):
+        return ""
+    return (
+        "found http:// to another machine, where secrets and tokens can be read on the way; "
+        "allowed: https://, or plain_http = true beside it"
+    )
 
 
 def _secret(

@@ -229,6 +229,8 @@ class Webhook:
     """``secret``, ``secret_file`` or ``secret_env``: ``whsec_`` and base64. Several while one is rolled: each signs."""
     timeout_s: float = setting(15.0, low=0.1, high=60)
     """Longest one delivery may take, seconds."""
+    plain_http: bool = setting(False)
+    """Whether ``url`` may be ``http://`` on another machine: what is sent can be read, and changed, on the way."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ import httpx
 
 from tidewarden.clock import Clock
 from tidewarden.config import Provider
-from tidewarden.provider_reading import url_fault
+from tidewarden.provider_reading import plain_fault, url_fault
 
 log = logging.getLogger("tidewarden.tokens")
 
@@ -111,8 +111,8 @@ def read_metadata(provider: Provider, raw: bytes) -> str:
     url = _named(provider, found, "token_endpoint")
     if not isinstance(url, str) or url_fault(url):
         raise NotFoundError("they name no token_endpoint")
-    if provider.issuer.startswith("https:") and not url.startswith("https:"):
-        raise NotFoundError("their token_endpoint is not encrypted, while the issuer is")
+    if not _is_encrypted_enough(provider, url):
+        raise NotFoundError("their token_endpoint is not encrypted, as the issuer is or https:// would be")
     return url
 
 
@@ -121,7 +121,13 @@ def read_revocation(provider: Provider, raw: bytes) -> str:
     url = _named(provider, json.loads(raw), "revocation_endpoint")
     if not isinstance(url, str) or url_fault(url):
         return ""
-    return "" if provider.issuer.startswith("https:") and not url.startswith("https:") else url
+    return url if _is_encrypted_enough(provider, url) else ""
+
+
+def _is_encrypted_enough(provider: Provider, url: str) -> bool:
+    if provider.issuer.startswith("https:") and not url.startswith("https:"):
+        return False
+    return not plain_fault(url, allowed=provider.plain_http)
 
 
 def _named(provider: Provider, found: dict[str, Any], name: str) -> Any:
