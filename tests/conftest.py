@@ -8,6 +8,7 @@ import gc
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -24,6 +25,7 @@ import typer.testing
 from cluster_servers import ClusterSet, cluster_set
 from desk import CLUSTER, Desk, loading, queue_scripts
 from hypothesis.internal.conjecture import providers
+from live.proxy import Proxy
 from longest import LONGEST
 from replica_servers import Replicas
 from shard_audit import audit_store
@@ -161,6 +163,20 @@ def valkey(valkey_server: StoreServer) -> StoreServer:
     """The session's valkey-server, emptied."""
     valkey_server.client.flushall()
     return valkey_server
+
+
+@pytest.fixture
+def store_proxy(valkey: StoreServer) -> Iterator[Proxy]:
+    """A proxy on a TCP port before the session's valkey-server: ``url=f"redis://127.0.0.1:{store_proxy.port}/0"``."""
+
+    def connect(_peer: str) -> socket.socket:
+        made = socket.socket(socket.AF_UNIX)
+        made.connect(valkey.path)
+        return made
+
+    proxy = Proxy(0, connect=connect)
+    yield proxy
+    proxy.close()
 
 
 @pytest.fixture

@@ -54,6 +54,14 @@ async def pause_the_store(storm: Storm) -> None:
     storm.cluster.valkey.thaw()
 
 
+@fault("the store stands still for long", weight=1, process=True)
+async def stop_the_store(storm: Storm) -> None:
+    """About as long as a link waits for an answer, which is when some of a node's links are cut and others not."""
+    storm.cluster.valkey.freeze()
+    await asyncio.sleep(storm.dice.uniform(5.0, 20.0))
+    storm.cluster.valkey.thaw()
+
+
 @fault("stop the leader (SIGTERM)", weight=1, process=True)
 async def stop_the_leader(storm: Storm) -> None:
     await asyncio.to_thread((await storm.leader()).terminate, 40.0)  # whatever else goes on: END_S, and then some

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 
-from live.proxy import Way
+from live.proxy import Part, Proxy, Way
 from live.storm import Storm, fault
 
 
@@ -185,4 +185,58 @@ async def slow_links(storm: Storm) -> None:
 async def sliced_link(storm: Storm) -> None:
     for way in storm.cluster.proxies[(await storm.leader()).name].ways.values():
         way.slice_bytes = 1
+    await storm.last()
+
+
+# One of a node's links to the store, and all others go on.
+
+PURPOSES = ("data", "control", "sweep", "accounts", "ears", "commit")
+"""What a node's connections to the store are for, by the ends of their names."""
+
+
+async def one_link_to_the_store(storm: Storm) -> tuple[Proxy, str]:
+    """The proxy of a node, and one of its links by its purpose; of all nodes only the leader sweeps."""
+    purpose = storm.dice.choice(PURPOSES)
+    node = await (storm.leader() if purpose == "sweep" else storm.someone())
+    return storm.cluster.proxies[node.name], purpose
+
+
+async def lose(storm: Storm, part: Part, proxy: Proxy, purpose: str) -> None:
+    """What passes next on that link, which is cut with it; nothing, where nothing passes for as long as a fault goes on."""
+    loss = proxy.lose(purpose, part, reset=storm.dice.random() < 0.7)
+    await asyncio.to_thread(loss.happened.wait, storm.longest_s)
+
+
+@fault("one link to the store: a request is lost with it")
+async def lose_a_request(storm: Storm) -> None:
+    await lose(storm, "request", *await one_link_to_the_store(storm))
+
+
+@fault("one link to the store: an answer is lost with it", weight=3)
+async def lose_an_answer(storm: Storm) -> None:
+    await lose(storm, "reply", *await one_link_to_the_store(storm))
+
+
+@fault("one link to the store: a message is lost with it")
+async def lose_a_message(storm: Storm) -> None:
+    await lose(storm, "message", storm.cluster.proxies[(await storm.someone()).name], "ears")
+
+
+@fault("one link to the store: reset while it is idle, or at once")
+async def reset_one_link(storm: Storm) -> None:
+    proxy, purpose = await one_link_to_the_store(storm)
+    proxy.cut(purpose, reset=storm.dice.random() < 0.7)
+
+
+@fault("one link to the store: held back one way, and let go at once")
+async def hold_one_link(storm: Storm) -> None:
+    proxy, purpose = await one_link_to_the_store(storm)
+    proxy.named(purpose)[storm.dice.choice(("up", "down"))].open.clear()
+    await storm.last()
+
+
+@fault("one link to the store: silent for ever one way")
+async def silence_one_link(storm: Storm) -> None:
+    proxy, purpose = await one_link_to_the_store(storm)
+    proxy.named(purpose)[storm.dice.choice(("up", "down"))].lost = True
     await storm.last()
