@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidewarden.queue.session import HELD_MAX, Session
+from tidewarden.queue.session import HELD_MAX, Session, Shared
 from tidewarden.queue.task import Taken
 
 
@@ -26,12 +26,21 @@ def test_held_and_dropped_by_the_lease() -> None:
     assert session.held == {("q", "b"): (2, 10)}
 
 
-def test_what_ran_out_is_forgotten_when_there_is_much() -> None:
-    """A consumer that lets its leases run out does not fill the node's memory."""
+def test_where_a_shared_session_owns_the_leases_much_is_forgotten() -> None:
+    """A consumer that lets its leases run out, or ends them through another connection, does not fill the node's memory."""
     session = Session()
+    session.shared = Shared("00" * 16, "default")
     for n in range(3 * HELD_MAX):
         session.hold([taken(f"t{n}", n + 1, end_ms=n)], now_ms=n)
     assert len(session.held) <= HELD_MAX + 1000
-    kept = Session()
-    kept.hold([taken(f"t{n}", n + 1, end_ms=5) for n in range(HELD_MAX + 100)], now_ms=4)
-    assert len(kept.held) == HELD_MAX + 100, "leases that run on are kept"
+    assert not session.is_full
+
+
+def test_a_connection_by_itself_forgets_nothing_and_says_when_it_is_full() -> None:
+    session = Session()
+    for n in range(HELD_MAX):
+        assert not session.is_full
+        session.hold_one("q", f"t{n}", n + 1, n, now_ms=2 * HELD_MAX)
+    assert session.is_full
+    session.hold([taken(f"u{n}", n + 1) for n in range(1000)], now_ms=2 * HELD_MAX)
+    assert len(session.held) == HELD_MAX + 1000, "takes that were under way"

@@ -159,7 +159,7 @@ async def test_a_queue_it_has_not_heard_of(stage: MakeStage) -> None:
 async def test_nothing_is_expected_of_one_that_does_not_lead(stage: MakeStage) -> None:
     s = stage(a=1)
     s.sweep.expect("a", 0, 5)
-    assert not s.sweep._heap
+    assert not len(s.sweep._timers)
     await s.start()
     assert s.sweep.running
     s.task.cancel()

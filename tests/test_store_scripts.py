@@ -29,6 +29,7 @@ VERBS = [
     "free",
     "kick",
     "lanes",
+    "leases",
     "link",
     "lock_acquire",
     "lock_release",

@@ -14,8 +14,8 @@ from tidewarden.store.receiver import Receiver
 
 # Of these nobody reads a promise: they show what the primary has, or are done again until they have had their effect.
 UNHELD = frozenset({
-    "queue.check", "queue.check_record", "queue.configure", "queue.lanes", "queue.lose", "queue.mine", "queue.peek", "queue.reap",
-    "queue.stats", "queue.unwait",
+    "queue.check", "queue.check_record", "queue.configure", "queue.lanes", "queue.leases", "queue.lose", "queue.mine",
+    "queue.peek", "queue.reap", "queue.stats", "queue.unwait",
     "scheduler.due", "scheduler.find", "scheduler.fire", "scheduler.forget", "scheduler.list", "scheduler.place",
 })  # fmt: skip
 # What must not be lost, whatever the queue is in whose shard it lies.

@@ -86,8 +86,8 @@ class Locks:
         The number is greater than every earlier one of that name. With a ``key``, the same call again gets the same number while
         the lock is held, and for ``lease_ms`` anew: it belongs to the session that asked last. Whoever waits is served after those
         who waited on this node before. Cancel the future when the caller goes: what it was given by then is free again.
-        Raises: BadArg, Full: too many wait on this node (at once); StoreDown, Stale: the time is over, and the store still away
-        (in the future; without a ``key`` the lock may be held by nobody until its lease ends).
+        Raises: BadArg, Full: too many wait on this node (at once), or the connection holds too many; StoreDown, Stale: the time
+        is over, and the store still away (in the future; without a ``key`` the lock may be held by nobody until its lease ends).
         """
         _check_name(name)
         check_range(lease_ms, "the lease (ms)", 1, LEASE_MAX_MS)
@@ -159,6 +159,8 @@ class Locks:
 
     async def _ask(self, want: _Want, *, take: bool, note: bool = False) -> tuple[int, float]:
         """The fence, or 0 and the loop's time when to ask again if nothing was heard until then."""
+        if take and want.session.is_full and (QUEUE, want.name) not in want.session.held:
+            await self._queues.hold_limit.make_room(want.session)
         shard = await self._queues.shard(QUEUE, want.name)
         owner = await self._queues.owner(want.session, shard)
         reply = shard.batched("queue.lock_acquire", want.name, want.key, want.lease_ms, int(take), int(note), owner)

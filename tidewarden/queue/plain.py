@@ -15,6 +15,7 @@ from typing import Any
 from tidewarden.errors import Stale, StoreDown
 from tidewarden.queue.batch import never
 from tidewarden.queue.durable import Unconfirmed
+from tidewarden.queue.hold_limit import HoldLimit
 from tidewarden.queue.recut import Recut
 from tidewarden.queue.session import Session
 from tidewarden.queue.sessions import Sessions, gone
@@ -146,6 +147,7 @@ class Plain(Sessions):
         super().__init__(*args, **options)
         self._takes: set[Take] = set()
         self.strays = Strays(self._clock, lambda: self.holder, lambda: self._sessions, self._arrived)
+        self.hold_limit = HoldLimit(lambda queue, task_id: self._lane(self._shards[queue], task_id))
         self._payload_max = self._config.limits.payload_bytes
         self._wait_max = self._config.limits.wait_ms
         self._waiting_max = self._config.limits.waiting_max
@@ -163,7 +165,7 @@ class Plain(Sessions):
     def take_plain(self, session: Session, queue: bytes, wait_ms: int, receiver: Receiver) -> PlainTake | None:
         """Take one task, waiting ``wait_ms`` for it; see :class:`PlainTake`. Cancel it when the consumer goes."""
         shard = self._plain.get(queue) or self._plain_shard(queue)
-        if shard is None:
+        if shard is None or session.is_full:
             return None
         until = 0.0
         if wait_ms:

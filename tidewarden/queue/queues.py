@@ -109,7 +109,8 @@ class Queues(Plain):
         Take at most ``count`` ready tasks, from earlier queues first, waiting at most ``wait_ms`` for the first; a future of the tasks.
 
         Cancel the future when the consumer goes: nothing is taken for it, and what already was goes back.
-        Raises: BadArg (at once); Full: too many takes wait; StoreDown, Stale (in the future).
+        Raises: BadArg (at once); Full: too many takes wait, or the connection holds too many tasks; StoreDown, Stale (in the
+        future).
         """
         check_range(count, "COUNT", 1, COUNT_MAX)
         if queues and not queues[0].startswith("_"):  # the system's own takes wait whatever users' may
@@ -132,7 +133,7 @@ class Queues(Plain):
                 shards.append(known[0])
             else:
                 shards += self._in_turn(queue, known)
-        if session.shared is not None and not self._entered(session.shared, shards):
+        if session.is_full or (session.shared is not None and not self._entered(session.shared, shards)):
             return self._loop.create_task(self._take_later(session, queues, count, wait_ms, lease_ms, task_id, shards))
         until = self._loop.time() + wait_ms / 1000 if wait_ms else 0.0
         take = self.begin_take(session, shards, until, count=count, lease_ms=lease_ms, task_id=task_id)
@@ -167,6 +168,8 @@ class Queues(Plain):
             await self._open(queue)
         if session.shared is not None and shards:
             await self._enter(session.shared, shards)
+        if session.is_full:
+            await self.hold_limit.make_room(session)
         if session.closed:
             return []
         taking = self.take(session, queues, count=count, wait_ms=wait_ms, lease_ms=lease_ms, task_id=task_id)

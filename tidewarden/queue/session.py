@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -16,7 +17,9 @@ class Waiting(Protocol):
     future: asyncio.Future[Any]
 
 
-HELD_MAX = 10_000
+HELD_MAX = 10_000  # leases that one connection may hold by itself: see hold_limit.py
+Held = tuple[int, int]
+"""A lease's number, and its end in unix ms of the store as far as the connection knows."""
 _numbers = itertools.count(1)
 
 
@@ -45,19 +48,23 @@ class Session:
     One connection as a consumer. ``held[(queue, id)]`` is ``(lease, lease end in unix ms of the store)`` of what it took.
 
     A lease may be ended through another session too; the entry left here does nothing when this one closes. ``shared``: the session
-    that owns the leases instead, from the connection's ``SESSION`` on; one at a time joins, under ``joining``.
+    that owns the leases instead, from the connection's ``SESSION`` on; one at a time joins, under ``joining``. ``looking``,
+    ``looked_at``, ``ran``: the look at which of the leases run, when the latest ended and how many did.
     """
 
-    __slots__ = ("closed", "held", "id", "joining", "shared", "takes", "user")
+    __slots__ = ("closed", "held", "id", "joining", "looked_at", "looking", "ran", "shared", "takes", "user")
 
     def __init__(self, user: str = "default") -> None:
         self.id = str(next(_numbers))
         self.user = user
-        self.held: dict[tuple[str, str], tuple[int, int]] = {}
+        self.held: dict[tuple[str, str], Held] = {}
         self.takes: set[Waiting] = set()
         self.closed = False
         self.shared: Shared | None = None
         self.joining: asyncio.Lock | None = None
+        self.looking: asyncio.Task[None] | None = None
+        self.looked_at = -math.inf
+        self.ran = 0
 
     @property
     def uuid(self) -> str:
@@ -65,7 +72,11 @@ class Session:
         return "" if self.shared is None else self.shared.uuid
 
     def hold(self, tasks: Sequence[Taken], now_ms: int) -> None:
-        """The session holds these from now on. ``now_ms`` is the store's clock: what ended by it is forgotten when there is much."""
+        """
+        The session holds these from now on. ``now_ms``: the store's clock.
+
+        Where a shared session owns the leases, a connection that knows of many forgets what has ended: nothing hangs on it.
+        """
         for task in tasks:
             self.held[task.queue, task.id] = (task.lease, task.lease_end_ms)
         self._forget(len(tasks), now_ms)
@@ -77,12 +88,17 @@ class Session:
         if len(held) > HELD_MAX:
             self._forget(1, now_ms)
 
+    @property
+    def is_full(self) -> bool:
+        """Whether it holds as many tasks by itself as one connection may."""
+        return len(self.held) >= HELD_MAX and self.shared is None
+
     def _forget(self, added: int, now_ms: int) -> None:
-        if len(self.held) > HELD_MAX and len(self.held) % 1000 < added:
+        if self.shared is not None and len(self.held) > HELD_MAX and len(self.held) % 1000 < added:
             for name in [name for name, (_, end_ms) in self.held.items() if end_ms < now_ms]:
                 del self.held[name]
 
-    def drop(self, queue: str, task_id: str, lease: int) -> tuple[int, int] | None:
+    def drop(self, queue: str, task_id: str, lease: int) -> Held | None:
         """The lease is over; what was known of it, ``None`` when it was not held here."""
         entry = self.held.get((queue, task_id))
         if entry is None or entry[0] != lease:

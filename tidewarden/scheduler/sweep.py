@@ -8,7 +8,6 @@ sleeps until the earliest. A round is safe to repeat and safe beside another lea
 from __future__ import annotations
 
 import asyncio
-import heapq
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
@@ -16,12 +15,15 @@ from typing import Any
 from tidewarden.clock import Clock, Duty
 from tidewarden.errors import Error, NotFound, Stale, StoreDown
 from tidewarden.queue import Queues
+from tidewarden.scheduler.timer_queue import TimerQueue
 
 log = logging.getLogger("tidewarden.scheduler")
 
 MOVED_MAX = 500
 AWAY_S = 0.5  # a shard whose script found the store away is tried again after so long
 ALL_S = 60.0  # every shard is looked at once so often, in case a message was lost
+ROUND_MAX = 64  # shards that are swept together
+MARGIN_S = 0.0005  # a moment that is earlier by less is the same one
 SLOW_S = 1.0  # the others wait for a shard whose server does not answer for so long
 LIMIT_S = 30.0  # a shard's sweep that has no answer by then is begun anew; a link gives up sooner
 
@@ -49,8 +51,7 @@ class Sweep:
         self._clock = clock
         self._fire_due = fire_due
         self._run_script = run_script
-        self._at: dict[Place, float] = {}
-        self._heap: list[tuple[float, Place]] = []
+        self._timers = TimerQueue()
         self._earlier = asyncio.Event()
         self._all_at = 0.0
         self._under_way: dict[Place, asyncio.Task[None]] = {}
@@ -64,13 +65,8 @@ class Sweep:
         if not self.running:
             return
         at = self._clock.monotonic() + delay_ms / 1000
-        place = (queue, shard)
-        known = self._at.get(place)
-        if known is None or at < known - 0.0005:
-            self._at[place] = at
-            heapq.heappush(self._heap, (at, place))
-            if self._heap[0][0] >= at:
-                self._earlier.set()
+        if self._timers.set_earlier((queue, shard), at, MARGIN_S):
+            self._earlier.set()
 
     async def expect_all(self) -> None:
         """Look at every shard of every queue now: a term begins, or messages may have been missed."""
@@ -81,8 +77,7 @@ class Sweep:
     async def run(self, epoch: int, holder: str) -> None:
         """Sweep under ``epoch`` until cancelled. Raises: Stale: another leads."""
         self.running = True
-        self._at.clear()
-        self._heap.clear()
+        self._timers.clear()
         try:
             self._all_at = self._clock.monotonic()
             while True:
@@ -91,10 +86,11 @@ class Sweep:
                     self._all_at = self._clock.monotonic() + ALL_S
                     await self._begin({ALL: self._look_at_all()})
                 self._end_rounds()  # from here to the sleep nothing waits: no end is missed
-                if due := self._due(self._clock.monotonic()):
+                if due := self._timers.pop_due(self._clock.monotonic(), ROUND_MAX):
                     await self._round(due, epoch, holder)
                 else:
-                    await self._sleep(min(self._all_at, self._heap[0][0] if self._heap else self._all_at))
+                    next_at = self._timers.next_at()
+                    await self._sleep(self._all_at if next_at is None else min(self._all_at, next_at))
         finally:
             self.running = False
             for task in self._under_way.values():
@@ -130,20 +126,9 @@ class Sweep:
             log.warning("the store is away; the sweep waits: %s", str(error) or f"no answer for {LIMIT_S:g} s")
             self._all_at = self._clock.monotonic() + AWAY_S
 
-    def _due(self, now: float) -> list[Place]:
-        due: list[Place] = []
-        while self._heap and self._heap[0][0] <= now and len(due) < 64:
-            at, place = heapq.heappop(self._heap)
-            if self._at.get(place) == at:
-                del self._at[place]
-                due.append(place)
-        return due
-
     async def _sleep(self, until: float) -> None:
         self._earlier.clear()
         self.duty.rest(until)
-        if self._heap and self._heap[0][0] < until:
-            return
         nap = asyncio.ensure_future(self._clock.sleep_until(until))
         nudge = asyncio.ensure_future(self._earlier.wait())
         try:
