@@ -207,6 +207,16 @@ GUARDS = (
         ("refresh_steps",),
     ),
     Guard(
+        "place",
+        (("server/connection.py", "if self._begun_count == 0 and not self._beginning:", "if self._begun_count == 0:"),),
+        ("server_places",),
+    ),
+    Guard(
+        "later-turn",
+        (("queue/shard.py", "self._loop.call_soon(receiver.set_exception, error)", "receiver.set_exception(error)"),),
+        ("server_places",),
+    ),
+    Guard(
         "tick",
         (("scheduler/lua/fire.lua", " or tonumber(stored) ~= round.place then", " then"),),
         ("scheduler_firing",),

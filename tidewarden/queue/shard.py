@@ -193,9 +193,13 @@ class Shard:
             receiver = self.holding.through(name, landing)
             self._scripts.send(self._link, name, self.keys, (self.stamped(now_ms), self.holder(), *args), receiver)
         except UnicodeEncodeError as error:
-            receiver.set_exception(BadArg(f"not every id or reason is UTF-8 text: {error.reason}"))
+            self._refuse(receiver, BadArg(f"not every id or reason is UTF-8 text: {error.reason}"))
         except Error as error:
-            receiver.set_exception(error)
+            self._refuse(receiver, error)
+
+    def _refuse(self, receiver: Receiver, error: Error) -> None:
+        """In a turn of its own: whoever adds an item is not through with it yet, and others' items are refused, too."""
+        self._loop.call_soon(receiver.set_exception, error)
 
     # --- a queue that was cut anew
 

@@ -39,7 +39,7 @@ class Connection(Flow):
     """One peer, from accept to close. ``server`` reaches everything else."""
 
     __slots__ = (
-        "_begun_count", "_command", "_commands", "_reader", "_slots", "id", "last_command", "mute", "plan",
+        "_beginning", "_begun_count", "_command", "_commands", "_reader", "_slots", "id", "last_command", "mute", "plan",
         "relay", "resp", "session",
     )  # fmt: skip
 
@@ -56,6 +56,7 @@ class Connection(Flow):
         self._reader = RequestReader(server.request_bytes, server.arguments_max, server.line_bytes)
         self._slots: deque[Slot] = deque()
         self._begun_count = 0  # requests under way
+        self._beginning = False  # a handler runs, and its request has no place yet
         self._command: Command | None = None  # their verb
 
     # What asyncio calls.
@@ -195,7 +196,7 @@ class Connection(Flow):
                 break
             if not slots.popleft().muted:
                 out.append(reply)
-        if self._begun_count == 0:
+        if self._begun_count == 0 and not self._beginning:
             self._pump()
             if self.server.draining:
                 self.server.settled()
@@ -255,6 +256,7 @@ class Connection(Flow):
         return command.together if self._short else min(command.together, command.together_long)
 
     def _begin(self, command: Command | None, request: Request) -> None:
+        self._beginning = True
         try:
             if command is None:
                 outcome: bytes | Pending | Slot = self._unknown(request)
@@ -271,6 +273,7 @@ class Connection(Flow):
             if self.plan is not None:
                 self.plan.spoiled = True
             outcome = self.refuse(error)
+        self._beginning = False
         muted = self.mute > 0
         if muted:
             self.mute -= 1

@@ -171,12 +171,13 @@ class Link(asyncio.Protocol):
         return future
 
     def send(self, packed: bytes, receiver: Receiver, _key: Arg = "", /) -> None:
-        """Send one packed command for ``receiver``; what :meth:`call` raises is its exception."""
+        """Send one packed command for ``receiver``, which is told in a later turn; what :meth:`call` raises is its exception."""
         self.calls += 1
         if self._transport is not None:
             self._send(packed, receiver)
         elif len(self._backlog) >= BACKLOG_MAX:
-            receiver.set_exception(StoreDown(f"{self._way.place} is away and {BACKLOG_MAX} calls wait for it"))
+            away = StoreDown(f"{self._way.place} is away and {BACKLOG_MAX} calls wait for it")
+            self._loop.call_soon(refuse, receiver, away)
         else:
             self._backlog.append((packed, receiver))
             self._unsent.add(receiver)

@@ -268,7 +268,7 @@ class Primaries:
             self._scouted.discard(call.slot)
         if self._stopped or self._waiting >= BACKLOG_MAX:
             why = "the link was closed" if self._stopped else f"the store is away and {BACKLOG_MAX} calls wait for it"
-            call.give_up(StoreDown(f"nothing was sent: {why}"))
+            self._loop.call_soon(call.give_up, StoreDown(f"nothing was sent: {why}"))
             return
         if call.until == 0.0:
             call.until = self._loop.time() + PATIENCE_S

@@ -19,7 +19,7 @@ class Sender(Protocol):
     clustered: bool
 
     def send(self, packed: bytes, receiver: Receiver, key: Arg = "", /) -> None:
-        """Send one packed command, of which ``key`` is the first key."""
+        """Send one packed command, of which ``key`` is the first key. The receiver hears nothing before this has returned."""
 
 
 class Route(Sender, Protocol):
