@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import sys
 import time
 import urllib.request
@@ -104,9 +105,12 @@ def is_ready(port: int) -> bool:
 
 
 @contextlib.contextmanager
-def started(folder: Path, *, fsync: bool = False, name: str = "tidewarden", processes: int = 1) -> Iterator[Target]:
+def started(
+    folder: Path, *, fsync: bool = False, name: str = "tidewarden", processes: int = 1, python: str = ""
+) -> Iterator[Target]:
     """
-    A lone node with its embedded store in ``folder``; ``fsync``: every write is on disk before its OK. ``processes``: of the node.
+    A lone node with its embedded store in ``folder``; ``fsync``: every write is on disk before its OK. ``processes``: of the node;
+    ``python``: the interpreter of another installation that is to be run, not of what lies in this folder.
     """
     base = free_ports(5)
     data = folder / name
@@ -115,8 +119,9 @@ def started(folder: Path, *, fsync: bool = False, name: str = "tidewarden", proc
         settings["store.fsync"] = "always"
     if processes > 1:
         settings["node.processes"] = processes
-    command = [sys.executable, "-m", "tidewarden", "node", *setting_words(settings)]
-    with running(command, base, folder, name) as process:
+    command = [python or sys.executable, "-m", "tidewarden", "node", *setting_words(settings)]
+    surroundings = os.environ | {"PYTHONSAFEPATH": "1"} if python else None
+    with running(command, base, folder, name, surroundings) as process:
         while len(fronts_of(process.pid)) < processes - 1 or not is_ready(base + 1):
             time.sleep(0.05)
         target = at("127.0.0.1", base, parts_of(process.pid))
