@@ -57,6 +57,19 @@ async def test_what_was_vouched_for_is_at_the_replica(one: Seat, pair: Replicas)
     assert pair.client(pair.ports[1]).get("k") == "v"
 
 
+async def test_at_a_store_that_was_full_before_the_first_group_there_is_one(one: Seat, pair: Replicas) -> None:
+    """A full store refuses to make the groups' key, without which no write would ever be vouched for."""
+    with pair.client() as client:
+        client.set("k", "v")
+        client.config_set("maxmemory", "1")
+        try:
+            firm = quorum(one).begun()
+            await one.data.call("DEL", "k")
+            await firm()
+        finally:
+            client.config_set("maxmemory", "0")
+
+
 async def test_many_answers_share_few_groups(one: Seat) -> None:
     commit = quorum(one)
     await asyncio.gather(*(write(one, f"k{i}") for i in range(500)))

@@ -274,6 +274,58 @@ async def test_corrupt_data_is_told_in_the_servers_words(make: Maker) -> None:
         await make().start()
 
 
+@pytest.mark.parametrize("fsync", ["everysec", "always"])
+@pytest.mark.parametrize("format_", ["1", "2", ""])
+async def test_above_its_limit_it_starts_again_and_has_the_limit(make: Maker, fsync: str, format_: str) -> None:
+    """A limit that was lowered, and data of any version: what it cannot take are puts alone."""
+    store = make()
+    with redis.Redis.from_url(await store.start()) as client:
+        client.set("ballast", bytes(3 << 20))
+        if format_:
+            client.set("{c}:format", format_)
+        else:
+            client.delete("{c}:format", "{c}:view")
+        view = int(client.get("{c}:view") or 0)
+    await store.stop()
+    limited = make(config=Store(fsync=fsync, maxmemory_bytes=1 << 20))
+    told = await limited.start()
+    assert limited.view == view + 1
+    end = await running(limited)
+    with redis.Redis.from_url(told, retry=ONCE) as client:
+        assert client.config_get("maxmemory") == {"maxmemory": str(1 << 20)}
+        assert client.get("{c}:format") == b"2"
+        with pytest.raises(redis.exceptions.OutOfMemoryError):
+            client.set("more", "1")
+    os.kill(limited.pid or 0, signal.SIGKILL)
+    await eventually(lambda: view_in(limited) == view + 2)
+    with redis.Redis.from_url(told, retry=ONCE) as client:
+        assert client.delete("ballast") == 1
+        assert client.config_get("maxmemory") == {"maxmemory": str(1 << 20)}
+    await end()
+
+
+async def test_a_server_that_refuses_its_start_says_why(make: Maker) -> None:
+    """It runs, and is ended: what it logged last, a warning of the host's settings, is not the reason."""
+    store = make()
+    with redis.Redis.from_url(await store.start()) as client:
+        client.delete("{c}:view")
+        client.lpush("{c}:view", "1")
+    await store.stop()
+    with pytest.raises(StoreDown, match=r"^valkey-server refused its start: WRONGTYPE .+ \(its log: .+valkey.log\)$"):
+        await make().start()
+
+
+async def test_a_server_that_is_silent_says_that(make: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = make()
+
+    async def silent(*_: Any) -> None:
+        raise TimeoutError
+
+    monkeypatch.setattr(store, "_raise_view", silent)
+    with pytest.raises(StoreDown, match=r"^valkey-server did not answer within 30 s "):
+        await store.start()
+
+
 async def test_a_deep_folder_gets_a_short_socket(make: Maker, tmp_path: Path) -> None:
     deep = tmp_path / ("d" * 120) / 'with "quotes" and ü'
     store = make(folder=deep)

@@ -11,7 +11,7 @@ import redis
 from store_servers import StoreServer
 
 from tidewarden.clock import SystemClock
-from tidewarden.errors import Error, Full, NoQuorum
+from tidewarden.errors import Error, NoQuorum
 from tidewarden.store import Link, firm
 from tidewarden.store.firm import Firm
 from tidewarden.store.link import pack
@@ -106,19 +106,23 @@ async def test_one_who_rests_at_that_very_moment_does_not(
     assert with_aof.config_get("appendfsync") == {"appendfsync": "always"}
 
 
-async def test_a_full_store_goes_on_syncing(
-    with_aof: redis.Redis, disk: Firm, monkeypatch: pytest.MonkeyPatch, eventually: Eventually
+@pytest.mark.parametrize("first", [False, True], ids=["before", "never"])
+async def test_a_full_store_syncs_and_rests(
+    with_aof: redis.Redis, disk: Firm, monkeypatch: pytest.MonkeyPatch, first: bool, eventually: Eventually
 ) -> None:
-    await write(disk, "k")
+    """Also one that was full when the first group came, so that the groups' key was never made."""
+    if not first:
+        await write(disk, "k")
+    with_aof.set("k", "1")
     with_aof.config_set("maxmemory", "1")
     try:
-        monkeypatch.setattr(firm, "REST_MS", 0)
-        with pytest.raises(Full):
-            await disk._rested()
+        monkeypatch.setattr(firm, "REST_MS", 100)
         assert await send(disk, "DEL", "k") == 1
+        assert with_aof.config_get("appendfsync") == {"appendfsync": "always"}
+        await eventually(lambda: with_aof.config_get("appendfsync") == {"appendfsync": "everysec"})
+        assert await send(disk, "DEL", "k") == 0
     finally:
         with_aof.config_set("maxmemory", "0")
-    assert with_aof.config_get("appendfsync") == {"appendfsync": "always"}
 
 
 async def test_the_store_rests_once_nobody_has_had_a_group_for_a_while(

@@ -19,6 +19,7 @@ from tidewarden.queue.task import NewTask
 from tidewarden.store import Link, detour, primaries
 from tidewarden.store.check import check_store
 from tidewarden.store.primaries import Primaries
+from tidewarden.store.removal_first import removal_first
 from tidewarden.store.slots import slot_of
 from tidewarden.store.topology import Topology
 
@@ -56,6 +57,8 @@ async def test_each_call_goes_to_the_primary_of_its_key(clean: ClusterSet, route
         assert link is not None
         assert link.at.endswith(f":{clean.owner(slot_of(name))}")
     assert [await route.call("GET", f"{name}:k") for name in NAMES] == [name.encode() for name in NAMES]
+    assert [await route.call(*removal_first("SET", f"{name}:k", "new")) for name in NAMES] == [b"OK"] * len(NAMES)
+    assert await route.call("GET", f"{NAMES[0]}:k") == b"new"
     assert len(await route.call("TIME")) == 2
     assert route.up
     assert len(route.at.split()) == len(route.each()) == 3

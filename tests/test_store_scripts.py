@@ -16,6 +16,7 @@ from tidewarden.errors import BadArg, Error, Full
 from tidewarden.queue import NewTask
 from tidewarden.queue.registry import SHARED
 from tidewarden.store import Scripts
+from tidewarden.store import scripts as store_scripts
 
 VERBS = [
     "ack",
@@ -183,6 +184,35 @@ async def test_a_full_store_refuses_only_what_grows(node: Any) -> None:
         assert await n0.queues.ack(session, "q", [(taken.id, taken.lease)]) == [1]
     finally:
         await n0.link.call("CONFIG", "SET", "maxmemory", "0")
+
+
+async def test_a_full_store_without_the_library_is_offered_it_until_it_has_room(
+    node: Any, monkeypatch: pytest.MonkeyPatch, eventually: Any
+) -> None:
+    """As one that was started full has none: nobody would load it again before the next connection."""
+    n0 = await node(views=True)
+    session = n0.queues.open_session()
+    await n0.queues.put("q", NewTask(b"x"))
+    await n0.link.call("FUNCTION", "FLUSH")
+    await n0.link.call("CONFIG", "SET", "maxmemory", "1")
+    try:
+        await n0.scripts.use_library(n0.link, True)
+        (taken,) = await n0.queues.take(session, ["q"])
+        await n0.link.call("CONFIG", "RESETSTAT")
+        assert await n0.queues.ack(session, "q", [(taken.id, taken.lease)]) == [1]
+        assert b"cmdstat_fcall:" not in await n0.link.call("INFO", "commandstats"), "it is known to be missing"
+    finally:
+        await n0.link.call("CONFIG", "SET", "maxmemory", "0")
+    monkeypatch.setattr(store_scripts, "OFFER_S", 0.0)
+
+    async def from_library() -> bool:
+        await n0.link.call("CONFIG", "RESETSTAT")
+        await n0.queues.put("q", NewTask(b"x"))
+        return b"cmdstat_fcall:calls=1," in await n0.link.call("INFO", "commandstats")
+
+    async with asyncio.timeout(20):
+        while not await from_library():
+            pass
 
 
 def test_the_shared_file_keeps_nothing_between_two_calls() -> None:

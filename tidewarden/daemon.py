@@ -37,6 +37,7 @@ from tidewarden.server.resp import RespServer
 from tidewarden.server.users import Users
 from tidewarden.store.check import Server, check_store, warn_of_settings
 from tidewarden.store.embedded import EmbeddedStore, store_password
+from tidewarden.store.removal_first import small_writes
 from tidewarden.store.snapshot import snapshot
 from tidewarden.store.way_back import told_address
 from tidewarden.tokens import PEERS_PATH, Tokens
@@ -131,7 +132,7 @@ class Daemon(Participant):
         )  # fmt: skip
         told = dataclasses.replace(config, node=dataclasses.replace(config.node, advertise=self.nodes.address))
         self.tokens = Tokens(
-            told, self.queues, clock, self.control.call, script=self._token_script,
+            told, self.queues, clock, small_writes(self.control.call), script=self._token_script,
             connected=lambda: self.accounts.up, cluster_secret=self._secret, nodes=lambda: self.nodes.living(),
             members=lambda: {**self.nodes.addresses, **self.raft.base_addresses()},
         )  # fmt: skip

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from tidewarden.errors import ConfigError, Error, StoreDown
 from tidewarden.store.connect import redact
+from tidewarden.store.removal_first import removal_first
 from tidewarden.store.route import Route
 
 log = logging.getLogger("tidewarden.store")
@@ -123,7 +124,7 @@ async def check_store(link: Route, cluster: str) -> Server:
         raise StoreDown(link.why)
     stored = await link.call("GET", f"{{{cluster}}}:format")
     if stored is None:
-        await link.call("SET", f"{{{cluster}}}:format", FORMATS[-1], "NX")
+        await link.call(*removal_first("SET", f"{{{cluster}}}:format", FORMATS[-1], "NX"))
     elif stored.decode() not in FORMATS:
         raise ConfigError(
             [
@@ -132,7 +133,7 @@ async def check_store(link: Route, cluster: str) -> Server:
             ]
         )
     elif stored.decode() != FORMATS[-1]:
-        await link.call("SET", f"{{{cluster}}}:format", FORMATS[-1])
+        await link.call(*removal_first("SET", f"{{{cluster}}}:format", FORMATS[-1]))
     views = await link.call("EXISTS", f"{{{cluster}}}:view")
     oldest = min(infos, key=lambda info: numbers_of(info.get("redis_version", "0")))
     return Server(

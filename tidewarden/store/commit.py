@@ -23,6 +23,7 @@ from tidewarden.clock import Clock, sleep
 from tidewarden.errors import Error, NoQuorum, StoreDown
 from tidewarden.store.link import Arg, Link, pack
 from tidewarden.store.receiver import Receiver, refuse
+from tidewarden.store.removal_first import removal_first
 
 log = logging.getLogger("tidewarden.store")
 
@@ -146,7 +147,7 @@ class Commit:
     def _write_to(self, key: str) -> None:
         """The groups' own write is of this key."""
         self._mark = pack(("PEXPIRE", key, KEEP_MS))  # a write that a full store takes, too
-        self._first_mark = pack(("SET", key, "1", "PX", KEEP_MS))
+        self._first_mark = pack(removal_first("SET", key, "1", "PX", KEEP_MS))
         self._there = False  # whether the key is, as far as we know
 
     def ground(self) -> Ground:
@@ -297,7 +298,7 @@ class Commit:
         return written
 
     def _own_write(self) -> bytes:
-        """What the group writes. A full store may refuse to make the key, but never to touch it, and another node may have made it."""
+        """What the group writes: it touches the key, and makes it where it is not known to be there."""
         made, self._there = self._there, True
         return self._mark if made else self._first_mark
 

@@ -25,7 +25,7 @@ from urllib.parse import quote
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import BusyLoadingError, RedisError
+from redis.exceptions import BusyLoadingError, RedisError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from tidewarden.clock import Clock, sleep
@@ -177,8 +177,11 @@ class EmbeddedStore:
         try:
             view = await self._open_for_clients(process, startup_password)
         except BaseException as error:
+            ran = process.returncode is None
             kill_group(process)
             await process.wait()
+            if ran and isinstance(error, (ResponseError, TimeoutError)):
+                raise StoreDown(_refusal(error, log_path)) from None
             if isinstance(error, (RedisError, OSError, TimeoutError)):
                 raise StoreDown(_why(process, error, log_path, log_from)) from None
             raise
@@ -214,7 +217,7 @@ class EmbeddedStore:
             "appendonly": "yes",
             "repl-diskless-sync-delay": "0",  # nobody else comes for a copy (see snapshot) meanwhile
             "appendfsync": self._config.fsync,
-            "maxmemory": str(self._config.maxmemory_bytes),
+            "maxmemory": "0",  # until the view is raised: data above the limit must be no hindrance to a start
             "maxmemory-policy": "noeviction",
             **{name: str(value) for name, value in LISTPACKS.items()},
         }
@@ -257,6 +260,7 @@ class EmbeddedStore:
         view = int(await client.incr(f"{tag}:view"))
         await client.config_set("appendfsync", self._config.fsync)
         await client.function_flush()  # nodes load theirs; those of former versions would stay for ever
+        await client.config_set("maxmemory", str(self._config.maxmemory_bytes))
         await client.config_set("requirepass", self._password)
         return view
 
@@ -301,11 +305,18 @@ def _own_private_folder(folder: Path) -> None:
         )
 
 
+def _refusal(error: BaseException, log_path: Path) -> str:
+    """Why a server was ended that ran: what it answered, or that it did not."""
+    said = f"refused its start: {error}" if str(error) else f"did not answer within {SILENCE_S_MAX:.0f} s"
+    return f"valkey-server {said} (its log: {log_path})"
+
+
 def _why(process: asyncio.subprocess.Process, error: BaseException, log_path: Path, log_from: int) -> str:
-    """Why the server does not serve: what it logged last says more than a refused connection."""
+    """Why a server ended: what it logged last says more than a refused connection."""
     with log_path.open("rb") as file:
         file.seek(log_from)
         lines = file.read(65_536).decode(errors="replace").strip().splitlines()
-    told = [line for line in lines if " # " in line] or lines
+    # Its warnings (of the host's settings, say) are no reason to end.
+    told = [line for line in lines if " # " in line and " # WARNING " not in line] or lines
     last = told[-1].strip() if told else f"{type(error).__name__}: {error}"
     return f"valkey-server {how_ended(process.returncode)}; it said: {last} (all of it: {log_path})"

@@ -14,11 +14,12 @@ import uuid
 from typing import Any
 
 from tidewarden.clock import Clock, sleep
-from tidewarden.errors import Error, Full, StoreDown
+from tidewarden.errors import Error, StoreDown
 from tidewarden.store.commit import KEEP_MS, Commit, Demand, Ground, log
 from tidewarden.store.link import Link, ReplyError, pack
 from tidewarden.store.receiver import Receiver, refuse, unread
 from tidewarden.store.refusals import error_of
+from tidewarden.store.removal_first import removal_first
 from tidewarden.store.route import Arg
 
 REST_MS = 2000  # after the last such write, of whichever node, the store syncs once a second again
@@ -57,7 +58,7 @@ class Firm(Commit):
     def _own_write(self) -> bytes:
         # With another value each time: see Bracket.
         made, self._there = self._there, True
-        return self._mark if made else pack(("SET", self._key, uuid.uuid4().hex, "PX", KEEP_MS))
+        return self._mark if made else pack(removal_first("SET", self._key, uuid.uuid4().hex, "PX", KEEP_MS))
 
     async def _written(self) -> asyncio.Future[Any]:
         answers = [self._send(one) for one in (*self._begin, self._own_write(), self._end)]
@@ -92,8 +93,6 @@ class Firm(Commit):
                     self._awake = self._awake or not rested
                 except StoreDown:
                     log.debug("a store that was started anew syncs as it is configured")
-                except Full:
-                    self._awake = True  # It goes on syncing every write until there is room for another mark.
                 except Error as error:
                     log.warning("the store goes on syncing every write: %s", error)
                     return
@@ -108,7 +107,9 @@ class Firm(Commit):
         if self._task is not None or KEEP_MS - left_ms < REST_MS:
             await link.call("UNWATCH")
             return False
-        mark = ("SET", self._key, uuid.uuid4().hex, "PX", KEEP_MS - REST_MS)  # another value, which is as old
+        mark = removal_first(
+            "SET", self._key, uuid.uuid4().hex, "PX", KEEP_MS - REST_MS
+        )  # another value, which is as old
         words = (("MULTI",), mark, ("CONFIG", "SET", "appendfsync", "everysec"), ("EXEC",))
         *_, done = await asyncio.gather(*(link.call(*one) for one in words))
         return done is not None

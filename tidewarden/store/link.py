@@ -12,7 +12,7 @@ from typing import Any
 import hiredis
 
 from tidewarden.clock import Clock, sleep
-from tidewarden.errors import StoreDown
+from tidewarden.errors import Full, StoreDown
 from tidewarden.store.connect import redact
 from tidewarden.store.receiver import Receiver, refuse, unread
 from tidewarden.store.refusals import Refused, error_of, known_already, takes_no_writes
@@ -343,7 +343,8 @@ def _refused(done: asyncio.Future[Any]) -> None:
     """One of the first commands was answered; a connection that was lost meanwhile is reported as such."""
     error = None if done.cancelled() else done.exception()
     lost = isinstance(error, StoreDown) and not isinstance(error, Refused)
-    if error is not None and not lost and not known_already(error):
+    of_memory = isinstance(error, Full)  # that it is full is said once a second
+    if error is not None and not lost and not of_memory and not known_already(error):
         log.warning("the store refused what every connection begins with: %s", error)
 
 

@@ -203,7 +203,8 @@ class Primaries:
             if link is not None:
                 return link.call(*args)
         future: asyncio.Future[Any] = self._loop.create_future()
-        self.send(pack(args), future, "" if args[0] in UNSLOTTED else args[1])
+        key = "" if args[0] in UNSLOTTED else args[3 if args[0] == "EVAL" else 1]
+        self.send(pack(args), future, key)
         return future
 
     def send(self, packed: bytes, receiver: Receiver, key: Arg = "", /) -> None:

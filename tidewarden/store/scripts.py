@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,10 @@ from tidewarden.store.refusals import known_already
 from tidewarden.store.route import Arg, Route, Sender
 from tidewarden.store.trim import trim
 
+log = logging.getLogger("tidewarden.store")
+
 PRELUDE = "prelude.lua"
+OFFER_S = 1.0
 GUARD = "~"  # behind a script's first key, a key that is never written
 _PARTS = re.compile(r"^-- VERBS +(.*)$", re.MULTILINE)
 _GUARDED = "\n-- GUARDED "  # in the header of a plain script that touches more than its first key
@@ -77,6 +81,8 @@ class Scripts:
     ) -> None:
         head = shared_text(shared)
         self.uses_library = library
+        self._missing = False  # the server has no library now: scripts are run without until it takes it
+        self._offered_at = float("-inf")
         self._scripts: dict[str, Script] = {}
         self._library = ["local KEYS, ARGV", head]
         for package in packages:
@@ -134,12 +140,36 @@ class Scripts:
     async def use_library(self, link: Route, embedded: bool) -> None:
         """From now on run scripts from the library, if the store is embedded: a server of one's own keeps nothing of ours but data."""
         self.uses_library = embedded
-        if embedded:
-            try:
-                await link.call("FUNCTION", "LOAD", self.library)
-            except Error as error:
-                if not known_already(error):
-                    raise
+        if not embedded:
+            return
+        try:
+            await link.call("FUNCTION", "LOAD", self.library)
+        except Full:  # it is offered again until there is room; nothing needs it
+            self._missing = True
+            log.warning("the store is full and takes no script library: until it has room, scripts cost it more")
+        except Error as error:
+            if not known_already(error):
+                raise
+        else:
+            self._missing = False
+
+    def missed(self, link: Sender) -> None:
+        """The server has not the library: offer it, once a second at most. Scripts are run without meanwhile."""
+        self._missing = True
+        loop = asyncio.get_running_loop()
+        if loop.time() - self._offered_at < OFFER_S:
+            return
+        self._offered_at = loop.time()
+        offered: asyncio.Future[Any] = loop.create_future()
+        offered.add_done_callback(self._taken)
+        link.send(pack(("FUNCTION", "LOAD", self.library)), offered)
+
+    def _taken(self, offered: asyncio.Future[Any]) -> None:
+        error = None if offered.cancelled() else offered.exception()
+        if error is None or known_already(error):
+            self._missing = False
+        else:
+            log.debug("the store does not take the script library: %s", error)
 
     def run(self, link: Sender, name: str, keys: Sequence[str], args: Sequence[Arg]) -> asyncio.Future[Any]:
         """
@@ -160,16 +190,22 @@ class Scripts:
         script = self._scripts[name]
         if link.clustered and script.guarded:
             keys = (*keys, f"{keys[0]}{GUARD}")
-        call = _Call(link, script, (len(keys), *keys, *args), receiver)
-        call.send(0 if self.uses_library and script.function else 1)
+        call = _Call(self, link, script, (len(keys), *keys, *args), receiver)
+        in_library = self.uses_library and script.function
+        if in_library and self._missing:
+            self.missed(link)
+        call.send(0 if in_library and not self._missing else 1)
 
 
 class _Call:
     """A script under way: its reply is passed on, or it is called in the next way where the server could not run it in this one."""
 
-    __slots__ = ("_args", "_link", "_receiver", "_script", "_way", "done", "sent_by", "set_result")
+    __slots__ = ("_args", "_link", "_receiver", "_script", "_scripts", "_way", "done", "sent_by", "set_result")
 
-    def __init__(self, link: Sender, script: Script, args: tuple[Arg, ...], receiver: Receiver) -> None:
+    def __init__(
+        self, scripts: Scripts, link: Sender, script: Script, args: tuple[Arg, ...], receiver: Receiver
+    ) -> None:
+        self._scripts = scripts
         self._link = link
         self._script = script
         self._args = args
@@ -194,6 +230,8 @@ class _Call:
 
     def set_exception(self, exception: BaseException, /) -> None:
         if _not_run(self._way, exception):
+            if self._way == 0 and not isinstance(exception, Full):
+                self._scripts.missed(self._link)
             self.send(self._way + 1)
         else:
             self._receiver.set_exception(exception)

@@ -1,0 +1,57 @@
+"""Small writes that a full store takes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from tidewarden.errors import Full
+from tidewarden.store import Link
+from tidewarden.store.check import FORMATS, check_store
+from tidewarden.store.removal_first import removal_first, small_writes
+from tidewarden.tokens.shelf import Known, Rotation, Shelf
+
+
+@pytest.fixture
+async def full(node: Any) -> AsyncIterator[Link]:
+    """A link to a store that is full."""
+    link: Link = (await node()).link
+    await link.call("CONFIG", "SET", "maxmemory", "1")
+    yield link
+    await link.call("CONFIG", "SET", "maxmemory", "0")
+
+
+async def test_they_are_answered_as_ever_and_leave_nothing_beside(full: Link) -> None:
+    with pytest.raises(Full):
+        await full.call("SET", "{t}:k", "1")
+    assert await full.call(*removal_first("SET", "{t}:k", "1", "PX", 60_000)) == b"OK"
+    assert await full.call(*removal_first("SET", "{t}:k", "2", "NX")) is None
+    assert await full.call("GET", "{t}:k") == b"1"
+    assert await full.call("PTTL", "{t}:k") > 0
+    write = small_writes(full.call)
+    assert [await write("HSETNX", "{t}:h", "f", value) for value in ("1", "2")] == [1, 0]
+    assert [await write("HINCRBY", "{t}:h", "n", 1) for _ in range(2)] == [1, 2]
+    assert await write("HGETALL", "{t}:h") == [b"f", b"1", b"n", b"2"]
+    assert sorted(await full.call("KEYS", "{t}*")) == [b"{t}:h", b"{t}:k"]
+
+
+async def test_what_grows_is_refused_as_ever(full: Link) -> None:
+    with pytest.raises(Full):
+        await small_writes(full.call)("XADD", "{t}:events", "*", "event", "x")
+
+
+async def test_the_format_and_the_vaults_keys_are_written_at_a_full_store(full: Link) -> None:
+    await full.call("DEL", "{tw}:format")
+    assert (await check_store(full, "tw")).empty
+    assert await full.call("GET", "{tw}:format") == FORMATS[-1].encode()
+    await full.call(*removal_first("SET", "{tw}:format", "1"))
+    assert not (await check_store(full, "tw")).empty
+    assert await full.call("GET", "{tw}:format") == FORMATS[-1].encode()
+    shelf = Shelf(small_writes(full.call), "tw")
+    assert await shelf.add(1, b"wrapped") == b"wrapped"
+    await shelf.rewrap(1, b"otherwise")
+    await shelf.note(Rotation())
+    await shelf.say("n0", Known())
+    assert await shelf.tell() == 1

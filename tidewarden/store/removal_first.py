@@ -1,0 +1,34 @@
+"""
+A single write that a full store takes: sent as a script that begins with a removal, behind which the store refuses nothing.
+
+For the few small records that a node cannot do without (a format, a group commit's mark, the vault's). What grows with the
+load must not go this way; keys of the queues are written by scripts of their own, which begin so themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from tidewarden.store.route import Arg
+from tidewarden.store.scripts import GUARD
+
+SMALL_WRITES = frozenset(("SET", "HSET", "HSETNX", "HINCRBY"))
+_SOURCE = "redis.call('DEL', KEYS[2]) return redis.call(unpack(ARGV))"
+
+Call = Callable[..., asyncio.Future[Any]]
+
+
+def removal_first(verb: Arg, key: Arg, *rest: Arg) -> tuple[Arg, ...]:
+    """Give the words that send ``verb key rest…`` so; what is removed first is a key that is never written."""
+    return ("EVAL", _SOURCE, 2, key, f"{key!s}{GUARD}", verb, key, *rest)
+
+
+def small_writes(call: Call) -> Call:
+    """Wrap :meth:`Route.call` so that each of :data:`SMALL_WRITES` goes through at a full store."""
+
+    def send(*words: Arg) -> asyncio.Future[Any]:
+        return call(*(removal_first(*words) if words[0] in SMALL_WRITES else words))
+
+    return send
