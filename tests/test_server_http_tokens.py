@@ -58,6 +58,7 @@ async def answered(
     [
         ("GET /v1/tokens/p/a?min_ttl=60&wait=1.5", ("get", "p/a", 60_000, 1500), 200, None),
         ("GET /v1/tokens/p/a%2Fb%40c%3Ad", ("get", "p/a/b@c:d", 0, 0), 200, None),
+        ("GET /v1/tokens/p/auth0%7Co%27b%C3%BC%3F%23%25", ("get", "p/auth0|o'bü?#%", 0, 0), 200, None),
         ("GET /v1/tokens/p/a/b@c:d", ("get", "p/a/b@c:d", 0, 0), 200, None),
         ("GET /v1/tokens/p/%25%C3%A4", ("get", "p/%ä", 0, 0), 200, None),
         ("GET /v1/tokens/p/a/refresh", ("get", "p/a/refresh", 0, 0), 200, None),

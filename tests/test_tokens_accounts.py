@@ -23,9 +23,13 @@ def test_names_that_are_allowed(name: str) -> None:
         ("/alice", "not of the form provider/account"),
         ("google/", "account is empty"),
         ("google/a b", "contains ' '"),
-        ("google/ä", "contains 'ä'"),
+        ("google/a\u0308", "holds letters and their accents apart"),
+        ("google/a\u202eb", r"contains '\\u202e'"),
+        ('google/a"b', "contains '\"'"),
+        ("google/a~1", "contains '~'"),
+        ("google/" + "ä" * 101, "account has 202 bytes"),
         ("google/a\n", r"contains '\\n'"),
-        ("google/" + "a" * 201, "has 201 characters"),
+        ("google/" + "a" * 201, "has 201 bytes"),
     ],
 )
 def test_names_that_are_not(account: str, says: str) -> None:
@@ -96,7 +100,14 @@ def test_tokens_stay_out_of_repr() -> None:
     assert "hush" not in repr(parse_grant({"refresh_token": "hush-r", "access_token": "hush-a"}, "c"))
 
 
+@pytest.mark.parametrize(
+    "name", ["o'brien@example.org", "auth0|5f7c", "müller@bücher.example", "Ωμέγα", "日本/東京", "a+b%c"]
+)
+def test_names_as_identity_providers_give_them(name: str) -> None:
+    assert split(f"google/{name}") == ("google", name)
+
+
 def test_a_name_is_checked_alone_too() -> None:
     check_name("alice@example.org")
-    with pytest.raises(BadArg, match="account is empty; allowed are 1 to 200 of A-Z"):
+    with pytest.raises(BadArg, match="account is empty; allowed are 1 to 200 bytes of letters"):
         check_name("")

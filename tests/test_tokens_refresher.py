@@ -32,6 +32,16 @@ async def test_a_token_is_refreshed_again_and_again_before_it_expires(valkey: An
     assert max(endpoint.requests.values()) == 1
 
 
+async def test_an_account_goes_by_the_name_that_its_identity_provider_gave(valkey: Any, tmp_path: Path) -> None:
+    name = "p/auth0|o'brien+müller@bücher.example?#%,"
+    async with harness.endpoint() as endpoint, harness.node(valkey, tmp_path, harness.provider(endpoint.url)) as side:
+        await side.tokens.put(name, {"refresh_token": "a.0"})
+        assert (await side.tokens.get(name, wait_ms=60_000)).generation == 2
+        entries, _ = await side.tokens.list()
+        assert [entry["account"] for entry in entries] == [name]
+        assert await side.tokens.delete(name)
+
+
 async def test_503_and_retry_after_are_waited_for(valkey: Any, tmp_path: Path) -> None:
     async with harness.endpoint() as endpoint:
         endpoint.faults.append(answers(503, {"error": "temporarily_unavailable"}, Retry_After="1"))

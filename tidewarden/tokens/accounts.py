@@ -5,6 +5,7 @@ What an account is called, and what a grant of it holds: names, and the fields o
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,8 +20,9 @@ LIFE_S_MAX = 366 * 86_400
 SECONDS_BEGIN, SECONDS_END = 1_000_000_000, 100_000_000_000
 """A time between them is of this century in seconds, and of the early seventies in milliseconds."""
 
-_ACCOUNT = re.compile(r"[A-Za-z0-9_.:@+=/-]+")
-_ACCOUNT_ALLOWED = f"1 to {ACCOUNT_BYTES_MAX} of A-Z a-z 0-9 _ . : @ + = / -"
+_SIGNS = frozenset("_.:@+=/-'|!#$%&*?^,")
+"""Of the signs that addresses and identity providers use, those that quoting in JSON or a shard's mark leave alone."""
+_ACCOUNT_ALLOWED = f"1 to {ACCOUNT_BYTES_MAX} bytes of letters, digits and {' '.join(sorted(_SIGNS))}"
 _TYPE = re.compile(r"[A-Za-z0-9_.:/-]{1,64}")
 _FIELDS = frozenset(("refresh_token", "access_token", "token_type", "scope", "expires_at_ms", "expires_in", "client"))
 
@@ -56,11 +58,21 @@ def check_name(name: str) -> None:
     """Raises BadArg unless ``name`` may name an account within its provider."""
     if not name:
         raise errors.BadArg(f"account is empty; allowed are {_ACCOUNT_ALLOWED}")
-    if len(name) > ACCOUNT_BYTES_MAX:
-        raise errors.BadArg(f"account has {len(name)} characters; allowed are {_ACCOUNT_ALLOWED}")
-    if not _ACCOUNT.fullmatch(name):
-        bad = next(char for char in name if not _ACCOUNT.fullmatch(char))
-        raise errors.BadArg(f"account {_short(name)} contains {bad!r}; allowed are {_ACCOUNT_ALLOWED}")
+    bad = next((char for char in name if not _may_stand(char)), None)
+    if bad is not None:
+        raise errors.BadArg(f"account {_short(name)} contains {bad!a}; allowed are {_ACCOUNT_ALLOWED}")
+    if (size := len(name.encode())) > ACCOUNT_BYTES_MAX:
+        raise errors.BadArg(f"account has {size} bytes; allowed are {_ACCOUNT_ALLOWED}")
+    if not unicodedata.is_normalized("NFC", name):
+        raise errors.BadArg(
+            f"account {_short(name)} holds letters and their accents apart; "
+            "allowed is one spelling of each name: Unicode's normal form C"
+        )
+
+
+def _may_stand(char: str) -> bool:
+    """Tells whether an account's name may hold the character: letters, their marks and digits of every script."""
+    return char in _SIGNS or unicodedata.category(char)[0] in "LMN"
 
 
 def parse_grant(fields: Mapping[str, Any], client_id: str) -> Grant:
