@@ -121,6 +121,35 @@ async def test_two_nodes_share_the_key_of_the_day(tmp_path: Path) -> None:
     assert one.fingerprint("p", "a", "token") != one.fingerprint("p", "b", "token")
 
 
+async def test_a_store_that_lost_the_key_of_the_day_never_gets_another_under_its_id(tmp_path: Path) -> None:
+    """A failover lost the last writes, and the node that made the key is away: another node makes one."""
+    keys = Keys()
+    one = await make(keys, tmp_path)
+    record = one.seal(b"token", PLACE)
+    keys.stored = {0: keys.stored[0]}
+    two = await make(keys, tmp_path)
+    assert two.newest_id != one.newest_id
+    await one.load()  # It comes back, and what the store lost with it.
+    assert await one.unseal(record, PLACE) == await two.unseal(record, PLACE) == b"token"
+
+
+async def test_two_keys_under_one_id_are_told_and_both_open(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """As older versions made them; and those of two nodes' journals."""
+    keys = Keys()
+    one = await make(keys, tmp_path)
+    record, key_id = one.seal(b"token", PLACE), one.newest_id
+    lost = keys.stored.pop(key_id)
+    two = await make(keys, tmp_path)
+    keys.stored[key_id] = two._wrap(key_id, os.urandom(32), two.kek)
+    await one.load()
+    assert f"data key {key_id} of the store is another" in caplog.text
+    assert await one.unseal(record, PLACE) == b"token"
+    with pytest.raises(Unsealable):
+        await two.unseal(record, PLACE)
+    await two.restore(key_id, lost)
+    assert await two.unseal(record, PLACE) == b"token"
+
+
 async def test_a_key_made_by_another_node_since_is_fetched(tmp_path: Path) -> None:
     keys, late = Keys(), ManualClock()
     one = await make(keys, tmp_path)

@@ -16,7 +16,9 @@ from __future__ import annotations
 import hmac
 import logging
 import os
+import secrets
 import struct
+from hashlib import sha256
 from typing import NamedTuple, Protocol
 
 from cryptography.exceptions import InvalidTag
@@ -37,6 +39,8 @@ TAG_BYTES = 16
 FINGERPRINT_BYTES = 8
 FINGERPRINT_KEY_ID = 0  # The key of the fingerprints lies wrapped beside the data keys; it is never one of them.
 DAY_MS = 86_400_000
+DAY_BITS = 16  # of a data key's id, below the day
+ID_STEP_MAX = 1 << 12  # Between two ids: more than a dozen keys fit into a day, and then the next day's ids are taken.
 _HEAD = struct.Struct(">BI")
 _LENGTH = struct.Struct(">I")
 _NUMBERS = struct.Struct(">IQIQ")  # Two numbers of 8 bytes, each behind its length.
@@ -77,6 +81,8 @@ class Vault:
         self._shelf = shelf
         self._clock = clock
         self._ciphers: dict[int, AESGCM] = {}
+        self._displaced: dict[int, list[AESGCM]] = {}
+        self._marks: dict[int, bytes] = {}  # hashes of the keys, by which two of one id are told apart
         self._wrapped: dict[int, bytes] = {}
         self._fingerprints = hmac.new(b"", digestmod="sha256")
         self._newest_id = 0
@@ -93,9 +99,11 @@ class Vault:
 
     async def ready(self) -> None:
         """Have a data key of today (unix days), or a later one; cheap once it is there. Raises what the store raises."""
-        today_id = self._today_id()
-        if today_id > self._newest_id:
-            await self._make(today_id, self.kek)
+        if self._newest_id >= self._today_id():
+            return
+        await self.load()  # Another node may have made it.
+        if self._newest_id < self._today_id():
+            await self._make(self._fresh_id(), self.kek)
 
     async def load(self) -> None:
         """
@@ -115,8 +123,10 @@ class Vault:
         if problems:
             raise errors.ConfigError(problems)
         for key_id in sorted(self._wrapped.keys() - found.keys()):
-            # Older ones were dropped by a rotation; of the newest the store has lost its last writes (a failover).
-            if key_id > max(found, default=-1):
+            # A rotation drops what is older than the key of the rotation before: all of it, and two keys stay.
+            # Else the store has lost its last writes (a failover), and another node may have made a key since.
+            older = any(FINGERPRINT_KEY_ID < one < key_id for one in found)
+            if older or sum(one > key_id for one in found) < 2:
                 log.warning("the store has lost data key %d: it gets it back from this node", key_id)
                 await self._shelf.add(key_id, self._wrapped[key_id])
         if FINGERPRINT_KEY_ID not in self._wrapped:
@@ -143,10 +153,13 @@ class Vault:
         if cipher is None:
             raise Unsealable(f"{_words(place)}: sealed under data key {key_id}, which the store does not hold")
         nonce = record[_HEAD.size : _HEAD.size + NONCE_BYTES]
-        try:
-            return cipher.decrypt(nonce, record[_HEAD.size + NONCE_BYTES :], place.associated())
-        except InvalidTag:
-            raise Unsealable(f"{_words(place)}: the sealed record does not open here") from None
+        for one in (cipher, *self._displaced.get(key_id, ())):
+            try:
+                plain: bytes = one.decrypt(nonce, record[_HEAD.size + NONCE_BYTES :], place.associated())
+            except InvalidTag:
+                continue
+            return plain
+        raise Unsealable(f"{_words(place)}: the sealed record does not open here")
 
     async def reseal(self, record: bytes, place: Place) -> bytes:
         """The record under the newest data key: itself, when it is so already. Raises: Unsealable."""
@@ -172,20 +185,22 @@ class Vault:
 
     async def restore(self, key_id: int, wrapped: bytes) -> None:
         """Take back a wrapped data key from a journal, and give it to the store if that has lost it."""
-        if key_id in self._wrapped:
-            return  # The store has it, wrapped as it should be now.
+        if key_id in self._wrapped:  # The store has it, wrapped as it should be now, unless it is another key.
+            if self.keyring.key(wrapped[1:5]) is not None:
+                key = self._unwrap(key_id, wrapped)
+                if key_id in self._ciphers and self._marks[key_id] != sha256(key).digest():
+                    self._displace(key_id, AESGCM(key))
+            return
         if self.keyring.key(wrapped[1:5]) is None:
             await self.keyring.read()
         self._admit(key_id, wrapped)
-        stored = await self._shelf.add(key_id, wrapped)
-        if stored != wrapped and self._unwrap(key_id, stored) != self._unwrap(key_id, wrapped):
-            log.error("data key %d of this node's journal differs from the one in the store", key_id)
+        self._admit(key_id, await self._shelf.add(key_id, wrapped))  # Another one by now: then both are kept.
 
     # --- rotation
 
     def next_id(self) -> int:
-        """An id for a new data key, greater than all there are."""
-        return max(self._today_id(), self._newest_id) + 1
+        """An id for a new data key, greater than all that are known here."""
+        return self._fresh_id()
 
     async def add_data_key(self, key_id: int) -> None:
         """Have a data key of that id: from now on it seals, if it is the newest. Made once, whoever else makes it."""
@@ -210,7 +225,17 @@ class Vault:
     # --- within
 
     def _today_id(self) -> int:
-        return (self._clock.unix_ms() // DAY_MS) << 8  # The low byte leaves room for more keys within a day.
+        return (self._clock.unix_ms() // DAY_MS) << DAY_BITS  # The least id of a key of today.
+
+    def _fresh_id(self) -> int:
+        """
+        An id of today, drawn by chance above all known ones.
+
+        A store that lost its last writes is asked for today's key again: under the same id that would be
+        another key, and what was sealed under the first would open no more.
+        """
+        least = max(self._today_id(), self._newest_id)
+        return least + 1 + secrets.randbelow(ID_STEP_MAX)
 
     async def _make(self, key_id: int, kek: bytes) -> None:
         wrapped = self._wrap(key_id, AESGCM.generate_key(KEY_BYTES * 8), kek)
@@ -227,12 +252,27 @@ class Vault:
         if self._wrapped.get(key_id) == wrapped:
             return
         key = self._unwrap(key_id, wrapped)
+        known = self._marks.get(key_id)
         self._wrapped[key_id] = wrapped
+        if known == (mark := sha256(key).digest()):
+            return  # The same key, wrapped otherwise.
+        self._marks[key_id] = mark
+        if key_id in self._ciphers:
+            self._displace(key_id, self._ciphers[key_id])
         if key_id == FINGERPRINT_KEY_ID:
             self._fingerprints = hmac.new(key, digestmod="sha256")
         else:
             self._ciphers[key_id] = AESGCM(key)
             self._newest_id = max(self._newest_id, key_id)
+
+    def _displace(self, key_id: int, cipher: AESGCM) -> None:
+        """Keeps a key whose id has become another's in the store, to open what was sealed under it."""
+        log.error(
+            "data key %d of the store is another than the one this node knew under that id: the store has lost "
+            "writes. What was sealed under the first opens on this node alone: run tidewarden vault rotate here",
+            key_id,
+        )
+        self._displaced.setdefault(key_id, []).append(cipher)
 
     def _unwrap(self, key_id: int, wrapped: bytes) -> bytes:
         wrapper = self.keyring.key(wrapped[1:5])
