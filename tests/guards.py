@@ -95,6 +95,11 @@ GUARDS = (
         ("faults",),
     ),
     Guard(
+        "aside",
+        ((SHARD, "  aside[id], aside[#aside + 1], bury_them = true, id, bury_aside\n", ""),),
+        ("queue_unreadable", "queue_check"),
+    ),
+    Guard(
         "attach",
         (("queue/lua/session_leave.lua", "if stored[4] ~= boot .. ' ' .. text(number) then", "if not stored[4] then"),),
         ("queue_session_scripts", "queue_sessions"),

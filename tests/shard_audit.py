@@ -201,8 +201,10 @@ def audit_lanes(
     heads: dict[bytes, bytes] = {}
     waits: dict[bytes, list[bytes]] = {}
     for task_id, raw in tasks.items():
-        lane, entry = lane_entry_of(task_id, raw)
         where = places.get(task_id, ["waiting"])[0]
+        if where == "buried":
+            continue  # of no lane, and perhaps one whose record nobody can read
+        lane, entry = lane_entry_of(task_id, raw)
         if lane and where.startswith("leased:"):
             leased.append(lane + task_id)
         elif lane and where.startswith("ready:"):

@@ -88,15 +88,20 @@ async def test_a_healthy_queue_of_many_pieces(node: Any) -> None:
     assert (report["tasks"], report["problems"], report["shards"]) == (1500, 0, 2)
 
 
-async def test_a_task_that_nobody_can_read_is_left_alone(node: Any) -> None:
+async def test_a_task_that_nobody_can_read_is_set_aside(node: Any) -> None:
     n0 = await node("n0")
     await full_house(n0)
     await n0.link.call("HSET", f"{P}:tasks", "x", "y")
     await n0.link.call("HINCRBY", f"{P}:shard", "stored", 1)
     report = await n0.queues.check("q", repair=True)
-    assert (report["problems"], report["repaired"], report["found"]) == (1, 0, {"unreadable task": 1})
-    await n0.link.call("HDEL", f"{P}:tasks", "x")
-    await n0.link.call("HINCRBY", f"{P}:shard", "stored", -1)
+    assert (report["problems"], report["repaired"], report["found"]) == (1, 1, {"unreadable task": 1})
+    shown = await n0.queues.peek("q", "x")
+    assert (shown["state"], shown["reason"]) == ("buried", "unreadable")
+    assert (await n0.queues.stats("q"))["count_unreadable"] == 1
+    again = await n0.queues.check("q", repair=True)
+    assert (again["repaired"], again["found"]) == (0, {"unreadable task, set aside": 1}), "until somebody deletes it"
+    assert await n0.queues.delete("q", "x")
+    assert (await n0.queues.check("q"))["problems"] == 0
 
 
 async def test_much_damage_is_counted_and_some_of_it_shown(node: Any) -> None:

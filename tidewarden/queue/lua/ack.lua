@@ -43,7 +43,7 @@ if #gone > 0 then
     local bodies = records_get(gone)
     for i = 1, #gone do
       local t = bodies[i] and decode(bodies[i])
-      if t and t.lane then laned().leave(gone[i], t, 'leased') end
+      if t and t.lane then laned().leave(gone[i], t, 'leased') elseif bodies[i] and not t then uproot({gone[i]}) end
     end
   end
   redis.call('HDEL', key('tries'), unpack(gone))

@@ -17,16 +17,8 @@ end
 local function score(index, id) return redis.call('ZSCORE', key(index), id) end
 
 -- The task of an id; nil when there is none, or one that nobody can read: then the second result is true.
-local function task_of(id)
-  local raw = record_get(id)
-  local readable, t = pcall(decode, raw)
-  if readable and t.priority <= 99 then return t end
-  return nil, raw ~= false
-end
-local function tries_of(id)
-  local readable, r = pcall(tries_get, id)
-  return readable and r or nil
-end
+local function task_of(id) return task_get(id) end
+local function tries_of(id) return (tries_get(id)) end
 
 local function places_of(id, t, r)
   local places, leased = {}, indexes_of('leased')
@@ -146,13 +138,13 @@ local function check_holder(id, r, place)
 end
 
 local function check_task(id, raw)
-  local readable, t = pcall(decode, raw)
-  if not readable or t.priority > 99 then return problem('unreadable task', id, '') end
-  local tried = redis.call('HGET', key('tries'), id)
-  local known, r = true, nil
-  if tried then known, r = pcall(tries_decode, tried) end
-  if not known then
-    r = nil
+  local t = decode(raw)
+  local r, unread = tries_get(id)
+  if not t then
+    if r and r.reason == 'unreadable' and score('buried', id) then return problem('unreadable task, set aside', id, 'buried') end
+    return problem('unreadable task', id, '', function() set_aside(id) end)
+  end
+  if unread then
     problem('unreadable record of tries', id, '', function() tries_drop(id) end)
   end
   local places = places_of(id, t, r)

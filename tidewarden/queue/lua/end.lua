@@ -14,8 +14,12 @@ local reply = {}
 for i = 1, #items do
   local id, lease, how, delay_ms, reason = unpack(items[i])
   local r = held(id, lease)
-  local t = r and task_get(id)
-  if not t or (how == 'loss' and r.sticky) then reply[i] = 0
+  local t, unreadable
+  if r then t, unreadable = task_get(id) end
+  if not (t or unreadable) or (how == 'loss' and r.sticky) then reply[i] = 0
+  elseif unreadable then
+    set_aside(id)
+    reply[i] = 1
   elseif how == 'bury' then
     index_remove(id, t, r, 'leased')
     remember(r, 'bury', r.attempts, string.sub(reason, 1, 240))

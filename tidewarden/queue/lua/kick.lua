@@ -9,10 +9,11 @@ local till = (ARGV[7] and int(7, 'till', 0, NEVER) or 0)
 if till == 0 then till = now - (ARGV[8] and int(8, 'age', 0, NEVER) or 0) end
 local moved = 0
 local function kick(name)
-  local t, r = task_get(name), tries_get(name)
-  if not t then return end -- a stray: passed by, for the next round begins behind it
+  local t, r, unreadable = both_get(name)
+  if unreadable then t = task_get(name) end -- it may be the record of tries alone, which is forgotten
+  if not t then return end -- a stray, or nobody can read it: passed by, for the next round begins behind it
   redis.call('ZREM', key('buried'), name)
-  if r then tries_drop(name) end
+  if r or unreadable then tries_drop(name) end
   if t.expires > 0 then
     t.expires = 0
     task_put(name, t)

@@ -33,8 +33,17 @@ local function hold(name, fence, lease, lease_ms, holder)
 end
 
 local function acquire(name, owner, lease_ms, take, tell, holder)
-  local t, r = task_get(name), tries_get(name)
-  if t and r and r.holder ~= '' then
+  local t, r, unreadable = both_get(name)
+  if unreadable then -- somebody's, as long as its lease runs
+    local lease_end = lease_end_of(name) or 0
+    if lease_end > now or lease_doubt() and lease_end > known + S.lag then
+      if tell then await_end(name) end
+      return {0, 0, lease_end}
+    end
+    count('unreadable')
+    uproot({name})
+    unlock(name)
+  elseif t and r and r.holder ~= '' then
     local lease_end = tonumber(redis.call('ZSCORE', key('leased:' .. index_of(r.holder)), name) or 0) + S.lag
     if lease_end > now or lease_doubt() and lease_end > known + S.lag then
       if string.sub(t.payload, 9) ~= owner then

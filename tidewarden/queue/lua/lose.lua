@@ -9,8 +9,11 @@ local holder, ended, stay = '~' .. uuid, 0, 0
 local entries = redis.call('ZRANGEBYLEX', key('held'), '[' .. uuid, '(' .. uuid .. '\255', 'LIMIT', 0, most)
 for i = 1, #entries do
   local id = string.sub(entries[i], 33)
-  local t, r = task_get(id), tries_get(id)
-  if t and r and r.holder == holder then
+  local t, r, unreadable = both_get(id)
+  if unreadable and not (r and (r.holder ~= holder or r.sticky)) then
+    set_aside(id)
+    ended = ended + 1
+  elseif (t or unreadable) and r and r.holder == holder then
     if r.sticky then stay = stay + 1
     else
       end_lease(id, t, r, 'loss', nil, 'its session ended')

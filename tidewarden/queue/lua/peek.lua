@@ -6,8 +6,14 @@
 open()
 local tasks, room = {}, 16777216 -- bytes of payloads in one page, and the task with which it goes past them
 local function show(id, state, score)
-  local t, r = task_get(id), tries_get(id) or fresh_tries()
-  if not t then return end
+  local t, r, unreadable = both_get(id)
+  if not t and not unreadable then return end
+  r = r or fresh_tries()
+  if unreadable then -- what else it is cannot be said
+    t = {payload = '', priority = 0, due = 0, deadline = 0, lease_ms = 0, attempts_max = 0, backoff_ms = 0, expires = 0}
+    r.reason = 'unreadable'
+    state = state or lease_end_of(id) and 'leased' or redis.call('ZSCORE', key('buried'), id) and 'buried' or 'ready'
+  end
   if not state then
     state = locate(id, t, r)
     local index = state == 'leased' and 'leased:' .. index_of(r.holder) or state == 'ready' and 'ready:' .. t.priority or state

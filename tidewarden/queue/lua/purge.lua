@@ -43,16 +43,18 @@ for i = 1, #indexes do
   if #ids > 0 then
     for j = 1, state == 'waiting' and #ids or 0 do ids[j] = select(2, laned().parse(ids[j], 13)) end
     local bodies = records_get(ids)
+    local unreadable = {}
     for j = 1, S.lanes == 1 and #ids or 0 do
       local t = bodies[j] and decode(bodies[j])
-      if t and t.lane then laned().leave(ids[j], t, state) end
+      if t and t.lane then laned().leave(ids[j], t, state) elseif bodies[j] and not t then unreadable[#unreadable + 1] = ids[j] end
     end
     if indexes[i] == 'leased:~' then
       for j = 1, #ids do
-        local r = tries_get(ids[j])
-        if r then redis.call('ZREM', key('held'), string.sub(r.holder, 2) .. ids[j]) end
+        local r, unread = tries_get(ids[j])
+        if r then redis.call('ZREM', key('held'), string.sub(r.holder, 2) .. ids[j]) elseif unread then unreadable[#unreadable + 1] = ids[j] end
       end
     end
+    if #unreadable > 0 then uproot(unreadable) end
     if S.ttls == 1 then redis.call('ZREM', key('expiring'), unpack(ids)) end
     records_drop(ids)
     redis.call('HDEL', key('tries'), unpack(ids))

@@ -190,8 +190,9 @@ local leased, shared, kept = {}, {}, {} -- score, id …: of the caller's, of se
 local records = {} -- id, tries …
 local untried = fresh_tries() -- of every task that was never taken
 local function lease(id, raw, tried, lease_ms, holder)
-  local _, _, deadline, own_ms, _, _, own, expires, payload = said(raw)
-  local r = tried and tries_decode(tried) or untried
+  local readable, _, _, deadline, own_ms, _, _, own, expires, payload = pcall(said, raw)
+  local r = not tried and untried or tries_decode(tried)
+  if not readable or not r then return set_aside(id) end
   if expires > 0 then
     redis.call('ZREM', key('expiring'), id)
     if expires <= now then return outlived(id, tried and r) end -- more than one script buries have outlived theirs
@@ -215,6 +216,10 @@ local function lease_named(id, lease_ms, holder)
   if not raw or paused then return nil end
   local t, tried = decode(raw), redis.call('HGET', key('tries'), id)
   local r = tried and tries_decode(tried)
+  if not t or tried and not r then
+    if not (r and r.holder ~= '' or lease_end_of(id)) then set_aside(id) end
+    return nil
+  end
   local where = locate(id, t, r)
   if where ~= 'ready' and where ~= 'delayed' and where ~= 'waiting' then return nil end
   if t.lane and where ~= 'ready' and laned().free_at(laned().get(t.lane)) > now then return nil end
@@ -235,7 +240,10 @@ for i = 1, #wants do
       if raws[at] then got[#got + 1] = lease(picked[at], raws[at], tried[at], want[2], want[5]) else count('strays') end
     end
   end
-  if want[3] == '1' and #got == 0 then hungry = true end
+  if want[3] == '1' and #got == 0 then
+    hungry = true
+    if not drained then woke = true end -- what it would have got came to nothing, and more may be ready
+  end
   if want[3] == '2' and #got < want[1] then
     if drained or #got == 0 then hungry = true end
     if not drained then woke = true end -- whoever asked takes it for drained, else

@@ -6,9 +6,9 @@
 open()
 local id, payload, priority, lease = ARGV[3], ARGV[5], int(10, 'priority', -1, 99), int(11, 'lease', 0, 9007199254740991)
 local due_mode, due, limit_mode, limit = int(6, 'due mode', 0, 2), int(7, 'due', 0, NEVER), int(8, 'deadline mode', 0, 2), int(9, 'deadline', 0, NEVER)
-local t = task_get(id)
+local t, r, unreadable = both_get(id)
+if unreadable then refuse('INTERNAL a record of the task ' .. id .. ' cannot be read: Q.CHECK sets it aside, Q.DELETE removes it') end
 if not t then return finish('NOTFOUND') end
-local r = tries_get(id)
 local where = locate(id, t, r)
 if where == 'leased' and r.lease ~= lease or where ~= 'leased' and lease ~= 0 then return finish('NOTHELD') end
 if ARGV[4] == '1' and #payload > #t.payload then redis.call('HSET', key('shard'), '', '') end -- what grows, a full store refuses here

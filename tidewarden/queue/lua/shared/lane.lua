@@ -89,7 +89,7 @@ local function lane_rules()
 
   -- The lane and the id of an entry of waiting or running; behind the lane's name stand `fixed` bytes.
   function rules.parse(entry, fixed)
-    local behind = string.byte(entry) + 2
+    local behind = (string.byte(entry) or 0) + 2
     return string.sub(entry, 2, behind - 1), string.sub(entry, behind + fixed)
   end
 

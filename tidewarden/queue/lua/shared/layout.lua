@@ -65,6 +65,7 @@ end
 
 -- The packed record that an account's row stands for: priority 50, an id of ours, the times of the row (see tokens/rows.py, task.lua).
 local function derived(row)
+  if #row < 28 or string.byte(row) ~= 1 then return '' end -- nobody can read it, here
   local due, deadline = string.sub(row, 23, 28), string.sub(row, 17, 22)
   if due == deadline then return '\144' .. due end
   return '\145' .. due .. deadline
@@ -192,6 +193,21 @@ end
 
 -- Remove an entry; `at` is its due time there.
 local function delayed_remove(id, at) delayed_drop(id, piece_of(at)) end
+
+-- Remove entries wherever they stand: of those whose due times are not known.
+local function delayed_search(ids)
+  local names = {key('delayed')}
+  for _, n in ipairs(S.cut == 0 and {} or redis.call('ZRANGE', key('pieces'), 0, -1)) do
+    if n ~= '0' then names[#names + 1] = piece_key(n) end
+  end
+  for i = 1, #names do
+    local gone = redis.call('ZREM', names[i], unpack(ids))
+    if gone > 0 then
+      set('later', S.later - gone)
+      forget_piece(names[i])
+    end
+  end
+end
 
 -- When an entry is due that should stand at `at`; nil when it is not in that piece.
 local function delayed_score(id, at)

@@ -16,6 +16,7 @@ local joined -- this verb is a part of a batch: another finishes for it
 local alarm_lowered, woke, counted
 local freed -- a task is gone: a queue with a capacity has room again
 local ended -- ids of tasks whose end somebody waits for
+local aside, bury_them -- ids of tasks of which a record cannot be read, and what finish() does with them (see set_aside)
 local bucket_size -- of the hashes with records (see layout.lua): the smallest power of two not below their number, once it is known
 local lanes -- their rules, once there was need of them
 local growing -- put-like scripts set it: on a full store they are refused, all others must get through
@@ -26,8 +27,8 @@ local MODES = {keep = true, fail = true, replace = true}
 
 -- Nothing is read yet and nothing to be written: as before the first verb, also after one that was refused before it wrote.
 local function afresh()
-  S, lanes, bucket_size = nil, nil, nil
-  changed, counts, ended = {}, {}, {}
+  S, lanes, bucket_size, bury_them = nil, nil, nil, nil
+  changed, counts, ended, aside = {}, {}, {}, {}
   alarm_lowered, woke, counted, freed = false, false, false, false
 end
 

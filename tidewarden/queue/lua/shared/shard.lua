@@ -89,11 +89,11 @@ end
 
 -- A task leaves the place where it lies; a lease on it is void from now on. row: of its account, where the caller has it.
 local function displace(id, row)
-  local old = task_get(id, row)
-  if not old then return end
-  local r = tries_get(id)
-  index_remove(id, old, r, locate(id, old, r))
-  if r then tries_drop(id) end
+  local old, foreign = task_get(id, row)
+  if not old and not foreign then return end
+  local r, unread = tries_get(id)
+  if foreign or unread then uproot({id}) else index_remove(id, old, r, locate(id, old, r)) end
+  if r or unread then tries_drop(id) end
 end
 
 -- Put or replace a task wherever it lies.
@@ -157,20 +157,24 @@ local function tell_ends()
   set('awaited', redis.call('HLEN', key('waits')))
 end
 
--- One more bad end for the record, the oldest is dropped. An entry: when, how (fail, expired, loss, bury, ttl), attempt, reason.
+-- How leases on a task ended badly, the oldest first, and whether all of it can be read. An entry: when, how (fail, expired, loss, bury, ttl), attempt, reason.
 local function history_of(r)
   local hows, entries, at = {'fail', 'expired', 'loss', 'bury', 'ttl'}, {}, 1
   while r.history and at <= #r.history do
+    if at + 9 > #r.history then return entries, false end
     local ms, how, attempt, size = unpack_struct('>I6BI2B', r.history, at)
     entries[#entries + 1] = {ms, hows[how] or '', attempt, string.sub(r.history, at + 10, at + 9 + size), at}
     at = at + 10 + size
   end
-  return entries
+  return entries, at <= #(r.history or '') + 1
 end
+
+-- One more for the record, the oldest is dropped.
 local function remember(r, how, attempt, reason)
   local most, codes = S.history or 5, {fail = 1, expired = 2, loss = 3, bury = 4, ttl = 5}
   if most == 0 then return end
-  local entries = r.history and history_of(r) or {}
+  local entries, whole = history_of(r)
+  if not whole then entries, r.history = {}, nil end
   local first = entries[#entries - most + 2]
   r.history = (first and string.sub(r.history, first[5]) or most > 1 and r.history or '') .. pack('>I6BI2B', now, codes[how], attempt, #reason) .. reason
 end
@@ -196,6 +200,27 @@ local function unlock(id)
   records_drop({id})
   tries_drop(id)
   over(id)
+end
+
+-- What was set aside is buried. A record of a task stays as it is, for a newer version or a person; one of tries is written anew.
+local function bury_aside()
+  for from = 1, #aside, 1000 do
+    local ids = {unpack(aside, from, math.min(from + 999, #aside))}
+    uproot(ids)
+    for i = 1, #ids do
+      if S.locks then unlock(ids[i]) -- nobody can show that it is his
+      else bury(ids[i], tries_get(ids[i]) or fresh_tries(), 'unreadable') end
+    end
+  end
+  aside = {}
+end
+
+-- A record that nobody can read harms only itself: before the script ends its task goes from wherever it stands to `buried`, with the
+-- reason `unreadable`.
+local function set_aside(id)
+  if aside[id] then return end
+  aside[id], aside[#aside + 1], bury_them = true, id, bury_aside
+  count('unreadable')
 end
 
 -- The lock under its fence number: its body and tries record; nil when it is not held under that one.
@@ -238,11 +263,12 @@ local function end_leases(holder, most, how, reason)
     local ids = redis.call('ZRANGE', index, from, from + math.min(100, most - ended_here) - 1)
     if #ids == 0 then break end
     for i = 1, #ids do
-      local t, r = task_get(ids[i]), tries_get(ids[i])
+      local t, r, unreadable = both_get(ids[i])
       if t and r and index_of(r.holder) == holder and not r.sticky then
         end_lease(ids[i], t, r, how, nil, reason)
         ended_here = ended_here + 1
       else
+        if unreadable and not (r and r.sticky) then set_aside(ids[i]) end
         from = from + 1
       end
     end
@@ -308,14 +334,15 @@ local function promote_due(most)
   local bodies = records_get(ids)
   local by = {}
   for i = 1, #ids do
-    if bodies[i] then
-      local t = decode(bodies[i])
+    local t = bodies[i] and decode(bodies[i])
+    if t then
       if t.lane then laned().enter(ids[i], t)
       else
         local list = by[t.priority] or {}
         by[t.priority] = list
         list[#list + 1], list[#list + 2] = t.deadline, ids[i]
       end
+    elseif bodies[i] then set_aside(ids[i])
     else
       count('strays')
     end
@@ -356,9 +383,10 @@ local function bury_expired(most)
   if S.ttls == 0 then return 0 end
   local ids = redis.call('ZRANGEBYSCORE', key('expiring'), '-inf', text(now), 'LIMIT', 0, most)
   for i = 1, #ids do
-    local t, r = task_get(ids[i]), tries_get(ids[i])
+    local t, r, unreadable = both_get(ids[i])
     local where = t and locate(ids[i], t, r)
-    if where == 'ready' or where == 'delayed' or where == 'waiting' then
+    if unreadable then set_aside(ids[i])
+    elseif where == 'ready' or where == 'delayed' or where == 'waiting' then
       index_remove(ids[i], t, r, where)
       outlived(ids[i], r)
     else
@@ -378,8 +406,9 @@ local function promote(most)
   for holder in string.gmatch(S.holders, '%S+') do
     local ids = redis.call('ZRANGEBYSCORE', key('leased:' .. holder), '-inf', ended_till, 'LIMIT', 0, most)
     for i = 1, #ids do
-      local t, r = task_get(ids[i]), tries_get(ids[i])
+      local t, r, unreadable = both_get(ids[i])
       if t and r then end_lease(ids[i], t, r, 'expired')
+      elseif unreadable then set_aside(ids[i])
       else
         redis.call('ZREM', key('leased:' .. holder), ids[i])
         count('strays')
@@ -387,6 +416,7 @@ local function promote(most)
     end
     moved = moved + #ids
   end
+  if #aside > 0 then bury_them() end
   if lanes then lanes.settle() end
   local at = next_event()
   if more then at = now end
@@ -440,6 +470,10 @@ end
 local function finish(items)
   if lanes then lanes.settle() end
   if joined then return items end
+  if #aside > 0 then
+    bury_them()
+    if lanes then lanes.settle() end
+  end
   if S.paused > now then woke = false end -- nobody can take; the pause's end is an alarm, or a resume
   if (woke and S.waiting ~= '') or alarm_lowered or #ended > 0 or (freed and S.roomless ~= '') then wake() end
   if next(changed) ~= nil or counted then

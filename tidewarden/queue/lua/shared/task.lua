@@ -20,6 +20,8 @@ local function encode(t)
 end
 
 -- What such a record says: priority, due, deadline, lease_ms, attempts_max, backoff_ms, own, expires, payload, lane, order.
+-- An error where this version cannot read it: it was cut short, is foreign, or a newer version's.
+local LATEST = 2 * NEVER -- an update adds a delay to the time
 local function said(raw)
   local priority, flags, due, at = 50, unpack_struct('>BI6', raw)
   if flags < 128 then priority, due, at = unpack_struct('>BI6', raw, 2) end
@@ -37,11 +39,16 @@ local function said(raw)
     lane = string.sub(raw, at + 1, behind - 1)
     order, at = unpack_struct('>I6', raw, behind)
   end
+  if priority > 99 or due >= LATEST or deadline >= LATEST or expires >= LATEST or lease_ms >= NEVER or backoff_ms >= NEVER or lane == '' then
+    error('it is no task')
+  end
   return priority, due, deadline, lease_ms, attempts_max, backoff_ms, flags % 32 >= 16, expires, string.sub(raw, at), lane, order
 end
 
+-- The task; nil where its record cannot be read.
 local function decode(raw)
-  local priority, due, deadline, lease_ms, attempts_max, backoff_ms, own, expires, payload, lane, order = said(raw)
+  local readable, priority, due, deadline, lease_ms, attempts_max, backoff_ms, own, expires, payload, lane, order = pcall(said, raw)
+  if not readable then return nil end
   return {priority = priority, due = due, deadline = deadline, lease_ms = lease_ms, attempts_max = attempts_max, backoff_ms = backoff_ms,
           own = own, expires = expires, payload = payload, lane = lane, order = order}
 end
@@ -54,29 +61,39 @@ local function tries_encode(r)
   return pack('>dI2I2BI6B', r.lease, r.attempts, r.losses, flags, r.lease_ms, #r.holder) .. r.holder .. (history or '') .. r.reason
 end
 
+-- Nil where it cannot be read.
+local TRIES_HEAD = 20 -- bytes before the holder
 local function tries_decode(raw)
+  if #raw < TRIES_HEAD then return nil end
   local lease, attempts, losses, flags, lease_ms, length, at = unpack_struct('>dI2I2BI6B', raw)
   local from, history = at + length, nil
-  if flags % 8 >= 4 then
+  if flags > 7 or lease % 1 ~= 0 or lease < 0 or lease_ms >= LATEST or from > #raw + 1 then return nil end -- of NaN and infinity: NaN
+  if flags >= 4 then
+    if from >= #raw then return nil end
     local size, start = unpack_struct('>I2', raw, from)
     history, from = string.sub(raw, start, start + size - 1), start + size
+    if from > #raw + 1 then return nil end
   end
+  local holder = string.sub(raw, at, at + length - 1)
+  if length > 0 and not (string.byte(holder) == 126 and length == 33) and not string.find(holder, '.%.%d+$') then return nil end
   return {lease = lease, attempts = attempts, losses = losses, sticky = flags % 2 == 1, own = flags % 4 >= 2, lease_ms = lease_ms,
-          holder = string.sub(raw, at, at + length - 1), history = history, reason = string.sub(raw, from)}
+          holder = holder, history = history, reason = string.sub(raw, from)}
 end
 
--- Of such a record its lease, its holder, and whether the id is one of ours.
+-- Of such a record its lease, its holder, and whether the id is one of ours; nothing where it is too short.
 local function tries_head(raw)
+  if #raw < TRIES_HEAD then return end
   local lease, _, _, flags, _, length, at = unpack_struct('>dI2I2BI6B', raw)
   return lease, string.sub(raw, at, at + length - 1), flags % 4 >= 2
 end
 
 local function fresh_tries() return {lease = 0, attempts = 0, losses = 0, sticky = false, own = false, lease_ms = 0, holder = '', reason = ''} end
 
--- row: of its account, where the caller has it.
+-- row: of its account, where the caller has it. Of a record that cannot be read nil, and true; so tries_get does.
 local function task_get(id, row)
   local raw = record_get(id, row)
-  return raw and decode(raw) or nil
+  local t = raw and decode(raw) or nil
+  return t, raw and not t
 end
 local function task_put(id, t, row)
   local raw = encode(t)
@@ -88,7 +105,16 @@ local function task_put(id, t, row)
 end
 local function tries_get(id)
   local raw = redis.call('HGET', key('tries'), id)
-  return raw and tries_decode(raw) or nil
+  local r = raw and tries_decode(raw) or nil
+  return r, raw and not r
+end
+
+-- Both records of a task, and whether it is there and one of them cannot be read: then the first is nil.
+local function both_get(id)
+  local t, foreign = task_get(id)
+  local r, unread = tries_get(id)
+  if foreign or unread then return nil, r, t ~= nil or foreign end
+  return t, r, false
 end
 local function tries_put(id, r) redis.call('HSET', key('tries'), id, tries_encode(r)) end
 local function tries_drop(id) redis.call('HDEL', key('tries'), id) end

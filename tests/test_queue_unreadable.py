@@ -1,0 +1,257 @@
+"""One record that nobody can read harms only itself: whatever a script does, the others go on, and the doctor puts it away."""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tidewarden.errors import Internal
+
+UUID = "0123456789abcdef" * 2
+RNG = random.Random(9)
+NEWER_BODY = b"\x00\xc8" + RNG.randbytes(40)  # a priority that there is not
+NEWER_TRIES = struct.pack(">dHHB6sB", 5.0, 1, 0, 8 + 1, bytes(6), 4) + b"n0.1" + b"more"  # a flag that there is not
+BODIES = {"one byte": b"\x07", "empty": b"", "cut short": b"\x80\x01\x8b", "a newer version's": NEWER_BODY}
+BODIES |= {
+    f"random {n}": b"\x7f" + RNG.randbytes(n * 9) for n in range(4)
+}  # all flags, and hardly the length of a lane
+TRIES = {
+    "one byte": b"\x07",
+    "empty": b"",
+    "a newer version's": NEWER_TRIES,
+    "no holder": NEWER_TRIES[:20],
+    "NaN": b"\xff" * 60,
+}
+TRIES |= {f"random {n}": RNG.randbytes(n) for n in (19, 20, 40, 300)}
+RECORDS = {"tasks": BODIES, "tries": TRIES}
+STATES = (
+    "ready",
+    "expiring",
+    "delayed",
+    "retried",
+    "leased",
+    "shared",
+    "buried",
+    "head",
+    "waiting",
+    "running",
+    "first",
+    "busy",
+)
+OTHERS = ("before", "after")
+FAR_MS = 10_000_000
+
+
+def lay(desk: Any, name: str, state: str) -> int:
+    """A task in that state, and its lease number where it has one."""
+    fields: dict[str, Any] = {"payload": name.encode()}
+    desk.now += 1
+    if state in ("head", "waiting", "running"):
+        fields["lane"] = f"lane of {name}"
+        if state == "waiting":
+            desk.put(f"{name}-head", **fields)
+    if state in ("first", "busy"):
+        fields["lane"] = "shared by all"
+    if state == "expiring":
+        fields["ttl_ms"] = FAR_MS // 2
+    if state == "delayed":
+        fields["delay_ms"] = 60_000
+    desk.put(name, **fields)
+    if state in ("ready", "expiring", "delayed", "head", "waiting", "first") or (state == "busy" and name != "it"):
+        return 0
+    row = desk.take_one(task_id=name, session=UUID if state == "shared" else "")
+    if state == "retried":
+        desk.end(row, "fail", delay_ms=30_000)
+    elif state == "buried":
+        desk.end(row, "bury", reason="bad")
+    return int(row.lease)
+
+
+def flip(desk: Any, record: str, name: str, raw: bytes) -> None:
+    """Overwrite a record of a task."""
+    assert desk.client.hset(f"{desk.prefix}:{record}", name, raw) in (0, 1)
+
+
+Act = Callable[[Any, int], Any]
+ACTS: dict[str, Act] = {
+    "take": lambda desk, lease: desk.take(10),
+    "take one": lambda desk, lease: desk.take(1),
+    "take it": lambda desk, lease: desk.take(1, task_id="it"),
+    "batch": lambda desk, lease: desk.run("queue.batch", "ack", 3, "it", lease, "", "take", 5, 200, 10, 0, "0", ""),
+    "ack": lambda desk, lease: desk.ack(("it", lease)),
+    "put": lambda desk, lease: desk.put("it", b"new", if_exists="keep"),
+    "replace": lambda desk, lease: desk.put("it", b"new", if_exists="replace"),
+    "fail": lambda desk, lease: desk.end(("it", lease), "fail", delay_ms=0),
+    "bury": lambda desk, lease: desk.end(("it", lease), "bury"),
+    "touch": lambda desk, lease: desk.touch(("it", lease)),
+    "update": lambda desk, lease: desk.run("queue.update", "it", 1, "p", 0, 0, 0, 0, -1, 0),
+    "delete": lambda desk, lease: desk.run("queue.delete", "it", 0, 1),
+    "delete held": lambda desk, lease: desk.run("queue.delete", "it", lease, 0),
+    "kick": lambda desk, lease: desk.run("queue.kick", 10, "", "", 0),
+    "kick it": lambda desk, lease: desk.run("queue.kick", 1, "it", "", 0),
+    "kick by reason": lambda desk, lease: desk.run("queue.kick", 10, "", "b", 0),
+    "pick": lambda desk, lease: desk.run("queue.pick", 10, 1000, 0, "", 0, 0),
+    "peek it": lambda desk, lease: desk.run("queue.peek", "id", "it", ""),
+    "peek": lambda desk, lease: [desk.run("queue.peek", one, 10, "") for one in ("delayed", "ready", "leased", "buried", "waiting")],
+    "purge it": lambda desk, lease: [desk.run("queue.purge", one, 5, "it") for one in ("delayed", "ready", "leased", "buried", "waiting")],
+    "wait": lambda desk, lease: desk.run("queue.wait", "it", 1, "before", 0),
+    "mine": lambda desk, lease: desk.run("queue.mine", 0, 100),
+    "lanes": lambda desk, lease: [desk.run("queue.lanes", one, "", 10) for one in ("heads", "waiting")],
+    "lose": lambda desk, lease: desk.run("queue.lose", UUID, 10),
+    "free": lambda desk, lease: desk.run("queue.free", 10),
+    "reap": lambda desk, lease: desk.run("queue.reap", 1, "n0", 1, 10, holder="n1.1"),
+    "stats": lambda desk, lease: desk.run("queue.stats"),
+    "sweep": lambda desk, lease: desk.run("queue.sweep", 1, 100),
+}  # fmt: skip
+
+
+def later(desk: Any) -> None:
+    """All that is to happen by itself has happened."""
+    desk.now += FAR_MS
+    for _ in range(3):
+        desk.run("queue.sweep", 2, 100, holder="n2.1")
+
+
+def doctor(desk: Any, *, repair: bool) -> list[tuple[str, str, int]]:
+    """What the doctor finds in the shard: kind, id, whether it was put right."""
+    problems, parts = desk.run("queue.check_record", int(repair))
+    for part in parts:
+        cursor = b"0"
+        while True:
+            cursor, _, more = desk.run("queue.check", part, cursor, 100, int(repair))
+            problems += more
+            if cursor == b"0":
+                break
+    return [(kind.decode(), name.decode(), mended) for kind, name, _, mended in problems]
+
+
+def play(desk: Any, state: str, record: str, raw: bytes, act: str) -> None:
+    """One script meets the record while others' tasks are beside it; then everything that can happen to these happens."""
+    desk.client.flushdb()
+    desk.now = 1_700_000_000_000
+    if desk.views:
+        desk.set_view(1)
+    names = ["before", "it", "after"]
+    if state in ("first", "busy"):
+        names.sort(reverse=True)
+        names.remove("it")
+        names.insert(0, "it")
+    leases = {name: lay(desk, name, state) for name in names}
+    lease = leases["it"]
+    flip(desk, record, "it", raw)
+    if act == "update":  # who asks to change the very task is told why not
+        with pytest.raises(Internal, match=r"cannot be read: Q\.CHECK sets it aside"):
+            ACTS[act](desk, lease)
+    else:
+        ACTS[act](desk, lease)
+    audit_others(desk)
+    for name in OTHERS:
+        shown = desk.peek(name)
+        assert shown["payload"] == name.encode(), (name, shown)
+    later(desk)
+    desk.run("queue.kick", 10, "before", "", 0)
+    desk.run("queue.kick", 10, "after", "", 0)
+    audit_others(desk)
+    found = doctor(desk, repair=True)
+    taken = set()
+    for _ in range(6):
+        rows = desk.take(10, holder="n3.1")
+        assert not rows or all(desk.ack(*rows))
+        taken |= {row.id for row in rows}
+    assert set(OTHERS) <= taken, taken
+    assert not {kind for kind, name, _ in found if name in OTHERS}, found
+    desk.audit()
+    rest = doctor(desk, repair=True)
+    assert {kind for kind, _, _ in rest} <= {"unreadable task, set aside"}, rest
+    mark_it(desk, act, raw)
+
+
+def audit_others(desk: Any) -> None:
+    """The others lie in one place each, whatever is the matter with the one."""
+    found = doctor(desk, repair=False)
+    assert not {one for one in found if one[1] in OTHERS}, found
+
+
+def mark_it(desk: Any, act: str, raw: bytes) -> None:
+    """It was counted, and can be removed."""
+    counters = desk.run("queue.stats")[9]
+    counted = dict(zip(counters[::2], counters[1::2], strict=True))
+    if desk.client.hget(f"{desk.prefix}:tasks", "it") == raw:
+        assert int(counted[b"unreadable"]) >= 1
+        assert desk.peek("it")["reason"] == b"unreadable"
+        assert ("unreadable task, set aside", "it", 0) in doctor(desk, repair=False)
+        assert desk.run("queue.delete", "it", 0, 0) == 1
+    assert doctor(desk, repair=False) == []
+    desk.audit()
+
+
+def check_all(desk: Any, state: str, record: str, damages: Callable[[int], list[str]]) -> None:
+    for number, act in enumerate(ACTS):
+        for damage in damages(number):
+            try:
+                play(desk, state, record, RECORDS[record][damage], act)
+            except Exception as error:
+                error.add_note(f"{state}, {record}, {damage}, {act}")
+                raise
+    desk.client.flushdb()
+
+
+@pytest.mark.parametrize("record", sorted(RECORDS))
+@pytest.mark.parametrize("state", STATES)
+def test_a_record_that_nobody_can_read_harms_only_itself(desk: Any, state: str, record: str) -> None:
+    names = list(RECORDS[record])
+    check_all(desk, state, record, lambda number: [names[number % len(names)]])
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("record", sorted(RECORDS))
+@pytest.mark.parametrize("state", STATES)
+def test_whatever_stands_there_and_whatever_is_done(desk: Any, state: str, record: str) -> None:
+    check_all(desk, state, record, lambda _: list(RECORDS[record]))
+
+
+@pytest.mark.parametrize("record", sorted(RECORDS))
+@pytest.mark.parametrize("waiter", [0, 1])
+def test_a_lock_that_nobody_can_read_is_held_until_its_lease_ends(desk: Any, record: str, waiter: int) -> None:
+    for raw in RECORDS[record].values():
+        desk.client.flushdb()
+        desk.now = 1_700_000_000_000
+        held = desk.run("queue.lock_acquire", *(w for name in ("before", "it") for w in (name, "=k", 1000, 1, 0, "")))
+        flip(desk, record, "it", raw)
+        both = [w for name in ("it", "before") for w in (name, "=other", 1000, 1, waiter, "")]
+        assert desk.run("queue.lock_acquire", *both, holder="n1.1") == [[0, 0, desk.now + 1000]] * 2
+        renewed = desk.run("queue.lock_renew", "it", held[1][0], 1000, "before", held[0][0], 5000)
+        assert [row[0] for row in renewed] == [0, held[0][1]], "nobody can show that it is his"
+        desk.now += 1500
+        (mine, theirs) = desk.run("queue.lock_acquire", *both, holder="n1.1")
+        assert mine[0] > held[1][0], "it is free, and its fence has grown"
+        assert theirs == [0, 0, desk.now + 3500]
+        assert desk.run("queue.lock_release", "it", mine[0], "before", held[0][0]) == [mine[1], held[0][1]]
+        assert doctor(desk, repair=False) == []
+        desk.audit()
+
+
+def test_a_take_that_waits_is_told_of_what_stands_behind(desk: Any) -> None:
+    """What it was to get came to nothing: it may not sleep before a task that is ready."""
+    for name in ("it", "after"):
+        lay(desk, name, "ready")
+    flip(desk, "tasks", "it", b"")
+    assert desk.take(1, wait=True) == []
+    assert desk.woke
+    assert [row.id for row in desk.take(1, wait=True)] == ["after"]
+
+
+def test_what_is_readable_again_is_kicked(desk: Any) -> None:
+    """By a newer version, say: the record stood as it was all the time."""
+    lay(desk, "it", "ready")
+    raw = desk.client.hget(f"{desk.prefix}:tasks", "it")
+    flip(desk, "tasks", "it", NEWER_BODY)
+    assert desk.ids() == []
+    assert desk.run("queue.kick", 10, "", "unreadable", 0) == [0, -1]
+    flip(desk, "tasks", "it", raw)
+    assert desk.run("queue.kick", 10, "", "unreadable", 0) == [1, -1]
+    assert desk.ids() == ["it"]
