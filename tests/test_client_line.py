@@ -16,7 +16,7 @@ from live.proxy import Proxy
 from benchmarks.ports import free_ports
 from tidewarden.client import AsyncClient, NewTask
 from tidewarden.client.connection import pack
-from tidewarden.client.line import Line, _Asked, only
+from tidewarden.client.line import Asked, Line, only
 from tidewarden.clock import SystemClock
 from tidewarden.errors import Draining, NoQuorum, NotHeld, StoreDown, Unreachable
 
@@ -199,7 +199,7 @@ def replies(*texts: Any) -> list[Any]:
 
 
 def test_only_what_met_a_passing_fault_is_sent_again() -> None:
-    asked = _Asked([pack("A"), pack("B"), pack("C")], True)
+    asked = Asked([pack("A"), pack("B"), pack("C")], True)
     fault = asked.answered(replies(1, "STOREDOWN it is away", "NOTHELD x"))
     assert isinstance(fault, StoreDown)
     assert asked.packed == [pack("B")]
@@ -211,10 +211,10 @@ def test_only_what_met_a_passing_fault_is_sent_again() -> None:
 
 
 def test_what_may_have_happened_is_not_sent_again_unless_it_may() -> None:
-    asked = _Asked([pack("A")], False)
+    asked = Asked([pack("A")], False)
     assert asked.answered(replies("NOQUORUM in time")) is None
     assert isinstance(asked.answers[0], NoQuorum)
-    asked = _Asked([pack("A")], False)
+    asked = Asked([pack("A")], False)
     assert isinstance(asked.answered(replies("DRAINING going down")), Draining)  # surely did nothing
     assert not asked.repeated
 

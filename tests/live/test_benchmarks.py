@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[2]
     [
         "cycle --seconds 1 --connections 2",
         pytest.param("batches --seconds 1 --batch 10", marks=pytest.mark.soak),
+        pytest.param("worker --tasks 500 --rounds 1", marks=pytest.mark.soak),
         pytest.param("cycle --durability quorum --seconds 2 --connections 2", marks=pytest.mark.soak),
         pytest.param("burst --connections 10000", marks=pytest.mark.soak),
         pytest.param("memory --tasks 2000", marks=pytest.mark.soak),

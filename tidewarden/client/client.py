@@ -7,7 +7,7 @@ import contextlib
 import os
 import random
 import socket
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -131,14 +131,21 @@ class AsyncClient:
         return await self.take_words(fixed, queues, wait_ms=wait_ms, lease_ms=lease_ms)
 
     async def take_words(
-        self, options: tuple[Arg, ...], queues: Sequence[str], *, wait_ms: int, lease_ms: int | None
+        self,
+        options: tuple[Arg, ...],
+        queues: Sequence[str],
+        *,
+        wait_ms: int,
+        lease_ms: int | None,
+        first: Callable[[Line], None] | None = None,
     ) -> list[AsyncTask]:
-        """A take with these options beside WAIT."""
+        """A take with these options beside WAIT. ``first`` may post what goes out with it, before it."""
         until = self.clock.monotonic() + wait_ms / 1000
         while True:
             turn_ms = min(wait_ms, WAIT_TURN_MS)
             command = ("Q.TAKE", *options, *(("WAIT", turn_ms) if turn_ms else ()), "FROM", *queues)
-            rows, _ = only(await self.wait([command], turn_ms, orphan=self._give_back_rows))
+            rows, _ = only(await self.wait([command], turn_ms, orphan=self._give_back_rows, first=first))
+            first = None
             wait_ms = int((until - self.clock.monotonic()) * 1000)
             if rows or wait_ms <= 0:
                 return self._tasks(rows, lease_ms)
@@ -241,13 +248,16 @@ class AsyncClient:
         *,
         again: bool = True,
         orphan: Any = None,
+        first: Callable[[Line], None] | None = None,
     ) -> tuple[list[Any], bool]:
-        """As :meth:`Line.run`; what waits goes over a connection of its own."""
+        """As :meth:`Line.run`; what waits goes over a connection of its own, on which ``first`` may post something before it."""
         if not wait_ms:
             return await self.line.run(commands, again=again, orphan=orphan)
         line = self._idle.pop() if self._idle else self._new_line()
         self._waiting.add(line)
         try:
+            if first is not None:
+                first(line)
             return await line.run(commands, again=again, wait_s=wait_ms / 1000, orphan=orphan)
         finally:
             self._waiting.discard(line)

@@ -52,6 +52,7 @@ class Connection(asyncio.Protocol):
         self._out: list[bytes] = []
         self._gone = self._loop.create_future()
         self._why = ""
+        self._leaving = False  # no more is asked here, and the node is to be told when one answer is owed
         self.on_lost: Callable[[Connection], None] | None = None
         self.answered_at = self._loop.time()  # when bytes came last, in seconds of the loop
 
@@ -78,6 +79,8 @@ class Connection(asyncio.Protocol):
                     batch.future.set_result(replies)
                 elif batch.orphan is not None:
                     batch.orphan(replies)
+                if self._leaving and len(waiting) <= 1:
+                    self._say_end()
         except hiredis.ProtocolError as error:
             self.abort(f"what came is no RESP: {error}")
 
@@ -126,6 +129,16 @@ class Connection(asyncio.Protocol):
 
         Raises: Broken.
         """
+        future = self.post(packed, limit_s, orphan)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            if orphan is not None and future.done() and not future.cancelled() and future.exception() is None:
+                orphan(future.result())  # the answer and the cancellation came in one turn of the loop
+            raise
+
+    def post(self, packed: Sequence[bytes], limit_s: float, orphan: Orphan | None = None) -> asyncio.Future[Replies]:
+        """As :meth:`request`, which goes out in one piece with what is asked later in this turn; a future of the replies."""
         transport = self._transport
         if transport is None or transport.is_closing():
             raise Broken(self._why or "the connection is closed", sent=False)
@@ -135,14 +148,8 @@ class Connection(asyncio.Protocol):
             self._loop.call_soon(self._flush)
         self._out += packed
         timer = self._loop.call_later(limit_s, self.abort, f"no answer within {limit_s:g} s")
-        try:
-            return await future
-        except asyncio.CancelledError:
-            if orphan is not None and future.done() and not future.cancelled() and future.exception() is None:
-                orphan(future.result())  # the answer and the cancellation came in one turn of the loop
-            raise
-        finally:
-            timer.cancel()
+        future.add_done_callback(lambda _: timer.cancel())
+        return future
 
     def _flush(self) -> None:
         if self._transport is not None and self._out:
@@ -152,7 +159,15 @@ class Connection(asyncio.Protocol):
     def abandon(self) -> None:
         """
         Send nothing more and let the node hang up: it ends a take that waits here, and what it had sent before still comes.
+
+        Only the last request may be one that waits: answers that are owed to others come before the node is told.
         """
+        self._leaving = True
+        if len(self._waiting) <= 1:
+            self._say_end()
+
+    def _say_end(self) -> None:
+        self._leaving = False
         self._flush()
         if self._transport is not None and not self._transport.is_closing():
             if self._transport.can_write_eof():

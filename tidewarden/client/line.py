@@ -37,7 +37,7 @@ UNKNOWN = (StoreDown, NoQuorum)  # may or may not have happened: repeat what may
 UNUSABLE = (Draining, Full, Internal, Stale, StoreDown)  # a node that says so while we connect: try another
 
 
-class _Asked:
+class Asked:
     """What one call sends: answers by place, and what of it is to be sent again."""
 
     __slots__ = ("_again", "_places", "answers", "packed", "repeated")
@@ -119,7 +119,7 @@ class Line:
         Raises: Unreachable; WrongPass, NoAuth, Denied: no node lets us in.
         """
         until = self._clock.monotonic() + self._retry_s + wait_s
-        asked = _Asked([pack(*command) for command in commands], again)
+        asked = Asked([pack(*command) for command in commands], again)
         breaks = 0
         while True:
             connection = self._connection
@@ -151,6 +151,17 @@ class Line:
             if isinstance(fault, NOT_DONE):
                 self._drop(connection)
             await self._pause(until)
+
+    def post(self, command: tuple[Arg, ...]) -> asyncio.Future[Replies] | None:
+        """
+        Send a request in one piece with what :meth:`run` is asked in this turn, before it; ``None``: there is no connection.
+
+        It is not repeated; the future's exception is :class:`Broken`.
+        """
+        connection = self._connection
+        if connection is None or not connection.up:
+            return None
+        return connection.post([pack(*command)], self._answer_s)
 
     # Connecting.
 

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from tidewarden.errors import NotHeld, Unreachable
 
-from .connection import Arg
+from .connection import Arg, Replies
 from .line import only
 from .options import encoded, words
 
 if TYPE_CHECKING:
     from .client import AsyncClient
 
+Way = Callable[[tuple[Arg, ...]], Awaitable[tuple[Replies, bool]]]
+"""As ``Line.run`` of one command that may be repeated: its answer, and whether it was sent twice."""
 REASON_BYTES = 240
 RELEASING = (asyncio.CancelledError, KeyboardInterrupt, SystemExit, GeneratorExit)
 """Whoever works on the task is told to stop: that is no failure of the task."""
@@ -63,7 +65,7 @@ class AsyncTask:
 
     __slots__ = (
         "_loss", "attempt", "client", "deadline_ms", "id", "lease", "lease_end_ms", "lease_ms", "on_lost", "payload", "queue",
-        "settled", "since",
+        "settled", "since", "way",
     )  # fmt: skip
 
     def __init__(self, client: AsyncClient, queue: str, row: list[Any], lease_ms: int, since: float) -> None:
@@ -80,6 +82,7 @@ class AsyncTask:
         self.settled = False
         self._loss: Loss | None = None
         self.on_lost: Callable[[], object] | None = None  # called when a renewal finds the lease lost
+        self.way: Way | None = None  # how what settles it goes out; None: by the client's line
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.queue} {self.id} lease={self.lease} attempt={self.attempt}>"
@@ -148,7 +151,8 @@ class AsyncTask:
     async def _settle(self, verb: str, options: tuple[str | bytes | int, ...], *, moot: bool = True) -> None:
         """``moot``: when it was sent twice, a lease that has ended is what was wanted."""
         self.client.toucher.drop(self)
-        found = await self.client.line.run([(verb, self.queue, self.id, self.lease, *options)], again=True)
+        command = (verb, self.queue, self.id, self.lease, *options)
+        found = await (self.client.line.run([command], again=True) if self.way is None else self.way(command))
         try:
             only(found)
         except NotHeld:

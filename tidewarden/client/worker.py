@@ -19,7 +19,8 @@ from .bridge import Bridge
 from .client import AsyncClient
 from .handler import Backoff, Function, Handler
 from .held import Task
-from .options import encoded
+from .options import encoded, words
+from .settling import Command, Settling
 from .task import AsyncTask, reason_of
 from .threads import Threads
 
@@ -78,6 +79,8 @@ class Worker:
         self.handlers: dict[str, Handler] = {}
         self._client: AsyncClient | None = None
         self._running: dict[asyncio.Task[None], AsyncTask] = {}
+        self._busy: set[asyncio.Task[None]] = set()  # of these, whose handler is not through
+        self._settling: Settling | None = None
         self._freed = asyncio.Event()
         self._signals = 0
         self._told = asyncio.Event()  # to stop
@@ -141,9 +144,10 @@ class Worker:
         threads = Threads(self.concurrency, "tidewarden worker")
         async with AsyncClient(self.urls, name=self.name) as client:
             self._client = client
+            settling = self._settling = Settling(client)
             log.info("works on %s, %d at a time, at %r", ", ".join(self.handlers), self.concurrency, client)
             with self._signal_handlers(self._loop):
-                taking = asyncio.ensure_future(self._take(client, threads))
+                taking = asyncio.ensure_future(self._take(client, settling, threads))
                 told = asyncio.ensure_future(self._told.wait())
                 try:
                     await asyncio.wait((taking, told), return_when=asyncio.FIRST_COMPLETED)
@@ -151,6 +155,7 @@ class Worker:
                     taking.cancel()
                     told.cancel()
                     (ended,) = await asyncio.gather(taking, return_exceptions=True)
+                    settling.leave_alone()
                     await self._finish()
                     threads.stop()
                     self._client = None
@@ -162,18 +167,24 @@ class Worker:
         log.info("stopped")
         return 0
 
-    async def _take(self, client: AsyncClient, threads: Threads) -> None:
+    async def _take(self, client: AsyncClient, settling: Settling, threads: Threads) -> None:
         queues = list(self.handlers)
         blocking = BlockingSide(client, Bridge(asyncio.get_running_loop()))
         pause_s = TROUBLE_FIRST_S
         while True:
-            free = self.concurrency - len(self._running)
+            free = self._free_slots()
             if free <= 0:
                 self._freed.clear()
-                await self._freed.wait()
+                with settling.gathering():
+                    await self._freed.wait()
+                if self._free_slots() <= 0:
+                    settling.leave_alone()
                 continue
+            options = words(count=min(free, 1000))
             try:
-                tasks = await client.take(*queues, count=min(free, 1000), wait_ms=WAIT_MS)
+                tasks = await client.take_words(
+                    options, queues, wait_ms=WAIT_MS, lease_ms=None, first=settling.leave_with
+                )
             except HOPELESS:
                 raise
             except Error as error:
@@ -185,11 +196,24 @@ class Worker:
             for task in tasks:
                 job = asyncio.ensure_future(self._work(task, blocking, threads))
                 self._running[job] = task
+                self._busy.add(job)
                 job.add_done_callback(self._worked)
             queues.append(queues.pop(0))  # no queue starves another one
 
+    def _free_slots(self) -> int:
+        """How many tasks may be taken: for as many handlers, and as many tasks again may wait for the answer to their ack."""
+        return min(self.concurrency - len(self._busy), 2 * self.concurrency - len(self._running))
+
+    async def _settle(self, job: asyncio.Task[None], command: Command) -> tuple[list[Any], bool]:
+        """The job's handler is through: what settles its task goes out with the take for the slot that is free now."""
+        assert self._settling is not None
+        self._busy.discard(job)
+        self._freed.set()
+        return await self._settling.send(command)
+
     def _worked(self, job: asyncio.Task[None]) -> None:
         task = self._running.pop(job)
+        self._busy.discard(job)
         self._freed.set()
         if not job.cancelled() and (error := job.exception()) is not None:
             log.error("defect while task %s of %s was settled", task.id, task.queue, exc_info=error)
@@ -205,14 +229,17 @@ class Worker:
             if handler.is_async:
                 task.on_lost = job.cancel  # its work would collide with somebody else's
             task.client.toucher.keep(task)
-            result = await self._call(handler, task, blocking, threads)
+            try:
+                result = await self._call(handler, task, blocking, threads)
+            finally:
+                task.way = functools.partial(self._settle, job)
             if not task.settled:
                 await task.ack(result)
         except asyncio.CancelledError:
-            if job.cancelling():
-                await self._dropped(task)
-            else:
+            if not job.cancelling():
                 await self._failed(handler, task, RuntimeError("the handler was cancelled, and not by the worker"))
+            elif job in self._busy:  # else what settles it is on its way, and a release could overtake it
+                await self._dropped(task)
         except (NotHeld, Unreachable) as error:
             log.warning("task %s of %s is not ours any more, it will run again: %s", task.id, task.queue, error)
         except Exception as error:

@@ -1,0 +1,69 @@
+"""Lets what settles tasks leave in one write with a worker's next take."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from .client import AsyncClient
+from .connection import Arg, Broken, Replies, pack
+from .line import Asked, Line
+
+Command = tuple[Arg, ...]
+
+
+class Settling:
+    """
+    Acks, failures and burials of a worker: each goes out with the next take where that is about to be sent, else by itself.
+
+    On the take's connection they stand before it, for what follows a take that waits would wait, too. There they are sent
+    once: what broke, or was refused for a passing reason, is repeated on the client's own line.
+    """
+
+    def __init__(self, client: AsyncClient) -> None:
+        self._client = client
+        self._along: list[tuple[Command, asyncio.Future[asyncio.Future[Replies] | None]]] = []
+        self._gathers = False
+
+    @contextlib.contextmanager
+    def gathering(self) -> Iterator[None]:
+        """While the worker waits for something to be settled: it will take at once then."""
+        self._gathers = True
+        try:
+            yield
+        finally:
+            self._gathers = False
+
+    def leave_with(self, line: Line) -> None:
+        """A take is sent on this line, in this turn."""
+        along, self._along = self._along, []
+        for command, sent in along:
+            if not sent.done():
+                sent.set_result(line.post(command))
+
+    def leave_alone(self) -> None:
+        """No take is sent."""
+        along, self._along = self._along, []
+        for _, sent in along:
+            if not sent.done():
+                sent.set_result(None)
+
+    async def send(self, command: Command) -> tuple[list[Any], bool]:
+        """The answer, and whether it was sent twice: as ``Line.run`` of what may be repeated. Raises: Unreachable."""
+        repeated = False
+        if self._gathers:
+            sent: asyncio.Future[asyncio.Future[Replies] | None] = asyncio.get_running_loop().create_future()
+            self._along.append((command, sent))
+            answer = await asyncio.shield(sent)  # who is cancelled now has it sent all the same
+            if answer is not None:
+                asked = Asked([pack(*command)], again=True)
+                try:
+                    if asked.answered(await answer) is None:
+                        return asked.answers, False
+                except Broken as broken:
+                    asked.repeated = broken.sent
+                repeated = asked.repeated
+        found, twice = await self._client.line.run([command], again=True)
+        return found, repeated or twice
