@@ -27,6 +27,7 @@ from desk import CLUSTER, Desk, loading, queue_scripts
 from hypothesis.internal.conjecture import providers
 from live.proxy import Proxy
 from longest import LONGEST
+from parked_takes import Asked
 from replica_servers import Replicas
 from shard_audit import audit_store
 from store_servers import StoreServer, serve, serving
@@ -335,6 +336,19 @@ async def node(valkey: StoreServer) -> AsyncIterator[MakeNode]:
     for one in made:
         await asyncio.gather(one.link.stop(), one.ears.stop())
     audit_store(valkey)
+
+
+@pytest.fixture
+def asked_of(monkeypatch: pytest.MonkeyPatch) -> Asked:
+    """What the nodes ask the store from now on."""
+    asked, send = Asked(), Scripts.send
+
+    def heard(scripts: Scripts, link: Any, name: str, keys: Any, args: Any, receiver: Any) -> None:
+        asked.heard(link, name, args)
+        send(scripts, link, name, keys, args, receiver)
+
+    monkeypatch.setattr(Scripts, "send", heard)
+    return asked
 
 
 @pytest.fixture

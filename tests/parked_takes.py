@@ -1,4 +1,4 @@
-"""Takes that wait, parked."""
+"""Takes that wait, parked; and how many are asked."""
 
 from __future__ import annotations
 
@@ -20,3 +20,36 @@ async def wait_in(eventually: Any, n: Any, queue: str = "q", **options: Any) -> 
     take = n.queues.take(session, [queue], wait_ms=LONG_MS, **options)
     await parked(eventually, n.queues, before + 1, queue)
     return session, take
+
+
+class Asked:
+    """What each node asks the store: calls of scripts, and takes in them."""
+
+    def __init__(self) -> None:
+        self._asked: list[tuple[Any, int]] = []
+
+    def heard(self, link: Any, name: str, args: Any) -> None:
+        """A script is sent."""
+        self._asked.append((link, takes_in(name, args)))
+
+    def clear(self) -> None:
+        self._asked.clear()
+
+    def calls(self, n: Any) -> int:
+        """Of a node since the last :meth:`clear`."""
+        return sum(link is n.link for link, _ in self._asked)
+
+    def takes(self, n: Any) -> int:
+        """Of a node since the last :meth:`clear`."""
+        return sum(takes for link, takes in self._asked if link is n.link)
+
+
+def takes_in(name: str, args: Any) -> int:
+    """How many takes a call asks: four arguments each behind the number of tasks moved (lua/take.lua, lua/batch.lua)."""
+    if name == "queue.take":
+        return (len(args) - 3) // 4
+    asked, at = 0, 2
+    while name == "queue.batch" and at < len(args):
+        asked += (args[at + 1] - 1) // 4 if args[at] == "take" else 0
+        at += 2 + args[at + 1]
+    return asked

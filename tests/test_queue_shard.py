@@ -10,7 +10,8 @@ import pytest
 
 from tidewarden.errors import BadArg, Internal, StoreDown
 from tidewarden.queue.placing import prefix_of, split_prefix
-from tidewarden.queue.shard import FLYING_MAX, ITEMS_MAX, WAKE_MAX, Shard
+from tidewarden.queue.shard import FLYING_MAX, ITEMS_MAX, Shard
+from tidewarden.queue.waiters import Tries
 from tidewarden.store.link import ReplyError
 
 
@@ -21,22 +22,21 @@ def test_a_prefix_and_its_parts(queue: str) -> None:
 
 
 class Bell:
-    """A Parked double: what it finds is given beforehand."""
+    """A waiting take that finds nothing."""
 
-    def __init__(self, found: list[bool], *, named: bool = False, busy: bool = False) -> None:
-        self.found = found
-        self.named = named
-        self.busy = busy
+    named = False
+    free = True
+
+    def __init__(self) -> None:
         self.tried = 0
         self.stopped = False
 
-    def try_shard(self, shard: Shard) -> asyncio.Future[bool] | None:
+    def try_shard(self, shard: Shard, tries: Tries, *, more: bool) -> None:
         self.tried += 1
-        if self.busy:
-            return None
-        future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        future.set_result(self.found.pop(0) if self.found else False)
-        return future
+        tries.tried(self, found=False)
+
+    def try_later(self, shard: Shard) -> None:
+        raise AssertionError
 
     def stop_waiting(self) -> None:
         self.stopped = True
@@ -73,7 +73,9 @@ async def turn(times: int = 3) -> None:
 
 
 async def test_items_of_one_turn_go_out_together_puts_first(shard: Shard, told: Told) -> None:
-    futures = [shard.take(2, 0, True), shard.put("a", "", b"1"), shard.put("b", "", b"2"), shard.ack("c", 5)]
+    took: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    shard.take(took, 2, 0, True)
+    futures = [took, shard.put("a", "", b"1"), shard.put("b", "", b"2"), shard.ack("c", 5)]
     ended = shard.end("d", 6, "release")
     assert not told.calls
     await turn()
@@ -150,58 +152,8 @@ async def test_the_next_event_is_passed_on_and_never_before_now(shard: Shard, to
     assert shard.nexts == [500, 0]
 
 
-async def test_waiters_are_tried_oldest_first_so_many_at_a_time(shard: Shard) -> None:
-    bells = [Bell([]) for _ in range(2 * WAKE_MAX)]
-    for bell in bells:
-        shard.park(bell)
-    shard.wake()
-    await turn()
-    assert [bell.tried for bell in bells] == [1] * WAKE_MAX + [0] * WAKE_MAX
-
-
-async def test_the_next_are_tried_when_all_of_the_first_found_something(shard: Shard) -> None:
-    class Gone(Bell):
-        def try_shard(self, shard: Shard) -> asyncio.Future[bool] | None:
-            shard.unpark(self)
-            return super().try_shard(shard)
-
-    bells = [Gone([True]) for _ in range(WAKE_MAX)] + [Gone([False])] + [Bell([]) for _ in range(WAKE_MAX)]
-    for bell in bells:
-        shard.park(bell)
-    shard.wake()
-    await turn(8)
-    assert [bell.tried for bell in bells] == [1] * (2 * WAKE_MAX) + [0]
-
-
-async def test_a_wake_up_while_they_are_tried_is_not_lost(shard: Shard) -> None:
-    bell = Bell([])
-    shard.park(bell)
-    shard.wake()
-    shard.wake()
-    assert bell.tried == 1
-    await turn()
-    assert bell.tried == 2
-
-
-async def test_busy_ones_and_those_who_want_one_task_do_not_count(shard: Shard) -> None:
-    named = [Bell([], named=True) for _ in range(2 * WAKE_MAX)]
-    busy = Bell([], busy=True)
-    last = Bell([])
-    for bell in (*named, busy, last):
-        shard.park(bell)
-    shard.wake()
-    await turn(8)
-    assert {bell.tried for bell in named} == {1}
-    assert (busy.tried, last.tried) == (1, 1)
-    shard.unpark(last)
-    shard.unpark(busy)
-    shard.wake()
-    await turn(8)
-    assert {bell.tried for bell in named} == {2}, "tried once a wake-up, although none found anything"
-
-
 async def test_a_timer_runs_only_while_somebody_waits(shard: Shard, eventually: Any) -> None:
-    bell = Bell([])
+    bell = Bell()
     shard.expect(10)
     assert shard._timer is None
     shard.park(bell)
@@ -218,7 +170,7 @@ async def test_a_timer_runs_only_while_somebody_waits(shard: Shard, eventually: 
 
 
 async def test_nobody_parks_at_a_shard_of_a_queue_that_was_cut_anew(shard: Shard) -> None:
-    before, after = Bell([]), Bell([])
+    before, after = Bell(), Bell()
     shard.park(before)
     shard.retire()
     shard.park(after)
@@ -229,7 +181,7 @@ async def test_nobody_parks_at_a_shard_of_a_queue_that_was_cut_anew(shard: Shard
 
 async def test_a_reply_that_was_on_its_way_takes_no_message_back(shard: Shard, told: Told) -> None:
     """Netflix/dyno-queues#58 is such a wait: the message came on one connection before the older reply on the other."""
-    bell = Bell([])
+    bell = Bell()
     future = shard.run("queue.stats", ())
     shard.told(20)
     told.calls[-1][2].set_result([1000, 3_601_000, 0, []])

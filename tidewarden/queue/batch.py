@@ -1,10 +1,9 @@
-"""Items of one verb that wait to be sent to one shard together, the call that they travel in, and takes that wait."""
+"""Items of one verb that wait to be sent to one shard together, and the call that they travel in."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from tidewarden.errors import Internal, NoQuorum
 from tidewarden.queue.durable import Unconfirmed
@@ -133,20 +132,6 @@ class Lone:
     def set_exception(self, exception: BaseException, /) -> None:
         self._shard.refused(exception)
         self._shard.refused_alone(self._receiver, exception, final=self._item)
-
-
-class Parked(Protocol):
-    """A waiting take, as a shard sees it."""
-
-    @property
-    def named(self) -> bool:
-        """Whether it wants one task alone: that it finds nothing says nothing of the others."""
-
-    def try_shard(self, shard: Shard) -> asyncio.Future[bool] | None:
-        """Take from ``shard`` now; the future tells whether anything came. None: it is busy elsewhere and will come back."""
-
-    def stop_waiting(self) -> None:
-        """End with what there is."""
 
 
 def never() -> bool:

@@ -21,7 +21,7 @@ from tidewarden.queue.session import Session
 from tidewarden.queue.sessions import Sessions, gone
 from tidewarden.queue.shard import PROMOTED_MAX, TASK_BYTES, Shard
 from tidewarden.queue.strays import Strays
-from tidewarden.queue.take import Take, hand_back
+from tidewarden.queue.take import TOLD_OF_MORE, Take, hand_back
 from tidewarden.queue.task import LEASE_NUMBER_MAX, Taken
 from tidewarden.store.link import Receiver
 
@@ -172,7 +172,7 @@ class Plain(Sessions):
             if wait_ms > self._wait_max or len(self._takes) >= self._waiting_max:
                 return None
             until = self._loop.time() + wait_ms / 1000
-        waits: str | int = 1 if wait_ms else 0
+        waits: str | int = TOLD_OF_MORE if shard.parked else 1 if wait_ms else 0
         shared = session.shared
         if shared is not None:
             if not self._entered(shared, (shard,)):

@@ -8,11 +8,12 @@ from typing import Any
 
 from tidewarden.errors import BadArg, Error, StoreDown
 from tidewarden.queue.bare import Bare
-from tidewarden.queue.batch import Batch, Flight, Lone, Parked
+from tidewarden.queue.batch import Batch, Flight, Lone
 from tidewarden.queue.durable import Holding
 from tidewarden.queue.lease_clock import LeaseClock
 from tidewarden.queue.placing import split_prefix
 from tidewarden.queue.recut import Recut, recut_of, repeat
+from tidewarden.queue.waiters import Parked, Waiters
 from tidewarden.store import Scripts
 from tidewarden.store.memory import StoreMemory
 from tidewarden.store.receiver import Receiver, refuse
@@ -21,7 +22,6 @@ from tidewarden.store.route import Arg, Route
 ITEMS_MAX = 500  # of one verb in one script call
 BYTES_MAX = 4_000_000  # likewise, so that a call keeps neither the store nor the other items waiting for long
 TASK_BYTES = 1000  # what a task that may be taken counts as: one script takes at most 4000
-WAKE_MAX = 16  # waiting takes tried at a time: when one of them finds nothing, the rest would too
 FLYING_MAX = 2  # calls of one shard under way: the store works at one while the other's answers are handed out
 TOGETHER = ("queue.put", "queue.ack", "queue.take")  # go in one call, in this order: see lua/batch.lua
 LATE_MS = 15_000  # a reply is read within so long; one that is older by the store's clock was given after that had stepped back
@@ -30,7 +30,7 @@ PROMOTED_MAX = 200  # due tasks that one take moves before it takes
 
 class Shard:
     """
-    The scripts of one shard, batched. Every method returns a future of the item's own reply (see ``lua/*.lua``).
+    The scripts of one shard, batched. Most methods return a future of the item's own reply (see ``lua/*.lua``).
 
     ``holder`` is asked anew for each call, for a node may register again; ``on_next(shard, delay_ms)`` hears the next event.
     ``layout``: the number of the queue's cut; where the store knows a newer one, ``on_recut(shard, that)`` says where an id lies
@@ -71,11 +71,11 @@ class Shard:
         self._batches: dict[str, Batch] = {}
         self._scheduled = False
         self._flying = 0  # calls of batches under way
-        self.parked: dict[Parked, None] = {}
+        self._waiters = Waiters(self)
+        self.parked = self._waiters.parked
         self.wakes = 0
         self.bare = Bare()
         self.now_ms = 0  # the store's clock at the latest answer
-        self._serving = False
         self._retired = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
@@ -87,9 +87,11 @@ class Shard:
     def put(self, task_id: str, options: str, payload: bytes) -> asyncio.Future[Any]:
         return self._ask("queue.put", (task_id, options, payload), size=len(payload))
 
-    def take(self, count: int, lease_ms: int, wait: int, task_id: str = "", session: str = "") -> asyncio.Future[Any]:
+    def take(
+        self, receiver: Receiver, count: int, lease_ms: int, wait: int, task_id: str = "", session: str = ""
+    ) -> None:
         args = (count, lease_ms, f"{wait}{session}" if session else wait, task_id)
-        return self._ask("queue.take", args, head=(PROMOTED_MAX,), size=count * TASK_BYTES)
+        self.add("queue.take", args, receiver, (PROMOTED_MAX,), count * TASK_BYTES)
 
     def ack(self, task_id: str, lease: int, result: bytes = b"") -> asyncio.Future[Any]:
         return self._ask("queue.ack", (task_id, lease, result), size=len(result))
@@ -305,34 +307,5 @@ class Shard:
     def wake(self) -> None:
         """Tasks may be ready here: try the waiting takes, oldest first."""
         self.wakes += 1
-        if self.parked and not self._serving:
-            self._serve()
-
-    def _serve(self) -> None:
-        tries: list[asyncio.Future[bool]] = []
-        named: set[asyncio.Future[bool]] = set()
-        for waiter in list(self.parked):
-            attempt = waiter.try_shard(self)
-            if attempt is not None:
-                tries.append(attempt)
-                if waiter.named:
-                    named.add(attempt)
-            if len(tries) - len(named) >= WAKE_MAX:
-                break
-        if not tries:
-            return
-        self._serving = True
-        left, seen, found = len(tries), self.wakes, len(tries) > len(named)
-
-        def one_done(done: asyncio.Future[bool]) -> None:
-            nonlocal left, found
-            left -= 1
-            if done not in named:
-                found = found and not done.cancelled() and done.exception() is None and done.result()
-            if left == 0:
-                self._serving = False
-                if self.parked and (found or self.wakes != seen):
-                    self._serve()
-
-        for attempt in tries:
-            attempt.add_done_callback(one_done)
+        if self.parked:
+            self._waiters.wake()

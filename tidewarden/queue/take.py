@@ -12,9 +12,10 @@ from tidewarden.queue.recut import Recut
 from tidewarden.queue.session import Session
 from tidewarden.queue.shard import Shard
 from tidewarden.queue.task import Taken
+from tidewarden.queue.waiters import Tries
 from tidewarden.store.receiver import unread
 
-TOLD_OF_FEWER = 2  # see take.lua
+TOLD_OF_FEWER, TOLD_OF_MORE = 2, 3  # see take.lua
 RETRY_S = 0.5  # after the store refused, or was away
 
 
@@ -98,52 +99,57 @@ class Take:
         if self.future.done() or position == len(self._shards) or len(self._got) >= self._count:
             self._asked_all()
             return
-        self._busy = True
         shard = self._shards[position]
-        reply, found = self._take_from(shard, self._count - len(self._got), wait=self._waits)
-        reply.add_done_callback(lambda done: self._answered(shard, done, found, lambda: self._ask(position + 1)))
+        count = self._count - len(self._got)
+        self._take_from(shard, count, self._waits, bool(shard.parked), lambda: self._ask(position + 1))
 
-    def _take_from(self, shard: Shard, count: int, *, wait: bool) -> tuple[asyncio.Future[Any], Callable[[int], None]]:
-        """Ask for so many; the reply, and who is to hear how many came."""
-        # Of several shards, one that gave less than was asked for is passed by next time: so this node has to be told of more.
-        several, wakes = len(self._shards) > 1, shard.wakes
-        how = TOLD_OF_FEWER if wait and several else int(wait and not self._got)
-
-        def found(came: int) -> None:
-            if came < count and not self._task_id:
-                shard.bare.found(shard, wakes, told=how == TOLD_OF_FEWER or (how > 0 and came == 0))
-
-        return shard.take(count, self._lease_ms, how, self._task_id, self._session.uuid), found
-
-    def _answered(
-        self, shard: Shard, done: asyncio.Future[Any], found: Callable[[int], None], then: Callable[[], None]
+    def _take_from(
+        self, shard: Shard, count: int, wait: bool, more: bool, then: Callable[[], None], tries: Tries | None = None
     ) -> None:
+        """Ask for so many; ``then`` follows unless that failed. ``more``: other takes wait there."""
+        # Of several shards, one that gave less than was asked for is passed by next time: so this node has to be told of more.
+        if more and not self._task_id:
+            how = TOLD_OF_MORE
+        elif wait and len(self._shards) > 1:
+            how = TOLD_OF_FEWER
+        else:
+            how = int(wait and not self._got)
+        self._busy = True
+        question = _Question(self, shard, count, how, then, tries)
+        shard.take(question, count, self._lease_ms, how, self._task_id, self._session.uuid)
+
+    def came(self, question: _Question, rows: Sequence[Any]) -> None:
+        """An answer: tasks, perhaps none."""
         self._busy = False
-        error = self._trouble = done.exception()
-        if error is not None:
-            if isinstance(error, Unconfirmed) and error.item:
-                give_back(taken_from(shard, error.item), [shard] * len(error.item))
-                self._end(error=error)
-            elif isinstance(error, Recut) and self._waits:
-                self._trouble = None
-                self._time_over()  # these shards are the queue's no longer: whoever waits here asks again
-            elif (
-                isinstance(error, StoreDown | Stale | Unconfirmed)
-                and self._waits
-                and not (self._got or self._ended or self.future.done())
-            ):
-                self._ask_later()
-            else:
-                self._end(error=error)
-            return
-        tasks = taken_from(shard, done.result())
-        found(len(tasks))
+        self._trouble = None
+        shard = question.shard
+        tasks = taken_from(shard, rows)
+        question.noted(len(tasks))
         if self.future.done():
             give_back(tasks, [shard] * len(tasks))
             return
         self._got += tasks
         self._from += [shard] * len(tasks)
-        then()
+        question.then()
+
+    def failed(self, shard: Shard, error: BaseException) -> None:
+        """A question was refused, or nobody knows."""
+        self._busy = False
+        self._trouble = error
+        if isinstance(error, Unconfirmed) and error.item:
+            give_back(taken_from(shard, error.item), [shard] * len(error.item))
+            self._end(error=error)
+        elif isinstance(error, Recut) and self._waits:
+            self._trouble = None
+            self._time_over()  # these shards are the queue's no longer: whoever waits here asks again
+        elif (
+            isinstance(error, StoreDown | Stale | Unconfirmed)
+            and self._waits
+            and not (self._got or self._ended or self.future.done())
+        ):
+            self._ask_later()
+        else:
+            self._end(error=error)
 
     def _ask_later(self) -> None:
         """The store is away, or this node has to register again: the take goes on waiting, and asks anew."""
@@ -176,29 +182,26 @@ class Take:
         for shard in self._shards:
             shard.park(self)
 
-    def try_shard(self, shard: Shard) -> asyncio.Future[bool] | None:
-        """Called by a shard in which something may be ready."""
-        if self._busy:
-            if shard not in self._again:
-                self._again.append(shard)
-            return None
-        outcome: asyncio.Future[bool] = self._loop.create_future()
-        self._busy = True
-        reply, found = self._take_from(shard, self._count, wait=True)
+    @property
+    def free(self) -> bool:
+        """Whether a shard can try it now."""
+        return not self._busy and not self.future.done()
 
-        def then() -> None:
-            if self._got or self._ended:
-                self._end()
-            elif self._again:
-                self.try_shard(self._again.pop(0))
+    def try_shard(self, shard: Shard, tries: Tries | None, *, more: bool) -> None:
+        """Called by a shard in which something may be ready, when it is free."""
+        self._take_from(shard, self._count, True, more, self._tried, tries)
 
-        def answered(done: asyncio.Future[Any]) -> None:
-            self._answered(shard, done, found, then)
-            if not outcome.done():
-                outcome.set_result(done.exception() is None and bool(done.result()))
+    def try_later(self, shard: Shard) -> None:
+        """Likewise, when it is not."""
+        if shard not in self._again:
+            self._again.append(shard)
 
-        reply.add_done_callback(answered)
-        return outcome
+    def _tried(self) -> None:
+        if self._got or self._ended:
+            self._end()
+        elif self._again:
+            shard = self._again.pop(0)
+            self.try_shard(shard, None, more=len(shard.parked) > 1)
 
     def stop_waiting(self) -> None:
         """Answer with what there is, as if the waiting time were over."""
@@ -230,6 +233,42 @@ class Take:
         if self.future.cancelled():
             give_back(self._got, self._from)
         self._on_end(self)
+
+
+class _Question:
+    """What a take asks one shard, under way; it receives the shard's answer."""
+
+    __slots__ = ("_count", "_how", "_take", "_tries", "_wakes", "shard", "then")
+
+    def __init__(
+        self, take: Take, shard: Shard, count: int, how: int, then: Callable[[], None], tries: Tries | None
+    ) -> None:
+        self._take = take
+        self.shard = shard
+        self._count = count
+        self._how = how
+        self.then = then
+        self._tries = tries
+        self._wakes = shard.wakes
+
+    def done(self) -> bool:
+        return False  # what was taken for one that has gone has to go back
+
+    def set_result(self, rows: Any, /) -> None:
+        self._take.came(self, rows)
+        if self._tries is not None:
+            self._tries.tried(self._take, bool(rows))
+
+    def set_exception(self, error: BaseException, /) -> None:
+        self._take.failed(self.shard, error)
+        if self._tries is not None:
+            self._tries.tried(self._take, None)
+
+    def noted(self, came: int) -> None:
+        """So many came: what that says of the shard."""
+        if came < self._count and not self._take.named:
+            told = self._how >= TOLD_OF_FEWER or (self._how > 0 and came == 0)
+            self.shard.bare.found(self.shard, self._wakes, told=told)
 
 
 def taken_from(shard: Shard, rows: Sequence[Any]) -> list[Taken]:

@@ -1,8 +1,8 @@
 -- take: lease ready tasks in the queue's order, after moving what is due and ending leases that ran out.
 -- KEYS    1 the shard  2 the view
 -- ARGV    3 tasks moved at most before taking  4… per take: count, lease ms (0: the task's, else the queue's), wait (0: not, 1: this node
---         is told when something is ready here after nothing came, 2: also after fewer came) with the uuid of the session behind it where
---         the leases are a session's, id ("": any)
+--         is told when something is ready here after nothing came, 2: also after fewer came, 3: whatever came, for others of this node
+--         wait) with the uuid of the session behind it where the leases are a session's, id ("": any)
 -- RETURNS per take: a list of {id, lease, payload, attempt, deadline_ms, lease_end_ms}
 -- Errors  STALE: the caller's boot was declared dead
 open()
@@ -15,7 +15,7 @@ for i = 4, #ARGV, 4 do
   local word = ARGV[i + 2]
   if not (want and ARGV[i] == ARGV[i - 4] and ARGV[i + 1] == ARGV[i - 3] and word == ARGV[i - 2] and ARGV[i + 3] == ARGV[i - 1]) then
     want = {int(i, 'count', 1, 1000), int(i + 1, 'lease ms', 0, NEVER), string.sub(word, 1, 1), ARGV[i + 3], CALLER}
-    if #word == 33 and string.match(word, '^[012]%x+$') then want[5] = '~' .. string.sub(word, 2)
+    if #word == 33 and string.match(word, '^[0-3]%x+$') then want[5] = '~' .. string.sub(word, 2)
     elseif #word > 1 then refuse('BADARG the session of a take is no uuid: ' .. word) end
   end
   wants[#wants + 1] = want
@@ -99,15 +99,21 @@ local function bands(priority, needed, heads, late, rest)
   end
 end
 
--- Up to `needed` ids of one priority, in order; every late_share-th comes from late, every early_share-th from early.
+-- Up to `needed` ids of one priority, in order; every late_share-th comes from late, every early_share-th from early. Whether these are
+-- all there are comes second: it is seen from the one that is read ahead.
 local function choose(priority, needed)
-  if S.order == 'edf' then return redis.call('ZRANGE', key('ready:' .. priority), 0, needed - 1) end
+  if S.order == 'edf' then
+    local ids = redis.call('ZRANGE', key('ready:' .. priority), 0, needed)
+    local all = #ids <= needed
+    ids[needed + 1] = nil
+    return ids, all
+  end
   local heads, late, rest = redis.call('ZRANGE', key('ready:' .. priority), 0, needed, 'WITHSCORES'), {}, 1
   while rest < #heads and tonumber(heads[rest + 1]) <= now do
     late[#late + 1] = heads[rest]
     rest = rest + 2
   end
-  if #heads <= 2 * needed and rest > #heads and S.urgent_max_ms <= S.urgent_ms then return late end -- there are no others
+  if #heads <= 2 * needed and rest > #heads and S.urgent_max_ms <= S.urgent_ms then return late, true end -- there are no others
   local early_share, late_share = S.early_share, S.late_share
   local pull, ids = bands(priority, needed, heads, late, rest), {}
   while #ids < needed do
@@ -118,7 +124,7 @@ local function choose(priority, needed)
     if not id then break end
     ids[#ids + 1] = id
   end
-  return ids
+  return ids, #heads <= 2 * needed
 end
 
 -- A reply has so many bytes of records, and the task with which it goes past them: the store, the node and the consumer all hold it.
@@ -162,13 +168,18 @@ end
 
 local paused = S.paused > now
 local searching = not paused and total > 0
+local more = total == 0 -- tasks may be left; nobody has looked who wants named ones alone
 while searching do
-  searching = false
+  searching, more = false, false
   for word in string.gmatch(S.pris, '%S+') do
     local needed, known = total - #picked, #picked
-    if needed == 0 then break end
-    local ids = choose(word, needed)
+    if needed == 0 then
+      more = true
+      break
+    end
+    local ids, all = choose(word, needed)
     local fit = fetch(ids)
+    if not all or fit < #ids then more = true end
     if #ids < needed and fit == #ids then set('pris', without(S.pris, word)) end
     if fit > 0 then
       redis.call('ZREM', key('ready:' .. word), unpack(ids, 1, fit))
@@ -181,10 +192,10 @@ while searching do
       break
     end
   end
-  if #picked < total then woke = false end -- what became ready in this call is taken: nobody need be told
+  if not more then woke = false end -- what became ready in this call is taken: nobody need be told
 end
 
-local drained = #picked < total -- else more may be ready, also where some of these come to nothing
+local drained = not more -- else more may be ready, also where some of these come to nothing
 local clock = lease_clock()
 local leased, shared, kept = {}, {}, {} -- score, id …: of the caller's, of sessions'; their entries in `held`
 local records = {} -- id, tries …
@@ -240,13 +251,11 @@ for i = 1, #wants do
       if raws[at] then got[#got + 1] = lease(picked[at], raws[at], tried[at], want[2], want[5]) else count('strays') end
     end
   end
-  if want[3] == '1' and #got == 0 then
-    hungry = true
-    if not drained then woke = true end -- what it would have got came to nothing, and more may be ready
-  end
-  if want[3] == '2' and #got < want[1] then
-    if drained or #got == 0 then hungry = true end
-    if not drained then woke = true end -- whoever asked takes it for drained, else
+  local word = want[3]
+  if word == '3' or word == '2' and #got < want[1] or word == '1' and #got == 0 then
+    -- Whoever asked takes it for drained where it is not told of more; also where what it would have got came to nothing.
+    if not drained and want[4] == '' then woke = true end
+    if drained and want[4] == '' or #got == 0 then hungry = true end
   end
   reply[i] = got
 end

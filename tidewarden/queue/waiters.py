@@ -1,0 +1,112 @@
+"""The takes that wait in one shard, oldest first, and how many of them are tried when tasks may be ready there."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from tidewarden.queue.shard import Shard
+
+TRIES_MAX = 16  # in one round
+RETRY_S = 0.5  # after a round of which a try failed
+
+
+class Parked(Protocol):
+    """A waiting take, as a shard sees it."""
+
+    @property
+    def named(self) -> bool:
+        """Whether it wants one task alone: that it finds nothing says nothing of the others."""
+
+    @property
+    def free(self) -> bool:
+        """Whether it can be tried: nothing of it is under way, and it has not ended."""
+
+    def try_shard(self, shard: Shard, tries: Tries, *, more: bool) -> None:
+        """Take from ``shard`` now, and tell ``tries`` what became of it. ``more``: further takes wait there."""
+
+    def try_later(self, shard: Shard) -> None:
+        """It is busy: take from ``shard`` afterwards, unless it has ended then."""
+
+    def stop_waiting(self) -> None:
+        """End with what there is."""
+
+
+class Tries(Protocol):
+    """Who hears what became of tries."""
+
+    def tried(self, waiter: Parked, found: bool | None) -> None:
+        """``waiter`` has found something, or nothing; None: its try failed."""
+
+
+class Waiters:
+    """
+    Tries those who wait in ``shard``, in rounds: one, then, as long as all find something and there is more, twice as many.
+
+    A try that is not told of more leaves the node registered in the shard (see ``lua/take.lua``), so that whoever makes the next
+    task ready wakes it; while a take waits here, its node is registered, or a round is to come.
+    """
+
+    __slots__ = ("_all_found", "_failed", "_left", "_seen", "_shard", "_size", "_timer", "parked")
+
+    def __init__(self, shard: Shard) -> None:
+        self._shard = shard
+        self.parked: dict[Parked, None] = {}
+        self._left = 0  # tries of the round that are under way
+        self._size = 1
+        self._seen = 0
+        self._all_found = False
+        self._failed = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    def wake(self) -> None:
+        """Something may be ready. A round under way sees at its end that the shard has been woken."""
+        if self._left == 0:
+            self._size = 1
+            self._round()
+
+    def _round(self) -> None:
+        chosen = self._oldest(self._size)
+        if not chosen:
+            return
+        self._left, self._seen, self._all_found, self._failed = len(chosen), self._shard.wakes, True, False
+        more = len(self.parked) > len(chosen)
+        for waiter in chosen:
+            waiter.try_shard(self._shard, self, more=more)
+
+    def _oldest(self, most: int) -> list[Parked]:
+        """So many that are free, and with them those before who want one task alone; who is busy will look by itself."""
+        chosen: list[Parked] = []
+        for waiter in self.parked:
+            if not waiter.free:
+                waiter.try_later(self._shard)
+                continue
+            chosen.append(waiter)
+            most -= not waiter.named
+            if most == 0:
+                break
+        return chosen
+
+    def tried(self, waiter: Parked, found: bool | None) -> None:
+        if found is None:
+            self._failed = True
+        elif not found and not waiter.named:
+            self._all_found = False
+        self._left -= 1
+        if self._left > 0 or not self.parked:
+            return
+        if self._failed:
+            self._retry_later()
+        elif self._shard.wakes != self._seen:
+            self._size = min(2 * self._size, TRIES_MAX) if self._all_found else 1
+            self._round()
+
+    def _retry_later(self) -> None:
+        """The store has struck this node from those that it wakes, perhaps, and nobody has put it there again."""
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(RETRY_S, self._retry)
+
+    def _retry(self) -> None:
+        self._timer = None
+        self._shard.wake()
