@@ -23,6 +23,7 @@ async def one(monkeypatch: pytest.MonkeyPatch) -> Participant:
     made: Any = Participant(load(None, {}, {}), SystemClock(), "n0")
     made.ears = SimpleNamespace(up=True, call=subscribed)
     made.queues = SimpleNamespace(wake_all=lambda: None, holder="n0.1")
+    made.data, made.commits = object(), SimpleNamespace(ask_embedded=subscribed)
     return made
 
 
@@ -34,6 +35,23 @@ async def compared(one: Participant) -> None:
     async with asyncio.timeout(30):
         while one._comparing is not None:
             await asyncio.sleep(0.005)
+
+
+async def test_how_a_store_syncs_is_asked_before_the_queues_are_recalled(one: Any) -> None:
+    """For what they have to wait for follows from it; asked behind it, they would go on as before."""
+    done: list[str] = []
+
+    async def ask(data: object) -> None:
+        assert data is one.data
+        done.append("asked")
+
+    async def recall() -> None:
+        done.append("recalled")
+
+    one.commits.ask_embedded, one.queues.recall = ask, recall
+    one._missed()
+    await compared(one)
+    assert done == ["asked", "recalled"]
 
 
 async def test_a_server_that_takes_over_while_the_last_one_is_compared_is_compared_too(one: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import stat
@@ -21,8 +22,11 @@ from benchmarks.ports import free_ports
 from tidewarden.clock import SystemClock
 from tidewarden.config import Store
 from tidewarden.errors import ConfigError, StoreDown
-from tidewarden.store import embedded
+from tidewarden.store import Link, embedded, firm
+from tidewarden.store.check import check_store
+from tidewarden.store.commits import Commits, Impossible
 from tidewarden.store.embedded import EmbeddedStore, store_password
+from tidewarden.store.link import pack
 
 pytestmark = pytest.mark.live
 
@@ -302,6 +306,65 @@ async def test_above_its_limit_it_starts_again_and_has_the_limit(make: Maker, fs
         assert client.delete("ballast") == 1
         assert client.config_get("maxmemory") == {"maxmemory": str(1 << 20)}
     await end()
+
+
+async def test_how_it_syncs_is_its_own_word_whatever_a_nodes_configuration_says(
+    make: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node that was configured otherwise would have it sync once a second, while others promise the disk."""
+    monkeypatch.setattr(firm, "REST_MS", 50)
+    for started, other in (("always", "everysec"), ("everysec", "always")):
+        store = make(config=Store(fsync=started))
+        url = await store.start()
+        async with joined(url, Store(fsync=other)) as (data, commits), joined(url, Store(fsync=started)) as (_, same):
+            for each in (commits, same):
+                assert (each.refusal("fsync") == "") == (started == "always")
+                assert (each.of(data, "fsync") is None) == (started == "always")
+            await write_firmly(data, commits)
+            async with joined(url, Store(fsync=other)) as (late, third):  # now it syncs each write, in either case
+                assert (third.of(late, "fsync") is None) == (started == "always")
+            with redis.Redis.from_url(url) as client:
+                await eventually(lambda started=started: client.config_get("appendfsync") == {"appendfsync": started})
+                assert (commits.of_tokens(data) is None) == (started == "always"), "nobody switches one that syncs each"
+        await store.stop()
+
+
+async def test_one_that_is_started_otherwise_is_found_to_sync_otherwise(make: Maker) -> None:
+    store = make(config=Store(fsync="always"))
+    async with joined(await store.start(), Store(fsync="always")) as (data, commits):
+        assert commits.of(data, "fsync") is None
+        await store.stop()
+        weaker = make(config=Store(fsync="everysec"))
+        await weaker.start()
+        await commits.ask_embedded(data)
+        assert isinstance(commits.of(data, "fsync"), Impossible)
+        await weaker.stop()
+        await make(config=Store(fsync="always")).start()
+        await commits.ask_embedded(data)
+        assert commits.of(data, "fsync") is None
+
+
+@contextlib.asynccontextmanager
+async def joined(url: str, config: Store) -> AsyncIterator[tuple[Link, Commits]]:
+    """A link of a node with this configuration, and its group commits."""
+    clock = SystemClock()
+    data = Link(url, "data", clock)
+    await data.start()
+    server = await check_store(data, "c")
+    assert server.views
+    commits = Commits(config, "c", clock, lambda link: Link(link.url, "commit", clock), embedded=True, server=server)
+    yield data, commits
+    await commits.stop()
+    await data.stop()
+
+
+async def write_firmly(data: Link, commits: Commits) -> None:
+    """As a token's new pair is written."""
+    route, firmly = commits.way_of_tokens(data, "k")
+    written: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    route.send(pack(("SET", "k", "v")), written)
+    assert await written == b"OK"
+    await firmly()
 
 
 async def test_a_server_that_refuses_its_start_says_why(make: Maker) -> None:

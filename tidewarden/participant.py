@@ -56,6 +56,7 @@ class Participant:
     Its takes go by that name, so that they end when it dies, whatever becomes of the node's other processes.
     """
 
+    data: Route
     queues: Queues
     nodes: Nodes
     store_clock: StoreClock | ShardClocks
@@ -243,6 +244,7 @@ class Participant:
 
         Returns: whether nothing is wrong with it that would have to be looked at again. Raises: what the store raises.
         """
+        await self.commits.ask_embedded(self.data)
         await self.queues.recall()
         return True
 

@@ -15,6 +15,9 @@ log = logging.getLogger("tidewarden.store")
 FORMATS = ("1", "2")
 """Numbers of the key layout that this version reads; it writes the last. A greater one in the data refuses the start."""
 
+FSYNC_KEY = ":fsync"
+"""Behind the cluster's prefix: how an embedded store was started to sync its log. Nodes may have it sync each write meanwhile."""
+
 OLDEST = (6, 2)
 WAITAOF_FROM = (7, 2)
 
@@ -28,7 +31,8 @@ class Server:
     What a store said of itself.
 
     ``views``: an embedded one, which numbers its starts. ``waitaof``: it has a log on disk and knows WAITAOF; ``appendfsync``: how
-    that log is synced, "" where it does not tell. ``replicas``: that were connected. ``empty``: it had nothing of the cluster.
+    that log is synced, of an embedded one how it was started to be, "" where it does not tell. ``replicas``: that were connected.
+    ``empty``: it had nothing of the cluster.
     """
 
     name: str
@@ -142,7 +146,7 @@ async def check_store(link: Route, cluster: str) -> Server:
         bool(views),
         min(int(info.get("maxmemory", "0") or 0) for info in infos),
         all(map(_knows_waitaof, infos)),
-        await _appendfsync(link),
+        await fsync_of_embedded(link, cluster) if views else await _appendfsync(link),
         min(int(info.get("connected_slaves", "0")) for info in infos),
         stored is None,
     )
@@ -160,6 +164,11 @@ async def log_of(link: Route) -> tuple[bool, str]:
 
 def _knows_waitaof(info: dict[str, str]) -> bool:
     return numbers_of(info.get("redis_version", "0")) >= WAITAOF_FROM and info.get("aof_enabled") == "1"
+
+
+async def fsync_of_embedded(link: Route, cluster: str) -> str:
+    """How an embedded store was started to sync its log; "": by a version that did not say. Raises: StoreDown."""
+    return (await link.call("GET", f"{{{cluster}}}{FSYNC_KEY}") or b"").decode()
 
 
 async def _appendfsync(link: Route) -> str:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from tidewarden.clock import Clock
 from tidewarden.config import Store
 from tidewarden.errors import Error, NoQuorum
-from tidewarden.store.check import Server, log_of
+from tidewarden.store.check import Server, fsync_of_embedded, log_of
 from tidewarden.store.commit import Commit, Demand
 from tidewarden.store.firm import Firm
 from tidewarden.store.link import Link
@@ -68,9 +68,7 @@ class Commits:
         self._connect = connect
         self._embedded = embedded
         self._waitaof = server.waitaof
-        told = (
-            store.fsync if embedded else server.appendfsync or store.fsync
-        )  # where it hides its settings, our user's word
+        told = server.appendfsync or store.fsync  # where it hides its settings, our user's word
         self._synced = self._synced_now = told == "always" and (embedded or server.waitaof)
         self._asks = bool(server.appendfsync)
         self._made: dict[tuple[Link, Demand], Commit] = {}
@@ -85,7 +83,7 @@ class Commits:
         one at the start did; if not, tokens wait for what it can do, and each group of a queue's ``fsync`` finds it out by itself.
         """
         if self._embedded:
-            return True
+            return True  # see ask_embedded
         synced = (server.appendfsync or self._store.fsync) == "always" and server.waitaof
         if synced and not self._synced:
             self._synced, self._asks = True, bool(server.appendfsync)
@@ -100,6 +98,21 @@ class Commits:
                 )
         self._synced_now, self._waitaof = synced, server.waitaof
         return synced or not self._synced
+
+    async def ask_embedded(self, data: Route) -> None:
+        """
+        An embedded store is connected anew, and may have been started to sync its log otherwise. Ask it before the queues are recalled.
+
+        Raises: StoreDown.
+        """
+        if not self._embedded:
+            return
+        synced = (await fsync_of_embedded(data, self._cluster) or self._store.fsync) == "always"
+        if synced != self._synced:
+            self._synced = self._synced_now = synced
+            log.warning(
+                "the store was started anew and syncs its log %s now", "at each write" if synced else "once a second"
+            )
 
     async def look(self, data: Route) -> None:
         """
@@ -138,7 +151,7 @@ class Commits:
             return "durability quorum needs store.replicas of at least 1 in the configuration of every node, and as many replicas"
         if durability == "fsync" and not self._synced:
             if self._embedded:
-                return 'durability fsync needs store.fsync = "always" in the configuration'
+                return 'durability fsync needs store.fsync = "always" in the configuration, and a restart of the store'
             return (
                 "durability fsync needs a Redis or Valkey from 7.2 on with appendonly yes and appendfsync always (with everysec many "
                 'answer WAITAOF before the disk has it); where it hides its settings, say store.fsync = "always"'
@@ -230,6 +243,11 @@ class Commits:
             found.append(
                 f"the store has {server.replicas} replicas and store.replicas is {self.replicas}: until they are there, queues with "
                 "durability quorum, locks, schedules and tokens are answered NOQUORUM"
+            )
+        told = server.appendfsync
+        if self._embedded and told and told != self._store.fsync:
+            found.append(
+                f"the store was started with store.fsync {told}, which counts; this node's configuration says {self._store.fsync}"
             )
         if tokens and not (self._embedded or self._synced or self.replicas):
             found.append(

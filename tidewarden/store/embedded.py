@@ -32,7 +32,7 @@ from tidewarden.clock import Clock, sleep
 from tidewarden.config import Store
 from tidewarden.errors import ConfigError, StoreDown
 from tidewarden.store.binary import find_binary
-from tidewarden.store.check import FORMATS, LISTPACKS
+from tidewarden.store.check import FORMATS, FSYNC_KEY, LISTPACKS
 from tidewarden.store.child import FolderLock, how_ended, kill_group, start_child, stop_child
 
 log = logging.getLogger("tidewarden.store")
@@ -257,6 +257,8 @@ class EmbeddedStore:
             )
         if stored != FORMATS[-1]:
             await client.set(f"{tag}:format", FORMATS[-1])
+        # Nodes ask for this, and not for the setting, which they change (see firm): and each by its own configuration.
+        await client.set(f"{tag}{FSYNC_KEY}", self._config.fsync)
         view = int(await client.incr(f"{tag}:view"))
         await client.config_set("appendfsync", self._config.fsync)
         await client.function_flush()  # nodes load theirs; those of former versions would stay for ever
