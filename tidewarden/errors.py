@@ -87,13 +87,6 @@ class NoLeader(Error):
     http_status = 503
 
 
-class Paused(Error):
-    """The queue is paused."""
-
-    code = "PAUSED"
-    http_status = 503
-
-
 class Full(Error):
     """The store or the queue has no room for more. Take and acknowledge, then try again."""
 

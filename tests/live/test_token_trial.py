@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,8 @@ from live.conftest import AuthorizationServer
 from live.harness import ADMIN, CALM, Node, cluster, until
 from live.processes import free_base_port
 from typer.testing import CliRunner, Result
+
+from tidewarden.server.metrics import HELP
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
 NAMES = ("ada", "bob", "cyd", "dan", "eve")
@@ -159,6 +162,7 @@ def test_the_provider_that_is_down_is_told_since_when_why_and_when_it_is_tried_n
     assert (answer.status_code, answer.json()["error"]) == (504, "TIMEOUT")
     assert "its refresh fails: refused (no connection: Connection refused)" in answer.json()["message"]
     series = trial.node.http("/metrics").text
+    assert not set(re.findall(r"(?m)^# TYPE (\S+)", series)) - set(HELP), "each series says what it is"
     assert 'tidewarden_tokens_accounts{kind="failing",provider="bank"} 5.0' in series
     assert 'tidewarden_tokens_standing{kind="silent",provider="bank"} 1.0' in series
     no_secrets(trial, stats, listed.output, series)

@@ -48,7 +48,6 @@ HONEST_REFUSALS = (
     "TIMEOUT",
     "NOTFOUND",
     "DRAINING",
-    "PAUSED",
 )
 
 
