@@ -17,13 +17,17 @@ CLIENT_ID, CLIENT_SECRET = "counted", "counted-secret"
 
 @dataclass(frozen=True, slots=True)
 class Presented:
-    """One use of a refresh token. ``at``: monotonic seconds. ``answer``: new, again, refused; ``dropped``: it was not sent."""
+    """
+    One use of a refresh token. ``at``: monotonic seconds. ``answer``: new, again, refused; ``dropped``: it was not sent. ``asker``:
+    by whose URL it came, where those differ.
+    """
 
     at: float
     account: str
     generation: int
     answer: str
     dropped: bool = False
+    asker: str = ""
 
 
 class CountingProvider:
@@ -51,7 +55,7 @@ class CountingProvider:
     async def start(self) -> None:
         """Listen on a free port of loopback."""
         app = web.Application()
-        app.router.add_post("/token", self._token)
+        app.router.add_post("/token{asker:.*}", self._token)
         self._runner = web.AppRunner(app, access_log=None, handler_cancellation=False)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", 0).start()
@@ -81,7 +85,7 @@ class CountingProvider:
             answer = "again"
         else:
             answer = "refused"
-        self.log.append(Presented(now, account, presented, answer, dropped))
+        self.log.append(Presented(now, account, presented, answer, dropped, request.match_info["asker"].strip("/")))
         if dropped:
             assert request.transport is not None
             request.transport.abort()
@@ -96,12 +100,12 @@ class CountingProvider:
         }
         return web.json_response(body, headers={"Cache-Control": "no-store"})
 
-    def toml(self, port: int, margin_s: float, timeout_s: float = 3.0) -> str:
-        """Its section of a node's configuration; ``port``: where that node reaches it."""
+    def toml(self, port: int, margin_s: float, timeout_s: float = 3.0, *, asker: str = "") -> str:
+        """Its section of a node's configuration; ``port``: where that node reaches it; ``asker``: who is to be written down."""
         return "\n".join(
             (
                 "[providers.counted]",
-                f'token_url = "http://127.0.0.1:{port}/token"',
+                f'token_url = "http://127.0.0.1:{port}/token{asker and "/" + asker}"',
                 f'client_id = "{CLIENT_ID}"',
                 f'client_secret = "{CLIENT_SECRET}"',
                 f"grace_s = {self._grace_s}",
