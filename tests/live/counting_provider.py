@@ -52,6 +52,10 @@ class CountingProvider:
         self._current: dict[str, tuple[int, float]] = dict.fromkeys(self.seeds, (0, 0.0))
         self._runner: web.AppRunner | None = None
 
+    def generation(self, account: str) -> int:
+        """Of the refresh token that it gave last."""
+        return self._current[account][0]
+
     async def start(self) -> None:
         """Listen on a free port of loopback."""
         app = web.Application()

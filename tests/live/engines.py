@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import random
 import signal
+import subprocess
 import time
-from typing import Protocol
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
 
 import redis
 from cluster_servers import ClusterSet
+from live.counting_provider import CountingProvider
+from live.faulty import LOG_BYTES, MARGIN_S, FaultyNode
+from live.harness import Cluster
+from live.node_process import Node
 from live.processes import CLUSTER, until
 from live.workload import JOBS
 from sentinel_servers import SentinelSet
@@ -35,14 +43,30 @@ class Engine(Protocol):
     def client(self, key: str = "") -> redis.Redis:
         """Of the server where ``key`` lies now."""
 
-    def kill_primary(self) -> None:
-        """SIGKILL; returns when another has taken over and the dead one is back as its replica, whole."""
+    def kill_primary(self, key: str = "", then: Callable[[], object] = bool) -> None:
+        """
+        SIGKILL to the primary of ``key``, or of any; ``then()`` at once. Returns when another has taken over and the dead one is
+        back as its replica, whole.
+        """
+
+    def freeze_replica(self, key: str) -> Callable[[], object]:
+        """
+        The replica of the primary of ``key`` is stopped and its connection cut, so that it lacks what is written from now on.
+        Returns what has it go on.
+        """
 
     def pause_primary(self, seconds: float) -> None:
         """SIGSTOP, SIGCONT; returns when there is one primary, and its replica whole."""
 
     def move_slots(self) -> None:
         """Of an engine that has some: a few of them from one primary to another."""
+
+
+def frozen(replica: subprocess.Popen[bytes], primary: redis.Redis) -> Callable[[], object]:
+    """See :meth:`Engine.freeze_replica`. What was on its way to a stopped process, it would read when it goes on."""
+    replica.send_signal(signal.SIGSTOP)
+    primary.client_kill_filter(_type="replica")
+    return lambda: replica.send_signal(signal.SIGCONT)
 
 
 class UnderSentinel:
@@ -66,9 +90,15 @@ class UnderSentinel:
     def client(self, key: str = "") -> redis.Redis:
         return redis.Redis(port=self._servers.primary(), password=self._servers.password or None)
 
-    def kill_primary(self) -> None:
+    def kill_primary(self, key: str = "", then: Callable[[], object] = bool) -> None:
         self._servers.kill_primary()
+        then()
         self._servers.revive()
+
+    def freeze_replica(self, key: str) -> Callable[[], object]:
+        primary = self._servers.primary()
+        replica = next(port for port in self._servers.ports if port != primary)
+        return frozen(self._servers.processes[replica], self._servers.client(primary))
 
     def pause_primary(self, seconds: float) -> None:
         port = self._servers.primary()
@@ -123,12 +153,18 @@ class UnderCluster:
 
         until(settled, 60, 0.1, what="the engine is whole")
 
-    def kill_primary(self) -> None:
-        port = self._primary()
+    def kill_primary(self, key: str = "", then: Callable[[], object] = bool) -> None:
+        port = self._servers.owner(slot_of(key)) if key else self._primary()
         self._servers.kill(port)
+        then()
         until(lambda: port not in self._primaries(port), what="the failover")
         self._servers.spawn(port)
         self._calm()
+
+    def freeze_replica(self, key: str) -> Callable[[], object]:
+        primary = self._servers.owner(slot_of(key))
+        (replica,) = next(rest for _, _, one, rest in self._servers.owners(primary) if one == primary)
+        return frozen(self._servers.processes[replica], self._servers.client(primary))
 
     def pause_primary(self, seconds: float) -> None:
         port = self._primary()
@@ -148,3 +184,27 @@ class UnderCluster:
             source = self._servers.owner(slot)
             target = self._dice.choice(sorted(self._primaries(0) - {source}))
             self._servers.move_slot(slot, source, target, slowly_s=0.002)
+
+
+class EngineCluster(Cluster):
+    """
+    Nodes on an engine of one's own, and a provider that counts, whose answers are waited for ``timeout_s``.
+
+    ``options``: as of :class:`Cluster`.
+    """
+
+    def __init__(
+        self, folder: Path, engine: Engine, provider: CountingProvider, *, timeout_s: float = 3.0, **options: Any
+    ) -> None:
+        self._engine, self._provider, self._timeout_s = engine, provider, timeout_s
+        super().__init__(folder, log__file_bytes=str(LOG_BYTES), **options)
+
+    def make_store(self) -> Any:
+        return self._engine
+
+    def config_text(self, name: str, store_port: int = 0, **changes: str) -> str:
+        text = super().config_text(name, store_port, store__url=json.dumps(self._engine.url()), **changes)
+        return text + self._provider.toml(self._provider.port, MARGIN_S, self._timeout_s)
+
+    def make_node(self, name: str, base: int, text: str) -> Node:
+        return FaultyNode(name, self.folder / name, base, text, self.secret)  # whose log is all of it

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import random
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 from cluster_servers import cluster_set
 from live.counting_provider import CountingProvider, provided
-from live.engines import SHARDS, Engine, UnderCluster, UnderSentinel
-from live.faulty import LIFE_S, LOG_BYTES, MARGIN_S, FaultyNode
-from live.harness import CLUSTER, START_S, Cluster, background, serving, until, until_async
+from live.engines import SHARDS, Engine, EngineCluster, UnderCluster, UnderSentinel
+from live.faulty import LIFE_S
+from live.harness import CLUSTER, START_S, background, serving, until, until_async
 from live.history import (
     History,
     crowded,
@@ -30,7 +28,6 @@ from live.history import (
     results,
     unfinished,
 )  # fmt: skip
-from live.node_process import Node
 from live.test_faults import KINDS, check_all, ids_left
 from live.workload import JOBS, PUT_INTO, QUEUES, SCHEDULES, Workload, lane_of
 from sentinel_servers import sentinel_set
@@ -42,24 +39,6 @@ SECONDS = float(os.environ.get("SOAK_SECONDS", "300")) / 4  # of each
 SEED = int(os.environ.get("SOAK_SEED", "1"))
 CALM_S = 60.0
 FAULTS = ("kill a primary", "kill a primary", "pause a primary", "kill the leader", "kill a follower")
-
-
-class EngineCluster(Cluster):
-    """Nodes on an engine of one's own."""
-
-    def __init__(self, folder: Path, engine: Engine, provider: CountingProvider) -> None:
-        self._engine, self._provider = engine, provider
-        super().__init__(folder, log__file_bytes=str(LOG_BYTES))
-
-    def make_store(self) -> Any:
-        return self._engine
-
-    def config_text(self, name: str, store_port: int = 0, **changes: str) -> str:
-        text = super().config_text(name, store_port, store__url=json.dumps(self._engine.url()), **changes)
-        return text + self._provider.toml(self._provider.port, MARGIN_S)
-
-    def make_node(self, name: str, base: int, text: str) -> Node:
-        return FaultyNode(name, self.folder / name, base, text, self.secret)  # whose log is all of it
 
 
 async def strike(cluster: EngineCluster, engine: Engine, fault: str, dice: random.Random) -> None:
