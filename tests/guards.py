@@ -77,6 +77,17 @@ GUARDS = (
         ("faults",),
     ),
     Guard(
+        "long-result",
+        (("queue/lua/ack.lua", "return full and #result >", "return false and #result >"),),
+        ("queue_full", "client_task"),
+    ),
+    Guard(
+        "limit-last",
+        (("store/embedded.py", '"maxmemory": "0",', '"maxmemory": str(self._config.maxmemory_bytes),'),),
+        ("store_embedded",),
+        ("full_memory",),
+    ),
+    Guard(
         "lock",
         ((SHARD, "if t and r and r.holder ~= '' and unpack_struct('>d', t.payload) == fence then", "if t and r and r.holder ~= '' then"),),
         ("queue_lock_scripts", "queue_locks"),

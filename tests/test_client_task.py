@@ -11,7 +11,7 @@ from client_harness import Site, site
 
 from tidewarden.client import AsyncClient, AsyncQueue, AsyncTask
 from tidewarden.client.task import reason_of, shortened
-from tidewarden.errors import NotHeld
+from tidewarden.errors import Full, NotHeld
 
 
 @pytest.fixture
@@ -39,6 +39,21 @@ async def test_what_a_task_says(queue: AsyncQueue) -> None:
     assert task.json() == {"n": 1}
     assert repr(task) == f"<AsyncTask mail a lease={task.lease} attempt=1>"
     assert task.fence == task.lease
+
+
+async def test_a_result_that_a_full_store_refuses_leaves_the_task_in_hand(here: Site, queue: AsyncQueue) -> None:
+    """Also its lease is renewed as before."""
+    async with await taken(queue) as task:
+        await here.nodes[0].link.call("CONFIG", "SET", "maxmemory", "1")
+        try:
+            with pytest.raises(Full):
+                await task.ack(b"y" * 10_000)
+            assert not task.settled
+            assert task in task.client.toucher.held
+            await task.ack(b"short")
+        finally:
+            await here.nodes[0].link.call("CONFIG", "SET", "maxmemory", "0")
+    assert (await queue.wait("a", timeout_ms=0)).result == b"short"
 
 
 async def test_the_end_of_a_block_acknowledges(queue: AsyncQueue) -> None:

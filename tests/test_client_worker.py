@@ -75,6 +75,30 @@ async def test_what_handlers_return_is_the_result(here: Site, client: AsyncClien
         assert (await client.queue("bytes").wait("follow-up", timeout_ms=20_000)).word == "done"
 
 
+async def test_work_is_not_done_again_because_a_full_store_has_no_room_for_its_result(
+    here: Site, client: AsyncClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker = Worker()
+    calls = 0
+
+    @worker.task("jobs")
+    async def job(task: AsyncTask) -> bytes:
+        nonlocal calls
+        calls += 1
+        await here.nodes[0].link.call("CONFIG", "SET", "maxmemory", "1")
+        return b"y" * 10_000
+
+    jobs = client.queue("jobs")
+    try:
+        async with running(worker, here):
+            await jobs.put("x", id="a")
+            ending = await jobs.wait("a", timeout_ms=20_000)
+    finally:
+        await here.nodes[0].link.call("CONFIG", "SET", "maxmemory", "0")
+    assert (calls, ending.word, ending.result) == (1, "done", b"")
+    assert "the result of task a of jobs is dropped: the store is full" in caplog.text
+
+
 async def test_who_named_no_backoff_has_the_workers(here: Site, client: AsyncClient) -> None:
     worker = Worker(backoff_ms=60_000)
 

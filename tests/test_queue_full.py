@@ -138,6 +138,84 @@ def test_a_node_lives_on_and_a_leader_claims(full: Any) -> None:
     assert full.client.eval(claim.source, 1, "{tw}:fence", 3, "n0.1") == 1
 
 
+def used(full: Any) -> int:
+    return int(full.client.info("memory")["used_memory"])
+
+
+def test_results_do_not_grow_a_full_store(full: Any) -> None:
+    """Whoever may take could grow it without bound: an ack begins with a removal, so that the store lets its result through."""
+    full.put_all(*((f"t{n:03}", b"x" * 100, {}) for n in range(100)))
+    rows = full.take(100)
+    full.fill()
+    before = used(full)
+    answers = [full.run("queue.ack", row.id, row.lease, b"y" * 100_000)[0] for row in rows]
+    assert answers == [-1] * 100
+    assert used(full) < before + 500_000
+    assert full.counts()["leased"] == 100, "nothing was done"
+    assert full.ack(*rows) == [1] * 100
+
+
+def test_a_result_no_longer_than_its_task_is_kept_in_a_full_store(full: Any) -> None:
+    full.put_all(("short", b"x" * 100, {}), ("long", b"x" * 100, {}), ("none", b"x", {}), own=True)
+    rows = {row.id: row for row in full.take(3)}
+    short, long, none = rows["short"], rows["long"], rows["none"]
+    full.fill()
+    before = full.digest()
+    assert full.run("queue.ack", long.id, long.lease, b"y" * 300) == [-1]
+    assert full.digest() == before
+    answers = full.run(
+        "queue.ack", short.id, short.lease, b"y" * 90, long.id, long.lease, b"y" * 300, none.id, none.lease, b""
+    )
+    assert answers == [1, -1, 1]
+    assert full.run("queue.wait", "short", 0) == [[b"done", b"y" * 90]]
+    assert full.run("queue.ack", "short", short.lease, b"y" * 300) == [1], "it was acknowledged before"
+    assert full.run("queue.ack", "long", 1, b"y" * 300) == [0], "that lease is nobody's"
+    full.client.config_set("maxmemory", "0")
+    assert full.run("queue.ack", long.id, long.lease, b"y" * 300) == [1]
+    assert full.run("queue.wait", "long", 0) == [[b"done", b"y" * 300]]
+
+
+def test_a_result_that_nobody_keeps_needs_no_room(full: Any) -> None:
+    full.configure(dedup_ms=0)
+    full.put("a")
+    row = full.take_one()
+    full.fill()
+    assert full.run("queue.ack", row.id, row.lease, b"y" * 1000) == [1]
+
+
+def test_results_in_a_batch_are_refused_as_well(full: Any) -> None:
+    full.put_all(("a", b"", {}), ("b", b"", {}), ("c", b"", {}))
+    a, b = full.take(2)
+    full.fill()
+    parts = (
+        ("put", "new", "", b"x"),
+        ("ack", a.id, a.lease, b"y" * 1000, b.id, b.lease, b""),
+        ("take", 200, 1, 0, 0, ""),
+    )
+    args = [word for verb, *rest in parts for word in (verb, len(rest), *rest)]
+    refused, acked, ((taken,),) = full.run("queue.batch", *args)
+    assert "used memory" in str(refused)
+    assert acked == [-1, 1]
+    assert taken[0] == b"c"
+
+
+async def test_who_acknowledges_with_a_result_is_told(node: Any) -> None:
+    queues = (await node()).queues
+    session = queues.open_session()
+    await queues.put("q", NewTask(id="a", payload=b"x" * 50))
+    (task,) = await queues.take(session, ["q"])
+    await queues._link.call("CONFIG", "SET", "maxmemory", "1")
+    try:
+        with pytest.raises(Full, match="longer than its task"):
+            await queues.ack(session, "q", [("a", task.lease)], b"y" * 1000)
+        assert session.held, "it is this consumer's still"
+        assert await queues.touch(session, "q", "a", task.lease) > 0
+        assert await queues.ack(session, "q", [("a", task.lease)], b"short") == [1]
+    finally:
+        await queues._link.call("CONFIG", "SET", "maxmemory", "0")
+    assert await queues.wait("q", "a", 0) == ("done", b"short")
+
+
 async def test_a_node_says_full(node: Any) -> None:
     queues = (await node()).queues
     session = queues.open_session()

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from tidewarden.errors import NotHeld, Unreachable
+from tidewarden.errors import Full, NotHeld, Unreachable
 
 from .connection import Arg, Replies
 from .line import only
@@ -119,7 +119,8 @@ class AsyncTask:
         """
         Done: the task is removed. ``result`` (bytes, text, or what JSON can say) is kept for those who wait for its end.
 
-        Raises: NotHeld: the lease has ended; Unreachable.
+        Raises: NotHeld: the lease has ended; Full: the store is, and the result longer than the task: it is held still, and can be
+        acknowledged without, or later; Unreachable.
         """
         await self._settle("Q.ACK", words(result=None if result is None else encoded(result)), moot=False)
 
@@ -150,7 +151,7 @@ class AsyncTask:
 
     async def _settle(self, verb: str, options: tuple[str | bytes | int, ...], *, moot: bool = True) -> None:
         """``moot``: when it was sent twice, a lease that has ended is what was wanted."""
-        self.client.toucher.drop(self)
+        kept = self.client.toucher.drop(self)
         command = (verb, self.queue, self.id, self.lease, *options)
         found = await (self.client.line.run([command], again=True) if self.way is None else self.way(command))
         try:
@@ -159,6 +160,10 @@ class AsyncTask:
             if not (moot and found[1]):
                 self.mark_lost()
                 raise
+        except Full:  # nothing was done, and the lease runs on
+            if kept:
+                self.client.toucher.keep(self)
+            raise
         self.settled = True
 
     def renewal(self) -> tuple[Arg, ...]:

@@ -57,13 +57,14 @@ class Toucher:
         if len(self._timers) == 1:
             self._line.hold(True)
 
-    def drop(self, task: Kept) -> None:
-        """No longer."""
+    def drop(self, task: Kept) -> bool:
+        """No longer. Returns: whether it was kept."""
         timer = self._timers.pop(task, None)
         if timer is not None:
             timer.cancel()
             if not self._timers:
                 self._line.hold(False)
+        return timer is not None
 
     def lose_all(self) -> None:
         """The session has ended, and every lease with it."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 from tidewarden.clock import sleep
-from tidewarden.errors import BadArg, Denied, Error, NoAuth, NotHeld, Unreachable, WrongPass
+from tidewarden.errors import BadArg, Denied, Error, Full, NoAuth, NotHeld, Unreachable, WrongPass
 
 from .blocking import Client
 from .bridge import Bridge
@@ -234,7 +234,7 @@ class Worker:
             finally:
                 task.way = functools.partial(self._settle, job)
             if not task.settled:
-                await task.ack(result)
+                await self._done(task, result)
         except asyncio.CancelledError:
             if not job.cancelling():
                 await self._failed(handler, task, RuntimeError("the handler was cancelled, and not by the worker"))
@@ -246,6 +246,14 @@ class Worker:
             await self._failed(handler, task, error)
         finally:
             task.client.toucher.drop(task)
+
+    async def _done(self, task: AsyncTask, result: bytes | None) -> None:
+        """The work is done, and not to be done again because a full store has no room for what it returned."""
+        try:
+            await task.ack(result)
+        except Full:
+            log.warning("the result of task %s of %s is dropped: the store is full", task.id, task.queue)
+            await task.ack()
 
     async def _call(self, handler: Handler, task: AsyncTask, blocking: Client, threads: Threads) -> Any:
         """The function's result, as bytes or ``None``."""

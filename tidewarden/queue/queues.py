@@ -33,6 +33,8 @@ from tidewarden.store.commits import Commits
 from tidewarden.store.route import Route
 
 FAIR_ROUND = 4
+NO_ROOM = -1  # as ack.lua says it
+LONG_RESULT = "the store's memory is full, and the result is longer than its task: acknowledge without it, or later"
 
 
 class Queues(Plain):
@@ -189,6 +191,9 @@ class Queues(Plain):
         Tasks are done; a future of 1 or 0 (the lease is not current) for each. :meth:`wait` finds the ``result``.
 
         The same ack of an id of the caller's is 1 again while the queue remembers it (``dedup_ms``).
+
+        Raises: BadArg, TooBig (at once); Full (in the future): the store is, and the result longer than its task: nothing was
+        done, it goes without; StoreDown.
         """
         pairs = list(pairs)
         check_range(len(pairs), "the number of tasks", 1, self._config.limits.batch_max)
@@ -204,7 +209,7 @@ class Queues(Plain):
                     dropped[queue, task_id] = entry
             if len(pairs) == 1:
                 task_id, lease = pairs[0]
-                answer = _listed(self._lane(shards, task_id).ack(task_id, lease, result))
+                answer = _acked_one(self._lane(shards, task_id).ack(task_id, lease, result))
             else:
                 answer = asyncio.gather(
                     *(self._lane(shards, task_id).ack(task_id, lease, result) for task_id, lease in pairs)
@@ -278,8 +283,8 @@ class Queues(Plain):
             take.stop_waiting()
 
 
-def _listed(future: asyncio.Future[Any]) -> asyncio.Future[list[Any]]:
-    """A future of a list with the one result."""
+def _acked_one(future: asyncio.Future[Any]) -> asyncio.Future[list[Any]]:
+    """A future of a list with the answer to the one ack."""
     listed: asyncio.Future[list[Any]] = future.get_loop().create_future()
 
     def done(inner: asyncio.Future[Any]) -> None:
@@ -288,6 +293,8 @@ def _listed(future: asyncio.Future[Any]) -> asyncio.Future[list[Any]]:
         error = inner.exception()
         if error is not None:
             listed.set_exception(error)
+        elif inner.result() == NO_ROOM:
+            listed.set_exception(Full(LONG_RESULT))
         else:
             listed.set_result([inner.result()])
 

@@ -1,7 +1,7 @@
 -- ack: tasks are done. The same ack said again is answered the same while the task's tombstone lasts.
 -- KEYS    1 the shard  2 the view
 -- ARGV    3… per task: id, lease, result ("": none)
--- RETURNS per task: 1, or 0 when the lease is not current
+-- RETURNS per task: 1, or 0 when the lease is not current, or -1 when the store is full and the result longer than the task: nothing was done
 -- A tombstone is `lease ack`, and a blank and the result when there is one. A task of an id we made leaves one only with a result, or where somebody waits.
 open()
 local ids, leases, results = {}, {}, {}
@@ -14,13 +14,27 @@ end
 if #ids == 0 or #ids > 1000 then refuse('BADARG an ack names 1 to 1000 tasks') end
 local records = redis.call('HMGET', key('tries'), unpack(ids))
 local reply, gone, acked, by, memory, kept = {}, {}, {}, {}, {}, {}
+-- Behind a removal a full store lets any result through, so it is asked before: by a write of nothing, which it refuses.
+local full
+local function too_long(id, result)
+  if full == nil then
+    local asked = redis.pcall('SETRANGE', key('done:' .. id), 0, '')
+    full = type(asked) == 'table' and string.find(asked.err or '', 'OOM', 1, true) ~= nil
+  end
+  return full and #result > #(records_get({id})[1] or '')
+end
 for i = 1, #ids do
   local id, lease = ids[i], leases[i]
   local current, holder, own
   if records[i] then current, holder, own = tries_head(records[i]) end
   if current == lease and holder ~= '' then
-    reply[i] = 1
-    if not acked[id] then
+    local ms = memory_ms(id, not own or results[i] ~= '')
+    if results[i] ~= '' and ms > 0 and not acked[id] and too_long(id, results[i]) then
+      reply[i] = -1
+    else
+      reply[i] = 1
+    end
+    if reply[i] == 1 and not acked[id] then
       acked[id] = true
       gone[#gone + 1] = id
       local index = index_of(holder)
@@ -28,7 +42,7 @@ for i = 1, #ids do
       by[index] = list
       list[#list + 1] = id
       if index ~= holder then kept[#kept + 1] = string.sub(holder, 2) .. id end
-      memory[i] = memory_ms(id, not own or results[i] ~= '')
+      memory[i] = ms
       over(id)
     end
   else
