@@ -252,8 +252,8 @@ class RecordingTokens:
         self.calls.append(("put", account, fields, *(["keep"] if keep else [])))
         return Put(5, "new", "fresh")
 
-    async def get(self, account: str, min_ttl_ms: int = 0, wait_ms: int = 0) -> RecordingToken:
-        self.calls.append(("get", account, min_ttl_ms, wait_ms))
+    async def get(self, account: str, min_ttl_ms: int = 0, wait_ms: int = 0, newer: int = 0) -> RecordingToken:
+        self.calls.append(("get", account, min_ttl_ms, wait_ms, *((newer,) if newer else ())))
         if account.endswith("/nobody"):
             raise NotFound("there is no such account")
         return RecordingToken()
@@ -264,8 +264,8 @@ class RecordingTokens:
             NotFound("there is no such account") if name.endswith("/nobody") else RecordingToken() for name in names
         ]
 
-    async def refresh(self, account: str) -> str:
-        self.calls.append(("refresh", account))
+    async def refresh(self, account: str, generation: int = 0) -> str:
+        self.calls.append(("refresh", account, *((generation,) if generation else ())))
         return "queued"
 
     async def delete(self, account: str) -> bool:

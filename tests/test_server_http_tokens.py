@@ -63,6 +63,8 @@ async def answered(
         ("GET /v1/tokens/p/%25%C3%A4", ("get", "p/%ä", 0, 0), 200, None),
         ("GET /v1/tokens/p/a/refresh", ("get", "p/a/refresh", 0, 0), 200, None),
         ("POST /v1/tokens/p/a/refresh", ("refresh", "p/a"), 202, {"refresh": "queued"}),
+        ("POST /v1/tokens/p/a/refresh?generation=7", ("refresh", "p/a", 7), 202, {"refresh": "queued"}),
+        ("GET /v1/tokens/p/a?newer=7&wait=1", ("get", "p/a", 0, 1000, 7), 200, None),
         ("POST /v1/tokens/p/a%2Fb/refresh", ("refresh", "p/a/b"), 202, {"refresh": "queued"}),
         ("GET /v1/accounts/p/a%2Fb", ("peek", "p/a/b"), 200, {"account": "p/a/b", "state": "dead"}),
         ("GET /v1/answers/p/a%2Fb", ("answers", "p/a/b"), 200, None),

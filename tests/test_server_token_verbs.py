@@ -21,6 +21,8 @@ Door = doubles.Door
         (("T.PEEK", "p/a"), ("peek", "p/a"), b"*4"),
         (("T.ANSWERS", "p/a"), ("answers", "p/a"), b"*4"),
         (("T.REFRESH", "p/a"), ("refresh", "p/a"), b"+OK"),
+        (("T.REFRESH", "p/a", "generation", "7"), ("refresh", "p/a", 7), b"+OK"),
+        (("T.GET", "p/a", "NEWER", "7", "WAIT", "9"), ("get", "p/a", 0, 9, 7), b"*5"),
         (("T.DELETE", "p/a"), ("delete", "p/a"), b":1"),
         (("T.DELETE", "p/nobody"), ("delete", "p/nobody"), b":0"),
         (("T.EXPORT", "00", "0aff", "7", "COUNT", "5"), ("export", (b"\0", b"\n\xff", 7), "", 5, ""), b"*3"),

@@ -225,7 +225,7 @@ async def test_a_previous_token_saves_an_account_within_the_grace(valkey: Any, t
 
             await harness.eventually(saved)
         endpoint.current["a"] = 5
-        async with harness.node(valkey, tmp_path, replace(chosen, grace_s=0.0), boot=2) as side:
+        async with harness.node(valkey, tmp_path, replace(chosen, grace_s=0.0), boot=2, forced_ms=1) as side:
             await side.tokens.refresh("p/a")
 
             async def refused() -> bool:

@@ -175,8 +175,8 @@ async def test_a_dead_account_keeps_its_row_and_costs_nothing(bench: Bench) -> N
     assert await bench.stats() == {"total": 1, "dead": 1}
     assert (await bench.ledger.get(QUEUE, "a")).row is not None
     assert (await bench.queues.stats(QUEUE))["total"] == 0
-    assert await bench.ledger.refresh(QUEUE, "a", force=False) == "DEAD"
-    assert await bench.ledger.refresh(QUEUE, "a", force=True) == "QUEUED"  # By hand, once more.
+    assert await bench.ledger.refresh(QUEUE, "a") == "DEAD"
+    assert await bench.ledger.refresh(QUEUE, "a", force_ms=1) == "QUEUED"  # By hand, once more.
     assert await bench.stats() == {"total": 1, "failing": 1}
     assert await bench.put("a", (1, 1))  # A new consent is a new life.
     assert await bench.stats() == {"total": 1, "fresh": 1}
@@ -188,16 +188,16 @@ async def test_a_refresh_that_is_wanted_goes_first(bench: Bench) -> None:
     await bench.put(sibling, due_ms=0, life_ms=1)
     await bench.put("a", due_ms=900_000, life_ms=1_000_000)
     # Whoever read it before it was refreshed does not have it refreshed again.
-    assert await bench.ledger.refresh(QUEUE, "a", force=False, seen=(1, 9)) == "MOVED"
-    assert await bench.ledger.refresh(QUEUE, "a", force=False) == "QUEUED"
-    assert await bench.ledger.refresh(QUEUE, "a", force=False) == "QUEUED"
-    assert await bench.ledger.refresh(QUEUE, "nobody", force=True) == "GONE"
+    assert await bench.ledger.refresh(QUEUE, "a", seen=(1, 9)) == "MOVED"
+    assert await bench.ledger.refresh(QUEUE, "a") == "QUEUED"
+    assert await bench.ledger.refresh(QUEUE, "a") == "QUEUED"
+    assert await bench.ledger.refresh(QUEUE, "nobody", force_ms=1) == "GONE"
     found = (await bench.queues.script("queue.take", QUEUE, shard, (200, 1, LEASE_MS, 0, ""), now_ms=bench.now_ms))[0]
     assert found[0][0] == b"a"
-    assert await bench.ledger.refresh(QUEUE, "a", force=True) == "LEASED"
+    assert await bench.ledger.refresh(QUEUE, "a", force_ms=1) == "LEASED"
     await bench.ledger.failed(QUEUE, "a", found[0][1], Step("retry", 30, Troubles(tries=1)))
-    assert await bench.ledger.refresh(QUEUE, "a", force=False) == "BACKOFF"
-    assert await bench.ledger.refresh(QUEUE, "a", force=True) == "QUEUED"
+    assert await bench.ledger.refresh(QUEUE, "a") == "BACKOFF"
+    assert await bench.ledger.refresh(QUEUE, "a", force_ms=1) == "QUEUED"
 
 
 async def test_late_accounts_are_counted(bench: Bench) -> None:

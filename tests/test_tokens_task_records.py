@@ -77,7 +77,7 @@ async def test_healthy_accounts_have_none_through_put_and_refresh(bench: Keys) -
 
 async def test_one_that_is_wanted_sooner_has_one_until_it_is_refreshed(bench: Keys) -> None:
     await bench.put("a")
-    assert await bench.ledger.refresh(QUEUE, "a", force=False) == "QUEUED"
+    assert await bench.ledger.refresh(QUEUE, "a") == "QUEUED"
     assert await records(bench) == {"a"}
     bench.audit()
     await refreshed(bench, "a")
@@ -118,7 +118,7 @@ async def test_the_doctor_counts_them_and_finds_one_that_lies_nowhere(bench: Key
 async def test_the_doctor_sees_that_a_shards_record_forgot_its_accounts(bench: Keys) -> None:
     for account in ACCOUNTS:
         await bench.put(account)
-    await bench.ledger.refresh(QUEUE, "a3", force=False)
+    await bench.ledger.refresh(QUEUE, "a3")
     bench.now_ms += 7_000
     task = await bench.take("a5")
     forgetful = bench.prefix("a5")
@@ -132,7 +132,7 @@ async def test_the_doctor_sees_that_a_shards_record_forgot_its_accounts(bench: K
 
 async def test_the_doctor_takes_the_task_of_a_dead_account(bench: Keys) -> None:
     await bench.put("a")
-    await bench.ledger.refresh(QUEUE, "a", force=False)  # so that it has a record of its own
+    await bench.ledger.refresh(QUEUE, "a")  # so that it has a record of its own
     await bench.call("ZADD", f"{bench.prefix('a')}:account_dead", bench.now_ms, "a")
     await bench.call("HSET", f"{bench.prefix('a')}:account_troubles", "a", Troubles(dead=True).pack())
     report = await bench.queues.check(QUEUE, repair=True)

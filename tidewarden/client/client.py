@@ -181,14 +181,17 @@ class AsyncClient:
 
     # Everything else.
 
-    async def token(self, account: str, *, min_ttl_ms: int = 0, wait_ms: int = 0) -> Token:
+    async def token(self, account: str, *, min_ttl_ms: int = 0, wait_ms: int = 0, newer: int = 0) -> Token:
         """
         The access token of ``provider/account``. With less than ``min_ttl_ms`` to live it is refreshed first, waiting at most
-        ``wait_ms`` for that.
+        ``wait_ms`` for that. ``newer``: the generation of a token that was refused where it was used; it is refreshed, and
+        one of a later generation waited for.
 
         Raises: NotFound, NoAuth, Timeout, Unreachable.
         """
-        command = ("T.GET", account, "MINTTL", min_ttl_ms, "WAIT", wait_ms)
+        command: tuple[Arg, ...] = ("T.GET", account, "MINTTL", min_ttl_ms, "WAIT", wait_ms)
+        if newer:  # Which older nodes do not know.
+            command += ("NEWER", newer)
         row, _ = only(await self.wait([command], wait_ms))
         return Token(*plain(row)[:5])
 

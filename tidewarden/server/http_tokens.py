@@ -19,6 +19,7 @@ from .token_verbs import account_name, fields_of, revealed
 Answer = TypeVar("Answer")
 COUNT = 100
 BATCH_MAX = 1000
+DIGITS_MAX = 10
 
 
 class TokenRoutes:
@@ -43,12 +44,14 @@ class TokenRoutes:
 
     async def get(self, request: web.Request) -> web.Response:
         """
-        An access token with at least ``min_ttl`` seconds left, waited for at most ``wait`` seconds; 304 to who has it already.
+        An access token with at least ``min_ttl`` seconds left, waited for at most ``wait`` seconds, and of a later generation
+        than ``newer``; 304 to who has it already.
 
         ``Cache-Control`` tells how long it may be used without asking again.
         """
-        query = query_of(request, ("min_ttl", "wait"))
-        token = await self._tokens.get(_account(request), _milliseconds(query, "min_ttl"), _milliseconds(query, "wait"))
+        query = query_of(request, ("min_ttl", "wait", "newer"))
+        min_ttl_ms, wait_ms = _milliseconds(query, "min_ttl"), _milliseconds(query, "wait")
+        token = await self._tokens.get(_account(request), min_ttl_ms, wait_ms, _whole_number(query, "newer"))
         headers = {
             "Cache-Control": f"private, max-age={token.keep_ms // 1000}",
             "ETag": f'"{token.grant}.{token.generation}.{token.state}"',
@@ -111,17 +114,20 @@ class TokenRoutes:
         return respond({"deleted": True})
 
     async def refresh(self, request: web.Request) -> web.Response:
-        """Have an account refreshed now: ``queued``, or ``leased`` when somebody is at it. Does not wait for it."""
-        return respond({"refresh": await self._tokens.refresh(_account(request))}, 202)
+        """
+        Have an account refreshed now, if its ``generation`` is still that. Does not wait for it.
+
+        Answers ``queued``, ``leased`` (somebody is at it), ``recent`` (asked for a moment ago), or ``moved`` (it has another).
+        """
+        generation = _whole_number(query_of(request, ("generation",)), "generation")
+        return respond({"refresh": await self._tokens.refresh(_account(request), generation)}, 202)
 
     async def list(self, request: web.Request) -> web.Response:
         """A page of accounts, without their tokens."""
         query = query_of(request, ("provider", "state", "count", "after"))
-        count = query.get("count", str(COUNT))
-        if not (count.isascii() and count.isdigit()) or len(count) > 9:
-            raise BadArg(f"count must be an integer of 0 or more: found {count[:40]!r}.")
+        count = _whole_number(query, "count", COUNT)
         accounts, after = await self._tokens.list(
-            query.get("provider", ""), query.get("state", "").lower(), int(count), query.get("after", "")
+            query.get("provider", ""), query.get("state", "").lower(), count, query.get("after", "")
         )
         return respond({"accounts": accounts, "after": after})
 
@@ -159,6 +165,13 @@ def _account(request: web.Request) -> str:
     check_path(request)
     name = f"{request.match_info['provider']}/{request.match_info['account']}"
     return account_name(name.encode("utf-8", "surrogateescape"))
+
+
+def _whole_number(query: dict[str, Any], name: str, absent: int = 0) -> int:
+    text = query.get(name, str(absent))
+    if not (text.isascii() and text.isdigit()) or len(text) > DIGITS_MAX:
+        raise BadArg(f"{name} must be an integer of 0 or more: found {text[:40]!r}.")
+    return int(text)
 
 
 def _milliseconds(query: dict[str, Any], name: str) -> int:

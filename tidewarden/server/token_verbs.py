@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from .connection import Connection
 
 LIFE = {"MINTTL": Option("min_ttl_ms", number), "WAIT": Option("wait_ms", number)}
-GET = Options("T.GET", LIFE)
+GET = Options("T.GET", LIFE | {"NEWER": Option("newer", number)})
+REFRESH = Options("T.REFRESH", {"GENERATION": Option("generation", number)})
 MGET = Options("T.MGET", LIFE, open_ended=True)
 PUT = Options("T.PUT", {"KEEP": Option("keep", None), "VERBOSE": Option("verbose", None)})
 LIST = Options(
@@ -110,7 +111,8 @@ def peek(connection: Connection, request: Request) -> Pending:
 
 def refresh(connection: Connection, request: Request) -> Pending:
     """T.REFRESH"""
-    return Pending(_tokens(connection).refresh(account_name(request[1])), _ok)
+    fields = REFRESH.parse(request, 2)
+    return Pending(_tokens(connection).refresh(account_name(request[1]), **fields), _ok)
 
 
 def delete(connection: Connection, request: Request) -> Pending:
@@ -194,7 +196,9 @@ def _tokens_or_errors(found: Any, resp: int) -> bytes:
 
 COMMANDS = (
     Command("T.PUT", put, 3, 5, "provider/account json [KEEP] [VERBOSE]", needs="user", group="token"),
-    Command("T.GET", get, 2, 6, "provider/account [MINTTL ms] [WAIT ms]", needs="user", group="token"),
+    Command(
+        "T.GET", get, 2, 8, "provider/account [MINTTL ms] [WAIT ms] [NEWER generation]", needs="user", group="token"
+    ),
     Command(
         "T.MGET",
         get_many,
@@ -207,7 +211,7 @@ COMMANDS = (
     Command("T.LIST", listing, 1, 9, "[PROVIDER p] [STATE s] [COUNT n] [AFTER cursor]", needs="user", group="token"),
     Command("T.PEEK", peek, 2, 2, "provider/account", needs="user", group="token"),
     Command("T.ANSWERS", answers, 2, 2, "provider/account", needs="user", group="token"),
-    Command("T.REFRESH", refresh, 2, 2, "provider/account", needs="user", group="token"),
+    Command("T.REFRESH", refresh, 2, 4, "provider/account [GENERATION generation]", needs="user", group="token"),
     Command("T.DELETE", delete, 2, 2, "provider/account", needs="user", group="token"),
     Command("T.STATS", stats, 1, 1, needs="user", group="token"),
     Command(

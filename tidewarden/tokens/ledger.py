@@ -80,12 +80,15 @@ class Ledger:
         args = (lease, step.what, int(step.delay_s * 1000), step.troubles.pack(), step.spare, step.event)
         return bool(await self._item("failed", queue, account, args))
 
-    async def refresh(self, queue: str, account: str, *, force: bool, seen: tuple[int, int] = (0, 0)) -> str:
+    async def refresh(self, queue: str, account: str, *, force_ms: int = 0, seen: tuple[int, int] = (0, 0)) -> str:
         """
         Have the account refreshed now: ``QUEUED``, ``LEASED``, ``BACKOFF``, ``DEAD`` or ``GONE``; ``MOVED`` when its grant and
-        generation are not those that were ``seen`` any more (0, 0: whichever they are).
+        generation are not those that were ``seen`` any more (0: whichever it is).
+
+        ``force_ms`` above 0 forces it before its next try is due, and a dead one; ``RECENT`` when that was done less than so
+        long ago.
         """
-        return bytes(await self._item("refresh", queue, account, (int(force), *seen))).decode()
+        return bytes(await self._item("refresh", queue, account, (force_ms, *seen))).decode()
 
     async def delete(self, queue: str, account: str) -> bool:
         """Forget an account; False: there was none."""

@@ -21,13 +21,14 @@ from .findings import Reading
 from .ledger import Ledger
 from .orphans import Orphans
 from .policy import State
-from .rows import Row
+from .rows import Row, Troubles
 from .vault import Place, Vault
 
 log = logging.getLogger("tidewarden.tokens")
 
 WATCH_S = (0.02, 0.5)  # How often another node's refresh is looked for: at first, and at most.
-NEW_SHARE = 0.1  # Of its life: a token that has lived less is as new as there is.
+LIFE_SHARE = 0.5  # Of a token's whole life: nobody gets it refreshed sooner by wanting more left of it than that.
+AGAIN_S = 1.0  # How often a newer token is asked for again, where its refresh was forced a moment ago.
 STEP_MS = 5000  # What was stored so much later than it is now was stored before the store's clock was set back.
 STALE_AFTER_S = (
     1.0  # A store that is connected and says nothing for so long is as good as away, to whom a kept token helps.
@@ -58,9 +59,19 @@ class Reader:
     Args:
         cache: what is served while the store is away.
         connected: whether the store is, as far as is known.
+        forced_ms: an account is refreshed at most once in so long by readers to whom its token is of no use.
     """
 
-    def __init__(self, ledger: Ledger, vault: Vault, clock: Clock, cache: Cache, connected: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        vault: Vault,
+        clock: Clock,
+        cache: Cache,
+        connected: Callable[[], bool],
+        forced_ms: int,
+    ) -> None:
+        self._forced_ms = forced_ms
         self._ledger = ledger
         self._vault = vault
         self._clock = clock
@@ -74,14 +85,16 @@ class Reader:
         self._watchers: dict[str, asyncio.Task[None]] = {}
         self._settled: dict[str, asyncio.Event] = {}
 
-    async def get(self, provider: Provider, queue: str, name: str, min_ttl_ms: int, wait_ms: int) -> Token:
+    async def get(
+        self, provider: Provider, queue: str, name: str, min_ttl_ms: int, wait_ms: int, newer: int = 0
+    ) -> Token:
         """A token with that much life, or the best there is when the wait is over; see ``Tokens.get``."""
         account = f"{provider.name}/{name}"
         until = self._clock.monotonic() + wait_ms / 1000
         known = self._cache.left_ms(account) >= max(1, min_ttl_ms) or self._serves_alone(account)
         if self._connected() or not known:
             try:
-                return await self._asked(provider, queue, name, min_ttl_ms, wait_ms)
+                return await self._asked(provider, queue, name, min_ttl_ms, wait_ms, newer)
             except errors.StoreDown as error:
                 why = str(error)
         else:
@@ -89,16 +102,20 @@ class Reader:
         if self.orphans is not None and self._serves_alone(account):
             await self.orphans.fresh(provider, name, min_ttl_ms, until - self._clock.monotonic())
         row = self._cache.find(account)
-        if row is None:
+        if row is None or row.generation <= newer:
             raise errors.StoreDown(f"{why}; no living token of {account} is known here")
         return await self._stale(provider, name, row, why)
 
-    async def _asked(self, provider: Provider, queue: str, name: str, min_ttl_ms: int, wait_ms: int) -> Token:
+    async def _asked(
+        self, provider: Provider, queue: str, name: str, min_ttl_ms: int, wait_ms: int, newer: int
+    ) -> Token:
         until = self._clock.monotonic() + wait_ms / 1000
         reading = await self._read(provider, queue, name)
-        if not (lives(reading, min_ttl_ms) or _dead(reading) or in_vain(provider, reading, wait_ms)):
+        if _generation(reading) <= newer and not _dead(reading):
+            reading = await self._newer(provider, queue, name, newer, until)
+        elif not (lives(reading, min_ttl_ms) or _dead(reading) or in_vain(provider, reading, wait_ms)):
             before = _mark(reading.row)
-            wanted = self._ledger.refresh(queue, name, force=False, seen=before)
+            wanted = self._ledger.refresh(queue, name, seen=before)
             await self._or_else(f"{provider.name}/{name}", wanted)
             while _mark(reading.row) == before and not _dead(reading):
                 left_s = until - self._clock.monotonic()
@@ -106,7 +123,30 @@ class Reader:
                     break
                 await self._join(provider, queue, name, before, left_s)
                 reading = await self._read(provider, queue, name)
+        if _generation(reading) <= newer:
+            assert reading.troubles is not None
+            raise errors.NotFound(f"{provider.name}/{name} is dead ({_of(reading.troubles)}); put a new grant")
         return await self._token(provider, name, reading, min_ttl_ms)
+
+    async def _newer(self, provider: Provider, queue: str, name: str, newer: int, until: float) -> Reading:
+        """
+        Has the account refreshed for a reader to whom its token is of no use, and waits for that.
+
+        Raises: Timeout: no later generation than ``newer`` was there in time.
+        """
+        account = f"{provider.name}/{name}"
+        while True:
+            wanted = self._ledger.refresh(queue, name, force_ms=self._forced_ms, seen=(0, newer))
+            await self._or_else(account, wanted)
+            reading = await self._read(provider, queue, name)
+            if _generation(reading) > newer or _dead(reading):
+                return reading
+            left_s = until - self._clock.monotonic()
+            if left_s <= 0 or self._stopped:
+                raise errors.Timeout(
+                    f"{account} has no token of a later generation than {newer} yet{_failing(reading)}"
+                )
+            await self._join(provider, queue, name, _mark(reading.row), min(left_s, AGAIN_S))
 
     async def _stale(self, provider: Provider, name: str, row: Row, why: str) -> Token:
         if not self._away:
@@ -170,11 +210,8 @@ class Reader:
         account = f"{provider.name}/{name}"
         if row.expires_at_ms <= reading.now_ms:
             if troubles is not None and troubles.dead:
-                raise errors.NotFound(
-                    f"{account} is dead ({troubles.outcome}: {troubles.message}) and has no living token; put a new grant"
-                )
-            why = f"; its refresh fails: {troubles.outcome} ({troubles.message})" if troubles is not None else ""
-            raise errors.Timeout(f"{account} has no living access token yet{why}")
+                raise errors.NotFound(f"{account} is dead ({_of(troubles)}) and has no living token; put a new grant")
+            raise errors.Timeout(f"{account} has no living access token yet{_failing(reading)}")
         place = Place(provider.name, name, "access", row.grant, row.generation)
         access_token = (await self._vault.unseal(row.access, place)).decode()
         state = policy.state(row, troubles, reading.now_ms)
@@ -223,10 +260,9 @@ def lives(reading: Reading, min_ttl_ms: int) -> bool:
     left_ms = row.expires_at_ms - reading.now_ms
     if left_ms <= 0 or row.stored_ms > reading.now_ms + STEP_MS:
         return False
-    # One that is as good as new is all there is to have: a reader who wants more than the provider gives gets that, and
-    # does not have it refreshed again and again.
-    age_ms = reading.now_ms - row.stored_ms
-    return left_ms >= min_ttl_ms or (row.refreshed and age_ms < (left_ms + age_ms) * NEW_SHARE)
+    # A reader who wants more than the provider gives, or nearly all of it, does not have it refreshed again and again.
+    life_ms = row.expires_at_ms - row.stored_ms
+    return left_ms >= min_ttl_ms or (row.refreshed and left_ms >= life_ms * LIFE_SHARE)
 
 
 def in_vain(provider: Provider, reading: Reading, wait_ms: int) -> bool:
@@ -242,6 +278,19 @@ def in_vain(provider: Provider, reading: Reading, wait_ms: int) -> bool:
 
 def _mark(row: Row | None) -> tuple[int, int]:
     return (row.grant, row.generation) if row is not None else (0, 0)
+
+
+def _of(troubles: Troubles) -> str:
+    return f"{troubles.outcome}: {troubles.message}"
+
+
+def _failing(reading: Reading) -> str:
+    """Says that the refresh fails and how, behind another sentence; empty: it does not."""
+    return f"; its refresh fails: {_of(reading.troubles)}" if reading.troubles is not None else ""
+
+
+def _generation(reading: Reading) -> int:
+    return reading.row.generation if reading.row is not None else 0
 
 
 def _dead(reading: Reading) -> bool:

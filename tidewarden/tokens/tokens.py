@@ -43,6 +43,10 @@ from .vault import Vault, open_vault
 
 log = logging.getLogger("tidewarden.tokens")
 
+FORCED_MS = 5000
+"""An account is refreshed at most once in so long by hand, or by readers to whom its token is of no use."""
+GENERATION_MAX = 4_294_967_295
+
 Part = TypeVar("Part")
 
 
@@ -65,6 +69,7 @@ class Tokens:
         dice: Random | None = None,
         environ: Mapping[str, str] | None = None,
         confirm_s: float = policy.CONFIRM_S,
+        forced_ms: int = FORCED_MS,
         script: RunScript | None = None,
         connected: Callable[[], bool] = lambda: True,
         cluster_secret: str = "",
@@ -89,6 +94,7 @@ class Tokens:
         self._keyring = Keyring(config.vault, key_file, os.environ if environ is None else environ)
         self._dice = dice or Random()
         self._confirm_s = confirm_s
+        self._forced_ms = forced_ms
         self._queue_of = {name: queue_of(name, p.client_id) for name, p in config.providers.items()}
         self._ledger = Ledger(script or queues.script, queues.shard_of)
         self._outlets = Outlets(config, queues, self._ledger, self._queue_of, call, clock)
@@ -128,7 +134,7 @@ class Tokens:
         self._grants = Grants(
             self._ledger, self._vault, self._dice, self._on_settled, self._outlets.tidings, self._revoker
         )
-        self._reader = Reader(self._ledger, self._vault, self._clock, self._cache, self._connected)
+        self._reader = Reader(self._ledger, self._vault, self._clock, self._cache, self._connected, self._forced_ms)
         self._journal.open()
         await restore_keys(self._journal, self._vault)
         self._custody = Custody(
@@ -203,11 +209,14 @@ class Tokens:
         provider, name = self._known(account)
         return await self._opened(self._grants).put(provider, self._queue_of[provider.name], name, fields, keep=keep)
 
-    async def get(self, account: str, min_ttl_ms: int = 0, wait_ms: int = 0) -> Token:
+    async def get(self, account: str, min_ttl_ms: int = 0, wait_ms: int = 0, newer: int = 0) -> Token:
         """
         A token with at least ``min_ttl_ms`` to live. If the stored one has less, its refresh is made urgent and, for
         at most ``wait_ms``, waited for, together with every other reader of that account; then the stored one is
         served if it lives at all, for the refresh may be failing.
+
+        ``newer``: the generation of a token that does not work although it lives. One of a later generation alone will do; the
+        account is refreshed for it, at most once in five seconds, whoever asks.
 
         While the store does not answer, a token that this node read or refreshed before is served in the state ``stale``.
 
@@ -216,9 +225,10 @@ class Tokens:
         """
         provider, name = self._known(account)
         check_range(wait_ms, "WAIT", 0, self._config.limits.wait_ms)
+        check_range(newer, "NEWER", 0, GENERATION_MAX)
         queue = self._queue_of[provider.name]
         try:
-            return await self._opened(self._reader).get(provider, queue, name, min_ttl_ms, wait_ms)
+            return await self._opened(self._reader).get(provider, queue, name, min_ttl_ms, wait_ms, newer)
         except errors.Timeout as error:
             reason = await self._ledger.held_by(queue)
             if not reason:
@@ -235,10 +245,19 @@ class Tokens:
                 raise one
         return [one for one in found if isinstance(one, (Token, errors.Error))]
 
-    async def refresh(self, account: str) -> str:
-        """Have the account refreshed now, failing or dead ones too; ``queued``, or ``leased`` when somebody is at it."""
+    async def refresh(self, account: str, generation: int = 0) -> str:
+        """
+        Have the account refreshed now, failing or dead ones too, at most once in five seconds.
+
+        ``generation``: of the token that does not work; where the account has a newer one, nothing is done.
+
+        Returns: ``queued``; ``leased``: somebody is at it; ``recent``: that was asked for a moment ago; ``moved``: the
+        generation is another.
+        """
         provider, name = self._known(account)
-        word = await self._ledger.refresh(self._queue_of[provider.name], name, force=True)
+        check_range(generation, "GENERATION", 0, GENERATION_MAX)
+        queue = self._queue_of[provider.name]
+        word = await self._ledger.refresh(queue, name, force_ms=self._forced_ms, seen=(0, generation))
         if word == "GONE":
             raise errors.NotFound(f"there is no account {account}")
         return word.lower()

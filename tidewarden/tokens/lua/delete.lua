@@ -15,6 +15,7 @@ for i = 3, #ARGV do
     redis.call('HDEL', INTENTS, account)
     redis.call('HDEL', SPARES, account)
     redis.call('HDEL', FIRST, account)
+    redis.call('ZREM', key('account_forced'), account)
     clear_troubles(account)
     floor = math.max(floor, row_head(raw).grant)
     redis.call('HSET', META, 'floor', text(floor))

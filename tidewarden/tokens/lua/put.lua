@@ -19,6 +19,7 @@ for i = 1, #items do
     if old then displace(account, old) end
     local recovered = old and recover(account)
     if old then
+      redis.call('ZREM', key('account_forced'), account) -- that was about another token
       redis.call('HDEL', INTENTS, account)
       redis.call('HSETNX', FIRST, account, text(grant))
       local kept = redis.call('HGET', SPARES, account)

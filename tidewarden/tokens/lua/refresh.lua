@@ -1,22 +1,37 @@
 -- refresh: accounts are wanted fresh now; their tasks go to the front.
 -- KEYS    1 the shard  2 the view
--- ARGV    3… per account: account, force 0|1 (1: before its next try is due, and a dead one is tried once more), grant and generation
---         as they were read (0 and 0: whichever they are)
--- RETURNS per account: QUEUED, MOVED (it has been refreshed since it was read), LEASED (somebody is at it), BACKOFF (it failed and waits for its next try), DEAD, GONE (no such account)
+-- ARGV    3… per account: account, force ms (0: not forced; else before its next try is due, and a dead one is tried once
+--         more, but only once in so many ms), grant (0: whichever) and generation (0: whichever) as they were read
+-- RETURNS per account: QUEUED, RECENT (it was forced a moment ago), MOVED (it has been refreshed since it was read), LEASED (somebody is at it), BACKOFF (it failed and waits for its next try), DEAD, GONE (no such account)
+local FORCED, FORCED_MS_MAX = nil, 60000
+-- Whether it was forced less than so many ms ago; else that is noted. One that was forced later than now was so before a step back.
+local function forced_lately(account, apart_ms)
+  local at = tonumber(redis.call('ZSCORE', FORCED, account))
+  if at and at <= now and now - at < apart_ms then return true end
+  redis.call('ZREMRANGEBYSCORE', FORCED, '-inf', text(now - FORCED_MS_MAX))
+  redis.call('ZADD', FORCED, text(now), account)
+end
 open()
+FORCED = key('account_forced')
 redis.call('HDEL', INTENTS, '') -- a removal first: a full store lets the script go on
-for i = 3, #ARGV, 4 do int(i + 2, 'grant', 0, COUNT_MAX); int(i + 3, 'generation', 0, COUNT_MAX) end
+for i = 3, #ARGV, 4 do
+  int(i + 1, 'force ms', 0, FORCED_MS_MAX)
+  int(i + 2, 'grant', 0, COUNT_MAX)
+  int(i + 3, 'generation', 0, COUNT_MAX)
+end
 local reply, item = {}, 0
 for i = 3, #ARGV, 4 do
   item = item + 1
-  local account, force = ARGV[i], ARGV[i + 1] == '1'
+  local account, apart_ms = ARGV[i], tonumber(ARGV[i + 1])
+  local force = apart_ms > 0
   local raw, t, r = redis.call('HGET', ACCOUNTS, account), task_get(account), tries_get(account)
   local next_try = redis.call('ZSCORE', FAILING, account)
   local head = raw and row_head(raw)
   local grant, generation = tonumber(ARGV[i + 2]), tonumber(ARGV[i + 3])
   if not raw then reply[item] = 'GONE'
-  elseif generation > 0 and (head.generation ~= generation or head.grant ~= grant) then reply[item] = 'MOVED'
+  elseif generation > 0 and (head.generation ~= generation or grant > 0 and head.grant ~= grant) then reply[item] = 'MOVED'
   elseif r and r.holder ~= '' then reply[item] = 'LEASED'
+  elseif force and forced_lately(account, apart_ms) then reply[item] = 'RECENT'
   elseif not force and redis.call('ZSCORE', DEAD, account) then reply[item] = 'DEAD'
   elseif not force and next_try and tonumber(next_try) > now then reply[item] = 'BACKOFF'
   else
