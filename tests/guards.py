@@ -223,6 +223,16 @@ GUARDS = (
         ("refresh_steps",),
     ),
     Guard(
+        "lost-answer",
+        (("queue/shard.py", "        self._flying -= 1\n        if unanswered(error):", "        self._flying -= 1\n        if False:"),),
+        ("queue_lost_answers",),
+    ),
+    Guard(
+        "unasked",
+        (("queue/waiters.py", "        if self._failed:", "        if False:"),),
+        ("queue_lost_answers",),
+    ),
+    Guard(
         "place",
         (("server/connection.py", "if self._begun_count == 0 and not self._beginning:", "if self._begun_count == 0:"),),
         ("server_places",),

@@ -134,6 +134,21 @@ class Lone:
         self._shard.refused_alone(self._receiver, exception, final=self._item)
 
 
+class Whole(Lone):
+    """A script by itself, of which ``receiver`` gets the whole reply."""
+
+    __slots__ = ()
+
+    def heard(self, result: Any, /) -> Any:
+        super().heard(result)
+        return result
+
+    def set_exception(self, exception: BaseException, /) -> None:
+        if isinstance(exception, NoQuorum):  # it ran, and its way kept the reply
+            self._shard.missed()
+        super().set_exception(exception)
+
+
 def never() -> bool:
     """What is told even when nobody wants it: the shard learns from it."""
     return False

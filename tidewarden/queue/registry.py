@@ -12,11 +12,11 @@ import msgspec
 
 from tidewarden.clock import Clock, sleep
 from tidewarden.config import Config
-from tidewarden.errors import BadArg, Error, NotFound, StoreDown
+from tidewarden.errors import BadArg, NotFound, StoreDown
 from tidewarden.queue.lease_clock import LeaseClock
 from tidewarden.queue.names import Names
 from tidewarden.queue.placing import Chooser, chooser_of, load_strategies, prefix_of, shard_of
-from tidewarden.queue.recut import Recut, recut_of
+from tidewarden.queue.recut import Recut
 from tidewarden.queue.settings import QueueSettings, settings_of_new
 from tidewarden.queue.shard import Shard
 from tidewarden.queue.task import check_name
@@ -278,22 +278,11 @@ class Registry(Names):
         Raises: what :meth:`script` raises.
         """
         await self._open(queue)
-        for last in (False, True):
-            target = self._shard_at(queue, shard)
-            self.store_memory.check(name, target.keys[0])
-            try:
-                answer = await self._scripts.run(link, name, target.keys, (target.stamped(0), self.holder, *args))
-            except Error as error:
-                self.on_refused(error)
-                found = recut_of(queue, error)
-                if last or not isinstance(found, Recut):
-                    raise
-                await self._recut(target, found.layout)
-            else:
-                now_ms, next_ms, woke, items = answer
-                target.heard(now_ms, next_ms, bool(woke))
-                return now_ms, next_ms, items
-        raise AssertionError("the second try returns or raises")
+        try:
+            now_ms, next_ms, _, items = await self._shard_at(queue, shard).run_by(link, name, args)
+        except Recut:
+            now_ms, next_ms, _, items = await self._shard_at(queue, shard).run_by(link, name, args)
+        return now_ms, next_ms, items
 
     async def script(self, name: str, queue: str, shard: int, args: Sequence[Arg], *, now_ms: int = 0) -> Any:
         """

@@ -8,7 +8,7 @@ from typing import Any
 
 from tidewarden.errors import BadArg, Error, StoreDown
 from tidewarden.queue.bare import Bare
-from tidewarden.queue.batch import Batch, Flight, Lone
+from tidewarden.queue.batch import Batch, Flight, Lone, Whole
 from tidewarden.queue.durable import Holding
 from tidewarden.queue.lease_clock import LeaseClock
 from tidewarden.queue.placing import split_prefix
@@ -17,12 +17,14 @@ from tidewarden.queue.waiters import Parked, Waiters
 from tidewarden.store import Scripts
 from tidewarden.store.memory import StoreMemory
 from tidewarden.store.receiver import Receiver, refuse
-from tidewarden.store.route import Arg, Route
+from tidewarden.store.refusals import unanswered
+from tidewarden.store.route import Arg, Route, Sender
 
 ITEMS_MAX = 500  # of one verb in one script call
 BYTES_MAX = 4_000_000  # likewise, so that a call keeps neither the store nor the other items waiting for long
 TASK_BYTES = 1000  # what a task that may be taken counts as: one script takes at most 4000
 FLYING_MAX = 2  # calls of one shard under way: the store works at one while the other's answers are handed out
+LOOKS_S = (1.0, 5.0)  # after an answer was lost: what the store had not read by then is run late, or never will be
 TOGETHER = ("queue.put", "queue.ack", "queue.take")  # go in one call, in this order: see lua/batch.lua
 LATE_MS = 15_000  # a reply is read within so long; one that is older by the store's clock was given after that had stepped back
 PROMOTED_MAX = 200  # due tasks that one take moves before it takes
@@ -77,6 +79,7 @@ class Shard:
         self.bare = Bare()
         self.now_ms = 0  # the store's clock at the latest answer
         self._retired = False
+        self._looks: list[asyncio.TimerHandle] = []
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._next_at: float | None = None  # by the latest reply
@@ -114,6 +117,16 @@ class Shard:
         self._send_all()
         future: asyncio.Future[Any] = self._loop.create_future()
         self._call(name, args, Lone(self, future, item=False), now_ms)
+        return future
+
+    def run_by(self, link: Sender, name: str, args: Sequence[Arg]) -> asyncio.Future[tuple[int, int, int, Any]]:
+        """
+        Run any script of this shard by itself on another connection; all that it replies, held back for no durability.
+
+        Whoever gives up on it: what the reply says of the shard is heard all the same.
+        """
+        future: asyncio.Future[tuple[int, int, int, Any]] = self._loop.create_future()
+        self._call(name, args, Whole(self, future, item=False), link=link)
         return future
 
     # --- batching
@@ -173,6 +186,8 @@ class Shard:
     def crashed(self, batches: Sequence[Batch], error: BaseException) -> None:
         """A call of batches was refused, or nobody knows. What a newer cut of the queue refused is repeated there."""
         self._flying -= 1
+        if unanswered(error):
+            self.missed()
         error = recut_of(self.queue, error)
         for batch in batches:
             if isinstance(error, Recut) and self._on_recut is not None:
@@ -188,12 +203,16 @@ class Shard:
         if self._batches and self._flying < FLYING_MAX:
             self._send_all()
 
-    def _call(self, name: str, args: Sequence[Arg], landing: Flight | Lone, now_ms: int = 0) -> None:
+    def _call(
+        self, name: str, args: Sequence[Arg], landing: Flight | Lone, now_ms: int = 0, link: Sender | None = None
+    ) -> None:
         receiver: Receiver = landing
         try:
             self._store_memory.check(name, self.keys[0])
-            receiver = self.holding.through(name, landing)
-            self._scripts.send(self._link, name, self.keys, (self.stamped(now_ms), self.holder(), *args), receiver)
+            if link is None:
+                receiver = self.holding.through(name, landing)
+            said = (self.stamped(now_ms), self.holder(), *args)
+            self._scripts.send(link or self._link, name, self.keys, said, receiver)
         except UnicodeEncodeError as error:
             self._refuse(receiver, BadArg(f"not every id or reason is UTF-8 text: {error.reason}"))
         except Error as error:
@@ -216,7 +235,9 @@ class Shard:
         self._call(name, item, Lone(self, receiver, item=True))
 
     def refused_alone(self, receiver: Receiver, error: BaseException, *, final: bool) -> None:
-        """A script by itself was refused."""
+        """A script by itself was refused, or nobody knows."""
+        if unanswered(error):
+            self.missed()
         error = recut_of(self.queue, error)
         if isinstance(error, Recut) and self._on_recut is not None and not final:
             repeat(self._on_recut(self, error.layout), error, [receiver], "", ())
@@ -240,6 +261,21 @@ class Shard:
             self._next_at = kept
         if woke:
             self.wake()
+
+    def missed(self) -> None:
+        """
+        An answer was lost, and with it perhaps that tasks are ready, or that something happens sooner: nobody else tells its caller.
+
+        Whoever waits looks now, and again later: the store may run it after what is asked now on another connection.
+        """
+        self._look()
+        for look in self._looks:
+            look.cancel()
+        self._looks = [self._loop.call_later(after_s, self._look) for after_s in LOOKS_S]
+
+    def _look(self) -> None:
+        self.wake()
+        self._on_next(self, 0)
 
     def expect(self, delay_ms: int) -> None:
         """Something happens in the shard in ``delay_ms``: waiting takes are tried then."""

@@ -15,7 +15,7 @@ from tidewarden.clock import Clock, sleep
 from tidewarden.errors import Full, StoreDown
 from tidewarden.store.connect import redact
 from tidewarden.store.receiver import Receiver, refuse, unread
-from tidewarden.store.refusals import Refused, error_of, known_already, takes_no_writes
+from tidewarden.store.refusals import NotSent, error_of, known_already, takes_no_writes, unanswered
 from tidewarden.store.route import Arg
 from tidewarden.store.way import Finder, Way
 
@@ -176,7 +176,7 @@ class Link(asyncio.Protocol):
         if self._transport is not None:
             self._send(packed, receiver)
         elif len(self._backlog) >= BACKLOG_MAX:
-            away = StoreDown(f"{self._way.place} is away and {BACKLOG_MAX} calls wait for it")
+            away = NotSent(f"{self._way.place} is away and {BACKLOG_MAX} calls wait for it")
             self._loop.call_soon(refuse, receiver, away)
         else:
             self._backlog.append((packed, receiver))
@@ -186,7 +186,7 @@ class Link(asyncio.Protocol):
     def _give_up(self, receiver: Receiver) -> None:
         if receiver in self._unsent and not receiver.done():
             why = f": {self.why}" if self.why else ""
-            receiver.set_exception(StoreDown(f"{self._way.place} is away; nothing was sent{why}"))
+            receiver.set_exception(NotSent(f"{self._way.place} is away; nothing was sent{why}"))
         self._unsent.discard(receiver)
         while self._backlog and self._backlog[0][1].done():
             self._backlog.popleft()  # what it would have said need not be kept until the store is back
@@ -255,7 +255,7 @@ class Link(asyncio.Protocol):
 
     def _fail_backlog(self, why: str) -> None:
         while self._backlog:
-            refuse(self._backlog.popleft()[1], StoreDown(f"nothing was sent: {why}"))
+            refuse(self._backlog.popleft()[1], NotSent(f"nothing was sent: {why}"))
 
     async def _keep(self) -> None:
         """Connect, watch, connect again, until stopped."""
@@ -342,9 +342,8 @@ def pack(args: Sequence[Arg]) -> bytes:
 def _refused(done: asyncio.Future[Any]) -> None:
     """One of the first commands was answered; a connection that was lost meanwhile is reported as such."""
     error = None if done.cancelled() else done.exception()
-    lost = isinstance(error, StoreDown) and not isinstance(error, Refused)
     of_memory = isinstance(error, Full)  # that it is full is said once a second
-    if error is not None and not lost and not of_memory and not known_already(error):
+    if error is not None and not unanswered(error) and not of_memory and not known_already(error):
         log.warning("the store refused what every connection begins with: %s", error)
 
 

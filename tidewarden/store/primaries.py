@@ -13,7 +13,7 @@ from tidewarden.errors import StoreDown
 from tidewarden.store.detour import Detour, Scout
 from tidewarden.store.link import BACKLOG_MAX, PATIENCE_S, RETRY_FIRST_S, Link, pack
 from tidewarden.store.receiver import Receiver, unread
-from tidewarden.store.refusals import NotRun
+from tidewarden.store.refusals import NotRun, NotSent
 from tidewarden.store.route import Arg
 from tidewarden.store.slots import host_of, slot_of
 from tidewarden.store.topology import Topology
@@ -146,7 +146,7 @@ class Primaries:
         rooms, self._rooms = self._rooms, {}
         for room in rooms.values():
             for call in room:
-                call.give_up(StoreDown("nothing was sent: the link was closed"))
+                call.give_up(NotSent("nothing was sent: the link was closed"))
 
     def _changed(self) -> None:
         """A slot has another primary, perhaps one that has no link yet."""
@@ -269,7 +269,7 @@ class Primaries:
             self._scouted.discard(call.slot)
         if self._stopped or self._waiting >= BACKLOG_MAX:
             why = "the link was closed" if self._stopped else f"the store is away and {BACKLOG_MAX} calls wait for it"
-            self._loop.call_soon(call.give_up, StoreDown(f"nothing was sent: {why}"))
+            self._loop.call_soon(call.give_up, NotSent(f"nothing was sent: {why}"))
             return
         if call.until == 0.0:
             call.until = self._loop.time() + PATIENCE_S
@@ -298,7 +298,7 @@ class Primaries:
             while room and (room[0].done() or room[0].until <= now):
                 call = room.popleft()
                 self._waiting -= 1
-                call.give_up(StoreDown(f"the store is away; nothing was done: {self._why_not(call, link)}"))
+                call.give_up(NotSent(f"the store is away; nothing was done: {self._why_not(call, link)}"))
             if not room:
                 if slot not in self._scouted:
                     del self._rooms[slot]

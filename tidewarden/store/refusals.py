@@ -21,6 +21,10 @@ class Refused(StoreDown):
     """The store is connected and will not do it now; the message is in its own words."""
 
 
+class NotSent(StoreDown):
+    """There was no connection to send it by, for too long: nothing has happened."""
+
+
 class NotRun(Refused):
     """Refused before its first line. ``word`` says why; with MOVED and ASK, ``slot`` and ``place`` (host:port) say where to."""
 
@@ -37,6 +41,11 @@ def bare(message: str) -> str:
     """What was refused, without what a server puts around it where a script was: before it until 7.0, and since then behind it."""
     found = _WRAPPED.search(message) if message.startswith(IN_SCRIPT) else None
     return found[1] if found else _PLACE.sub("", message)
+
+
+def unanswered(error: BaseException) -> bool:
+    """Whether nobody knows what became of a call: it was sent, and its connection lost before the answer."""
+    return isinstance(error, StoreDown) and not isinstance(error, Refused | NotSent)
 
 
 def takes_no_writes(message: str) -> bool:

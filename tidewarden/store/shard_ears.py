@@ -8,10 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 from tidewarden.clock import Clock
-from tidewarden.errors import StoreDown
 from tidewarden.store.link import Link
 from tidewarden.store.primaries import Primaries
-from tidewarden.store.refusals import NotRun, Refused
+from tidewarden.store.refusals import NotRun, NotSent, unanswered
 from tidewarden.store.topology import Topology
 
 log = logging.getLogger("tidewarden.store")
@@ -105,7 +104,7 @@ class ShardEars:
             if error.word == "MOVED":
                 self._topology.moved(error.slot, error.place)
             self._lost(prefix, link)
-        elif isinstance(error, StoreDown) and not isinstance(error, Refused):
+        elif unanswered(error) or isinstance(error, NotSent):
             return  # the connection was lost; there is another try at the next one
         elif "unknown command" not in str(error):
             log.warning("the store's server at %s refuses a subscription, so wake-ups come late: %s", link.at, error)
