@@ -11,6 +11,7 @@ from tidewarden.queue.task import check_name
 
 PIECE = 200  # entries that one script looks at
 EXAMPLES_MAX = 100
+LOST_FIELD = b"unreadable field of the record"
 
 
 class Check(Bulk):
@@ -29,6 +30,9 @@ class Check(Bulk):
         examples: list[list[str]] = []
         for shard in shards:
             problems, parts = await shard.run("queue.check_record", (int(repair),))
+            if repair and any(row[0] == LOST_FIELD for row in problems):
+                _, settings = await self._stored(queue)  # the shard may have lost some of them
+                await shard.run("queue.configure", settings.shard_fields())
             for part in (name.decode() for name in parts):
                 seen, more = await self._part(shard, part, repair)
                 tasks += seen if part in ("tasks", "accounts") else 0

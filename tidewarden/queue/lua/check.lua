@@ -68,10 +68,10 @@ end
 
 -- What a lane must know of its task that is ready or leased.
 local function check_lane(id, t, r, place, held)
-  if held and not score('running', string.char(#t.lane) .. t.lane .. id) then
+  if held and not score('running', prefix_of(t.lane) .. id) then
     problem('lease that its lane does not count', id, t.lane, function()
       laned().get(t.lane)
-      redis.call('ZADD', key('running'), 0, string.char(#t.lane) .. t.lane .. id)
+      redis.call('ZADD', key('running'), 0, prefix_of(t.lane) .. id)
     end)
   elseif string.sub(place, 1, 6) == 'ready:' then
     local raw = redis.call('HGET', key('lanes'), t.lane) or ''
@@ -92,9 +92,9 @@ local function check_waiting(entry)
       laned().get(name)
     end)
   end
-  local lane = {prefix = string.char(#name) .. name, tat = 0}
-  local raw = redis.call('HGET', key('lanes'), name) or ''
-  if #raw <= 16 and not score('slots', name) and laned().free_at(lane) <= now then
+  local lane = {prefix = prefix_of(name), tat = 0, raw = redis.call('HGET', key('lanes'), name)}
+  local _, _, head = lane_said(lane)
+  if (head or '') == '' and not score('slots', name) and laned().free_at(lane) <= now then
     problem('lane that waits for nothing', id, name, function() laned().get(name) end)
   end
 end
@@ -113,7 +113,8 @@ local function check_running(entry)
 end
 
 local function check_head(name, raw)
-  local head = string.sub(raw, 17)
+  local turn, _, head = lane_said({prefix = prefix_of(name), raw = raw})
+  if not turn then return problem('unreadable lane', '', name, function() laned().get(name) end) end
   local id = head ~= '' and select(2, laned().parse(head, 13))
   if head == '' and not score('slots', name) then
     problem('lane that is never forgotten', '', name, function() laned().get(name) end)

@@ -158,7 +158,10 @@ end
 local settled = S.lanes == 1 and function(from)
   for i = from + 1, #picked do
     local t = raws[i] and decode(raws[i])
-    if t and t.lane then
+    if t and t.lane and lane_stray(picked[i], t) then
+      laned().enter(picked[i], t)
+      raws[i] = nil
+    elseif t and t.lane then
       laned().leave(picked[i], t, 'ready')
       if t.expires == 0 or t.expires > now then laned().run(picked[i], t) end
     end
@@ -233,7 +236,7 @@ local function lease_named(id, lease_ms, holder)
   end
   local where = locate(id, t, r)
   if where ~= 'ready' and where ~= 'delayed' and where ~= 'waiting' then return nil end
-  if t.lane and where ~= 'ready' and laned().free_at(laned().get(t.lane)) > now then return nil end
+  if t.lane and (where ~= 'ready' or lane_stray(id, t)) and laned().free_at(laned().get(t.lane)) > now then return nil end
   index_remove(id, t, r, where)
   if t.lane and (t.expires == 0 or t.expires > now) then laned().run(id, t) end
   return lease(id, raw, tried, lease_ms, holder)
@@ -248,7 +251,8 @@ for i = 1, #wants do
     least = least - 1 -- where the reply was cut, as many are left for those behind
     while #got < want[1] and at < #picked - (cut and least or 0) do
       at = at + 1
-      if raws[at] then got[#got + 1] = lease(picked[at], raws[at], tried[at], want[2], want[5]) else count('strays') end
+      if raws[at] then got[#got + 1] = lease(picked[at], raws[at], tried[at], want[2], want[5])
+      elseif raws[at] == false then count('strays') end
     end
   end
   local word = want[3]

@@ -46,13 +46,36 @@ local function lane_settle(rules, lane)
     if S.slots ~= 1 then set('slots', 1) end
     note(slot)
   end
-  local raw = kept and pack('>dd', lane.turn, lane.tat) .. lane.head or ''
+  local raw = kept and pack('>dd', lane.turn, lane.tat) .. lane.head or nil
   if raw ~= lane.raw then
     if kept then redis.call('HSET', key('lanes'), lane.name, raw) else redis.call('HDEL', key('lanes'), lane.name) end
     lane.raw = raw
   end
   if not kept and not first and redis.call('EXISTS', key('lanes'), waiting, key('running')) == 0 then set('lanes', 0) end
   return up
+end
+
+local function prefix_of(name) return string.char(math.min(#name, 255)) .. name end
+
+-- What a lane's record says: turn, next time by its rate, head; nothing where there is none, or one that cannot be read.
+local function lane_said(lane)
+  if not lane.raw or #lane.raw < 16 then return nil end
+  local turn, tat = unpack_struct('>dd', lane.raw)
+  local head, behind = string.sub(lane.raw, 17), #lane.prefix + 14
+  if turn < 0 or turn % 1 ~= 0 or turn > 9007199254740991 or not (tat >= 0 and tat < 9007199254740991) then return nil end -- NaN is neither
+  if head ~= '' and (#head < behind or string.sub(head, 1, #lane.prefix) ~= lane.prefix) then return nil end
+  return turn, tat, head
+end
+
+local function lane_open(name)
+  local lane = {name = name, prefix = prefix_of(name), raw = redis.call('HGET', key('lanes'), name) or nil, turn = 0, tat = 0, head = ''}
+  local turn, tat, head = lane_said(lane)
+  if turn then lane.turn, lane.tat, lane.head = turn, tat, head
+  elseif lane.raw then -- whichever task is its head still, a take finds that it is not (see lane_stray)
+    lane.raw = false
+    count('unreadable')
+  end
+  return lane
 end
 
 -- Lanes (docs/decisions/0009-lanes.md). Built at the first task with a lane that a script meets, so that others pay nothing for it.
@@ -66,18 +89,14 @@ local function lane_rules()
   local limit, burst, pace_ms = S.lane_limit or 1, S.lane_burst or 1, 0
   if (S.lane_rate or 0) > 0 then pace_ms = 1000000 / S.lane_rate end
 
-  function rules.entry(id, t) return string.char(#t.lane) .. t.lane .. pack('>BI6I6', t.priority, t.deadline, t.order) .. id end
+  function rules.entry(id, t) return prefix_of(t.lane) .. pack('>BI6I6', t.priority, t.deadline, t.order) .. id end
 
   -- A lane that something happens to; settle() looks after it before the script ends.
   function rules.get(name)
     local lane = book[name]
     if not lane then
-      lane = {name = name, prefix = string.char(#name) .. name, raw = redis.call('HGET', key('lanes'), name) or '', turn = 0, tat = 0, head = ''}
+      lane = lane_open(name)
       book[name] = lane
-      if #lane.raw >= 16 then
-        lane.turn, lane.tat = unpack_struct('>dd', lane.raw)
-        lane.head = string.sub(lane.raw, 17)
-      end
       lane.tat = math.min(lane.tat, now + burst * pace_ms) -- the rate may have changed since
     end
     if not lane.touched then
@@ -103,7 +122,7 @@ local function lane_rules()
     local lane = rules.get(t.lane)
     if where == 'waiting' then redis.call('ZREM', key('waiting'), rules.entry(id, t))
     elseif where == 'leased' then redis.call('ZREM', key('running'), lane.prefix .. id)
-    elseif where == 'ready' then lane.head = '' end
+    elseif where == 'ready' and lane.head == rules.entry(id, t) then lane.head = '' end
   end
 
   -- A task that has left its lane is leased. The rate is a bucket of `burst`, kept as the time at which it will be full again.
@@ -135,3 +154,9 @@ local function laned()
   return lanes
 end
 
+-- Whether a task that is ready may not be leased: its lane's record was lost, another is its head, and they may not run both.
+local function lane_stray(id, t)
+  local lane = laned().get(t.lane)
+  lane.doubtful = lane.doubtful or lane.head ~= laned().entry(id, t)
+  return lane.doubtful and laned().free_at(lane) > now
+end

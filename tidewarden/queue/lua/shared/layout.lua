@@ -139,7 +139,7 @@ local function split_piece(name, entries, at)
   if redis.call('ZCOUNT', name, text(at - base), '+inf') <= few and piece_of(NEVER) == name then half = entries - few end
   local first, middle = redis.call('ZRANGE', name, 0, 0, 'WITHSCORES')[2], redis.call('ZRANGE', name, half, half, 'WITHSCORES')[2]
   if middle == first then middle = redis.call('ZRANGEBYSCORE', name, '(' .. first, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2] end
-  if not middle then return end -- all of one due time
+  if not middle or not (tonumber(middle) < LATEST) then return end -- all of one due time, or it is none
   if S.cut == 0 then
     redis.call('ZADD', key('pieces'), 0, '0')
     set('cut', 1)
@@ -228,38 +228,64 @@ end
 
 -- The first `most` entries as id, due ms, id, due ms …
 local function delayed_first(most)
-  local found = {}
-  for _, name in ipairs(pieces_from(0, most)) do
+  local found, rank = {}, 0
+  local function read(name)
     local page = redis.call('ZRANGE', name, 0, most - #found / 2 - 1, 'WITHSCORES')
     local base = base_of(name)
     for i = 1, #page, 2 do found[#found + 1], found[#found + 2] = page[i], page[i + 1] + base end
-    if #found >= 2 * most then break end
+    return #found >= 2 * most
+  end
+  if read(key('delayed')) then return found end
+  while S.cut > 0 do -- pieces that the directory alone knows are passed by
+    local names = redis.call('ZRANGE', key('pieces'), rank, rank + most)
+    for i = 1, #names do
+      if names[i] ~= '0' and read(piece_key(names[i])) then return found end
+    end
+    if #names <= most then break end
+    rank = rank + #names
   end
   return found
 end
 
--- When the first entry is due, nil when there is none.
+-- When the first entry is due, nil when there is none. One whose time lies behind its piece (its score was overwritten) hides none behind it.
 local function delayed_head()
-  return delayed_first(1)[2]
+  local head, rank = nil, 0
+  local function read(name)
+    local first = tonumber(redis.call('ZRANGE', name, 0, 0, 'WITHSCORES')[2])
+    if first then head = math.min(head or NEVER, base_of(name) + first) end
+  end
+  read(key('delayed'))
+  while S.cut > 0 do
+    local page = redis.call('ZRANGE', key('pieces'), rank, rank + 15, 'WITHSCORES')
+    for i = 1, #page, 2 do
+      if page[i] ~= '0' then
+        if head and head < tonumber(page[i + 1]) then return head end
+        read(piece_key(page[i]))
+      end
+    end
+    if #page < 32 then break end
+    rank = rank + 16
+  end
+  return head
 end
 
 -- Take out at most `most` (1 to 1000) entries that are due; their ids.
 local function delayed_due(most)
-  local ids = {}
-  while true do
-    local name = key('delayed')
-    if S.cut > 0 and redis.call('EXISTS', name) == 0 then
-      local second = redis.call('ZRANGE', key('pieces'), 1, 1)[1]
-      if second then name = piece_key(second) end
-    end
-    local due = redis.call('ZRANGEBYSCORE', name, '-inf', text(now - base_of(name)), 'LIMIT', 0, most - #ids)
-    if #due == 0 then return ids end
-    redis.call('ZREM', name, unpack(due))
-    set('later', S.later - #due)
-    forget_piece(name)
-    for i = 1, #due do ids[#ids + 1] = due[i] end
-    if #ids >= most or S.cut == 0 then return ids end
+  local ids, names = {}, {key('delayed')}
+  for _, n in ipairs(S.cut == 0 and {} or redis.call('ZRANGEBYSCORE', key('pieces'), '-inf', text(now), 'LIMIT', 0, most + 1)) do
+    if n ~= '0' then names[#names + 1] = piece_key(n) end
   end
+  for i = 1, #names do
+    local due = redis.call('ZRANGEBYSCORE', names[i], '-inf', text(now - base_of(names[i])), 'LIMIT', 0, most - #ids)
+    if #due > 0 then
+      redis.call('ZREM', names[i], unpack(due))
+      set('later', S.later - #due)
+    end
+    forget_piece(names[i])
+    for j = 1, #due do ids[#ids + 1] = due[j] end
+    if #ids >= most then break end
+  end
+  return ids
 end
 
 -- How many entries of a piece are due by `till`.

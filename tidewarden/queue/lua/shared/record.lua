@@ -23,6 +23,7 @@ local growing -- put-like scripts set it: on a full store they are refused, all 
 local pack, unpack_struct
 local FORMAT = 2 -- of the shard, as this version writes it (see docs/decisions/0021-format-2.md)
 local NEVER = 4398046511104 -- 2^42: later than any time on the wire
+local LATEST = 2 * NEVER -- and than any in a record: an update adds a delay to the time
 local MODES = {keep = true, fail = true, replace = true}
 
 -- Nothing is read yet and nothing to be written: as before the first verb, also after one that was refused before it wrote.
@@ -127,7 +128,26 @@ local ABSENT = {__index = {
 -- Fields that are no numbers, whatever they look like: a priority, or a node called 1.
 local TEXTS = {pris = true, sweeper = true, holders = true, waiting = true, dead = true, roomless = true, reach = true, order = true}
 
-local function open()
+-- Fields of which a wrong value would harm tasks, so that without it nothing is done until a repair has found out what it should be; and what
+-- others become that cannot be read: what makes the scripts look themselves, or the default.
+local VITAL = {format = 0, n = 0, view = 0, buckets = 0, stored = 0, accounts = 0, cut = 0, later = 0, locks = 0}
+local LOST = {alarm = 0, tick = 0, ttls = 1, awaited = 1, lanes = 1, slots = 1, turn = 0, line = 0, puts = 0, takes = 0, acks = 0,
+              history = 5, lane_limit = 1, lane_rate = 0, lane_burst = 1}
+
+-- A field that is no number where one must be. One that is none of ours (a newer version's) is let alone. mending: for check_record alone.
+local function misread(field, mending)
+  if VITAL[field] and not mending then
+    S = nil -- no other part of a batch may run either
+    refuse('INTERNAL the record of the shard ' .. P .. ' cannot be read (' .. field .. '); tidewarden doctor --repair puts it right')
+  end
+  local value = LOST[field] or VITAL[field] or ABSENT.__index[field]
+  if not value then return end
+  set(field, value)
+  count('unreadable')
+  if mending then mending[#mending + 1] = field end
+end
+
+local function open(mending)
   if S then return end -- a part of a batch
   local time = redis.call('TIME')
   local layout = 0
@@ -149,7 +169,11 @@ local function open()
   S = setmetatable({}, ABSENT)
   for i = 1, #raw, 2 do
     local name, value = raw[i], raw[i + 1]
-    S[name] = TEXTS[name] and value or tonumber(value) or value
+    if TEXTS[name] then S[name] = value
+    else
+      local n = tonumber(value)
+      if n and n > -9007199254740992 and n < 9007199254740992 then S[name] = n else misread(name, mending) end
+    end
   end
   if S.format > FORMAT then
     refuse('INTERNAL the shard ' .. P .. ' has format ' .. text(S.format) .. '; this version reads ' .. text(FORMAT) .. ' and older: upgrade this node')

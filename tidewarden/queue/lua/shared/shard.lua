@@ -208,7 +208,7 @@ local function bury_aside()
     local ids = {unpack(aside, from, math.min(from + 999, #aside))}
     uproot(ids)
     for i = 1, #ids do
-      if S.locks then unlock(ids[i]) -- nobody can show that it is his
+      if S.locks == 1 then unlock(ids[i]) -- nobody can show that it is his
       else bury(ids[i], tries_get(ids[i]) or fresh_tries(), 'unreadable') end
     end
   end
@@ -236,7 +236,7 @@ local function end_lease(id, t, r, how, delay_ms, reason)
   unlease(id, r)
   if t.lane then laned().leave(id, t, 'leased') end
   count(how)
-  if S.locks then return unlock(id) end
+  if S.locks == 1 then return unlock(id) end
   reason = reason and string.sub(reason, 1, 240)
   if how ~= 'release' then remember(r, how, r.attempts, reason or '') end
   if how == 'release' or how == 'loss' then r.attempts = r.attempts - 1 end

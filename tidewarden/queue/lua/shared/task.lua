@@ -21,7 +21,6 @@ end
 
 -- What such a record says: priority, due, deadline, lease_ms, attempts_max, backoff_ms, own, expires, payload, lane, order.
 -- An error where this version cannot read it: it was cut short, is foreign, or a newer version's.
-local LATEST = 2 * NEVER -- an update adds a delay to the time
 local function said(raw)
   local priority, flags, due, at = 50, unpack_struct('>BI6', raw)
   if flags < 128 then priority, due, at = unpack_struct('>BI6', raw, 2) end
