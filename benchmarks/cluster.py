@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -88,12 +89,12 @@ class Cluster:
 
 
 @contextlib.asynccontextmanager
-async def cluster_up(folder: Path) -> AsyncIterator[Cluster]:
-    """``tidewarden up`` with three nodes, ready."""
+async def cluster_up(folder: Path, python: str = sys.executable) -> AsyncIterator[Cluster]:
+    """``tidewarden up`` with three nodes, ready; the one that is installed where ``python`` is."""
     base, data = free_ports(10 * NODES), folder / "up"
-    command = [sys.executable, "-m", "tidewarden", "up", "--nodes", str(NODES)]
+    command = [python, "-m", "tidewarden", "up", "--nodes", str(NODES)]
     command += ["--base-port", str(base), "--data-dir", str(data)]
-    with process_of(command, folder, "up") as process:
+    with process_of(command, folder, "up", {**os.environ, "PYTHONSAFEPATH": "1"}) as process:
         log = folder / "up.out"
         until = time.monotonic() + CALM_S
         while "READY" not in log.read_text():

@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import socket
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tidewarden.server import connection as connection_module
 from tidewarden.server import flow as module
+from tidewarden.server import users
 from tidewarden.server.verbs import TOGETHER_LONG_MAX
 
 _spec = importlib.util.spec_from_file_location("server_doubles", Path(__file__).with_name("server_doubles.py"))
@@ -113,3 +117,70 @@ async def test_replies_that_may_be_long_are_asked_for_by_and_by() -> None:
         await line.reply()
         assert await under_way(TOGETHER_LONG_MAX) == TOGETHER_LONG_MAX, "they were long"
         await line.close()
+
+
+async def held_back(door: Any, sent: bytes) -> Any:
+    """A stranger whose wrong secret is not answered yet, and who sends on and on; the door's end of it."""
+    line = await door.dial()
+    line.send(("AUTH", "admin", "guess"))
+    await reach(lambda: any(connection._begun_count for connection in door.server.connections))
+    line.writer.write(sent)
+    (connection,) = door.server.connections
+    await reach(lambda: not connection._reading)
+    await asyncio.sleep(0.05)
+    return connection
+
+
+@pytest.mark.parametrize("sent", [("AUTH", "admin", "guess"), ("PING",), ("ECHO", "x" * 10_000), ("Q.PIT",)])
+async def test_little_is_kept_of_what_a_stranger_sends(sent: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(users, "FAILURE_DELAY_S", 5.0)
+    async with Door(users=(doubles.ADMIN,)) as door:
+        piece = doubles.framed(sent)
+        connection = await held_back(door, piece * (2_000_000 // len(piece)))
+        assert connection._begun_count == 1
+        kept = [*connection._requests, connection._reader._chunks]
+        assert sum(sys.getsizeof(word) for words in kept for word in words) < 48 * 1024
+        assert connection._ahead < 64 * 1024
+
+
+async def test_a_stranger_asks_in_vain_and_nobody_looks_for_what_it_meant(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection_module, "meant", lambda *_: pytest.fail("a quarter of a millisecond for a stranger"))
+    async with Door(users=(doubles.ADMIN,)) as door:
+        line = await door.dial()
+        for verb in ("Q.PIT", "NONSENSE", "Q.PUT"):
+            assert (await line.ask(verb)).startswith(b"-NOAUTH")
+        line.writer.write(b"Q.PIT\r\n")
+        assert (await line.line()).startswith(b"-NOAUTH")
+        assert await line.rest() == b"", "an inline command: no RESP peer at all"
+
+
+async def test_a_pipeline_that_begins_with_a_login_is_answered_whole() -> None:
+    async with Door(users=(doubles.ADMIN,)) as door:
+        for count in (5, 500, 20_000):
+            line = await door.dial()
+            line.send(("AUTH", "admin", doubles.SECRET), *["PING"] * count)
+            async with asyncio.timeout(60):
+                answers = await line.reader.readexactly(5 + 7 * count)
+            assert answers == b"+OK\r\n" + b"+PONG\r\n" * count
+            await line.close()
+
+
+async def test_a_stranger_that_goes_on_and_on_is_read_as_its_budget_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each read of it is paid for, whatever it was; who is let in is not held back."""
+    async with Door(users=(doubles.ADMIN,)) as door:
+        lobby = door.server.lobby
+        ticks = iter(range(1 << 30))
+        monkeypatch.setattr(lobby, "meter", lambda: next(ticks) * 0.000_5)  # each read costs half a millisecond
+        stranger, known = await door.dial(), await door.dial()
+        for _ in range(100):
+            stranger.writer.write(b"\n" * 100_000)
+        await reach(lambda: lobby.held_total)
+        assert await known.call("AUTH", "admin", doubles.SECRET) == b"OK"
+        reads = next(ticks)
+        known.send(*["PING"] * 10_000)
+        async with asyncio.timeout(60):
+            await known.reader.readexactly(7 * 10_000)
+        assert next(ticks) - reads < 1000, "its reads are not measured any more"
+        assert len(lobby) == 1
+        stranger.drop()
+        door.lines.remove(stranger)

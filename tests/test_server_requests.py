@@ -76,6 +76,48 @@ def test_inline_command() -> None:
     assert subject.inline
 
 
+@pytest.mark.parametrize("nothing", [b"\n", b"\r\n", b" \n", b"\t \r\n\n", b"*0\r\n", b"\n*0\r\n"])
+def test_what_asks_for_nothing_is_swallowed_in_one_go(nothing: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A peer that nobody has let in could else stop the loop with a few megabytes a second."""
+    steps = 0
+    begin = RequestReader._begin
+
+    def counted(subject: RequestReader, data: bytes, position: int, requests: list[list[bytes]]) -> int:
+        nonlocal steps
+        steps += 1
+        return begin(subject, data, position, requests)
+
+    monkeypatch.setattr(RequestReader, "_begin", counted)
+    subject = reader()
+    many = nothing * (256_000 // len(nothing))
+    assert subject.feed(many) == []
+    assert subject.feed(many + framed(b"PING") + many + b"PING\n") == [[b"PING"], [b"PING"]]
+    assert steps <= 10
+    assert subject.failure is None
+
+
+def test_a_line_that_drips_is_looked_at_when_its_end_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    walked = 0
+    walk = RequestReader._walk
+
+    def counted(subject: RequestReader, data: bytes) -> list[list[bytes]]:
+        nonlocal walked
+        walked += len(data)
+        return walk(subject, data)
+
+    monkeypatch.setattr(RequestReader, "_walk", counted)
+    subject = reader()
+    for byte in b" " * 400 + b"PING" + b" " * 400:
+        assert subject.feed(bytes((byte,))) == []
+    assert subject.feed(b"\n") == [[b"PING"]]
+    for _ in range(1000):
+        assert subject.feed(b"x") == []
+    assert subject.failure is None
+    subject.feed(b"x")
+    assert subject.failure is not None
+    assert walked < 10_000
+
+
 def test_empty_array_is_nothing() -> None:
     assert reader().feed(b"*0\r\n" + framed(b"PING")) == [[b"PING"]]
 

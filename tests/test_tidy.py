@@ -34,6 +34,7 @@ ALLOWED: dict[str, set[str]] = {
 }
 # Rooms that are more than one file without being a folder.
 ROOM_OF = {
+    "budget": "clock",
     "settings": "config",
     "host_address": "config",
     "sources": "config",

@@ -241,6 +241,7 @@ class Daemon(Participant):
             config, self.queues, self.tokens, self.schedules, health, clock, users,
             alive=health.dead, ready=health.complaint, warning=health.warning,
             stats={"node": health.stats, "resp": resp.stats}, internal={PEERS_PATH: self.tokens.answer_peer},
+            lobby=resp.lobby,
         )  # fmt: skip
         http.connections_max = self._room.http
         if not (is_loopback(config.node.host) or config.node.tls_cert):

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, cast
 from tidewarden.errors import Denied, Draining, Error, Full, Internal, NoAuth
 
 from . import replies
-from .flow import Flow
+from .flow import OUTPUT_BYTES, STRANGER_BYTES, Flow
+from .lobby import Stranger
 from .parts import Session
 from .peer import STRANGER, Peer, peer_of
 from .plan import Plan
@@ -32,7 +33,7 @@ log = logging.getLogger("tidewarden.server")
 # What one connection may use up.
 TURN_MAX = 500  # requests begun in one turn of the loop; the others have their turn then
 LOGIN_S = 60.0  # how long a peer may stay without having been let in
-STRANGER_BYTES = 16_384  # longest request of a peer that has not been let in yet
+STRANGER_ARGUMENTS_MAX = 64  # of a request of a peer that has not been let in yet
 
 
 class Connection(Flow):
@@ -43,8 +44,8 @@ class Connection(Flow):
         "relay", "resp", "session",
     )  # fmt: skip
 
-    def __init__(self, server: RespServer) -> None:
-        super().__init__(server)
+    def __init__(self, server: RespServer, stranger: Stranger | None = None) -> None:
+        super().__init__(server, stranger)
         self.id = 0
         self.resp = 2
         self.session: Session | None = None
@@ -115,9 +116,10 @@ class Connection(Flow):
     def connection_lost(self, exc: Exception | None) -> None:
         self._closing = True
         self._requests.clear()
+        self.stranger = None
         if self._stay is not None:
             self._stay.cancel()
-            self.server.turned_away -= self.id == 0
+        self.server.turned_away -= self._lingers
         if self._stall is not None:
             self._stall.cancel()
         self.end_waits()
@@ -131,6 +133,13 @@ class Connection(Flow):
         """The peer has said who it is, or its user's rights have changed. Raises: WrongPass: there is no such user now."""
         self.peer.enter(user, self.server.users.rights(user))
         self._reader.request_bytes, self._reader.line_bytes = self.server.request_bytes, self.server.line_bytes
+        self._reader.arguments_max = self.server.arguments_max
+        stranger, self.stranger = self.stranger, None
+        if stranger is not None:
+            self._transport.set_write_buffer_limits(OUTPUT_BYTES)
+            stranger.let_in()
+            if not self._reading and not self._transport.is_closing():
+                self._transport.pause_reading()
 
     def leave(self) -> None:
         """The peer is nobody again."""
@@ -138,6 +147,7 @@ class Connection(Flow):
         if self.peer.may is STRANGER:
             self._reader.request_bytes = min(STRANGER_BYTES, self.server.request_bytes)
             self._reader.line_bytes = min(STRANGER_BYTES, self.server.line_bytes)
+            self._reader.arguments_max = min(STRANGER_ARGUMENTS_MAX, self.server.arguments_max)
             if self.id and self._stay is None:
                 self._stay = self.server.loop.call_later(LOGIN_S, self._login_over)
 
@@ -239,6 +249,9 @@ class Connection(Flow):
                 self._out.append(self.refuse(self._reader.failure))
                 self._closing = True
             if self._closing:
+                if self.stranger is not None and self._reader.failure is not None:
+                    self.linger()
+                    return
                 self.flush()
                 self._transport.close()
                 return
@@ -251,6 +264,8 @@ class Connection(Flow):
 
     def _together(self, command: Command | None) -> int:
         """How many requests of this verb may be under way at a time."""
+        if self.peer.may is STRANGER:
+            return 1
         if command is None:
             return TOGETHER_MAX
         return command.together if self._short else min(command.together, command.together_long)
@@ -259,6 +274,10 @@ class Connection(Flow):
         self._beginning = True
         try:
             if command is None:
+                if self.peer.may is STRANGER:
+                    if self._reader.inline:
+                        self.hang_up()  # perhaps a browser that was told to POST commands to us: no second try
+                    self.peer.refuse()
                 outcome: bytes | Pending | Slot = self._unknown(request)
             else:
                 self.last_command = name = command.name
@@ -312,7 +331,7 @@ class Connection(Flow):
         self.server.count_error("ERR")
         if self.plan is not None:
             self.plan.spoiled = True
-        reply = replies.error_line("ERR", f"unknown command '{shown}'{meant(shown, self.server.commands.values())}")
+        reply = replies.error_line("ERR", f"unknown command '{shown}'{meant(shown, self.server.names)}")
         if self._reader.inline:
             # Not a RESP peer at all: perhaps a browser that was told to POST commands to us. No second try.
             self.hang_up()

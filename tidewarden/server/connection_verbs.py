@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .connection import Connection
 
 MUTE_ALL = 1 << 60
+CHECK_S = 0.000_1  # what a stranger pays for having its secret looked at, beside the stretching of passwords
 
 
 def ping(connection: Connection, request: Request) -> bytes:
@@ -37,6 +38,8 @@ def auth(connection: Connection, request: Request) -> Pending:
 
 async def _enter(connection: Connection, user: str, secret: bytes) -> None:
     users = connection.server.users
+    if connection.stranger is not None:
+        connection.stranger.charge(CHECK_S)
     found = await users.authenticate(user, secret.decode("utf-8", "surrogateescape"), connection.peer.address)
     connection.enter(found)
 

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 from tidewarden.errors import Error, TooBig
 
-from .peer import Peer
+from .lobby import Stranger
+from .peer import STRANGER, Peer
 from .verbs import Request
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ OUTPUT_BYTES = 1 << 20  # unread replies past which nothing more is read or begu
 OUTPUT_BYTES_MAX = 64 << 20  # unread replies past which it is cut off
 TURNED_AWAY_S = 1.0  # how long one for whom there is no room may take to read that, and to hang up
 TURNED_AWAY_MAX = 200  # of those at a time; further ones are hung up on at once
+STRANGER_PIPELINE_MAX = 16  # of a peer that has not been let in: none has to send so much before it knows
+STRANGER_BYTES = 16_384  # longest request of one, and most unread replies
 STALL_S = 60.0  # how long replies may lie unread past OUTPUT_BYTES before it is cut off
 
 
@@ -36,15 +39,16 @@ class Flow(asyncio.Protocol):
     """The bytes of one peer. A subclass says what to do with its requests (``_pump``) and errors (``refuse``)."""
 
     __slots__ = (
-        "_ahead", "_closing", "_flush_due", "_held_up", "_out", "_paused", "_reading", "_requests", "_short", "_stall", "_stay",
-        "_transport", "peer", "server",
+        "_ahead", "_closing", "_flush_due", "_held_up", "_lingers", "_out", "_paused", "_reading", "_requests", "_short", "_stall", "_stay",
+        "_transport", "peer", "server", "stranger",
     )  # fmt: skip
 
     _transport: asyncio.Transport
     peer: Peer
 
-    def __init__(self, server: RespServer) -> None:
+    def __init__(self, server: RespServer, stranger: Stranger | None = None) -> None:
         self.server = server
+        self.stranger = stranger  # until it is let in
         self._requests: deque[Request] = deque()
         self._ahead = 0  # bytes read since there were none
         self._out: list[bytes] = []
@@ -54,6 +58,7 @@ class Flow(asyncio.Protocol):
         self._paused = False  # the peer does not read
         self._reading = True
         self._closing = False
+        self._lingers = False  # has been told the last, and may read it
         self._stall: asyncio.TimerHandle | None = None
         self._stay: asyncio.TimerHandle | None = None  # the end of the time that a stranger, or one too many, may stay
 
@@ -67,7 +72,7 @@ class Flow(asyncio.Protocol):
 
     def _open(self, transport: asyncio.Transport) -> None:
         self._transport = transport
-        transport.set_write_buffer_limits(OUTPUT_BYTES)
+        transport.set_write_buffer_limits(OUTPUT_BYTES if self.stranger is None else STRANGER_BYTES)
 
     def pause_writing(self) -> None:
         self._paused = True
@@ -99,17 +104,26 @@ class Flow(asyncio.Protocol):
         self._transport.close()
 
     def turn_away(self, error: Error) -> None:
-        """
-        Say why there is no room, and hang up when the peer has, or soon.
-
-        It will have sent something already: a socket closed with that unread is reset, and it might never read why.
-        """
+        """Say why there is no room, and hang up."""
         self._out.append(self.refuse(error))
         self.hang_up()
+        self.linger()
+
+    def linger(self) -> None:
+        """
+        Send what is ready, and hang up when the peer has, or soon.
+
+        It has sent something already: a socket closed with that unread is reset, and it might never read why.
+        """
         self.flush()
         server, transport = self.server, self._transport
+        if self._lingers:
+            return
+        if self._stay is not None:
+            self._stay.cancel()
         plain = transport.can_write_eof()
         if server.turned_away < TURNED_AWAY_MAX:
+            self._lingers = True
             server.turned_away += 1
             (transport.write_eof if plain else transport.close)()  # with TLS it takes the peer's goodbye, too
             self._stay = server.loop.call_later(TURNED_AWAY_S, transport.abort)
@@ -138,11 +152,17 @@ class Flow(asyncio.Protocol):
             self._transport.abort()
 
     def _roomy(self) -> bool:
+        if self.peer.may is STRANGER:
+            return not self._requests
         return len(self._requests) <= PIPELINE_MAX // 2 and self._ahead <= AHEAD_BYTES
 
     def _read_ahead(self, size: int) -> None:
         """Requests stay unbegun after ``size`` bytes more were read. When they are too many, the peer is held back."""
         self._ahead += size
+        if self.peer.may is STRANGER:
+            if len(self._requests) > STRANGER_PIPELINE_MAX or self._ahead > STRANGER_BYTES:
+                self._read(False)
+            return
         if len(self._requests) <= PIPELINE_MAX and self._ahead <= AHEAD_BYTES:
             return
         if self._held_up:
@@ -159,4 +179,5 @@ class Flow(asyncio.Protocol):
     def _read(self, on: bool) -> None:
         if on != self._reading and not self._transport.is_closing():
             self._reading = on
-            (self._transport.resume_reading if on else self._transport.pause_reading)()
+            source = self.stranger or self._transport
+            (source.resume_reading if on else source.pause_reading)()

@@ -26,10 +26,11 @@ from tidewarden.tls import renew, server_context
 from . import metrics
 from .demands import ROUTES, Demand, lacking, lacking_for
 from .http_events import EventRoutes
-from .http_listener import HttpListener
+from .http_listener import HttpListener, HttpPeer
 from .http_reading import Reading
 from .http_schedules import ScheduleRoutes
 from .http_tokens import TokenRoutes
+from .lobby import Lobby
 from .parts import Cluster, Queues, Schedules, Tokens
 from .peer import denied, peer_of
 from .replying import nothing_at, problem, respond
@@ -64,6 +65,7 @@ class HttpServer:
         queues, tokens, schedules, cluster: the rooms that answer.
         clock: for the delay after a wrong secret.
         users: shared with the RESP door; made from the configuration when absent.
+        lobby: where strangers are; likewise.
         alive: why ``/health/live`` should say 503, or ``""``: asked per request, must not block.
         ready: the same for ``/health/ready``.
         warning: what somebody should look at all the same; shown there.
@@ -83,6 +85,7 @@ class HttpServer:
         clock: Clock,
         users: Users | None = None,
         *,
+        lobby: Lobby | None = None,
         alive: Callable[[], str] = fine,
         ready: Callable[[], str] = fine,
         warning: Callable[[], str] = fine,
@@ -102,6 +105,7 @@ class HttpServer:
         self._internal = dict(internal or {})
         loopback = is_loopback(config.node.host)
         self._users = users or Users(config.users, clock, loopback=loopback)
+        self._lobby = lobby or Lobby(clock)
         self.connections_max = config.limits.http_connections_max
         self._reading = Reading()
         self._listener: HttpListener | None = None
@@ -125,7 +129,9 @@ class HttpServer:
             ScheduleRoutes(self._schedules, self._check_right, lambda request: request[RIGHTS]).add_to(app.router)
         node = self._config.node
         strangers = Strangers("HTTP", self._clock)
-        self._listener = HttpListener(app, self.connections_max, self._config.limits.line_bytes, strangers)
+        self._listener = HttpListener(
+            app, self.connections_max, self._config.limits.line_bytes, strangers, self._lobby, lambda: self._users.open
+        )
         self._tls = server_context(node.tls_cert, node.tls_key)
         await self._listener.start(node.host, node.http_port, self._tls)
         log.info("HTTP door open", extra={"host": node.host, "port": self.port})
@@ -155,6 +161,8 @@ class HttpServer:
         try:
             self._check_origin(request)
             user = await self._check_user(request)
+            if user and isinstance(request.protocol, HttpPeer):
+                request.protocol.let_in()
             self._check_rights(request, user)
             if await self._read_body(request):  # which took its time, in which users may have been read anew
                 self._check_rights(request, user)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
+from collections.abc import Callable
 from typing import Any, cast
 
 import msgspec
@@ -15,7 +16,9 @@ from tidewarden.errors import BadArg, Full
 from tidewarden.host_address import listened
 
 from .handshakes import Handshakes
-from .peer import ask_after, peer_of
+from .listening import Listener
+from .lobby import Lobby, Stranger
+from .peer import peer_of
 from .replying import problem
 from .strangers import Strangers
 
@@ -24,6 +27,9 @@ BACKLOG = 1024
 IDLE_S = 15.0
 REFUSED_MAX = 100  # of those that are told that there is no room, where that takes a handshake
 REFUSED_S = 1.0  # how long one of those may take to read it
+STRANGER_BYTES = 16_384  # longest head of a request of a peer that has not been let in; nothing is read of its body
+BODY_BUFFER_BYTES = 16_384  # of a body that nobody has asked for yet; twice that is read
+REQUEST_S = 0.000_3  # what a stranger pays for a request beside its parsing
 STALL_S = 60.0  # for who reads nothing of an answer that is too long for what lies between
 
 
@@ -39,21 +45,33 @@ class HttpListener:
     """
     Listens for one application. Past ``connections_max`` peers a further one is told FULL and hung up on.
 
+    ``lobby``: where strangers are; who comes is one unless ``open_to_all``.
+
     Longer heads than ``line_bytes`` a line, and more pipelined requests than a few, aiohttp does not take in by itself.
     """
 
-    def __init__(self, app: web.Application, connections_max: int, line_bytes: int, strangers: Strangers) -> None:
+    def __init__(
+        self,
+        app: web.Application,
+        connections_max: int,
+        line_bytes: int,
+        strangers: Strangers,
+        lobby: Lobby,
+        open_to_all: Callable[[], bool],
+    ) -> None:
         self._connections_max = connections_max
+        self._lobby = lobby
         self._strangers = strangers
         self._options: dict[str, Any] = {
             "access_log": None,
             "keepalive_timeout": IDLE_S,
             "max_line_size": line_bytes,
             "max_field_size": line_bytes,
+            "read_bufsize": BODY_BUFFER_BYTES,
         }
         # Nobody waits for a token for who has gone.
         self._runner = web.AppRunner(app, handler_cancellation=True, **self._options)
-        self._server: asyncio.Server | None = None
+        self._listener = Listener(lobby, self._meet, BACKLOG, open_to_all)
         self._tls: Handshakes | None = None
         self.connections_total = 0
         self.refused_total = 0
@@ -63,36 +81,34 @@ class HttpListener:
         await self._runner.setup()
         if tls is not None:
             self._tls = Handshakes(tls, self._handshakes_max, self._strangers)
-        self._server = await asyncio.get_running_loop().create_server(self._meet, listened(host), port, backlog=BACKLOG)
-        ask_after(self._server.sockets)
+        await self._listener.start(listened(host), port)
 
     def _handshakes_max(self) -> int:
         return self._connections_max + REFUSED_MAX - self.stats()["connections"]
 
-    def _meet(self) -> asyncio.BaseProtocol:
-        return self._admit() if self._tls is None else self._tls.meet(self._admit)
+    def _meet(self, stranger: Stranger | None) -> asyncio.BaseProtocol:
+        return self._admit(stranger) if self._tls is None else self._tls.meet(lambda: self._admit(stranger))
 
-    def _admit(self) -> asyncio.Protocol:
+    def _admit(self, stranger: Stranger | None) -> asyncio.Protocol:
         server = self._runner.server
         assert server is not None
-        if len(server.connections) >= self._connections_max:
+        full = len(server.connections) >= self._connections_max
+        if full and self._lobby.send_away(self._listener) > 0:
             self.refused_total += 1
             return _Refusal(
                 Full(f"This door has {self._connections_max} connections, as many as it may. Try again soon.")
             )
         self.connections_total += 1
-        return _Peer(self._strangers, server, loop=asyncio.get_running_loop(), **self._options)
+        return HttpPeer(self._strangers, stranger, server, loop=asyncio.get_running_loop(), **self._options)
 
     @property
     def port(self) -> int:
         """The TCP port it listens on."""
-        assert self._server is not None
-        return int(self._server.sockets[0].getsockname()[1])
+        return self._listener.port
 
     async def stop(self, grace_s: float) -> None:
         """Take no new connection; answer what is under way for at most ``grace_s`` seconds."""
-        if self._server is not None:
-            self._server.close()
+        self._listener.close()
         self._runner._shutdown_timeout = grace_s  # noqa: SLF001  no public name sets it after the start
         await self._runner.cleanup()
 
@@ -107,14 +123,22 @@ class HttpListener:
         }
 
 
-class _Peer(web.RequestHandler):
-    """aiohttp's, which waits for ever for a peer that reads nothing of its answer and so keeps its place; this one hangs up."""
+class HttpPeer(web.RequestHandler):
+    """
+    One peer of the HTTP door.
 
-    __slots__ = ("_stall", "_strangers")
+    aiohttp waits for ever for a peer that reads nothing of its answer and so keeps its place; this one hangs up. Of a
+    stranger it reads little: requests as its budget allows, and no body.
+    """
 
-    def __init__(self, strangers: Strangers, *args: Any, **options: Any) -> None:
+    __slots__ = ("_ahead", "_body_waits", "_stall", "_stranger", "_strangers")
+
+    def __init__(self, strangers: Strangers, stranger: Stranger | None, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._strangers = strangers
+        self._stranger = stranger  # until it is let in
+        self._ahead = 0  # bytes read of a stranger since a whole request was
+        self._body_waits = False
         self._stall: asyncio.TimerHandle | None = None
 
     def handle_error(
@@ -130,6 +154,47 @@ class _Peer(web.RequestHandler):
         answer.force_close()
         return answer
 
+    def let_in(self) -> None:
+        """A request of it proved to be a user's."""
+        stranger, self._stranger = self._stranger, None
+        if stranger is not None:
+            stranger.let_in()
+            if self._reading_paused or self._buffer_paused:
+                self._pause_transport_reading()
+
+    def data_received(self, data: bytes) -> None:
+        stranger = self._stranger
+        if stranger is None:
+            super().data_received(data)
+            return
+        before = self._request_count
+        super().data_received(data)
+        if found := self._request_count - before:
+            stranger.charge(found * REQUEST_S)
+            self._ahead = 0
+            return
+        self._ahead += len(data)
+        if self._ahead > STRANGER_BYTES and self.transport is not None:
+            if self._messages or self._current_request is not None:
+                self._body_waits = True
+                self._pause_transport_reading()
+            else:
+                long = f"the head of its request is longer than {STRANGER_BYTES} bytes"
+                self._strangers.met(peer_of(self.transport), long)
+                self.force_close()
+
+    def _pause_transport_reading(self) -> None:
+        if self._stranger is None:
+            super()._pause_transport_reading()
+        else:
+            self._stranger.pause_reading()
+
+    def _resume_transport_reading(self) -> None:
+        if self._stranger is None:
+            super()._resume_transport_reading()
+        elif not self._body_waits:
+            self._stranger.resume_reading()
+
     def pause_writing(self) -> None:
         super().pause_writing()
         self._watch()
@@ -139,6 +204,7 @@ class _Peer(web.RequestHandler):
         super().resume_writing()
 
     def connection_lost(self, exc: BaseException | None) -> None:
+        self._stranger = None
         self._watch_no_more()
         super().connection_lost(exc)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Iterable
-from typing import cast
+from typing import NoReturn, cast
 
 from tidewarden.errors import Denied, NoAuth
 from tidewarden.rights import ALL, NONE, Rights
@@ -70,11 +70,16 @@ class Peer:
         if self.may is GUEST:
             raise NoAuth(f"{command.name} needs a named user: send AUTH user secret.")
         if self.may is STRANGER:
-            raise NoAuth("Authentication required: send AUTH user secret.")
+            self.refuse()
         if not command.least <= len(request) <= command.most:
             raise command.misused(request)
         if missing := lacking_for(self.rights, command.name, request):
             raise denied(command.name, missing, self.user or "")
+
+    @staticmethod
+    def refuse() -> NoReturn:
+        """Raises: NoAuth: whatever it asks for, it has to say first who it is."""
+        raise NoAuth("Authentication required: send AUTH user secret.")
 
 
 def denied(what: str, missing: str, user: str) -> Denied:

@@ -9,11 +9,14 @@ The usual chunk, whole requests of short arguments, is cut by one ``split``; the
 
 from __future__ import annotations
 
+import re
+
 from tidewarden.errors import BadArg, Error, TooBig
 
 COUNTS = {b"*%d" % count: count for count in range(1, 257)}
 HEADERS = [b"$%d" % size for size in range(2049)]
 TLS = 0x16  # the first byte of a handshake (RFC 8446, 5.1): no command begins so, and its line might never end
+NOTHING = re.compile(rb"(?:\s*\n|\*0\r\n)+")  # as many requests without a word as stand together
 DIGITS_MAX = 10
 """Longest number in a header: ten digits, far above every limit."""
 
@@ -34,7 +37,7 @@ class RequestReader:
     """
 
     __slots__ = (
-        "_arguments", "_chunks", "_have", "_need", "_size", "_wanted", "arguments_max", "encrypted", "failure",
+        "_arguments", "_chunks", "_have", "_in_line", "_need", "_size", "_wanted", "arguments_max", "encrypted", "failure",
         "inline", "line_bytes", "request_bytes",
     )  # fmt: skip
 
@@ -47,6 +50,7 @@ class RequestReader:
         self.encrypted = False
         self._chunks: list[bytes] = []
         self._have = 0  # bytes in _chunks
+        self._in_line = False  # they are an inline command whose end has not come
         self._need = 0  # bytes that _chunks must hold before another look can help
         self._arguments: Request = []  # of the request that is half read
         self._wanted = 0  # its arguments still to come; 0 between requests
@@ -59,7 +63,7 @@ class RequestReader:
         if self._chunks:
             self._chunks.append(data)
             self._have += len(data)
-            if self._have < self._need:
+            if self._have < self._need or (self._in_line and self._have <= self.line_bytes and b"\n" not in data):
                 return []
             data = b"".join(self._chunks)
             self._chunks.clear()
@@ -94,6 +98,9 @@ class RequestReader:
     def _begin(self, data: bytes, position: int, requests: list[Request]) -> int:
         """Read an array's header or an inline command; returns where it ends, or -1 when it is not whole yet."""
         self._need = 0
+        self._in_line = False
+        if nothing := NOTHING.match(data, position):
+            return nothing.end()
         if data[position] != 0x2A:
             if data[position] == TLS:
                 self.encrypted = True
@@ -102,6 +109,7 @@ class RequestReader:
             if end < 0:
                 if len(data) - position > self.line_bytes:
                     raise TooBig(f"An inline command may have {self.line_bytes} bytes.")
+                self._in_line = True
                 return -1
             self.inline = True
             words = data[position:end].split()

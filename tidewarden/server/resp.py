@@ -20,8 +20,10 @@ from .commands import COMMANDS
 from .connection import Connection
 from .flow import TURNED_AWAY_MAX
 from .handshakes import Handshakes
+from .listening import Listener
+from .lobby import SHARE, Lobby, Stranger
 from .parts import Backups, Cluster, Locks, Queues, Schedules, Session, Steering, Tokens
-from .peer import GUEST, ask_after
+from .peer import GUEST
 from .strangers import Strangers
 from .sums import add_up
 from .users import DEFAULT_USER, Users
@@ -56,6 +58,7 @@ class RespServer:
         commands: its verbs.
         port: where it listens instead, together with the node's other processes (SO_REUSEPORT).
         hand_over: in a further process, gives the first one an end of a line (:mod:`.relay`).
+        lobby: where strangers are, shared with the HTTP door; made when absent.
 
     ``others`` gives the stats of the node's other processes, which are added to this one's. ``connections_max``: as many as
     the limits say, unless the process has fewer files.
@@ -76,6 +79,7 @@ class RespServer:
         commands: dict[bytes, Command] = COMMANDS,
         port: int = 0,
         hand_over: HandOver | None = None,
+        lobby: Lobby | None = None,
     ) -> None:
         self.config = config
         self.queues = queues
@@ -88,6 +92,7 @@ class RespServer:
         self.clock = clock
         self.users = users or Users(config.users, clock, loopback=is_loopback(config.node.host))
         self.commands = commands
+        self.names = tuple(command.name for command in commands.values())
         self.hand_over = hand_over
         self._shares_port = port > 0 or config.node.processes > 1
         self._port = port or config.node.resp_port
@@ -109,10 +114,11 @@ class RespServer:
         self.errors: Counter[str] = Counter()
         self._settled = asyncio.Event()
         self._closing: set[asyncio.Task[None]] = set()
-        self._server: asyncio.Server | None = None
         self._started = 0.0
         self._tls: Handshakes | None = None
         self.strangers = Strangers("RESP", clock)
+        self.lobby = lobby or Lobby(clock, share=SHARE / config.node.processes)
+        self._listener = Listener(self.lobby, self._meet, BACKLOG, self.let_in)
 
     async def start(self) -> None:
         """Listen. Raises: OSError: the port is taken or may not be bound."""
@@ -123,20 +129,18 @@ class RespServer:
             self._tls = Handshakes(
                 context, lambda: self.connections_max + TURNED_AWAY_MAX - len(self.connections), self.strangers
             )
-        self._server = await self.loop.create_server(
-            self._meet, listened(node.host), self._port, backlog=BACKLOG, reuse_port=self._shares_port or None
-        )
-        ask_after(self._server.sockets)
+        await self._listener.start(listened(node.host), self._port, shared=self._shares_port)
         log.info("RESP door open", extra={"host": node.host, "port": self.port})
 
-    def _meet(self) -> asyncio.BaseProtocol:
-        return Connection(self) if self._tls is None else self._tls.meet(lambda: Connection(self))
+    def _meet(self, stranger: Stranger | None) -> asyncio.BaseProtocol:
+        if self._tls is None:
+            return Connection(self, stranger)
+        return self._tls.meet(lambda: Connection(self, stranger))
 
     @property
     def port(self) -> int:
         """The TCP port it listens on."""
-        assert self._server is not None
-        return int(self._server.sockets[0].getsockname()[1])
+        return self._listener.port
 
     async def stop(self, grace_s: float = 5.0) -> None:
         """
@@ -146,8 +150,7 @@ class RespServer:
             grace_s: seconds after which the connections are closed in any case; their leases end then.
         """
         self.draining = True
-        if self._server is not None:
-            self._server.close()
+        self._listener.close()
         for connection in list(self.connections):
             connection.end_waits()
         await self._until(lambda: all(connection.idle() for connection in self.connections), grace_s)
@@ -185,6 +188,9 @@ class RespServer:
             "connections_total": self.connections_total,
             "refused_total": self.refused_total,
             "strangers_refused_total": self.strangers.total,
+            "strangers": len(self.lobby),
+            "strangers_held_back_total": self.lobby.held_total,
+            "strangers_sent_away_total": self.lobby.sent_away_total,
             "waiting": self.waiting,
             "logins_refused_total": self.users.failures_total,
             "denied_total": dict(self.users.denied_total),
@@ -195,8 +201,9 @@ class RespServer:
     # What connections and verbs call.
 
     def admit(self, connection: Connection) -> int:
-        """A new peer's number, or 0: there are too many."""
-        if len(self.connections) - len(self.relayed) >= self.connections_max or self.draining:
+        """A new peer's number, or 0: there are too many, and no stranger among them whose time is over."""
+        full = len(self.connections) - len(self.relayed) >= self.connections_max
+        if self.draining or (full and self.lobby.send_away(self._listener) > 0):
             self.refused_total += 1
             return 0
         self.connections.add(connection)

@@ -1,0 +1,200 @@
+"""A door's sockets: who is taken in, when nobody is, and how a stranger's bytes are read."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import uvloop
+
+from tidewarden.clock import SystemClock
+from tidewarden.server import listening, lobby
+from tidewarden.server.listening import Listener
+from tidewarden.server.lobby import CHUNK_BYTES, Lobby, Stranger
+
+
+class Recorder(asyncio.Protocol):
+    """Keeps what it is given; lets its peer in at ``!``."""
+
+    def __init__(self, stranger: Stranger | None) -> None:
+        self.stranger = stranger
+        self.pieces: list[bytes] = []
+        self.ended = False
+
+    def connection_made(self, transport: Any) -> None:
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self.pieces.append(data)
+        if data.endswith(b"!") and self.stranger is not None:
+            self.stranger.let_in()
+        self.transport.write(b"%d " % len(data))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.ended = True
+
+
+class Door:
+    def __init__(self, places: int, everybody: bool) -> None:
+        self.lobby = Lobby(SystemClock(), places=places)
+        self.met: list[Recorder] = []
+        self.listener = Listener(self.lobby, self.meet, 100, lambda: everybody)
+
+    def meet(self, stranger: Stranger | None) -> Recorder:
+        self.met.append(Recorder(stranger))
+        return self.met[-1]
+
+    async def dial(self, sent: bytes = b"") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.listener.port)
+        writer.write(sent)
+        return reader, writer
+
+
+@asynccontextmanager
+async def door(places: int = 10, *, everybody: bool = False) -> AsyncIterator[Door]:
+    made = Door(places, everybody)
+    await made.listener.start("127.0.0.1", 0)
+    try:
+        yield made
+    finally:
+        made.listener.close()
+        for one in made.met:
+            one.transport.abort()
+        await reach(lambda: all(one.ended for one in made.met))
+        assert len(made.lobby) == 0
+
+
+async def reach(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(30):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+Scene = Callable[[Coroutine[Any, Any, None]], None]
+
+
+@pytest.fixture(params=[asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+def run(request: pytest.FixtureRequest) -> Scene:
+    """In the loop of the tests, and in that of a node."""
+    return request.param  # type: ignore[no-any-return]
+
+
+def test_a_stranger_is_read_in_small_pieces_until_it_is_let_in(run: Scene) -> None:
+    async def scene() -> None:
+        async with door() as subject:
+            _, writer = await subject.dial(b"x" * 10_000)
+            await reach(lambda: subject.met and sum(map(len, subject.met[0].pieces)) == 10_000)
+            (peer,) = subject.met
+            assert max(map(len, peer.pieces)) == CHUNK_BYTES
+            assert len(subject.lobby) == 1
+            writer.write(b"!")
+            await reach(lambda: len(subject.lobby) == 0)
+            peer.pieces.clear()
+            writer.write(b"y" * 1_000_000)
+            await reach(lambda: sum(map(len, peer.pieces)) == 1_000_000)
+            assert max(map(len, peer.pieces)) > CHUNK_BYTES
+            assert set(b"".join(peer.pieces)) == {ord("y")}
+            writer.close()
+
+    run(scene())
+
+
+def test_where_everybody_may_come_nobody_is_a_stranger(run: Scene) -> None:
+    async def scene() -> None:
+        async with door(everybody=True) as subject:
+            _, writer = await subject.dial(b"x" * 100_000)
+            await reach(lambda: subject.met and sum(map(len, subject.met[0].pieces)) == 100_000)
+            assert subject.met[0].stranger is None
+            writer.close()
+
+    run(scene())
+
+
+def test_past_all_places_who_comes_waits_outside_and_is_lost_to_nobody(
+    run: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes in as soon as another is let in, or has been a stranger for long enough to be sent away."""
+    monkeypatch.setattr(lobby, "GRACE_S", 1000.0)
+
+    async def scene() -> None:
+        async with door(places=3) as subject:
+            lines = [await subject.dial() for _ in range(5)]
+            await reach(lambda: len(subject.met) == 3)
+            await asyncio.sleep(0.05)
+            assert len(subject.met) == 3
+            lines[0][1].write(b"!")
+            await reach(lambda: len(subject.met) == 4)
+            lines[1][1].close()
+            await reach(lambda: len(subject.met) == 5)
+            lines.append(await subject.dial(b"!"))
+            await asyncio.sleep(0.05)
+            assert len(subject.met) == 5
+            monkeypatch.setattr(lobby, "GRACE_S", 0.0)
+            lines[2][1].close()
+            await reach(lambda: len(subject.met) == 6 and subject.met[5].pieces == [b"!"])
+            lines += [await subject.dial() for _ in range(10)]
+            await reach(lambda: len(subject.met) == 16)
+            assert subject.lobby.sent_away_total >= 7
+            for _, writer in lines:
+                writer.close()
+
+    run(scene())
+
+
+def test_one_that_is_gone_before_it_is_met(run: Scene) -> None:
+    async def scene() -> None:
+        async with door() as subject:
+            for _ in range(20):
+                sock = socket.create_connection(("127.0.0.1", subject.listener.port))
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
+                sock.close()
+            await reach(lambda: len(subject.met) == 20 and len(subject.lobby) == 0)
+
+    run(scene())
+
+
+async def test_out_of_files(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(listening, "AGAIN_S", 0.05)
+
+    class Poor:
+        """A socket whose host is out of files at first."""
+
+        tries = 0
+
+        def __init__(self, real: socket.socket) -> None:
+            self.real = real
+
+        def accept(self) -> tuple[socket.socket, Any]:
+            Poor.tries += 1
+            if Poor.tries <= 3:
+                raise OSError(errno.EMFILE, "Too many open files")
+            return self.real.accept()
+
+    async with door() as subject:
+        accept = subject.listener._accept
+        monkeypatch.setattr(subject.listener, "_accept", lambda one: accept(Poor(one)))
+        subject.listener._pause()
+        subject.listener._resume()
+        _, writer = await subject.dial(b"!")
+        await reach(lambda: subject.met and subject.met[0].pieces)
+        assert sum("no connection can be accepted" in text for text in caplog.messages) == 3
+        writer.close()
+
+
+async def test_a_port_that_is_taken_is_named() -> None:
+    async with door() as subject:
+        other = Listener(Lobby(SystemClock()), subject.meet, 100, lambda: True)
+        with pytest.raises(OSError, match=rf"cannot listen at .*{subject.listener.port}.*in use"):
+            await other.start("127.0.0.1", subject.listener.port)
+
+
+async def test_at_all_addresses_of_the_host() -> None:
+    made = Door(10, everybody=False)
+    await made.listener.start(["0.0.0.0", "::"], 0)
+    assert {one.family for one in made.listener._sockets} == {socket.AF_INET, socket.AF_INET6}
+    made.listener.close()
