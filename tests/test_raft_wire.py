@@ -214,10 +214,59 @@ def test_the_most_entries_that_a_leader_sends_at_once_fit_a_frame() -> None:
     assert len(sealing().encrypt(zlib.compress(data, 3))) < wire.FRAME_BYTES_MAX / 2
 
 
+async def test_strangers_are_read_and_accepted_as_their_budget_allows(
+    member: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is counted is how often one of them had the thread's attention: each time costs."""
+    monkeypatch.setattr(wire, "TICK_S", 0.02)  # the budget bears five at once, and then three in two seconds
+    raft = await member()
+    turns = 0
+    paid = wire.Transport._paid
+
+    def counted(subject: wire.Transport, conn: wire.Connection, cost_s: float) -> None:
+        nonlocal turns
+        turns += 1
+        paid(subject, conn, cost_s)
+
+    monkeypatch.setattr(wire.Transport, "_paid", counted)
+    began = time.monotonic()
+    peers = [Peer(port_of(raft), encrypt=False) for _ in range(12)]
+    while time.monotonic() - began < 2.0:
+        for peer in peers:
+            peer.socket.send(b"\x01")
+        await asyncio.sleep(0.01)
+    allowed = (wire.STRANGERS_BURST_S + wire.STRANGERS_SHARE * (time.monotonic() - began)) / 0.02
+    assert turns <= allowed + len(peers) * 2
+    assert await raft.claim(1, 0) == 1
+    for peer in peers:
+        peer.socket.close()
+    monkeypatch.setattr(wire, "TICK_S", 0.000_1)
+    known = await asyncio.to_thread(greeted, port_of(raft))
+    known.socket.close()
+
+
+def greeted(port: int) -> Peer:
+    """One with the secret, once it has its key."""
+    peer = Peer(port, encrypt=True)
+    peer.greet()
+    return peer
+
+
+async def test_who_has_the_secret_may_send_long_frames(member: Callable[..., Any]) -> None:
+    raft = await member()
+    peer = await asyncio.to_thread(greeted, port_of(raft))
+    peer.send("127.0.0.9:9")
+    peer.send({"type": "nothing of ours", "rubbish": os.urandom(100_000)})
+    await asyncio.to_thread(peer.hear, "ping")
+    assert raft.status()["strangers_refused"] == 0
+    peer.socket.close()
+
+
 async def test_a_frame_of_the_longest_length_is_gathered_and_no_more(member: Callable[..., Any]) -> None:
     raft = await member()
     peer = Peer(port_of(raft), encrypt=False)
-    peer.socket.sendall(struct.pack("i", wire.FRAME_BYTES_MAX) + b"x" * (wire.FRAME_BYTES_MAX - 1))
+    most = wire.STRANGER_FRAME_BYTES_MAX
+    peer.socket.sendall(struct.pack("i", most) + b"x" * (most - 1))
     assert await raft.claim(1, 0) == 1
     assert raft.status()["strangers_refused"] == 0
     peer.socket.sendall(b"x")

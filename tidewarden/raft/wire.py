@@ -10,13 +10,17 @@ import functools
 import logging
 import socket
 import struct
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from pysyncobj.node import Node, TCPNode
 from pysyncobj.tcp_connection import CONNECTION_STATE, TcpConnection
 from pysyncobj.tcp_server import SERVER_STATE
+from pysyncobj.poller import POLL_EVENT_TYPE
 from pysyncobj.transport import TCPTransport
+
+from tidewarden.budget import Budget
 
 if TYPE_CHECKING:
     from .roll import Roll
@@ -31,6 +35,17 @@ UNANSWERED_MS = 4000
 """A link whose bytes (or whose SYN) the other host's kernel left unanswered for so long is dead, milliseconds."""
 STRANGERS_MAX = 64
 """Most connections at a time that have not proved to be a member's."""
+STRANGER_FRAME_BYTES_MAX = 2048
+"""Longest frame of one: a greeting is a key, and then an address."""
+STRANGERS_SHARE = 0.03
+"""Of a core, for all of them; past it none is read, and nobody accepted."""
+STRANGERS_BURST_S = 0.1
+TICK_S = 0.000_1
+"""What it costs to wake this thread, beside what is done then."""
+ACCEPTED_MAX = 16
+"""Connections accepted in one tick."""
+BACKLOG = 512
+"""Of connections that the kernel keeps, for members not to be lost among strangers."""
 GUESTS_MAX = 16
 """Most connections at a time of those who have the secret and are no members here."""
 COMPLAINT_S = 10.0
@@ -42,6 +57,9 @@ class Connection(TcpConnection):  # type: ignore[misc]  # the library has no typ
 
     def __init__(self, *args: Any, keepalive: tuple[int, int, int] | None = None, **kwargs: Any) -> None:
         self.refused: Callable[[str, str], None] | None = None
+        self.frame_bytes_max = FRAME_BYTES_MAX
+        self.paid: Callable[[Connection, float], None] | None = None
+        """Told what each turn cost, in seconds of processor time, while it is a stranger's."""
         self.address = _peer_of(kwargs.get("socket"))
         super().__init__(*args, keepalive=keepalive or KEEPALIVE, **kwargs)
 
@@ -64,14 +82,33 @@ class Connection(TcpConnection):  # type: ignore[misc]  # the library has no typ
         if self.refused is not None:
             self.refused(address, reason)
 
+    def read(self, on: bool) -> None:
+        """Whether the poller looks at it."""
+        poller, number = self._TcpConnection__poller, self.fileno()
+        if number is not None:
+            poller.unsubscribe(number)
+            if on:
+                every = POLL_EVENT_TYPE.READ | POLL_EVENT_TYPE.WRITE | POLL_EVENT_TYPE.ERROR
+                poller.subscribe(number, self._TcpConnection__processConnection, every)
+
+    def _TcpConnection__processConnection(self, descr: int, event: int) -> None:
+        paid = self.paid
+        if paid is None:
+            super()._TcpConnection__processConnection(descr, event)
+            return
+        began = time.thread_time()
+        super()._TcpConnection__processConnection(descr, event)
+        paid(self, time.thread_time() - began)
+
     def _TcpConnection__processRead(self) -> bool:
         # Stock reads until the socket is empty: a fast sender could hold the thread, and fill the memory, for ever.
         more: bool = super()._TcpConnection__processRead()
         buffer = self._TcpConnection__readBuffer
-        if len(buffer) >= 4 and not 0 < struct.unpack_from("i", buffer)[0] <= FRAME_BYTES_MAX:
-            self.refuse(f"it announced a frame that is empty or longer than {FRAME_BYTES_MAX} bytes")
+        most = self.frame_bytes_max
+        if len(buffer) >= 4 and not 0 < struct.unpack_from("i", buffer)[0] <= most:
+            self.refuse(f"it announced a frame that is empty or longer than {most} bytes")
             return False
-        return more and len(buffer) < FRAME_BYTES_MAX
+        return more and len(buffer) < most
 
     def _TcpConnection__processParseMessage(self) -> Any:
         message = super()._TcpConnection__processParseMessage()
@@ -104,6 +141,10 @@ class Transport(TCPTransport):  # type: ignore[misc]  # the library has no types
         self._clock, self._times = voter.clock, voter.times
         self.strangers_refused = 0
         self._strangers: dict[Connection, float] = {}
+        self._budget = Budget(STRANGERS_SHARE, STRANGERS_BURST_S)
+        self._held: set[Connection] = set()  # strangers that are not read until there is budget again
+        self._accepts = False
+        self._accepted = 0
         self._complained = self._rebound = float("-inf")
         self._looked = float("-inf")
         self._said: dict[Node, float] = {}
@@ -122,10 +163,52 @@ class Transport(TCPTransport):  # type: ignore[misc]  # the library has no types
     def _listen(self) -> None:
         try:
             self._server.bind()
-            self._server._TcpServer__socket.listen(STRANGERS_MAX)  # stock: 5, so that a few strangers keep members out
+            self._server._TcpServer__socket.listen(BACKLOG)  # stock: 5, so that a few strangers keep members out
+            self._accept_on()
         except OSError:
             self._server.unbind()
             raise
+
+    def _accept_on(self) -> None:
+        self._accepts = True
+        number = self._server._TcpServer__fileno
+        self._syncObj._poller.subscribe(number, self._accept, POLL_EVENT_TYPE.READ | POLL_EVENT_TYPE.ERROR)
+
+    def _accept(self, descr: int, event: int) -> None:
+        """Accept who waits, a few at a time, while there is budget for strangers: one at a time wakes this thread as often."""
+        now = self._clock.monotonic()
+        for _ in range(ACCEPTED_MAX):
+            if self._budget.left_s(now) < 0:
+                self._accepts = False
+                self._syncObj._poller.unsubscribe(descr)
+                return
+            before, began = self._accepted, time.thread_time()
+            self._server._TcpServer__onNewConnection(descr, event)
+            if self._accepted == before:
+                return  # nobody is left, or the listener failed
+            self._budget.spend(time.thread_time() - began + TICK_S, now)
+
+    def _paid(self, conn: Connection, cost_s: float) -> None:
+        now = self._clock.monotonic()
+        self._budget.spend(cost_s + TICK_S, now)
+        if conn.paid is not None and self._budget.left_s(now) < 0:
+            conn.read(False)
+            self._held.add(conn)
+
+    def _go_on(self, now: float) -> None:
+        """Read strangers, and accept others, again as soon as there is budget for it."""
+        if self._budget.left_s(now) < 0:
+            return
+        for conn in self._held:
+            conn.read(True)
+        self._held.clear()
+        if not self._accepts and self._server._TcpServer__state == SERVER_STATE.BINDED:
+            self._accept_on()
+
+    def _known(self, conn: Connection) -> None:
+        """It is no stranger's any more."""
+        conn.paid, conn.frame_bytes_max = None, FRAME_BYTES_MAX
+        self._held.discard(conn)
 
     def addNode(self, node: TCPNode) -> None:
         if node in self._guests:
@@ -156,9 +239,11 @@ class Transport(TCPTransport):  # type: ignore[misc]  # the library has no types
 
     def _onNewIncomingConnection(self, conn: Connection) -> None:
         conn.refused = self._refused
+        self._accepted += 1
         if len(self._unknownConnections) >= STRANGERS_MAX:  # the latest may be a member, who will say so at once
             next(one for one in self._strangers if one in self._unknownConnections).refuse("others came after it")
         super()._onNewIncomingConnection(conn)
+        conn.paid, conn.frame_bytes_max = self._paid, STRANGER_FRAME_BYTES_MAX
         self._strangers[conn] = self._clock.monotonic()
 
     def _onIncomingMessageReceived(self, conn: Connection, message: Any) -> None:
@@ -178,6 +263,7 @@ class Transport(TCPTransport):  # type: ignore[misc]  # the library has no types
                 return
         else:
             super()._onIncomingMessageReceived(conn, message)
+        self._known(conn)
         if old is not None and old is not conn:
             self._hang_up(old)  # stock leaves it in the poller, where it goes on delivering what is long past
 
@@ -264,6 +350,7 @@ class Transport(TCPTransport):  # type: ignore[misc]  # the library has no types
     def _onTick(self) -> None:
         super()._onTick()
         now = self._clock.monotonic()
+        self._go_on(now)
         for conn, since in list(self._strangers.items()):
             if conn not in self._unknownConnections:
                 del self._strangers[conn]
