@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import importlib.util
 import socket
 from collections.abc import AsyncIterator
@@ -10,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import hiredis
+import msgspec
 import pytest
 
 from tidewarden.clock import SystemClock
+from tidewarden.server import relay as relay_module
 from tidewarden.server.commands import COMMANDS
-from tidewarden.server.relay import attach, relayed
+from tidewarden.server.relay import LineSender, attach, relayed
 from tidewarden.server.resp import RespServer
 
 _spec = importlib.util.spec_from_file_location("server_doubles", Path(__file__).with_name("server_doubles.py"))
@@ -35,7 +38,7 @@ class FurtherDoor(doubles.Door):
             commands=relayed(COMMANDS), hand_over=self.hand_over,
         )  # fmt: skip
 
-    def hand_over(self, end: socket.socket, user: str | None, resp: int) -> None:
+    async def hand_over(self, end: socket.socket, user: str | None, resp: int) -> None:
         self.handed.append((user, resp))
         self.taken.append(asyncio.ensure_future(attach(self.first.server, end.dup(), user, resp)))
 
@@ -109,3 +112,56 @@ async def test_a_first_process_that_goes_down_is_said(doors: tuple[Any, FurtherD
             rest = line.line()
     assert b"going down" in reply
     await line.close()
+
+
+async def test_a_first_process_that_is_behind_is_waited_for(doors: tuple[Any, FurtherDoor]) -> None:
+    """The socket between the two is full for a moment: the peers' requests are answered later, and nobody is told to go."""
+    first, further = doors
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    for one in (ours, theirs):
+        one.setblocking(False)
+    further.server.hand_over = LineSender(ours)
+    full = 0
+    try:
+        while ours.send(b"x" * 1000):
+            full += 1
+    except BlockingIOError:
+        assert full
+    lines = [await further.dial() for _ in range(3)]
+    for line in lines:
+        assert await line.ask("AUTH", "admin", doubles.SECRET) == b"+OK"
+        line.send("S.LIST")
+    gone = await further.dial()
+    assert await gone.ask("AUTH", "admin", doubles.SECRET) == b"+OK"
+    gone.send("S.LIST")
+    await reach(lambda: sum(connection._begun_count for connection in further.server.connections) == 4)
+    gone.drop()
+    for _ in range(full):
+        assert theirs.recv(2000)[:1] == b"x"
+    ended = []
+    while len(ended) < 3:
+        await asyncio.sleep(0.005)
+        try:
+            message, fds, _, _ = socket.recv_fds(theirs, 2000, 1)
+        except BlockingIOError:
+            continue
+        spoken = msgspec.json.decode(message)["line"]
+        ended.append(await attach(first.server, socket.socket(fileno=fds[0]), **spoken))
+    for line in lines:
+        assert (await line.line()).startswith(b"*")
+    theirs.close()
+    last = await further.dial()
+    assert await last.ask("AUTH", "admin", doubles.SECRET) == b"+OK"
+    assert (await last.ask("S.LIST")).startswith(b"-DRAINING"), "now it has gone"
+    ours.close()
+
+
+async def test_out_of_files(doors: tuple[Any, FurtherDoor], monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_left(*_: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    _, further = doors
+    line = await further.dial()
+    assert await line.ask("AUTH", "admin", doubles.SECRET) == b"+OK"
+    monkeypatch.setattr(relay_module.socket, "socketpair", none_left)
+    assert (await line.ask("S.LIST")).startswith(b"-FULL This process has as many files open")

@@ -8,7 +8,6 @@ wire ends, so does this process.
 
 from __future__ import annotations
 
-import array
 import asyncio
 import contextlib
 import logging
@@ -30,7 +29,7 @@ from tidewarden.participant import Participant
 from tidewarden.process import calm_collector, heed_signals, keep_memory_private, raise_file_limit
 from tidewarden.queue.locks import Locks
 from tidewarden.server.commands import COMMANDS
-from tidewarden.server.relay import relayed
+from tidewarden.server.relay import LineSender, relayed
 from tidewarden.server.resp import RespServer
 from tidewarden.store.check import Server
 
@@ -83,7 +82,7 @@ class Front(Participant):
             locks = Locks(self.queues, wait_max_ms=limits.wait_ms, waiting_max=limits.waiting_max)
             self.resp = RespServer(
                 self.config, self.queues, None, None, Nobody(), self.clock, locks=locks,
-                commands=relayed(COMMANDS), port=orders.port, hand_over=self._hand_over,
+                commands=relayed(COMMANDS), port=orders.port, hand_over=LineSender(self._wire),
             )  # fmt: skip
             self.resp.connections_max = raise_file_limit(limits).resp
             await self.resp.start()
@@ -125,11 +124,6 @@ class Front(Participant):
     def _send(self, message: dict[str, Any]) -> None:
         with contextlib.suppress(BlockingIOError):  # the first process is behind: the next figures will do
             self._wire.send(msgspec.json.encode(message))
-
-    def _hand_over(self, end: socket.socket, user: str | None, resp: int) -> None:
-        message = msgspec.json.encode({"line": {"user": user, "resp": resp}})
-        rights = array.array("i", [end.fileno()])
-        self._wire.sendmsg([message], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
 
     def _heard_first(self) -> None:
         """The first process hands over its users, in a file, when they have changed; else only its end can be read."""

@@ -7,15 +7,18 @@ peer's requests go through it as they came, one at a time, and the replies back 
 
 from __future__ import annotations
 
+import array
 import asyncio
 import dataclasses
+import errno
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 import hiredis
+import msgspec
 
-from tidewarden.errors import Draining, WrongPass
+from tidewarden.errors import Draining, Full, WrongPass
 
 from .connection import Connection
 from .verbs import Command, Pending, Request
@@ -23,10 +26,43 @@ from .verbs import Command, Pending, Request
 if TYPE_CHECKING:
     from .resp import RespServer
 
-HandOver = Callable[[socket.socket, str | None, int], None]
+HandOver = Callable[[socket.socket, str | None, int], Awaitable[None]]
 """Gives the first process an end of a socket pair, for a user (None: nobody) and a RESP version."""
 GROUPS = ("token", "schedule", "cluster")  # of verbs that the first process does
 CHUNK = 1 << 16
+
+
+class LineSender:
+    """Hands the first process ends of lines, by the socket of packets between the two; waits while that is full."""
+
+    def __init__(self, wire: socket.socket) -> None:
+        self._wire = wire
+        self._room: asyncio.Future[None] | None = None
+
+    async def __call__(self, end: socket.socket, user: str | None, resp: int) -> None:
+        """Hand over ``end``, for a user and a RESP version. Raises: OSError: the first process has gone."""
+        message = msgspec.json.encode({"line": {"user": user, "resp": resp}})
+        rights = array.array("i", [end.fileno()])
+        while True:
+            try:
+                self._wire.sendmsg([message], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+            except BlockingIOError:
+                await self._writable()
+            else:
+                return
+
+    async def _writable(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._room is None:
+            self._room = loop.create_future()
+            loop.add_writer(self._wire, self._roomy)
+        await asyncio.shield(self._room)
+
+    def _roomy(self) -> None:
+        room, self._room = self._room, None
+        asyncio.get_running_loop().remove_writer(self._wire)
+        if room is not None:
+            room.set_result(None)
 
 
 class Relay:
@@ -40,22 +76,25 @@ class Relay:
         self._closed = False
 
     async def ask(self, request: Request) -> bytes:
-        """The reply to ``request``, as it comes. Raises: Draining: the first process takes no more, or cut this line."""
+        """
+        The reply to ``request``, as it comes.
+
+        Raises: Draining: the first process takes no more, or cut this line. Full: there is no file for a line.
+        """
         async with self._turn:
             try:
                 return await self._ask(request)
-            except OSError:
+            except OSError as error:
                 self._cut()
+                if error.errno in (errno.EMFILE, errno.ENFILE):
+                    raise Full("This process has as many files open as it may. Close connections.") from None
                 raise Draining("This node is going down. Connect to another.") from None
 
     async def _ask(self, request: Request) -> bytes:
         if self._closed:
             raise ConnectionAbortedError
         if self._streams is None:
-            ours, theirs = socket.socketpair()
-            with theirs:
-                self._hand_over(theirs, *self.speaks)
-            self._streams = await asyncio.open_unix_connection(sock=ours)
+            self._streams = await self._open()
         reader, writer = self._streams
         words = b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in request)
         writer.write(b"*%d\r\n%b" % (len(request), words))
@@ -67,6 +106,18 @@ class Relay:
             chunks.append(chunk)
             parser.feed(chunk)
         return b"".join(chunks)
+
+    async def _open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        ours, theirs = socket.socketpair()
+        try:
+            with theirs:
+                await self._hand_over(theirs, *self.speaks)
+            if self._closed:  # the peer has gone meanwhile
+                raise ConnectionAbortedError
+            return await asyncio.open_unix_connection(sock=ours)
+        except BaseException:
+            ours.close()
+            raise
 
     def _cut(self) -> None:
         if self._streams is not None:
