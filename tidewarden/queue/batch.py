@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tidewarden.errors import Internal, NoQuorum
@@ -76,6 +76,13 @@ class Flight:
         self._shard.fly_on()
         return parts
 
+    def leases(self, parts: Sequence[Any], /) -> Iterator[tuple[str, int]]:
+        """Of the tasks that were taken."""
+        for batch, part in zip(self._batches, parts, strict=True):
+            if batch.name == "queue.take" and not isinstance(part, ReplyError):
+                for rows in part:
+                    yield from ((row[0].decode("utf-8", "surrogateescape"), row[1]) for row in rows)
+
     def deliver(self, parts: Sequence[Any], /) -> None:
         """Hand out the answers."""
         for batch, part in zip(self._batches, parts, strict=True):
@@ -119,6 +126,10 @@ class Lone:
         now_ms, next_ms, woke, items = result
         self._shard.heard(now_ms, next_ms, bool(woke))
         return items
+
+    def leases(self, _items: Any, /) -> tuple[()]:
+        """No take goes alone."""
+        return ()
 
     def deliver(self, items: Any, /) -> None:
         """Hand out the answer."""

@@ -6,6 +6,7 @@ What a script's reply says of its shard counts at once; its answers are handed o
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
 from tidewarden.errors import NoQuorum
@@ -36,6 +37,9 @@ class Landing(Receiver, Protocol):
     def heard(self, reply: Any, /) -> Any:
         """What the reply says of the shard; returns the answers."""
 
+    def leases(self, answers: Any, /) -> Iterable[tuple[str, int]]:
+        """Ids and lease numbers of the tasks that were taken."""
+
     def deliver(self, answers: Any, /) -> None:
         """The answers may be relied on."""
 
@@ -44,12 +48,15 @@ class Landing(Receiver, Protocol):
 
 
 class Held:
-    """Between a script's reply and ``landing``; then between the group commit and the answers."""
+    """
+    Between a script's reply and ``landing``; then between the group commit and the answers, among ``waiting``.
+    """
 
-    __slots__ = ("_answers", "_commit", "_ground", "_landing", "done", "sent_by", "set_exception")
+    __slots__ = ("_answers", "_commit", "_ground", "_landing", "_waiting", "done", "sent_by", "set_exception")
 
-    def __init__(self, commit: AnyCommit, landing: Landing) -> None:
+    def __init__(self, commit: AnyCommit, landing: Landing, waiting: dict[Held, None]) -> None:
         self._commit: Any = commit
+        self._waiting = waiting
         self._ground = commit.ground()
         self.sent_by = self._ground.sent_by
         self._landing = landing
@@ -60,22 +67,34 @@ class Held:
     def set_result(self, reply: Any, /) -> None:
         """The script has run at the primary."""
         self._answers = self._landing.heard(reply)
+        self._waiting[self] = None
         self._commit.add(self._ground, _Confirmation(self))
 
+    def leases(self) -> Iterable[tuple[str, int]]:
+        """Of what it holds."""
+        return self._landing.leases(self._answers)
+
     def confirmed(self) -> None:
-        self._landing.deliver(self._answers)
+        try:
+            self._landing.deliver(self._answers)
+        finally:
+            del self._waiting[self]  # not before: who takes what it holds knows of it then
 
     def missed(self, error: BaseException) -> None:
         assert isinstance(error, NoQuorum)
-        self._landing.unconfirmed(self._answers, error)
+        try:
+            self._landing.unconfirmed(self._answers, error)
+        finally:
+            del self._waiting[self]
 
 
 class Holding:
     """What a shard's answers pass through: ``commit``; a schedule's row, whatever the queue is, through ``system``."""
 
-    __slots__ = ("commit", "system")
+    __slots__ = ("_waiting", "commit", "system")
 
     def __init__(self) -> None:
+        self._waiting: dict[Held, None] = {}
         self.commit: AnyCommit | Impossible | None = None
         self.system: AnyCommit | Impossible | None = None
 
@@ -95,7 +114,12 @@ class Holding:
             setattr(self, "system" if name in SYSTEM else "commit", commit)
             if commit is None:
                 return landing
-        return Held(commit, landing)
+        return Held(commit, landing, self._waiting)
+
+    def leases(self) -> Iterator[tuple[str, int]]:
+        """Ids and lease numbers of tasks that were taken, in answers that wait for their group: whose they are is known here alone."""
+        for held in self._waiting:
+            yield from held.leases()
 
 
 class _Confirmation:

@@ -21,9 +21,6 @@ log = logging.getLogger("tidewarden.queue")
 PAGE = 500
 RETRY_S = 0.5
 AGAIN_S = 5.0  # a call that the store had not read yet when its connection was lost has been run, or never will be
-SETTLE_S = 1.0  # what was answered before the list was is handed to its session by then
-
-Known = set[tuple[str, str, int]]
 
 
 class Strays:
@@ -77,17 +74,13 @@ class Strays:
     async def _release(self, shard: Shard, holder: str) -> None:
         """A process that registered anew holds nothing any more: the leader ends the former boot's."""
         before = self.released
+        # What was answered before this list was has reached its session or its take, or waits for its group: `known` tells.
         found = await self._list(shard, holder)
-        await sleep(self._clock, SETTLE_S)
         while found and self._holder() == holder:
-            known = self.known()
+            known = self.known(shard)
             page, found = found[:PAGE], found[PAGE:]
             # An ack under way was sent before these are, on the same connection: then they find nothing.
-            ends = [
-                shard.end(task_id, lease, "release")
-                for task_id, lease in page
-                if (shard.queue, task_id, lease) not in known
-            ]
+            ends = [shard.end(task_id, lease, "release") for task_id, lease in page if (task_id, lease) not in known]
             for end in await asyncio.gather(*ends, return_exceptions=True):
                 if isinstance(end, Error):
                     log.debug("a lease that nobody knows of was not released: %s", end)
@@ -114,9 +107,11 @@ class Strays:
             found += [(row.decode("utf-8", "surrogateescape"), n) for row, n in zip(flat[::2], flat[1::2], strict=True)]
         return found
 
-    def known(self) -> Known:
-        """Every lease that somebody of this process knows of, by queue, id and number."""
-        known: Known = set(self._arriving())
+    def known(self, shard: Shard) -> set[tuple[str, int]]:
+        """Every lease in the shard's queue that somebody of this process knows of, by id and number."""
+        known = {(task_id, lease) for queue, task_id, lease in self._arriving() if queue == shard.queue}
+        known.update(shard.holding.leases())
         for session in self._sessions():
-            known.update((queue, task_id, lease) for (queue, task_id), (lease, _) in session.held.items())
+            held = session.held.items()
+            known.update((task_id, lease) for (queue, task_id), (lease, _) in held if queue == shard.queue)
         return known
