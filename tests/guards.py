@@ -117,7 +117,7 @@ GUARDS = (
     ),
     Guard(
         "grace",
-        (("queue/lua/session_end.lua", "if number >= 0 and tonumber(stored[1]) ~= number then", "if false then"),),
+        (("queue/lua/session_end.lua", "if number >= 0 and session_number(record, 'number', stored[1]) ~= number then", "if false then"),),
         ("queue_session_scripts", "queue_sessions"),
     ),
     Guard(

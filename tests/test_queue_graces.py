@@ -9,7 +9,7 @@ import pytest
 import redis
 
 from tidewarden.errors import Internal, Stale, StoreDown
-from tidewarden.queue import NewTask
+from tidewarden.queue import NewTask, graces
 
 LONG_MS = 600_000
 
@@ -93,6 +93,36 @@ async def test_a_shard_that_refuses_does_not_stop_the_others(
     monkeypatch.undo()
     assert await n0.queues.end_due_sessions() == 1
     assert await states(n0.queues, "a") == ["ready"]
+
+
+async def test_sessions_that_cannot_be_ended_do_not_keep_those_behind_them(
+    node: Any, n0: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many they are, and whatever stands among them that is no session."""
+    n1 = await node("n1")
+    monkeypatch.setattr(graces, "PIECE", 3)
+    bad = []
+    for task_id in ("a", "b", "c", "d", "e", "f", "g", "good"):
+        _, uuid = await holding(n1.queues, task_id)
+        await n1.queues._session_script("leave", UUID(uuid).hex, 1)
+        bad.append(UUID(uuid).hex)
+        await n0.link.call("ZADD", "{tw}:session:graces", len(bad), bad[-1])
+    good = bad.pop()
+    await n0.link.call("ZADD", "{tw}:session:graces", 0, b"\xff\x00", 0, "z" * 32)
+    await n0.link.call("SADD", f"{{tw}}:session:in:{good}", "q", b"\xff 1", "q one", "")
+    real = n0.queues._lose
+
+    async def refuse(uuid: str, places: Any) -> None:
+        if uuid in bad:
+            raise Internal("a newer format")
+        await real(uuid, places)
+
+    monkeypatch.setattr(n0.queues, "_lose", refuse)
+    assert await n0.queues.end_due_sessions() == 1
+    assert await states(n0.queues, "a", "good") == ["leased", "ready"]
+    monkeypatch.undo()
+    assert await n0.queues.end_due_sessions() == 7
+    assert await states(n0.queues, "a", "g") == ["ready", "ready"]
 
 
 async def test_a_grace_that_ends_while_the_store_is_away_is_the_leaders(

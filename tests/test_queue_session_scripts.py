@@ -135,12 +135,45 @@ def test_on_a_full_store_sessions_come_and_go(book: Book) -> None:
         book.client.config_set("maxmemory", "0")
 
 
+@pytest.mark.parametrize("value", [b"", b"x", b"\xff", b"1.5", b"-3", b"9" * 30])
+@pytest.mark.parametrize("field", ["number", "nodes", "grace_ms", "at:n0"])
+def test_a_field_of_a_sessions_record_that_nobody_can_read(book: Book, field: str, value: bytes) -> None:
+    """Sessions beside it go on, and so does it: attach numbers only grow, and it ends when its last node has gone."""
+    for uuid in (A, B):
+        book.begin(uuid)
+    book("join", A, "bob", -1, 0, holder="n1.7")
+    record = "{tw}:session:" + A
+    book.client.hset(record, field, value)
+    for number, holder in ((1, "n0.5"), (2, "n1.7")):
+        book("leave", A, number, holder=holder)
+    again = book("join", A, "bob", -1, 0)
+    assert again > 2, "an attach number is never given twice"
+    book.client.hset(record, field, value)
+    assert book("bury", 1, "n0", 5, 10) == [2, 0]
+    book("bury", 1, "n1", 7, 10)
+    book.desk.now += 3_600_000
+    assert sorted(book("due", 10)) == [A.encode(), B.encode()]
+    book.client.hset(record, field, value)
+    for uuid in (A, B):
+        assert book("end", uuid, -1)[0] == 0
+        assert book("forget", uuid) == 1
+    assert book.keys() <= {b"{tw}:session:dead"}
+
+
+def test_a_dead_boot_that_nobody_can_read_stops_no_node(book: Book) -> None:
+    book.client.hset("{tw}:session:dead", "n0", b"x")
+    assert book.begin() == 1
+    assert book("enter", A, "q 0") == 1
+    book("bury", 1, "n0", 5, 10)
+    assert book.client.hget("{tw}:session:dead", "n0") == b"5"
+
+
 GOOD = {
     "join": [[A, "bob", "1000", "1"], [B, "bob", "-1", "0"]],
     "leave": [[B, "1"]],
     "enter": [[B, "q 0", "q 1"]],
     "end": [[B, "1"]],
-    "due": [["10"]],
+    "due": [["10"], ["10", "5"]],
     "forget": [[B]],
     "bury": [["1", "n0", "5", "10"]],
 }

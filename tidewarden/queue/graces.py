@@ -69,7 +69,7 @@ class Graces(Room):
             self._end_in(left_ms, uuid, number)
         if left_ms != 0:
             return False
-        await self._lose(uuid, [place.decode().rsplit(" ", 1) for place in places])
+        await self._lose(uuid, list(filter(None, map(_place_of, places))))
         self.sessions_ended += int(await self._session_script("forget", uuid))
         return True
 
@@ -105,16 +105,28 @@ class Graces(Room):
 
         ``page_done`` is called after each of their pages. Raises: StoreDown.
         """
-        total, ended = 0, 1
-        while ended:
-            uuids = await self._session_script("due", PIECE)
-            ends = await asyncio.gather(*(self.end_session(uuid.decode()) for uuid in uuids), return_exceptions=True)
+        total = failed = 0
+        more = True
+        while more:
+            # Those that could not be ended stay at the head: the next page begins behind them.
+            uuids = [raw.decode() for raw in await self._session_script("due", PIECE, failed)]
+            ends = await asyncio.gather(*(self.end_session(uuid) for uuid in uuids), return_exceptions=True)
             page_done()
-            ended = ends.count(True)
-            total += ended
+            total += ends.count(True)
+            more = True in ends
             for uuid, end in zip(uuids, ends, strict=True):
                 if isinstance(end, BaseException):
                     if isinstance(end, StoreDown) or not isinstance(end, Error):
                         raise end
-                    log.warning("the session %s could not be ended: %s", uuid.decode(), end)
+                    log.warning("the session %s could not be ended: %s", uuid, end)
+                    failed, more = failed + 1, True
         return total
+
+
+def _place_of(raw: bytes) -> Sequence[str] | None:
+    """A queue and the number of its shard; None, and a line in the log, for what nobody can read as that."""
+    queue, _, index = raw.decode("utf-8", "backslashreplace").rpartition(" ")
+    if queue and index.isascii() and index.isdigit():
+        return queue, index
+    log.warning("a session may hold tasks in a place that cannot be read: %r", raw[:200])
+    return None

@@ -7,11 +7,12 @@ local fence_epoch = tonumber(redis.call('HGET', KEYS[2], 'epoch') or '0')
 if fence_epoch > epoch then refuse('STALE the fence is at epoch ' .. text(fence_epoch)) end
 local uuids = redis.call('ZRANGEBYSCORE', key('at:' .. node), '-inf', text(boot), 'LIMIT', 0, most)
 redis.call('HDEL', key('dead'), '') -- a removal first: a full store lets the script go on
-if boot > tonumber(redis.call('HGET', key('dead'), node) or '0') then redis.call('HSET', key('dead'), node, text(boot)) end
+if boot > (tonumber(redis.call('HGET', key('dead'), node) or 0) or 0) then redis.call('HSET', key('dead'), node, text(boot)) end
 for i = 1, #uuids do
   local record = key(uuids[i])
   local stored = redis.call('HMGET', record, 'grace_ms', 'nodes', 'ended')
-  if stored[1] and not stored[3] then session_detach(uuids[i], record, node, tonumber(stored[1]), tonumber(stored[2]))
+  if stored[1] and not stored[3] then
+    session_detach(uuids[i], record, node, session_number(record, 'grace_ms', stored[1]), session_number(record, 'nodes', stored[2]))
   else redis.call('ZREM', key('at:' .. node), uuids[i]) end
 end
 return {#uuids, #uuids == most and 1 or 0}

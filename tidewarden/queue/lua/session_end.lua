@@ -9,9 +9,9 @@ if not stored[1] then
   return {-1, {}}
 end
 if not stored[3] then
-  if number >= 0 and tonumber(stored[1]) ~= number then return {-1, {}} end
+  if number >= 0 and session_number(record, 'number', stored[1]) ~= number then return {-1, {}} end
   local ends = redis.call('ZSCORE', key('graces'), uuid)
-  if not ends or tonumber(stored[2]) > 0 then
+  if not ends or session_number(record, 'nodes', stored[2]) > 0 then
     redis.call('ZREM', key('graces'), uuid)
     return {-1, {}}
   end

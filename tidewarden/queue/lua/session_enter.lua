@@ -8,7 +8,7 @@ if not node then refuse('BADARG the holder ' .. CALLER .. ' is not node.boot') e
 local stored = redis.call('HMGET', record, 'at:' .. node, 'ended', 'user')
 if not stored[3] or stored[2] then refuse('NOTFOUND the session ' .. uuid .. ' has ended; what it held is ready again') end
 if not stored[1] or string.match(stored[1], '^%d+') ~= boot then
-  if tonumber(boot) <= tonumber(redis.call('HGET', key('dead'), node) or '0') then
+  if tonumber(boot) <= (tonumber(redis.call('HGET', key('dead'), node) or 0) or 0) then
     refuse('STALE ' .. CALLER .. ' was declared dead; the node has to register again')
   end
   refuse('STALE ' .. CALLER .. ' is not attached to the session ' .. uuid .. '; it has to join again')

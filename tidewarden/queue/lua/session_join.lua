@@ -9,10 +9,10 @@ local uuid, user, grace_ms, record = ARGV[3], ARGV[4], int(5, 'grace', -1, 36000
 local node, boot = string.match(CALLER, '^(.*)%.(%d+)$')
 if not node then refuse('BADARG the holder ' .. CALLER .. ' is not node.boot') end
 if #uuid ~= 32 or not string.match(uuid, '^%x+$') then refuse('BADARG the session is no uuid: ' .. uuid) end
-if tonumber(boot) <= tonumber(redis.call('HGET', key('dead'), node) or '0') then
+if tonumber(boot) <= (tonumber(redis.call('HGET', key('dead'), node) or 0) or 0) then
   refuse('STALE ' .. CALLER .. ' was declared dead; the node has to register again')
 end
-local stored = redis.call('HMGET', record, 'user', 'ended')
+local stored = redis.call('HMGET', record, 'user', 'ended', 'number', 'nodes')
 if ARGV[6] == '1' then
   if stored[1] or grace_ms < 0 then refuse('BADARG a new session has a new uuid and a grace') end
   if redis.call('ZCARD', key('graces')) >= MANY then refuse('FULL ' .. text(MANY) .. ' sessions without a connection wait for their grace to end') end
@@ -20,6 +20,9 @@ elseif stored[1] ~= user or stored[2] then
   refuse('NOTFOUND there is no session ' .. uuid .. ' of yours: it has ended, or never was')
 end
 redis.call('ZREM', key('graces'), uuid) -- a removal first: a full store lets the script go on
+for i, field in ipairs({'number', 'nodes'}) do
+  if stored[i + 2] then session_number(record, field, stored[i + 2]) end
+end
 if grace_ms >= 0 then redis.call('HSET', record, 'user', user, 'grace_ms', text(grace_ms)) end
 local number = redis.call('HINCRBY', record, 'number', 1)
 if redis.call('HSET', record, 'at:' .. node, boot .. ' ' .. text(number)) == 1 then redis.call('HINCRBY', record, 'nodes', 1) end

@@ -8,4 +8,4 @@ if not node then refuse('BADARG the holder ' .. CALLER .. ' is not node.boot') e
 local stored = redis.call('HMGET', record, 'grace_ms', 'nodes', 'ended', 'at:' .. node)
 if not stored[1] or stored[3] then return -2 end
 if stored[4] ~= boot .. ' ' .. text(number) then return -1 end
-return session_detach(uuid, record, node, tonumber(stored[1]), tonumber(stored[2]))
+return session_detach(uuid, record, node, session_number(record, 'grace_ms', stored[1]), session_number(record, 'nodes', stored[2]))

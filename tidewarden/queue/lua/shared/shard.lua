@@ -457,6 +457,20 @@ local function session_now()
   return given > 0 and given or math.floor((time[1] * 1000000 + time[2]) / 1000)
 end
 
+-- A number in a session's record. One that cannot be read is found out, and written anew: an attach number above all that were given (they
+-- count joins, the time is greater), the nodes by their fields, the grace a minute.
+local function session_number(record, field, raw)
+  local n = tonumber(raw)
+  if n and n >= 0 and n % 1 == 0 and n < 9007199254740992 then return n end
+  n = field == 'grace_ms' and 60000 or field == 'number' and session_now() or 0
+  for _, name in ipairs(field == 'nodes' and redis.call('HKEYS', record) or {}) do
+    if string.sub(name, 1, 3) == 'at:' then n = n + 1 end
+  end
+  redis.call('HDEL', record, field) -- a removal first: a full store lets the script go on
+  redis.call('HSET', record, field, text(n))
+  return n
+end
+
 -- A session loses a node; with the last one its grace begins. Ms until that ends, -1 when others hold it.
 local function session_detach(uuid, record, node, grace_ms, nodes)
   redis.call('HDEL', record, 'at:' .. node)
