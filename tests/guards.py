@@ -77,6 +77,12 @@ GUARDS = (
         ("faults",),
     ),
     Guard(
+        "hung",
+        (("cluster/heartbeat.py", "return not hung and now", "return now"),),
+        ("cluster_heartbeat",),
+        ("stalled_worker",),
+    ),
+    Guard(
         "long-result",
         (("queue/lua/ack.lua", "return full and #result >", "return false and #result >"),),
         ("queue_full", "client_task"),

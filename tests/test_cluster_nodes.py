@@ -283,6 +283,15 @@ def test_a_further_process_that_its_node_starts_no_more_is_dead_in_the_end() -> 
     assert dead_nodes([silent, left], "n0", lambda _: 0.1) == [], "it may be cut off from the store, and all of it live"
 
 
+def test_a_further_process_is_not_dead_before_its_node() -> None:
+    """One of a worker that stands still for some seconds: Raft hears no worker, and its node would know it if it had died."""
+    here, front = Registration("n1", 2, DEAD_MS - 1), Registration("n1/1", 1, DEAD_MS)
+    assert dead_nodes([here, front], "n0", lambda _: 9e9) == []
+    gone = Registration("n1", 2, DEAD_MS)
+    assert dead_nodes([gone, front], "n0", lambda _: 9e9) == [gone, front]
+    assert dead_nodes([front], "n0", lambda _: 9e9) == [front], "its node was buried before"
+
+
 async def test_where_a_node_is_reached_is_told_with_its_registration(nodes: MakeNodes) -> None:
     n0, _ = await nodes("n0")
     n1, _ = await nodes("n1")

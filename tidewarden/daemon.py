@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tidewarden.clock import Clock
-from tidewarden.cluster import Backups, Duties, Nodes, Onlooker, Reaper, Term
+from tidewarden.cluster import Backups, Duties, Heartbeat, Nodes, Onlooker, Reaper, Term
 from tidewarden.cluster_secret import cluster_secret, exposed
 from tidewarden.config import Config, is_loopback
 from tidewarden.errors import ConfigError, Error
@@ -91,6 +91,9 @@ class Daemon(Participant):
                 # It lives until its doors are closed: one that falls silent while it drains is taken for dead.
                 self._beating = asyncio.create_task(self.nodes.run(), name="nodes")
                 stack.push_async_callback(_end, self._beating)
+                if self._works_only:  # a member has Raft's thread
+                    heartbeat = Heartbeat(self.nodes, functools.partial(self._heart_link, url), self.clock)
+                    stack.push_async_callback(_end, asyncio.create_task(heartbeat.run(), name="heartbeat"))
                 await self._serve(stack)
             except OSError as error:
                 of_disk = error.filename is not None or error.errno in DISK_FAULTS

@@ -95,12 +95,29 @@ class Participant:
 
     def _find(self, url: str) -> None:
         """How this process finds the store's servers, where the URL does not name one."""
+        if self._finder is None:
+            self._finder, self._topology = self._finding(url)
+
+    def _finding(self, url: str) -> tuple[Finder | None, Topology | None]:
+        """For the event loop it is called in."""
         client = f"tidewarden-{self._registered}"
-        if self._finder is None and by_sentinel(url):
-            self._finder = Sentinels(url, client, self.clock)
-        elif self._finder is None and by_cluster(url):
-            self._topology = Topology(url, client, self.clock)
-            self._finder = Owner(self._topology, f"{{{self._name}}}")
+        if by_sentinel(url):
+            return Sentinels(url, client, self.clock), None
+        if by_cluster(url):
+            topology = Topology(url, client, self.clock)
+            return Owner(topology, f"{{{self._name}}}"), topology
+        return None, None
+
+    @contextlib.asynccontextmanager
+    async def _heart_link(self, url: str) -> AsyncIterator[Route]:
+        """A connection, in the loop of another thread, to where the nodes are registered; it says nothing in the log."""
+        finder, _ = self._finding(url)
+        link = Link(url, f"tidewarden-{self._registered}-heartbeat", self.clock, finder=finder, patient=False)
+        link.launch()
+        try:
+            yield link
+        finally:
+            await link.stop()
 
     def _beside(self, link: Link) -> Link:
         """A further connection to where ``link`` leads, not launched yet."""

@@ -2,6 +2,7 @@
 
 from tidewarden.cluster.backup import Backups
 from tidewarden.cluster.duties import Duties
+from tidewarden.cluster.heartbeat import Heartbeat
 from tidewarden.cluster.nodes import Nodes, Registration
 from tidewarden.cluster.onlooker import Onlooker
 from tidewarden.cluster.reaper import Reaper
@@ -9,4 +10,15 @@ from tidewarden.cluster.shard_clocks import ShardClocks
 from tidewarden.cluster.store_clock import StoreClock
 from tidewarden.cluster.term import Term
 
-__all__ = ["Backups", "Duties", "Nodes", "Onlooker", "Reaper", "Registration", "ShardClocks", "StoreClock", "Term"]
+__all__ = [
+    "Backups",
+    "Duties",
+    "Heartbeat",
+    "Nodes",
+    "Onlooker",
+    "Reaper",
+    "Registration",
+    "ShardClocks",
+    "StoreClock",
+    "Term",
+]

@@ -43,16 +43,17 @@ def dead_nodes(nodes: list[Registration], me: str, heard_s: Callable[[str], floa
     """
     Which registrations are dead: old at the store *and* not heard by Raft. A node that lost only one of the two lives.
 
-    ``heard_s(node)``: seconds since Raft last heard that node, as the leader knows it. A node's further processes are dead with it;
-    the end of one alone is its node's to tell, which registers it anew then. One that it does not start any more is dead when it has been
-    silent for long, and its node has not.
+    ``heard_s(node)``: seconds since Raft last heard that node, as the leader knows it. A node's further processes are dead with it,
+    and not before, as Raft or the store says of its first one; the end of one alone is its node's to tell, which kills one that hangs
+    and registers it anew. One that it does not start any more is dead when it has been silent for long, and its node has not.
     """
     ages_ms = {node.node: node.age_ms for node in nodes}
 
     def is_dead(node: Registration) -> bool:
         if node.node != node.owner and node.age_ms >= LEFT_MS and ages_ms.get(node.owner, DEAD_MS) < DEAD_MS:
             return True
-        return node.owner != me and node.age_ms >= DEAD_MS and heard_s(node.owner) * 1000 >= DEAD_MS / 2
+        silent = node.age_ms >= DEAD_MS and ages_ms.get(node.owner, DEAD_MS) >= DEAD_MS
+        return node.owner != me and silent and heard_s(node.owner) * 1000 >= DEAD_MS / 2
 
     return [node for node in nodes if is_dead(node)]
 
@@ -156,7 +157,7 @@ class Nodes:
     async def _beat(self) -> None:
         try:
             (now_ms, flat), told = await asyncio.gather(
-                self._scripts.run(self._link, "cluster.beat", [self._key], ["0", self._node, self.boot]),
+                self.say_alive(self._link),
                 self._link.call("HGETALL", f"{self._key}:at"),
             )
         except Error:
@@ -184,6 +185,14 @@ class Nodes:
             self._said[node] = (boot, said_ms, age_ms)
         self.seen = [Registration(node, boot, age_ms) for node, (boot, _, age_ms) in self._said.items()]
         self._away, self.beat_at, self.turned_at = False, at, at
+
+    def say_alive(self, link: Route) -> asyncio.Future[Any]:
+        """
+        Beat by another link, whatever loop that is in; the answer is of no use.
+
+        Raises (in the future): StoreDown; Stale: this boot is registered no more.
+        """
+        return self._scripts.run(link, "cluster.beat", [self._key], ["0", self._node, self.boot])
 
     async def bury(self, dead: Registration) -> None:
         """Forget a dead node's registration, after its leases were ended."""
