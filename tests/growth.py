@@ -7,6 +7,7 @@ bound :func:`entries` after them.
 
 from __future__ import annotations
 
+import asyncio
 import types
 from collections import deque
 from collections.abc import Iterator
@@ -40,6 +41,13 @@ def by_container(*roots: Any) -> dict[str, int]:
         elif is_ours(value):
             todo += [(f"{type(value).__name__}.{key}", item) for key, item in attributes(value)]
     return found
+
+
+async def stored_bytes(link: Any) -> dict[str, int]:
+    """What each key of the store takes, by name."""
+    keys = await link.call("KEYS", "*")
+    sizes = await asyncio.gather(*(link.call("MEMORY", "USAGE", key, "SAMPLES", 0) for key in keys))
+    return {key.decode(): size for key, size in zip(keys, sizes, strict=True) if size is not None}
 
 
 def is_ours(value: Any) -> bool:

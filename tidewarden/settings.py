@@ -144,7 +144,7 @@ class Limits:
     waiting_max: int = setting(10_000, low=1, high=1_000_000)
     """Most parked takes of one node at a time."""
     queues_max: int = setting(10_000, low=1, high=1_000_000)
-    """Most queues of the cluster; the system's own go beside them. A misspelt or made-up name makes a queue, which stays."""
+    """Most queues of the cluster, and likewise topics; the system's own go beside them. A made-up name makes one, which stays."""
     wait_ms: int = setting(3_600_000, low=0, high=86_400_000)
     """Longest WAIT of a take, milliseconds. An hour: past it a silent connection is more likely dead than patient."""
 

@@ -27,7 +27,7 @@ class Graces(Room):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._sessions_key = f"{{{self.cluster}}}:session"
-        self._graces = 0
+        self._graces: dict[str, tuple[int, asyncio.TimerHandle]] = {}  # that run here, by session
         self.sessions_ended = 0
 
     def _session_script(self, name: str, *args: Arg, more_keys: Sequence[str] = ()) -> asyncio.Future[Any]:
@@ -42,14 +42,21 @@ class Graces(Room):
             self.on_refused(error)
 
     def _end_in(self, left_ms: int, uuid: str, number: int) -> None:
-        """Its grace ends in ``left_ms``, unless somebody joins it before."""
-        self._graces += 1
+        """
+        Its grace ends in ``left_ms``, unless somebody joins it before.
+
+        Only the latest one is waited for: who leaves and joins for an hour leaves no more behind than who does so once.
+        """
+        if (former := self._graces.get(uuid)) is not None:
+            if former[0] > number:
+                return
+            former[1].cancel()
 
         def over() -> None:
-            self._graces -= 1
+            del self._graces[uuid]
             self._spawn(self._end_quietly(uuid, number))
 
-        self._loop.call_later(left_ms / 1000, over)
+        self._graces[uuid] = number, self._loop.call_later(left_ms / 1000, over)
 
     async def _end_quietly(self, uuid: str, number: int) -> None:
         try:

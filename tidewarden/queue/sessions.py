@@ -21,6 +21,7 @@ from tidewarden.queue.recut import Recut
 from tidewarden.queue.session import Session, Shared
 from tidewarden.queue.shard import Shard
 from tidewarden.queue.task import check_range
+from tidewarden.store.refusals import NotSent
 
 log = logging.getLogger("tidewarden.queue")
 
@@ -128,6 +129,8 @@ class Sessions(Graces):
         holder = self.holder
         try:
             number = await self._session_script("join", wanted.uuid, wanted.user, grace_ms, int(new))
+        except NotSent:
+            raise
         except StoreDown:
             self._spawn(self._unjoin_later(wanted))
             raise
@@ -277,7 +280,7 @@ class Sessions(Graces):
 
     def session_counts(self) -> dict[str, int]:
         """Shared sessions with connections here; graces that run here; those ended by this node."""
-        return {"attached": len(self._shared), "detached": self._graces, "ended_total": self.sessions_ended}
+        return {"attached": len(self._shared), "detached": len(self._graces), "ended_total": self.sessions_ended}
 
 
 def gone(shared: Shared) -> NotFound:

@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from tidewarden.errors import BY_CODE, BadArg, Error, NotFound
+from tidewarden.errors import BY_CODE, BadArg, Error, Full, NotFound
 from tidewarden.queue.registry import Registry
 from tidewarden.queue.task import IdMaker, NewTask, check_name
 
@@ -25,20 +25,24 @@ class Topics(Registry):
         """
         Subscribe a queue, which is made when it is new, to a topic, likewise; 1, or 0 when it was.
 
-        Raises: BadArg: the topic's name is a queue's, or the queue's a topic's; or the topic has 1,000 queues.
+        Raises: BadArg: the topic's name is a queue's, or the queue's a topic's; or the topic has 1,000 queues. Full: it is new, and
+        there are ``limits.queues_max`` topics.
         """
         if check_name(topic, "topic") == check_name(queue):
             raise BadArg(f"a topic is linked to a queue, which has another name: found {topic} twice")
         nested = f"{queue} is a topic; only queues can be linked to one"
         if await self._links_of(queue) is not None:
             raise BadArg(nested)
-        word, links = await self._by_name("queue.link", topic, queue, 1, LINKS_MAX)
+        most = self._config.limits.queues_max
+        word, links = await self._by_name("queue.link", topic, queue, 1, LINKS_MAX, most)
         if word == b"QUEUE":
             raise BadArg(f"{topic} is a queue already; a topic has a name of its own")
         if word == b"TOPIC":
             raise BadArg(nested)
         if word == b"MANY":
             raise BadArg(f"the topic {topic} has {LINKS_MAX} queues, the most that are allowed")
+        if word == b"FULL":
+            raise Full(f"there is no topic {topic}, and the cluster has {most:,} already, the most (limits.queues_max)")
         self._topics[topic] = tuple(links.decode().split())
         return int(word)
 
@@ -48,7 +52,7 @@ class Topics(Registry):
 
         Raises: NotFound: there is no such topic.
         """
-        word, links = await self._by_name("queue.link", check_name(topic, "topic"), check_name(queue), 0, LINKS_MAX)
+        word, links = await self._by_name("queue.link", check_name(topic, "topic"), check_name(queue), 0, LINKS_MAX, 0)
         if word == b"NONE":
             raise NotFound(f"there is no topic {topic}")
         self._topics[topic] = tuple(links.decode().split())

@@ -31,6 +31,7 @@ SCHEDULES_MAX = 10_000  # of one shard
 FIRE_MAX = 100  # schedules of one script call
 TICKS_MAX = 1_000  # tasks of one script call
 STUCK_RETRY_MS = 60_000
+STUCK_SAID_MAX = 1000  # schedules that are remembered as said
 FULL_RETRY_MS = 1_000
 PAGE = 100
 PAYLOAD_SHOWN_BYTES = 256
@@ -45,7 +46,7 @@ class Schedules:
     def __init__(self, queues: Queues, payload_max: int = 1024 * 1024) -> None:
         self._queues = queues
         self._payload_max = payload_max
-        self._stuck_said: set[tuple[str, bytes]] = set()
+        self._stuck_said: dict[str, bytes] = {}  # by name: the stamp of the one that was said last
         self._full_said = False
 
     async def put(self, name: str, spec: Spec, queue: str, task: NewTask) -> int:
@@ -236,6 +237,8 @@ class Schedules:
         return [queue for queue in await self._queues.names() if not queue.startswith("_")]
 
     def _say_stuck(self, name: str, stamp: bytes, error: Exception) -> None:
-        if (name, stamp) not in self._stuck_said:
-            self._stuck_said.add((name, stamp))
+        if self._stuck_said.get(name) != stamp:
+            if len(self._stuck_said) >= STUCK_SAID_MAX:
+                self._stuck_said.clear()
+            self._stuck_said[name] = stamp
             log.error("schedule %s cannot be computed and waits: %s", name, error)

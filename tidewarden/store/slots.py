@@ -10,6 +10,8 @@ from typing import Any
 
 SLOTS = 16384
 
+LATEST_MAX = 1000  # servers whose latest answer is kept, so that the same one is not gone through again
+
 
 @lru_cache(maxsize=65536)
 def slot_of(key: str | bytes | int) -> int:
@@ -119,6 +121,8 @@ class SlotMap:
         """The server at ``asked`` said so. Whether anything has changed."""
         if self._latest.get(asked) == answer:
             return False
+        if len(self._latest) >= LATEST_MAX:
+            self._latest.clear()
         self._latest[asked] = answer
         changed = False
         for claim in answer.claims:
