@@ -286,7 +286,8 @@ def _of(troubles: Troubles) -> str:
 
 def _failing(reading: Reading) -> str:
     """Says that the refresh fails and how, behind another sentence; empty: it does not."""
-    return f"; its refresh fails: {_of(reading.troubles)}" if reading.troubles is not None else ""
+    troubles = reading.troubles
+    return f"; its refresh fails: {troubles.outcome} ({troubles.message})" if troubles is not None else ""
 
 
 def _generation(reading: Reading) -> int:
