@@ -105,6 +105,24 @@ async def test_what_is_taken_and_done_meanwhile_is_left_alone(node: Any, proxy: 
 
 
 @pytest.mark.thorough
+async def test_a_further_loss_is_looked_for_at_once(
+    node: Any, proxy: Proxy, eventually: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "AGAIN_S", 600.0)
+    n0 = await node("n0", url=f"redis://127.0.0.1:{proxy.port}/0")
+    queues = n0.queues
+    session = queues.open_session()
+    for times in (1, 2, 3):
+        await queues.put("q", NewTask(id=f"t{times}", payload=b"the lost answer"))
+        loss = proxy.lose("data", "message", b"the lost answer")
+        with pytest.raises(StoreDown):
+            await queues.take(session, ["q"], count=times)
+        loss.wait()
+        await eventually(lambda times=times: queues.strays.released == times * (times + 1) / 2)
+    assert await state(queues, "t1") == ("ready", 0, 0)
+
+
+@pytest.mark.thorough
 async def test_of_a_former_boot_nothing_is_looked_for(node: Any, eventually: Any) -> None:
     n0 = await node("n0")
     queues = n0.queues

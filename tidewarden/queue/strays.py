@@ -43,33 +43,43 @@ class Strays:
         self._sessions = sessions
         self._arriving = arriving
         self._looks: dict[Shard, asyncio.Task[None]] = {}
-        self._again: set[Shard] = set()
+        self._further: dict[Shard, asyncio.Event] = {}
         self.released = 0
 
     def lost(self, shard: Shard) -> None:
         """The answer of a take in this shard was lost."""
         if shard in self._looks:
-            self._again.add(shard)
-        else:
-            self._begin(shard)
-
-    def _begin(self, shard: Shard) -> None:
-        task = self._looks[shard] = asyncio.get_running_loop().create_task(self._look(shard, self._holder()))
+            self._further[shard].set()
+            return
+        further = self._further[shard] = asyncio.Event()
+        task = self._looks[shard] = asyncio.get_running_loop().create_task(self._look(shard, further))
         task.add_done_callback(lambda done: self._looked(shard, done))
 
     def _looked(self, shard: Shard, done: asyncio.Task[None]) -> None:
-        del self._looks[shard]
+        del self._looks[shard], self._further[shard]
         if not done.cancelled() and done.exception() is not None:
             log.error("leases that nobody knows of in %s end by their time", shard.queue, exc_info=done.exception())
-        elif shard in self._again and not done.cancelled():
-            self._again.discard(shard)
-            self._begin(shard)
 
-    async def _look(self, shard: Shard, holder: str) -> None:
-        """Release what is unknown of what the holder has, now and once more, for the lost call may be run yet."""
-        await self._release(shard, holder)
-        await sleep(self._clock, AGAIN_S)
-        await self._release(shard, holder)
+    async def _look(self, shard: Shard, further: asyncio.Event) -> None:
+        """Release what is unknown of what the holder has: at once after each loss, and once more, for the lost call may be run yet."""
+        while True:
+            further.clear()
+            holder = self._holder()
+            await self._release(shard, holder)
+            await self._rest(further)
+            if not further.is_set():
+                await self._release(shard, holder)
+            if not further.is_set():
+                return
+
+    async def _rest(self, further: asyncio.Event) -> None:
+        """For :data:`AGAIN_S`, or until a further answer is lost."""
+        ends = (asyncio.ensure_future(sleep(self._clock, AGAIN_S)), asyncio.ensure_future(further.wait()))
+        try:
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for end in ends:
+                end.cancel()
 
     async def _release(self, shard: Shard, holder: str) -> None:
         """A process that registered anew holds nothing any more: the leader ends the former boot's."""
