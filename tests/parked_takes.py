@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
+
+from tidewarden.errors import StoreDown
+from tidewarden.store import Scripts
 
 LONG_MS = 60_000
 
@@ -20,6 +24,38 @@ async def wait_in(eventually: Any, n: Any, queue: str = "q", **options: Any) -> 
     take = n.queues.take(session, [queue], wait_ms=LONG_MS, **options)
     await parked(eventually, n.queues, before + 1, queue)
     return session, take
+
+
+async def many(eventually: Any, n: Any, count: int, **options: Any) -> list[asyncio.Future[Any]]:
+    """So many takes that wait, oldest first, each of a session of its own."""
+    await n.queues.shards("q")
+    takes = [n.queues.take(n.queues.open_session(), ["q"], wait_ms=LONG_MS, **options) for _ in range(count)]
+    await parked(eventually, n.queues, count)
+    return takes
+
+
+class Lost:
+    """A receiver whose answer is lost with the connection."""
+
+    def __init__(self, receiver: Any) -> None:
+        self.done = receiver.done
+        self.set_exception = receiver.set_exception
+
+    def set_result(self, _: Any, /) -> None:
+        self.set_exception(StoreDown("the answer was lost"))
+
+
+def lose(monkeypatch: Any, n: Any, names: set[str]) -> None:
+    """The answer of the next call of each of these is lost."""
+    send = Scripts.send
+
+    def losing(scripts: Scripts, link: Any, name: str, keys: Any, args: Any, receiver: Any) -> None:
+        if link is n.link and name in names:
+            names.discard(name)
+            receiver = Lost(receiver)
+        send(scripts, link, name, keys, args, receiver)
+
+    monkeypatch.setattr(Scripts, "send", losing)
 
 
 class Asked:

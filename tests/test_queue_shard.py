@@ -7,10 +7,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from parked_takes import takes_in
 
-from tidewarden.errors import BadArg, Internal, StoreDown
+from tidewarden.errors import BadArg, Full, Internal, StoreDown
 from tidewarden.queue.placing import prefix_of, split_prefix
+from tidewarden.queue.session import Session
 from tidewarden.queue.shard import FLYING_MAX, ITEMS_MAX, Shard
+from tidewarden.queue.take import Take
+from tidewarden.queue.task import NewTask
 from tidewarden.queue.waiters import Tries
 from tidewarden.store.link import ReplyError
 
@@ -24,7 +28,8 @@ def test_a_prefix_and_its_parts(queue: str) -> None:
 class Bell:
     """A waiting take that finds nothing."""
 
-    named = False
+    task_id = ""
+    count = 1
     free = True
 
     def __init__(self) -> None:
@@ -90,6 +95,115 @@ async def test_items_of_one_turn_go_out_together_puts_first(shard: Shard, told: 
         await futures[3]
     assert shard.now_ms == 7
     assert not ended.done()
+
+
+async def park(shard: Shard, told: Told, count: int = 1, **options: Any) -> list[Take]:
+    """Takes that wait, one after the other."""
+    until = asyncio.get_running_loop().time() + 60
+    takes = [Take(Session(), [shard], until=until, on_end=lambda _: None, count=count, **options) for _ in range(4)]
+    for take in takes:
+        take.start()
+    await turn()
+    told.calls.pop()[2].set_result([7, -1, 0, [[]] * len(takes)])
+    assert list(shard.parked) == takes
+    return takes
+
+
+async def test_who_waits_goes_along_with_a_put_before_those_who_come_now(shard: Shard, told: Told) -> None:
+    takes = await park(shard, told)
+    came: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    shard.take(came, 3, 0, 0)
+    put = [shard.put(name, "", b"") for name in "ab"]
+    await turn()
+    (name, args, receiver) = told.calls.pop()
+    assert (name, args[-15:]) == ("queue.batch", ("take", 13, 200, *(1, 0, 3, "") * 2, 3, 0, 0, ""))
+    row = [b"a", 5, b"", 1, 9, 9]
+    receiver.set_result([8, -1, 0, [[1, 1], [[row], [row], []]]])
+    assert [await future for future in (*put, came)] == [1, 1, []]
+    assert [len(await take.future) for take in takes[:2]] == [1, 1]
+    await turn()
+    assert list(shard.parked) == takes[2:], "the oldest are served"
+
+
+async def test_who_was_woken_already_counts_among_those_who_go_along(shard: Shard, told: Told) -> None:
+    await park(shard, told)
+    shard.wake()
+    shard.put("a", "", b"")
+    await turn()
+    assert told.calls[-1][1][-7:] == ("take", 5, 200, 1, 0, 3, "")
+
+
+@pytest.mark.parametrize(
+    ("options", "count", "going"),
+    [
+        (["", ""], 1, 2),
+        ([NewTask(delay_ms=5).options(own=True), NewTask(at_ms=5).options(own=True)], 1, 0),
+        ([NewTask(delay_ms=5).options(own=True), NewTask(priority=3).options(own=True)], 1, 1),
+        ([""] * 9, 1, 4),
+        ([""] * 4, 3, 2),
+        ([""] * 9, 1000, 1),
+    ],
+)
+async def test_as_many_go_along_as_there_are_tasks_that_are_ready(
+    shard: Shard, told: Told, options: list[str], count: int, going: int
+) -> None:
+    await park(shard, told, count)
+    for number, said in enumerate(options):
+        shard.put(f"t{number}", said, b"")
+    await turn()
+    name, args, _ = told.calls[-1]
+    assert takes_in(name, args) == going
+
+
+async def test_nobody_goes_along_while_the_store_is_full(shard: Shard, told: Told) -> None:
+    takes = await park(shard, told)
+    shard._store_memory.full = True
+    put = shard.put("a", "", b"")
+    await turn()
+    assert not told.calls
+    assert all(take.free for take in takes)
+    with pytest.raises(Full):
+        await put
+
+
+async def test_who_wants_one_task_alone_goes_along_with_that_one(shard: Shard, told: Told) -> None:
+    await park(shard, told, task_id="b")
+    shard.put("a", "", b"")
+    await turn()
+    assert told.calls.pop()[0] == "queue.put"
+    shard._flying = 0
+    shard.put("b", "", b"")
+    await turn()
+    assert takes_in(*told.calls[-1][:2]) == 1
+
+
+async def test_nobody_goes_along_again_when_nothing_came_of_it_until_there_is_a_wake_up(
+    shard: Shard, told: Told
+) -> None:
+    await park(shard, told)
+    for woke, going in ((0, 1), (0, 0), (1, 0), (0, 1)):
+        put = shard.put("a", "", b"")
+        await turn()
+        name, args, receiver = told.calls.pop()
+        assert takes_in(name, args) == going
+        parts = [[1], [[]]] if going else [1]
+        receiver.set_result([8, -1, woke, parts])
+        assert await put == 1
+        if woke:
+            told.calls.pop()[2].set_result([8, -1, 0, [[]]])
+        await turn()
+
+
+async def test_a_failed_put_is_not_the_failure_of_who_went_along(shard: Shard, told: Told, eventually: Any) -> None:
+    takes = await park(shard, told)
+    put = shard.put("a", "", b"")
+    await turn()
+    told.calls.pop()[2].set_exception(Internal("a defect"))
+    with pytest.raises(Internal):
+        await put
+    assert list(shard.parked) == takes, "each in its place"
+    await eventually(lambda: told.calls)
+    assert takes_in(*told.calls[-1][:2]) == 1, "it looks whether it was that put that made something ready"
 
 
 async def test_one_verb_alone_is_its_own_script(shard: Shard, told: Told) -> None:

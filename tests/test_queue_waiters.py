@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from parked_takes import LONG_MS, Asked, parked, wait_in
+from parked_takes import LONG_MS, Asked, lose, many, parked, wait_in
 
-from tidewarden.errors import StoreDown
 from tidewarden.queue import NewTask
 from tidewarden.queue.waiters import TRIES_MAX, Tries, Waiters
 
@@ -18,8 +16,9 @@ from tidewarden.queue.waiters import TRIES_MAX, Tries, Waiters
 class Bell:
     """A waiting take that is tried; each try is answered by hand."""
 
-    def __init__(self, *, named: bool = False) -> None:
-        self.named = named
+    def __init__(self, *, task_id: str = "", count: int = 1) -> None:
+        self.task_id = task_id
+        self.count = count
         self.free = True
         self.tried: list[bool] = []
         self.later = 0
@@ -112,7 +111,7 @@ async def test_a_wake_up_while_they_are_tried_is_not_lost(shard: Any) -> None:
 
 
 async def test_busy_ones_look_by_themselves_and_those_who_want_one_task_do_not_count(shard: Any) -> None:
-    named, (busy,), others = wait(shard, 40, named=True), wait(shard, 1), wait(shard, 2)
+    named, (busy,), others = wait(shard, 40, task_id="a"), wait(shard, 1), wait(shard, 2)
     busy.free = False
     shard.wake()
     assert len(asked(named)) == 40
@@ -146,14 +145,6 @@ async def test_when_none_is_left_no_round_follows(shard: Any) -> None:
     shard.waiters.parked.clear()
     bell.answer(found=True)
     assert bell.tried == [False]
-
-
-async def many(eventually: Any, n: Any, count: int, **options: Any) -> list[asyncio.Future[Any]]:
-    """So many takes that wait, oldest first, each of a session of its own."""
-    await n.queues.shards("q")
-    takes = [n.queues.take(n.queues.open_session(), ["q"], wait_ms=LONG_MS, **options) for _ in range(count)]
-    await parked(eventually, n.queues, count)
-    return takes
 
 
 @pytest.mark.parametrize("count", [1, 50])
@@ -210,17 +201,7 @@ async def test_a_try_that_fails_leaves_nobody_asleep(node: Any, eventually: Any,
     n0, n1 = await node("n0"), await node("n1")
     takes = await many(eventually, n1, 5)
     await n0.queues.shards("q")
-    (shard,) = n1.queues._shards["q"]
-    send, refused = shard._scripts.send, Counter[str]()
-
-    def broken(link: Any, name: str, keys: Any, args: Any, receiver: Any) -> None:
-        if link is n1.link and not refused[name]:
-            refused[name] += 1
-            receiver.set_exception(StoreDown("the answer was lost"))
-        else:
-            send(link, name, keys, args, receiver)
-
-    monkeypatch.setattr(shard._scripts, "send", broken)
+    lose(monkeypatch, n1, {"queue.take"})
     await asyncio.gather(*(n0.queues.put("q", NewTask(id=f"a{number}")) for number in range(5)))
     found = await asyncio.gather(*takes)
     assert sorted(task.id for (task,) in found) == [f"a{number}" for number in range(5)]

@@ -15,17 +15,29 @@ if TYPE_CHECKING:
 
 
 class Batch:
-    """Items of one verb that wait to be sent: their arguments, and who wants each reply."""
+    """Items of one verb that wait to be sent: their arguments, and who wants each reply. ``first``: so many go before others."""
 
-    __slots__ = ("args", "bytes", "head", "name", "receivers", "verb")
+    __slots__ = ("args", "bytes", "first", "head", "name", "receivers", "verb")
 
     def __init__(self, name: str, head: Sequence[Arg] = ()) -> None:
         self.name = name
         self.verb = name.rpartition(".")[2]
         self.head = head
         self.bytes = 0
+        self.first = 0
         self.args: list[Arg] = []
         self.receivers: list[Receiver] = []
+
+    def add(self, args: Sequence[Arg], receiver: Receiver, *, first: bool) -> None:
+        """One more item, behind all others, or ``first``: behind those that go before others."""
+        if first:
+            at, width = self.first, len(args)
+            self.args[at * width : at * width] = args
+            self.receivers.insert(at, receiver)
+            self.first += 1
+        else:
+            self.args += args
+            self.receivers.append(receiver)
 
     def answer(self, items: Any) -> None:
         """The script's answer for each item, or its refusal of them all."""

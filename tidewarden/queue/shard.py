@@ -74,6 +74,7 @@ class Shard:
         self._scheduled = False
         self._flying = 0  # calls of batches under way
         self._waiters = Waiters(self)
+        self._woken = False  # by an answer that is being handed out
         self.parked = self._waiters.parked
         self.wakes = 0
         self.bare = Bare()
@@ -91,10 +92,18 @@ class Shard:
         return self._ask("queue.put", (task_id, options, payload), size=len(payload))
 
     def take(
-        self, receiver: Receiver, count: int, lease_ms: int, wait: int, task_id: str = "", session: str = ""
+        self,
+        receiver: Receiver,
+        count: int,
+        lease_ms: int,
+        wait: int,
+        task_id: str = "",
+        session: str = "",
+        *,
+        first: bool = False,
     ) -> None:
         args = (count, lease_ms, f"{wait}{session}" if session else wait, task_id)
-        self.add("queue.take", args, receiver, (PROMOTED_MAX,), count * TASK_BYTES)
+        self.add("queue.take", args, receiver, (PROMOTED_MAX,), count * TASK_BYTES, first=first)
 
     def ack(self, task_id: str, lease: int, result: bytes = b"") -> asyncio.Future[Any]:
         return self._ask("queue.ack", (task_id, lease, result), size=len(result))
@@ -137,9 +146,19 @@ class Shard:
         return future
 
     def add(
-        self, name: str, args: tuple[Arg, ...], receiver: Receiver, head: tuple[Arg, ...] = (), size: int = 0
+        self,
+        name: str,
+        args: tuple[Arg, ...],
+        receiver: Receiver,
+        head: tuple[Arg, ...] = (),
+        size: int = 0,
+        *,
+        first: bool = False,
     ) -> None:
-        """Let an item of the verb ``name`` go along with the next call; ``size`` is what it counts for, in bytes."""
+        """
+        Let an item of the verb ``name`` go along with the next call; ``size`` is what it counts for, in bytes. ``first``: it was
+        there before those that are not.
+        """
         batch = self._batches.get(name)
         if batch is not None and batch.bytes + size > BYTES_MAX:
             self._send_all()
@@ -147,8 +166,7 @@ class Shard:
         if batch is None:
             batch = self._batches[name] = Batch(name, head)
         batch.bytes += size
-        batch.args += args
-        batch.receivers.append(receiver)
+        batch.add(args, receiver, first=first)
         if len(batch.receivers) >= ITEMS_MAX:
             self._send_all()
         elif not self._scheduled and self._flying < FLYING_MAX:
@@ -161,7 +179,20 @@ class Shard:
         if self._flying < FLYING_MAX and self._batches:
             self._send_all()
 
+    def _take_along(self, puts: Batch) -> None:
+        """Takes that wait go along with puts that make tasks ready, as many as there are tasks: nobody has to be woken for these."""
+        ready = sum(not options or options[0] == "0" for options in puts.args[1::3])  # type: ignore[index]
+        takes, room = self._batches.get("queue.take"), ITEMS_MAX - 1
+        if takes is not None:
+            ready, room = ready - takes.first, room - len(takes.receivers)
+        size = sum(batch.bytes for name in TOGETHER if (batch := self._batches.get(name)) is not None)
+        scheduled, self._scheduled = self._scheduled, True
+        self._waiters.go_along(puts.args[::3], min(ready, room), (BYTES_MAX - size) // TASK_BYTES)
+        self._scheduled = scheduled
+
     def _send_all(self) -> None:
+        if self.parked and "queue.put" in self._batches and not self._store_memory.full:
+            self._take_along(self._batches["queue.put"])
         batches, self._batches = self._batches, {}
         together = [batch for name in TOGETHER if (batch := batches.get(name)) is not None]
         if len(together) > 1 and not self._store_memory.full and sum(batch.bytes for batch in together) <= BYTES_MAX:
@@ -181,7 +212,10 @@ class Shard:
     def landed(self, now_ms: int, next_ms: int, woke: bool) -> None:
         """A call of batches was answered so."""
         self._flying -= 1
-        self.heard(now_ms, next_ms, woke)
+        self.heard(now_ms, next_ms, woke=False)
+        if woke:
+            self.wakes += 1
+            self._woken = True
 
     def crashed(self, batches: Sequence[Batch], error: BaseException) -> None:
         """A call of batches was refused, or nobody knows. What a newer cut of the queue refused is repeated there."""
@@ -199,7 +233,11 @@ class Shard:
                     self._on_lost(self)
 
     def fly_on(self) -> None:
-        """Send what has gathered while calls were under way."""
+        """Try who waits, now that who was under way has its answer, and send what has gathered meanwhile."""
+        if self._woken:
+            self._woken = False
+            if self.parked:
+                self._waiters.wake()
         if self._batches and self._flying < FLYING_MAX:
             self._send_all()
 

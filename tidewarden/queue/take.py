@@ -31,8 +31,8 @@ class Take:
     """
 
     __slots__ = (
-        "_again", "_busy", "_count", "_ended", "_from", "_got", "_lease_ms", "_loop", "_on_end", "_parked", "_seen",
-        "_session", "_shards", "_task_id", "_timer", "_trouble", "_until", "_waits", "future",
+        "_again", "_busy", "_ended", "_from", "_got", "_lease_ms", "_loop", "_on_end", "_parked", "_seen",
+        "_session", "_shards", "_timer", "_trouble", "_until", "_waits", "count", "future", "task_id",
     )  # fmt: skip
 
     def __init__(
@@ -50,9 +50,9 @@ class Take:
         self.future: asyncio.Future[list[Taken]] = self._loop.create_future()
         self._session = session
         self._shards = shards
-        self._count = count
+        self.count = count
         self._lease_ms = lease_ms
-        self._task_id = task_id
+        self.task_id = task_id
         self._waits = until > 0
         self._on_end = on_end
         self._got: list[Taken] = []
@@ -66,11 +66,6 @@ class Take:
         self._until = until
         self._timer: asyncio.TimerHandle | None = None
         self.future.add_done_callback(self._released)
-
-    @property
-    def named(self) -> bool:
-        """Whether it wants one task alone."""
-        return bool(self._task_id)
 
     @property
     def arrived(self) -> list[tuple[str, str, int]]:
@@ -93,14 +88,14 @@ class Take:
 
     def _ask(self, position: int) -> None:
         """Ask the shards from ``position`` on, one after the other; of several, those that are known to hold nothing are passed by."""
-        if self._waits and not self._task_id and len(self._shards) > 1:
+        if self._waits and not self.task_id and len(self._shards) > 1:
             while position < len(self._shards) and self._shards[position].bare.holds(self._shards[position]):
                 position += 1
-        if self.future.done() or position == len(self._shards) or len(self._got) >= self._count:
+        if self.future.done() or position == len(self._shards) or len(self._got) >= self.count:
             self._asked_all()
             return
         shard = self._shards[position]
-        count = self._count - len(self._got)
+        count = self.count - len(self._got)
         self._take_from(shard, count, self._waits, bool(shard.parked), lambda: self._ask(position + 1))
 
     def _take_from(
@@ -108,7 +103,7 @@ class Take:
     ) -> None:
         """Ask for so many; ``then`` follows unless that failed. ``more``: other takes wait there."""
         # Of several shards, one that gave less than was asked for is passed by next time: so this node has to be told of more.
-        if more and not self._task_id:
+        if more and not self.task_id:
             how = TOLD_OF_MORE
         elif wait and len(self._shards) > 1:
             how = TOLD_OF_FEWER
@@ -116,7 +111,7 @@ class Take:
             how = int(wait and not self._got)
         self._busy = True
         question = _Question(self, shard, count, how, then, tries)
-        shard.take(question, count, self._lease_ms, how, self._task_id, self._session.uuid)
+        shard.take(question, count, self._lease_ms, how, self.task_id, self._session.uuid, first=self._parked)
 
     def came(self, question: _Question, rows: Sequence[Any]) -> None:
         """An answer: tasks, perhaps none."""
@@ -131,6 +126,14 @@ class Take:
         self._got += tasks
         self._from += [shard] * len(tasks)
         question.then()
+
+    def went_with_others(self, error: BaseException) -> None:
+        """What failed was the call of puts that it went along with: it goes on waiting where it stands."""
+        self._busy = False
+        if self._ended:
+            self._end(error=error)
+        elif not self.future.done():
+            self._tried()
 
     def failed(self, shard: Shard, error: BaseException) -> None:
         """A question was refused, or nobody knows."""
@@ -189,7 +192,7 @@ class Take:
 
     def try_shard(self, shard: Shard, tries: Tries | None, *, more: bool) -> None:
         """Called by a shard in which something may be ready, when it is free."""
-        self._take_from(shard, self._count, True, more, self._tried, tries)
+        self._take_from(shard, self.count, True, more, self._tried, tries)
 
     def try_later(self, shard: Shard) -> None:
         """Likewise, when it is not."""
@@ -260,13 +263,17 @@ class _Question:
             self._tries.tried(self._take, bool(rows))
 
     def set_exception(self, error: BaseException, /) -> None:
-        self._take.failed(self.shard, error)
+        has_come = isinstance(error, Unconfirmed) and error.item
+        if self._tries is not None and self._tries.along and not has_come and not isinstance(error, Recut):
+            self._take.went_with_others(error)
+        else:
+            self._take.failed(self.shard, error)
         if self._tries is not None:
             self._tries.tried(self._take, None)
 
     def noted(self, came: int) -> None:
         """So many came: what that says of the shard."""
-        if came < self._count and not self._take.named:
+        if came < self._count and not self._take.task_id:
             told = self._how >= TOLD_OF_FEWER or (self._how > 0 and came == 0)
             self.shard.bare.found(self.shard, self._wakes, told=told)
 

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
+
+from tidewarden.store.link import Arg
 
 if TYPE_CHECKING:
     from tidewarden.queue.shard import Shard
 
 TRIES_MAX = 16  # in one round
+LOOKS_MAX = 256  # of those who wait, for who goes along with puts: many may be under way, or want another task
 RETRY_S = 0.5  # after a round of which a try failed
 
 
 class Parked(Protocol):
     """A waiting take, as a shard sees it."""
 
-    @property
-    def named(self) -> bool:
-        """Whether it wants one task alone: that it finds nothing says nothing of the others."""
+    count: int
+    """The most tasks that it takes."""
+    task_id: str
+    """The one it wants alone, or "": that such a one finds nothing says nothing of the others."""
 
     @property
     def free(self) -> bool:
@@ -34,7 +40,9 @@ class Parked(Protocol):
 
 
 class Tries(Protocol):
-    """Who hears what became of tries."""
+    """Who hears what became of tries. ``along``: they go with others' puts, whose failure is not theirs."""
+
+    along: bool
 
     def tried(self, waiter: Parked, found: bool | None) -> None:
         """``waiter`` has found something, or nothing; None: its try failed."""
@@ -48,7 +56,8 @@ class Waiters:
     task ready wakes it; while a take waits here, its node is registered, or a round is to come.
     """
 
-    __slots__ = ("_all_found", "_failed", "_left", "_seen", "_shard", "_size", "_timer", "parked")
+    along = False
+    __slots__ = ("_all_found", "_along", "_failed", "_left", "_seen", "_shard", "_size", "_timer", "parked")
 
     def __init__(self, shard: Shard) -> None:
         self._shard = shard
@@ -58,13 +67,34 @@ class Waiters:
         self._seen = 0
         self._all_found = False
         self._failed = False
+        self._along = _Along(self)
         self._timer: asyncio.TimerHandle | None = None
 
     def wake(self) -> None:
         """Something may be ready. A round under way sees at its end that the shard has been woken."""
+        self._along.pays = True
         if self._left == 0:
             self._size = 1
             self._round()
+
+    def go_along(self, ids: Sequence[Arg], tasks: int, tasks_max: int) -> None:
+        """
+        Try the oldest in the call that puts ``ids``, of which ``tasks`` are ready at once: as many as these suffice for, and who
+        wants one of them alone. Together they take at most ``tasks_max``.
+        """
+        if not self._along.pays:
+            return
+        chosen: list[Parked] = []
+        for waiter in itertools.islice(self.parked, LOOKS_MAX):
+            if tasks <= 0 or waiter.count > tasks_max:
+                break
+            if waiter.free and (not waiter.task_id or waiter.task_id in ids):
+                chosen.append(waiter)
+                tasks -= waiter.count
+                tasks_max -= waiter.count
+        more = len(self.parked) > len(chosen)
+        for waiter in chosen:
+            waiter.try_shard(self._shard, self._along, more=more)
 
     def _round(self) -> None:
         chosen = self._oldest(self._size)
@@ -83,7 +113,7 @@ class Waiters:
                 waiter.try_later(self._shard)
                 continue
             chosen.append(waiter)
-            most -= not waiter.named
+            most -= not waiter.task_id
             if most == 0:
                 break
         return chosen
@@ -91,18 +121,18 @@ class Waiters:
     def tried(self, waiter: Parked, found: bool | None) -> None:
         if found is None:
             self._failed = True
-        elif not found and not waiter.named:
+        elif not found and not waiter.task_id:
             self._all_found = False
         self._left -= 1
         if self._left > 0 or not self.parked:
             return
         if self._failed:
-            self._retry_later()
+            self.retry_later()
         elif self._shard.wakes != self._seen:
             self._size = min(2 * self._size, TRIES_MAX) if self._all_found else 1
             self._round()
 
-    def _retry_later(self) -> None:
+    def retry_later(self) -> None:
         """The store has struck this node from those that it wakes, perhaps, and nobody has put it there again."""
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(RETRY_S, self._retry)
@@ -110,3 +140,20 @@ class Waiters:
     def _retry(self) -> None:
         self._timer = None
         self._shard.wake()
+
+
+class _Along:
+    """Hears of tries that went along with puts. ``pays``: whether the latest found something, or there was a wake-up since."""
+
+    along = True
+    __slots__ = ("_waiters", "pays")
+
+    def __init__(self, waiters: Waiters) -> None:
+        self._waiters = waiters
+        self.pays = True
+
+    def tried(self, _waiter: Parked, found: bool | None) -> None:
+        if found is None:
+            self._waiters.retry_later()
+        else:
+            self.pays = found  # nothing comes of it where the queue is paused, or the tasks' lanes are busy

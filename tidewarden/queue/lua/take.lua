@@ -9,7 +9,7 @@ open()
 alive(CALLER)
 local most = int(3, 'tasks moved', 1, 1000)
 if #ARGV < 7 or #ARGV % 4 ~= 3 then refuse('BADARG a take has four arguments each') end
-local wants, total = {}, 0
+local wants, total, patient = {}, 0, true
 local want -- most say what the one before said
 for i = 4, #ARGV, 4 do
   local word = ARGV[i + 2]
@@ -19,6 +19,7 @@ for i = 4, #ARGV, 4 do
     elseif #word > 1 then refuse('BADARG the session of a take is no uuid: ' .. word) end
   end
   wants[#wants + 1] = want
+  if want[3] == '0' then patient = false end
   if want[4] == '' then total = total + want[1] end
 end
 if total > 4000 then refuse('TOOBIG one script takes at most 4000 tasks') end
@@ -169,9 +170,19 @@ local settled = S.lanes == 1 and function(from)
   return lanes and lanes.settle()
 end
 
+-- Other nodes wait here, too. Takes that wait and come together with a put would have all that is put on their node: each eighth time
+-- they leave it, and whoever of all nodes comes first has it; this node is told as the others are.
+local FAIR_TURN = 8
+local function yields()
+  if not (joined and woke and patient) or S.waiting == '' or S.waiting == CALLER then return false end
+  set('turn', S.turn % FAIR_TURN + 1)
+  for_all = S.turn == FAIR_TURN
+  return for_all
+end
+
 local paused = S.paused > now
-local searching = not paused and total > 0
-local more = total == 0 -- tasks may be left; nobody has looked who wants named ones alone
+local searching = not paused and total > 0 and not yields()
+local more = not paused and not searching -- tasks may be left; nobody has looked who yields, or wants named ones alone
 while searching do
   searching, more = false, false
   for word in string.gmatch(S.pris, '%S+') do

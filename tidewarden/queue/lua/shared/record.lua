@@ -14,6 +14,7 @@ local changed -- fields of the record to write back
 local counts -- counters to raise
 local joined -- this verb is a part of a batch: another finishes for it
 local alarm_lowered, woke, counted
+local for_all -- what became ready is left to whoever comes first: the caller hears of it no sooner than the others
 local freed -- a task is gone: a queue with a capacity has room again
 local ended -- ids of tasks whose end somebody waits for
 local aside, bury_them -- ids of tasks of which a record cannot be read, and what finish() does with them (see set_aside)
@@ -30,7 +31,7 @@ local MODES = {keep = true, fail = true, replace = true}
 local function afresh()
   S, lanes, bucket_size, bury_them = nil, nil, nil, nil
   changed, counts, ended, aside = {}, {}, {}, {}
-  alarm_lowered, woke, counted, freed = false, false, false, false
+  alarm_lowered, woke, counted, freed, for_all = false, false, false, false, false
 end
 
 -- Before every verb. As a library this file is read once, so whatever a verb changes begins here and not where it is named.
@@ -117,7 +118,7 @@ local function lease_doubt() return known > 0 and now - S.lag > known + STEP_MS 
 
 -- What a field that the record lacks means. As a metatable: to write all of them into each record took as long as to read it.
 local ABSENT = {__index = {
-  format = 0, epoch = 0, view = 0, n = 0, seq = 0, taken = 0, layout = 0,
+  format = 0, epoch = 0, view = 0, n = 0, seq = 0, taken = 0, turn = 0, layout = 0,
   steps = 0, lag = 0, pris = '', sweeper = '', holders = '', waiting = '', dead = '', roomless = '',
   paused = 0, alarm = NEVER, tick = NEVER, awaited = 0, ttls = 0,
   buckets = 1, stored = 0, accounts = 0, cut = 0, later = 0, capacity = 0,

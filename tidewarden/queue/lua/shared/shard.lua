@@ -434,6 +434,10 @@ local function wake()
     if holder ~= CALLER and holder ~= '' then tell(holder, message) end
   end
   if woke and S.waiting ~= '' then
+    if for_all then
+      tell(CALLER, 'ready')
+      woke = false
+    end
     for holder in string.gmatch(S.waiting, '%S+') do tell_other(holder, 'ready') end
     set('waiting', '')
   end
