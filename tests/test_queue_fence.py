@@ -151,3 +151,23 @@ def test_holders_that_hold_nothing_leave_the_record(desk: Any) -> None:
 def test_a_holder_that_is_none(desk: Any) -> None:
     with pytest.raises(BadArg, match=r"is not node\.boot"):
         desk.take(holder="-")
+
+
+def test_what_a_dead_node_waited_for_is_forgotten(desk: Any) -> None:
+    """An id that never ends would collect one word a restart, and every ack of the shard look for it."""
+    for name in ("a", "b", "c", "d"):
+        desk.put(name)
+        for boot in (1, 2, 3):
+            desk.run("queue.wait", name, 1, holder=f"n1.{boot}")
+    desk.run("queue.wait", "b", 1, holder="n2.1")
+    desk.run("queue.wait", "c", 1, holder="n1.9")
+    assert int(desk.record("awaited")) == 4
+    rounds = [desk.run("queue.reap", 1, "n1", 3, 3), desk.run("queue.reap", 1, "n1", 3, 3)]
+    assert rounds[-1] == [0, 0]
+    waits = desk.client.hgetall(f"{desk.prefix}:waits")
+    assert waits == {b"b": b"n2.1", b"c": b"n1.9"}
+    assert int(desk.record("awaited")) == 2
+    desk.run("queue.reap", 1, "n2", 1, 3)
+    desk.run("queue.reap", 1, "n1", 9, 3)
+    assert int(desk.record("awaited")) == 0
+    assert not desk.client.exists(f"{desk.prefix}:waits")

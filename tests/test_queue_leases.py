@@ -312,3 +312,34 @@ def test_holders_do_not_see_to_whom_a_lease_belongs(desk: Any) -> None:
     row = desk.take_one(holder="n1.7")
     assert desk.run("queue.touch", row.id, row.lease, 0, holder="n2.9")[0] > 0
     assert desk.run("queue.ack", row.id, row.lease, "", holder="n2.9") == [1]
+
+
+def test_a_crowd_of_leases_that_ran_out_is_ended_in_bounded_parts(desk: Any) -> None:
+    """So many in one script in all, whatever the number of holders; the rest in the next call, at once, and nobody's last."""
+    holders = [f"n{n}.1" for n in range(6)]
+    for holder in holders:
+        desk.put_all(*((f"{holder}-{n}", b"", {}) for n in range(20)))
+        assert len(desk.take(20, lease_ms=1000, holder=holder)) == 20
+    desk.put("due", delay_ms=1000)
+    desk.now += 2000
+    ended = []
+    for _ in range(40):
+        moved, _ = desk.run("queue.sweep", 1, 12)
+        ended.append(moved)
+        if desk.counts()["leased"] == 0 and not desk.counts()["delayed"]:
+            break
+        assert 0 <= desk.next_ms <= desk.now, "the next call follows at once"
+        left = [desk.client.zcard(f"{desk.prefix}:leased:{holder}") for holder in holders]
+        assert max(left) - min(left) <= 1 + len(ended), left
+    assert max(ended) <= 12
+    assert sum(ended) == 121
+    assert desk.counts() == {"delayed": 0, "ready": 121, "leased": 0, "buried": 0}
+
+
+def test_what_is_due_is_not_kept_by_a_crowd_of_leases(desk: Any) -> None:
+    desk.put_all(*((f"t{n}", b"", {}) for n in range(100)))
+    desk.take(100, lease_ms=1000)
+    desk.put("due", delay_ms=1000)
+    desk.now += 2000
+    desk.run("queue.sweep", 1, 8)
+    assert desk.state("due") == "ready"

@@ -45,5 +45,11 @@ def test_a_function_that_does_not_end_where_it_should() -> None:
         trim("local function broken()\n  return 1\n", "")
 
 
+def test_two_functions_of_one_name() -> None:
+    """The words of the first would not be followed, and what it uses be left out."""
+    with pytest.raises(ValueError, match="two Lua functions of one script are called small"):
+        trim(SHARED + "local function small(n) return n end\n", "")
+
+
 def test_nothing_shared() -> None:
     assert trim("", "return 1") == ""

@@ -28,7 +28,16 @@ from tidewarden.store.route import Arg, Route, Sender
 log = logging.getLogger("tidewarden.queue")
 
 SCRIPT_ROOMS = ("tidewarden.queue", "tidewarden.tokens", "tidewarden.scheduler")
-SHARED = ("tidewarden.queue", "record.lua", "layout.lua", "task.lua", "lane.lua", "unreadable.lua", "shard.lua")
+SHARED = (
+    "tidewarden.queue",
+    "record.lua",
+    "layout.lua",
+    "task.lua",
+    "lane.lua",
+    "unreadable.lua",
+    "shard.lua",
+    "session.lua",
+)
 CUT_S = 1.0  # whoever cuts a queue anew is through within so long, or has died over it
 CUT_ASK_S = 0.02
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -46,6 +47,11 @@ def _blocks(shared: str) -> tuple[_Block, ...]:
             name, lines = "", []
     if name:
         raise ValueError(f"the Lua function {name} has no end at the beginning of a line")
+    names = Counter(block.name for block in blocks if block.name)
+    if twice := [one for one, times in names.items() if times > 1]:
+        raise ValueError(
+            f"two Lua functions of one script are called {twice[0]}: who calls it would get the second alone"
+        )
     return tuple(blocks)
 
 

@@ -14,13 +14,17 @@ if dead_boot(node) < boot then
   rest[#rest + 1] = node .. '.' .. text(boot)
   set('dead', table.concat(rest, ' ', math.max(1, #rest - DEAD_MAX + 1)))
 end
-for _, field in ipairs({'waiting', 'roomless'}) do -- nobody there has to be told anything
+-- Nobody there has to be told anything.
+local function survivors(list)
   local rest = {}
-  for holder in string.gmatch(S[field], '%S+') do
+  for holder in string.gmatch(list, '%S+') do
     local name, number = string.match(holder, '^(.*)%.(%d+)$')
     if name ~= node or tonumber(number) > boot then rest[#rest + 1] = holder end
   end
-  local left = table.concat(rest, ' ')
+  return table.concat(rest, ' ')
+end
+for _, field in ipairs({'waiting', 'roomless'}) do
+  local left = survivors(S[field])
   if left ~= S[field] then set(field, left) end
 end
 local ended, more = 0, 0
@@ -31,4 +35,22 @@ for holder in string.gmatch(S.holders, '%S+') do
     if ended >= most then more = 1 end
   end
 end
+-- Nor of the end of any task. An entry of `waits` goes with its last holder, so that nobody looks there for none.
+local LOOKED_MAX = 100000 -- entries in one call; an id that others wait for keeps the words behind these until it ends
+local cursor, seen, cleaned = '0', 0, 0
+while S.awaited > 0 and more == 0 do
+  local page = redis.call('HSCAN', key('waits'), cursor, 'COUNT', most)
+  for i = 1, #page[2], 2 do
+    local left = survivors(page[2][i + 1])
+    if left ~= page[2][i + 1] then
+      redis.call('HDEL', key('waits'), page[2][i])
+      if left ~= '' then redis.call('HSET', key('waits'), page[2][i], left) end
+      cleaned = cleaned + 1
+    end
+  end
+  cursor, seen = page[1], seen + #page[2] / 2
+  if cursor == '0' or seen >= LOOKED_MAX then break end
+  if cleaned >= most then more = 1 end
+end
+if cleaned > 0 then set('awaited', redis.call('HLEN', key('waits'))) end
 return finish({ended, more})

@@ -46,7 +46,7 @@ for i = 1, #items do
       task_put(account, t)
       end_lease(account, t, r, 'release', delay_ms)
     end
-    if event ~= '' and tell(event, account, troubles) and event == 'account.failing' then redis.call('SADD', TOLD, account) end
+    if event ~= '' and post_event(event, account, troubles) and event == 'account.failing' then redis.call('SADD', TOLD, account) end
     reply[i] = 1
   end
 end

@@ -71,7 +71,7 @@ elseif verb == 'trip' then
   end
   reason = string.sub(ARGV[4] or '', 1, 300)
   put('reason', reason)
-  if news == 1 then tell('provider.breaker_open', '', reason) end
+  if news == 1 then post_event('provider.breaker_open', '', reason) end
 elseif verb == 'slow' then
   local wait_ms, measured = int(4, 'ms', 0, NEVER), int(5, 'rate', 0, NEVER)
   if clock + wait_ms > g.until_ms then put('until_ms', clock + wait_ms) end
@@ -91,7 +91,7 @@ elseif verb == 'recover' then
     put('since', 0)
     put('reason', '')
     reason, news = '', 1
-    tell('provider.breaker_closed', '', '')
+    post_event('provider.breaker_closed', '', '')
   end
 else refuse('BADARG what is asked of a gate: ' .. tostring(verb)) end
 if #writes > 0 then redis.call('HSET', name, unpack(writes)) end

@@ -60,7 +60,7 @@ end
 
 -- Something that is to be told of, written down in the script that does it; `data`: what tokens/outbox.py makes the event of. False: so
 -- much waits to be told that this is not, lest it fill the store.
-local function tell(kind, account, data)
+local function post_event(kind, account, data)
   if redis.call('ZCARD', OUTBOX) >= OUTBOX_MAX then
     count('events lost')
     return false
@@ -95,7 +95,7 @@ end
 
 local function recover(account)
   local troubles = clear_troubles(account)
-  if troubles then tell('account.recovered', account, troubles) end
+  if troubles then post_event('account.recovered', account, troubles) end
   return troubles
 end
 

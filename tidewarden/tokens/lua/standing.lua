@@ -17,7 +17,7 @@ if verb == 'note' then
   if heard and tonumber(heard) > now - HEARD_MS then ago = math.max(ago, now - tonumber(began)) end -- of its last boot
   local class, message = string.sub(ARGV[7], 1, 40), string.sub(ARGV[8], 1, 300)
   if silent == 1 and told ~= '1' then
-    event = tell('provider.silent', '', ARGV[4] .. ' ' .. class .. ' ' .. message)
+    event = post_event('provider.silent', '', ARGV[4] .. ' ' .. class .. ' ' .. message)
     if event then told = '1' end
   end
   local times = text(math.max(0, now - ago)) .. ' ' .. text(now) .. ' ' .. text(wait > 0 and now + wait or 0)
@@ -25,7 +25,7 @@ if verb == 'note' then
 elseif verb == 'over' then
   local told = string.match(redis.call('HGET', name, ARGV[4]) or '', '^%d+ %d+ %d+ ([01])')
   redis.call('HDEL', name, ARGV[4])
-  if told == '1' then event = tell('provider.answers', '', ARGV[4]) end
+  if told == '1' then event = post_event('provider.answers', '', ARGV[4]) end
 elseif verb ~= 'read' then refuse('BADARG what is asked of a standing: ' .. tostring(verb)) end
 local flat, reply = redis.call('HGETALL', name), {event and 1 or 0}
 for i = 1, #flat, 2 do

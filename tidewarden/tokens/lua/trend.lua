@@ -37,5 +37,5 @@ local words = {}
 for i = first, #parts do words[#words + 1] = text(parts[i][1]) .. ' ' .. text(parts[i][2]) .. ' ' .. text(parts[i][3]) end
 redis.call('HSET', name, 'recent', table.concat(words, ';'), 'usual', text(math.floor(usual * 1000000)), 'on', on and '1' or '0')
 local thousandths = math.floor(share * 1000 + 0.5)
-if on ~= was_on then tell(on and 'provider.quarantine_begun' or 'provider.quarantine_over', '', text(thousandths)) end
+if on ~= was_on then post_event(on and 'provider.quarantine_begun' or 'provider.quarantine_over', '', text(thousandths)) end
 return finish({on and 1 or 0, thousandths, on ~= was_on and 1 or 0})

@@ -397,14 +397,13 @@ local function bury_expired(most)
   return #ids
 end
 
--- Move what is due to ready and end what leases have run out, at most `most` of each holder's; then set the alarm anew.
-local function promote(most)
-  local moved = bury_expired(most)
-  local opened, more = open_lanes(most)
-  moved = moved + promote_due(most) + opened
-  local ended_till = text(lease_doubt() and known or now - S.lag)
-  for holder in string.gmatch(S.holders, '%S+') do
-    local ids = redis.call('ZRANGEBYSCORE', key('leased:' .. holder), '-inf', ended_till, 'LIMIT', 0, most)
+-- End what leases have run out, at most `most`: of each holder's its share, so that no crowd of one keeps the others' waiting.
+local function end_run_out(most)
+  local ended_till, left, holders = text(lease_doubt() and known or now - S.lag), most, {}
+  for holder in string.gmatch(S.holders, '%S+') do holders[#holders + 1] = holder end
+  for h, holder in ipairs(holders) do
+    local share = math.ceil(left / (#holders - h + 1))
+    local ids = redis.call('ZRANGEBYSCORE', key('leased:' .. holder), '-inf', ended_till, 'LIMIT', 0, share)
     for i = 1, #ids do
       local t, r, unreadable = both_get(ids[i])
       if t and r then end_lease(ids[i], t, r, 'expired')
@@ -414,8 +413,23 @@ local function promote(most)
         count('strays')
       end
     end
-    moved = moved + #ids
+    left = left - #ids
   end
+  return most - left
+end
+
+-- Move what is due to ready and end what leases have run out, at most `most` in all; then set the alarm anew: in the past, when there is more.
+-- What is due has the rest, and at least an eighth: so much that a crowd of one kind holds up the others for a few calls only.
+local function promote(most)
+  local left, more = most, nil
+  local function half() return math.ceil(left / 2) end
+  left = left - bury_expired(half())
+  left = left - end_run_out(half())
+  local opened
+  opened, more = open_lanes(half())
+  left = left - opened
+  left = left - promote_due(left)
+  local moved = most - left
   if #aside > 0 then bury_them() end
   if lanes then lanes.settle() end
   local at = next_event()
@@ -453,36 +467,6 @@ local function wake()
     for holder in string.gmatch(S.roomless, '%S+') do tell(holder, 'room') end
     set('roomless', '')
   end
-end
-
--- For the scripts of sessions, which are of no shard (see session_join.lua): the time, and a node that leaves one.
-local function session_now()
-  local time, given = redis.call('TIME'), tonumber(ARGV[1])
-  return given > 0 and given or math.floor((time[1] * 1000000 + time[2]) / 1000)
-end
-
--- A number in a session's record. One that cannot be read is found out, and written anew: an attach number above all that were given (they
--- count joins, the time is greater), the nodes by their fields, the grace a minute.
-local function session_number(record, field, raw)
-  local n = tonumber(raw)
-  if n and n >= 0 and n % 1 == 0 and n < 9007199254740992 then return n end
-  n = field == 'grace_ms' and 60000 or field == 'number' and session_now() or 0
-  for _, name in ipairs(field == 'nodes' and redis.call('HKEYS', record) or {}) do
-    if string.sub(name, 1, 3) == 'at:' then n = n + 1 end
-  end
-  redis.call('HDEL', record, field) -- a removal first: a full store lets the script go on
-  redis.call('HSET', record, field, text(n))
-  return n
-end
-
--- A session loses a node; with the last one its grace begins. Ms until that ends, -1 when others hold it.
-local function session_detach(uuid, record, node, grace_ms, nodes)
-  redis.call('HDEL', record, 'at:' .. node)
-  redis.call('ZREM', key('at:' .. node), uuid)
-  redis.call('HSET', record, 'nodes', text(nodes - 1))
-  if nodes > 1 then return -1 end
-  redis.call('ZADD', key('graces'), text(session_now() + grace_ms), uuid)
-  return grace_ms
 end
 
 local function finish(items)
