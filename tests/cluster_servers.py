@@ -21,7 +21,7 @@ from shard_audit import Snapshot, audit
 from store_servers import BECOME
 
 from benchmarks.ports import free_ports
-from tidewarden.store.slots import SLOTS
+from tidewarden.store.slots import SLOTS, slot_of
 
 TIMEOUT_MS = 2000  # cluster-node-timeout: a server that has been silent for so long is suspected
 
@@ -158,8 +158,8 @@ class ClusterSet:
 
     def owner(self, slot: int) -> int:
         """The port of the slot's primary, by the word of a server that runs."""
-        for port, process in self.processes.items():
-            if process.poll() is not None:
+        for port in self.ports:
+            if self.processes[port].poll() is not None:
                 continue
             with contextlib.suppress(redis.RedisError):
                 for first, last, primary, _ in self.owners(port):
@@ -208,11 +208,56 @@ class ClusterSet:
             while await asyncio.to_thread(self.owner, slot) != target:
                 await asyncio.sleep(0.02)
 
+    # --- servers that come and go
+
+    def join(self) -> int:
+        """One more server, with no slots; its port, once every other knows it."""
+        port = free_ports(1, also=10_000)
+        self.ports.append(port)
+        self.spawn(port)
+        wait(lambda: self._answers(port))
+        self.say(port, "CLUSTER", "MEET", "127.0.0.1", self.ports[0])
+        wait(lambda: all(self._knows(one, len(self.ports)) for one in self.ports))
+        return port
+
+    def leave(self, port: int) -> None:
+        """As ``redis-cli --cluster del-node`` does it to one without slots: it runs on, and is a cluster of its own."""
+        name = self.id_of(port)
+        self.ports.remove(port)
+        for one in self.ports:
+            self.say(one, "CLUSTER", "FORGET", name)
+        self.say(port, "CLUSTER", "RESET", "SOFT")
+
+    def slots_of(self, port: int) -> list[tuple[int, int]]:
+        """The first and last of each run of its slots."""
+        return [(first, last) for first, last, primary, _ in self.owners(port) if primary == port]
+
+    def used_slots(self, port: int) -> list[int]:
+        """Those of its slots in which keys lie."""
+        return sorted({slot_of(key) for key in self.client(port).scan_iter(count=1000)})
+
+    def give_away(self, port: int, targets: list[int]) -> None:
+        """All slots of a server to others: as Valkey 9 does it by itself, elsewhere key by key."""
+        whole = "MIGRATESLOTS" in str(self.say(port, "CLUSTER", "HELP"))
+        used = set(self.used_slots(port))
+        for number, (first, last) in enumerate(self.slots_of(port)):
+            target = targets[number % len(targets)]
+            if whole:
+                self.say(port, "CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", first, last, "NODE", self.id_of(target))
+                wait(lambda first=first, target=target: self.owner(first) == target)
+                continue
+            for slot in range(first, last + 1):
+                if slot in used:
+                    self.move_slot(slot, port, target)
+                else:
+                    self.close_slot(slot, port, target)
+        wait(lambda: all(not any(one[2] == port for one in self.owners(asked)) for asked in self.ports))
+
     def audit(self) -> int:
         """Audit every shard where it lies, and that it lies nowhere else; how many there are."""
         seen: dict[str, int] = {}
-        for port, process in self.processes.items():
-            if process.poll() is not None or self.say(port, "ROLE")[0] != "master":
+        for port in self.ports:
+            if self.processes[port].poll() is not None or self.say(port, "ROLE")[0] != "master":
                 continue
             raw = redis.Redis(port=port, password=self.password or None)
             found = Snapshot(raw, "{*:*:*}:*")

@@ -190,6 +190,12 @@ GUARDS = (
         ("store_primaries_commit",),
     ),
     Guard(
+        "foreign",
+        (("store/slots.py", "return bool(names and answer.members) and names.isdisjoint(answer.members)", "return False"),),
+        ("store_slots", "store_topology"),
+        ("cluster_resize",),
+    ),
+    Guard(
         "write-back",
         (
             (STORED, "head.grant == grant and head.generation == generation and new.generation > generation then", "true then"),

@@ -4,6 +4,7 @@ LONGEST = (
     "live/test_refresh_steps.py",
     "live/test_tokens_failover.py",
     "live/test_engine_tokens.py",
+    "live/test_cluster_resize.py",
     "live/test_cut_off.py",
     "live/test_faults.py",
     "live/test_up.py",

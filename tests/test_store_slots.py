@@ -37,15 +37,32 @@ def test_what_a_server_says() -> None:
     )
     answer = read_slots(slots, nodes, "seed:7001")
     assert answer.claims == (
-        Claim(0, 5, "10.0.0.1:7000", 7),
-        Claim(6, 9, "seed:7001", 8),
-        Claim(10, 16383, "[fe80::1]:7002", 0),
+        Claim(0, 5, "10.0.0.1:7000", 7, "aa"),
+        Claim(6, 9, "seed:7001", 8, "bb"),
+        Claim(10, 16383, "[fe80::1]:7002", 0, "cc"),
     )
+    assert answer.members == {"aa", "bb", "dd"}
     assert answer.replicas == ("10.0.0.4:7000",)
 
 
 def said(*claims: tuple[int, int, str, int]) -> Answer:
     return Answer(tuple(Claim(*claim) for claim in claims))
+
+
+def test_the_word_of_a_server_of_another_cluster_does_not_count() -> None:
+    """It has left, was made a cluster of its own, and has had more elections than ours: so its epoch is the greater one."""
+    known = SlotMap()
+    whole = (Claim(0, 9, "a:1", 1, "aa"), Claim(10, 16383, "b:1", 2, "bb"))
+    assert not known.is_foreign(Answer(whole, members=frozenset(("aa", "bb")))), "nothing is known yet"
+    known.merge("a:1", Answer(whole, members=frozenset(("aa", "bb"))))
+    assert known.is_foreign(Answer((Claim(0, 16383, "c:1", 30, "cc"),), members=frozenset(("cc",))))
+    assert known.is_foreign(Answer((), members=frozenset(("cc",)))), "one that has no slots"
+    assert not known.is_foreign(Answer((Claim(0, 16383, "c:1", 30, "cc"),), members=frozenset(("cc", "bb"))))
+    # All fail, one after the other, and each is forgotten when its replica has taken over.
+    known.merge("d:1", Answer((Claim(0, 9, "d:1", 3, "dd"),), members=frozenset(("aa", "bb", "dd"))))
+    known.merge("e:1", Answer((Claim(10, 16383, "e:1", 4, "ee"),), members=frozenset(("bb", "dd", "ee"))))
+    assert not known.is_foreign(Answer((), members=frozenset(("dd", "ee"))))
+    assert known.is_foreign(Answer((), members=frozenset(("aa", "bb"))))
 
 
 def test_a_server_that_is_behind_takes_nothing_back() -> None:

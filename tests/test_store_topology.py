@@ -63,6 +63,15 @@ async def test_followers_hear_of_every_change_and_only_of_those() -> None:
         await topology.forget(follower)
 
 
+async def test_a_server_of_another_cluster_is_not_heard_and_said_so() -> None:
+    topology = Topology("redis+cluster://127.0.0.1:1,127.0.0.1:2", "t", SystemClock())
+    topology._heard("127.0.0.1:1", Answer((Claim(0, 16383, "127.0.0.1:1", 1, "ours"),), members=frozenset(["ours"])))
+    other = Answer((Claim(0, 16383, "127.0.0.1:2", 9, "theirs"),), members=frozenset(["theirs"]))
+    topology._heard("127.0.0.1:2", other)
+    assert topology.owner("{x}") == "127.0.0.1:1"
+    assert "of another cluster" in topology.troubles["127.0.0.1:2"]
+
+
 async def test_a_server_that_is_no_cluster_is_said_so(valkey) -> None:  # type: ignore[no-untyped-def]
     link = Link(valkey.url, "t", SystemClock())
     await link.start()

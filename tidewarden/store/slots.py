@@ -27,21 +27,31 @@ def slot_of(key: str | bytes | int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A server's: the slots ``first`` to ``last`` are those of the primary at ``place`` (host:port), since ``epoch``."""
+    """
+    A server's: the slots ``first`` to ``last`` are those of the primary at ``place`` (host:port), since ``epoch``.
+
+    ``name``: the primary's node id, "": it was not told.
+    """
 
     first: int
     last: int
     place: str
     epoch: int = 0
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What one server says of the cluster. ``trouble``: why it would serve nobody now, or ""."""
+    """
+    What one server says of the cluster. ``trouble``: why it would serve nobody now, or "".
+
+    ``members``: the node ids of all servers that it knows, itself among them.
+    """
 
     claims: tuple[Claim, ...]
     replicas: tuple[str, ...] = ()
     trouble: str = ""
+    members: frozenset[str] = frozenset()
 
 
 def place_of(host: str, port: int) -> str:
@@ -60,17 +70,19 @@ def read_slots(slots: Any, nodes: bytes, asked: str, trouble: str = "") -> Answe
 
     https://valkey.io/commands/cluster-slots, https://valkey.io/commands/cluster-nodes
     """
-    epochs = {}
+    epochs, members = {}, set()
     for line in nodes.decode("utf-8", "replace").splitlines():
         words = line.split()
         if len(words) >= 8 and words[6].isdecimal():
             epochs[words[0]] = int(words[6])
+            members.add(words[0])
     claims, replicas = [], dict[str, None]()
     for first, last, primary, *others in slots:
-        claims.append(Claim(first, last, _place(primary, asked), epochs.get(primary[2].decode(), 0)))
+        name = primary[2].decode()
+        claims.append(Claim(first, last, _place(primary, asked), epochs.get(name, 0), name))
         for one in others:
             replicas[_place(one, asked)] = None
-    return Answer(tuple(claims), tuple(replicas), trouble)
+    return Answer(tuple(claims), tuple(replicas), trouble, frozenset(members))
 
 
 def _place(server: Any, asked: str) -> str:
@@ -93,6 +105,7 @@ class SlotMap:
         self._primaries: tuple[str, ...] | None = ()  # None: to be counted anew
         self._redirected: set[int] = set()
         self._latest: dict[str, Answer] = {}
+        self._names: dict[str, str] = {}  # of primaries, by place
 
     def owner(self, slot: int) -> str:
         """The place of the primary that has the slot; "": nobody is known to."""
@@ -117,6 +130,16 @@ class SlotMap:
         """How many slots nobody is known to have."""
         return self._owners.count("")
 
+    def is_foreign(self, answer: Answer) -> bool:
+        """
+        Whether it is a server's that knows none of the primaries: it has left their cluster, or is of another.
+
+        Its epochs are another cluster's, and may be the greater ones. A primary that has failed is known on, until it is
+        forgotten; by then its successor is one of the primaries.
+        """
+        names = {self._names[place] for place in self.primaries() if place in self._names}
+        return bool(names and answer.members) and names.isdisjoint(answer.members)
+
     def merge(self, asked: str, answer: Answer) -> bool:
         """The server at ``asked`` said so. Whether anything has changed."""
         if self._latest.get(asked) == answer:
@@ -126,6 +149,8 @@ class SlotMap:
         self._latest[asked] = answer
         changed = False
         for claim in answer.claims:
+            if claim.name:
+                self._names[claim.place] = claim.name
             for slot in range(claim.first, claim.last + 1):
                 if claim.epoch >= self._epochs[slot]:
                     self._epochs[slot] = claim.epoch

@@ -25,6 +25,7 @@ HURRY_S = 0.05  # and all of them at most so often
 STILL_LOOK_S = 0.2  # likewise while a server is silent
 SETTLE_S = 1.0  # a redirection counts for so long against servers that have not heard of it
 ASK_S = 1.0  # a server that has not answered by then is not waited for
+FOREIGN = "it knows none of the cluster's primaries: it has left, or is of another cluster"
 ASKED_MAX = 12  # servers, beside those that the URL names, that questions are kept for
 
 Changed = Callable[[], None]
@@ -191,6 +192,9 @@ class Topology:
         self._heard(place, read_slots(slots, nodes, place, trouble))
 
     def _heard(self, place: str, answer: Answer) -> None:
+        if self.map.is_foreign(answer):
+            self._troubled(place, FOREIGN)
+            return
         self._troubled(place, answer.trouble)
         self._replicas = dict.fromkeys(answer.replicas)
         if self.map.merge(place, answer):
