@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from collections import Counter
+from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -143,6 +146,7 @@ async def test_who_is_removed_while_its_secret_is_checked_does_not_come_in(monke
 async def test_a_generated_secret_waits_behind_no_flood_of_slow_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     """From ten thousand addresses, say, each of which may have one checked."""
     users = Users((ADMIN, READER), SystemClock(), loopback=True)
+    monkeypatch.setattr(module, "STRETCH_S", 0.0)
     go_on = threading.Event()
 
     def slowly(secret: str, secret_hash: str) -> bool:
@@ -155,6 +159,45 @@ async def test_a_generated_secret_waits_behind_no_flood_of_slow_ones(monkeypatch
     assert not any(attempt.done() for attempt in flood)
     go_on.set()
     assert all(isinstance(found, WrongPass) for found in await asyncio.gather(*flood, return_exceptions=True))
+
+
+async def test_wrong_passwords_are_stretched_as_a_budget_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is the checks that are counted: each takes 50 ms of a core. A host that has not failed is not behind one that has."""
+    clock = ManualClock()
+    users = Users((ADMIN, READER), clock, loopback=False)
+    checked: Counter[bool] = Counter()
+
+    def quickly(secret: str, secret_hash: str) -> bool:
+        if quick_hash(secret_hash):
+            return check_secret(secret, secret_hash)
+        checked[secret == "slow:secret"] += 1
+        return secret == "slow:secret"
+
+    async def now(function: Any, *args: Any) -> Any:
+        return function(*args)
+
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(module, "check_secret", quickly)
+    monkeypatch.setattr(loop, "run_in_executor", lambda _, function, *args: now(function, *args))
+
+    async def guess(host: str) -> None:
+        while True:
+            with suppress(WrongPass):
+                await users.authenticate("admin", "guess", f"{host}:5")
+
+    flood = [asyncio.ensure_future(guess(f"10.0.0.{n % 10}")) for n in range(100)]
+    for _ in range(600):
+        await clock.advance(0.1)
+    budget = module.STRETCHING_BURST_S + 60.0 * module.STRETCHING_SHARE
+    assert 20 <= checked[False] <= budget / module.STRETCH_S + 1
+    for number in range(10):
+        login = asyncio.ensure_future(users.authenticate("admin", "slow:secret", f"1.2.3.{number}:5"))
+        users._right.clear()
+        async with asyncio.timeout(10):
+            assert await login == "admin"
+    for one in flood:
+        one.cancel()
+    await asyncio.gather(*flood, return_exceptions=True)
 
 
 async def test_who_was_right_before_is_so_when_users_are_read_anew_and_he_has_not_changed() -> None:

@@ -10,19 +10,24 @@ from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from tidewarden.budget import Budget
 from tidewarden.clock import Clock, sleep
 from tidewarden.config import User, check_secret
 from tidewarden.errors import Denied, WrongPass
 from tidewarden.rights import Rights
 from tidewarden.secret import quick_hash
 
-from .penalties import Penalties
+from .penalties import Host, Penalties
 
 log = logging.getLogger("tidewarden.server")
 
 FAILURE_DELAY_S = 0.25
 """What a host's first wrong secret costs it; each further one twice as much, up to five seconds. Nobody else waits."""
 CHECKS_AT_ONCE = 2
+STRETCHING_SHARE = 0.02
+"""Of a core, for stretching passwords that turn out to be wrong; right ones cost as much and are not counted."""
+STRETCHING_BURST_S = 2.0
+STRETCH_S = 0.06  # what one takes, about
 DENIALS_SAID_S = 1.0  # a user's refusals are logged at most so often
 DEFAULT_USER = "default"
 
@@ -50,6 +55,7 @@ class Users:
         self._threads = ThreadPoolExecutor(CHECKS_AT_ONCE, thread_name_prefix="tidewarden-auth")
         self._denials_said: dict[str, float] = {}
         self._penalties = Penalties()
+        self._stretching = Budget(STRETCHING_SHARE, STRETCHING_BURST_S)
         self.failures_total = 0
         self.denied_total: Counter[str] = Counter()
         self._right: dict[bytes, tuple[str, str]] = {}  # whom they called themselves, and who they are
@@ -122,7 +128,7 @@ class Users:
         async with host.turn:
             found = self.known(name, secret)  # another of its connections may just have shown it
             if found is None and not host.crowded:
-                found = await self._check(name, secret)
+                found = await self._check(name, secret, host)
         if found is not None:
             return found
         self.failures_total += 1
@@ -152,14 +158,20 @@ class Users:
         self._right[self._mark(name, secret)] = name, user
         return user
 
-    async def _check(self, name: str, secret: str) -> str | None:
-        """The user whose secret this is, by its hash."""
+    async def _check(self, name: str, secret: str, host: Host) -> str | None:
+        """The user whose secret this is, by its hash. Half of what may be spent on that is for hosts that have not failed."""
         user = self._named(name)
         # An unknown name costs as much as the first user's: where all hashes are of one kind, who is a user cannot be read off the time.
         secret_hash = self._hashes.get(user) or next(iter(self._hashes.values()), None)
         if secret_hash is None or quick_hash(secret_hash):  # it has been looked at
             return None
+        kept_s = STRETCHING_BURST_S / 2 if host.failures else 0.0
+        while wait_s := self._stretching.wait_s(self._clock.monotonic(), kept_s):
+            await sleep(self._clock, wait_s)
+        self._stretching.spend(STRETCH_S, self._clock.monotonic())
         right = await asyncio.get_running_loop().run_in_executor(self._threads, check_secret, secret, secret_hash)
+        if right:
+            self._stretching.give_back(STRETCH_S)
         if right and self._hashes.get(user) == secret_hash:
             self._right[self._mark(name, secret)] = name, user
             return user
