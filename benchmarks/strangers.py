@@ -27,8 +27,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import hiredis
-
 from benchmarks import machine
 from benchmarks.besiege import Shape
 from benchmarks.cluster import Cluster, cluster_up
@@ -124,10 +122,10 @@ class Neighbour:
         self._thread.start()
 
     def _ask(self) -> None:
-        ping = bytes(hiredis.pack_command(("PING",)))
+        ping = resp("PING").encode()
         while not self._ended.is_set():
             with contextlib.suppress(OSError), socket.create_connection(self._address, 30) as sock:
-                sock.sendall(bytes(hiredis.pack_command(("AUTH", "admin", self._secret))))
+                sock.sendall(resp("AUTH", "admin", self._secret).encode())
                 sock.recv(100)
                 while not self._ended.wait(0.01):
                     began = time.perf_counter()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import importlib.util
 import socket
 import sys
@@ -12,9 +13,11 @@ from typing import Any
 
 import pytest
 
+from tidewarden.clock import ManualClock
 from tidewarden.server import connection as connection_module
 from tidewarden.server import flow as module
-from tidewarden.server import users
+from tidewarden.server import requests, users
+from tidewarden.server.commands import COMMANDS
 from tidewarden.server.verbs import TOGETHER_LONG_MAX
 
 _spec = importlib.util.spec_from_file_location("server_doubles", Path(__file__).with_name("server_doubles.py"))
@@ -184,3 +187,52 @@ async def test_a_stranger_that_goes_on_and_on_is_read_as_its_budget_allows(monke
         assert len(lobby) == 1
         stranger.drop()
         door.lines.remove(stranger)
+
+
+@pytest.mark.parametrize("ending", [b"", b"*1\r\n$-1\r\n"])
+async def test_a_flood_of_one_peer_takes_many_turns_and_is_answered_whole(
+    ending: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(requests, "STEPS_MAX", 50)
+    monkeypatch.setattr(requests, "LINES_MAX", 100)
+    monkeypatch.setattr(requests, "LONG_BYTES", 1000)
+    async with Door() as door:
+        line = await door.dial()
+        line.writer.write((b"PING\r\n" + doubles.framed("PING") * 20) * 500 + ending)
+        line.writer.write_eof()
+        answer = await line.rest()
+        assert answer.startswith(b"+PONG\r\n" * 10_500)
+        assert answer.count(b"-BADARG") == bool(ending)
+
+
+async def test_requests_that_take_long_have_few_in_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is counted is how many are begun before others have their turn."""
+    async with Door() as door:
+        clock = ManualClock()
+        monkeypatch.setattr(door.server, "clock", clock)
+        begun = 0
+        handler = COMMANDS[b"ECHO"].handler
+
+        def slowly(connection: Any, request: Any) -> Any:
+            nonlocal begun
+            begun += 1
+            clock._monotonic += 0.000_5
+            return handler(connection, request)
+
+        slow = dataclasses.replace(COMMANDS[b"ECHO"], handler=slowly)
+        monkeypatch.setattr(door.server, "commands", {**COMMANDS, b"ECHO": slow})
+        turns: list[int] = []
+        pump = connection_module.Connection._pump
+
+        def counted(subject: Any) -> None:
+            before = begun
+            pump(subject)
+            turns.append(begun - before)
+
+        monkeypatch.setattr(connection_module.Connection, "_pump", counted)
+        line = await door.dial()
+        line.send(*["ECHO x"] * 1000)
+        async with asyncio.timeout(30):
+            await line.reader.readexactly(1000 * len(b"$1\r\nx\r\n"))
+        assert begun == 1000
+        assert max(turns) <= 2 * connection_module.LOOK_EVERY, "and five hundred where they take no time"

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from tidewarden.server.metrics import HELP, render
+from collections.abc import Sequence
+
+import pytest
+
+from tidewarden.clock import ManualClock
+from tidewarden.server import metrics
+from tidewarden.server.metrics import HELP, Sample
 
 
-def test_numbers_become_series_and_the_rest_is_left_out() -> None:
-    text = render(
+async def rendered(samples: Sequence[Sample]) -> str:
+    return (await metrics.render(samples, ManualClock())).decode()
+
+
+async def test_numbers_become_series_and_the_rest_is_left_out() -> None:
+    text = await rendered(
         [
             (
                 "queue",
@@ -15,7 +25,7 @@ def test_numbers_become_series_and_the_rest_is_left_out() -> None:
             ),
             ("queue", {"queue": "b"}, {"ready": 3, "paused": True, "count_acked": 5}),
         ]
-    ).decode()
+    )
     assert "# TYPE tidewarden_queue_ready gauge" in text
     assert "# TYPE tidewarden_queue_puts_total counter" in text
     assert 'tidewarden_queue_ready{queue="a\\"\\n"} 1.0' in text
@@ -27,20 +37,43 @@ def test_numbers_become_series_and_the_rest_is_left_out() -> None:
     assert text.count("# TYPE tidewarden_queue_ready") == 1
 
 
-def test_one_name_with_and_without_kinds() -> None:
-    text = render([("a", {}, {"x": 1}), ("a", {}, {"x": {"k": 2}})]).decode()
+async def test_one_name_with_and_without_kinds() -> None:
+    text = await rendered([("a", {}, {"x": 1}), ("a", {}, {"x": {"k": 2}})])
     assert "tidewarden_a_x 1.0" in text
 
 
-def test_milliseconds_are_seconds_and_none_is_no_sample() -> None:
+async def test_milliseconds_are_seconds_and_none_is_no_sample() -> None:
     stats = {"next_ms": 1_795_299_013_777, "oldest_ready_deadline_ms": -1, "paused_until_ms": 0}
-    text = render([("queue", {"queue": "q"}, stats)]).decode()
+    text = await rendered([("queue", {"queue": "q"}, stats)])
     assert 'tidewarden_queue_next_seconds{queue="q"} 1.795299013777e+09' in text
     assert 'tidewarden_queue_paused_until_seconds{queue="q"} 0.0' in text
     assert "oldest_ready_deadline" not in text
     assert "_ms" not in text
 
 
-def test_help_says_what_a_figure_is() -> None:
-    assert "# HELP tidewarden_queue_ready Tasks that can be taken" in render([("queue", {}, {"ready": 1})]).decode()
+async def test_help_says_what_a_figure_is() -> None:
+    assert "# HELP tidewarden_queue_ready Tasks that can be taken" in await rendered([("queue", {}, {"ready": 1})])
     assert all(name.startswith("tidewarden_") and not name.endswith("_ms") for name in HELP)
+
+
+async def test_a_thousand_queues_are_written_in_many_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each turn adds so many samples, or writes so many series; together they are what one turn would have written."""
+    turns = 0
+
+    class Turns(ManualClock):
+        async def sleep_until(self, until: float) -> None:
+            nonlocal turns
+            turns += 1
+
+    kinds = {"a": 1, "b": 2}
+    samples: list[Sample] = [
+        ("queue", {"queue": f"q{n}"}, {"ready": n, "puts_total": 2 * n, "kinds": kinds}) for n in range(1000)
+    ]
+    found = (await metrics.render(samples, Turns())).decode()
+    assert turns >= 1000 // metrics.SAMPLES_A_TURN + 4 * 1000 // metrics.SERIES_A_TURN
+    assert found.count("# TYPE") == 3
+    assert found.count("# HELP") == 3
+    monkeypatch.setattr(metrics, "SERIES_A_TURN", 1_000_000)
+    monkeypatch.setattr(metrics, "SAMPLES_A_TURN", 1_000_000)
+    assert found == await rendered(samples)
+    assert found.count("\n") == 4 * 1000 + 6

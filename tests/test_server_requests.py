@@ -9,6 +9,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
+from tidewarden.server import requests
 from tidewarden.server.requests import RequestReader
 
 REQUEST_BYTES = 200_000
@@ -168,3 +169,44 @@ def test_a_large_request_in_small_pieces_is_not_read_again_and_again() -> None:
     for position in range(0, len(stream), 100):
         found += subject.feed(stream[position : position + 100])
     assert found == [[b"Q.PUT", b"mail", payload]]
+
+
+@pytest.mark.parametrize(
+    "one",
+    [framed(b"PING"), b"PING\r\n", framed(b"PING") + b"PING\n", framed(*[b""] * 1000), framed(b"a\r\n*1\r\n", b"b")],
+)
+def test_many_small_requests_are_read_in_many_goes(one: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One go reads so many arguments; and nothing is lost or changed, whatever is fed meanwhile."""
+    monkeypatch.setattr(requests, "LONG_BYTES", 2000)
+    monkeypatch.setattr(requests, "LINES_MAX", 300)
+    monkeypatch.setattr(requests, "STEPS_MAX", 200)
+    whole = reader(1 << 30)
+    count = 100_000 // len(one)
+    expected = whole.feed(one)
+    while whole.more:
+        expected += whole.go_on()
+    subject = reader(1 << 30)
+    most = 0
+    found: list[list[bytes]] = []
+    for part in (one * count, one[:3], one[3:], one):
+        gone = subject.feed(part)
+        most = max(most, sum(map(len, gone)))
+        found += gone
+    goes = 0
+    while subject.more:
+        gone = subject.go_on()
+        goes += 1
+        most = max(most, sum(map(len, gone)))
+        found += gone
+    assert goes > 10
+    assert most <= max(1000, len(expected[0]))
+    assert found == expected * (count + 2)
+
+
+def test_what_is_dropped_comes_back_in_no_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requests, "STEPS_MAX", 10)
+    subject = reader()
+    assert len(subject.feed(b"PING\n" * 100)) == 10
+    assert subject.more
+    subject.drop()
+    assert (subject.more, subject.go_on()) == (False, [])

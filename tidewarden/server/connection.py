@@ -32,6 +32,10 @@ log = logging.getLogger("tidewarden.server")
 
 # What one connection may use up.
 TURN_MAX = 500  # requests begun in one turn of the loop; the others have their turn then
+TURN_S = (
+    0.003  # likewise, seconds; looked at after so many that take a few microseconds each, or a few of the long ones
+)
+LOOK_EVERY = 16
 LOGIN_S = 60.0  # how long a peer may stay without having been let in
 STRANGER_ARGUMENTS_MAX = 64  # of a request of a peer that has not been let in yet
 
@@ -40,14 +44,14 @@ class Connection(Flow):
     """One peer, from accept to close. ``server`` reaches everything else."""
 
     __slots__ = (
-        "_beginning", "_begun_count", "_command", "_commands", "_reader", "_slots", "id", "last_command", "mute", "plan",
+        "_beginning", "_begun_count", "_command", "_commands", "_parses", "_reader", "_slots", "id", "last_command", "mute", "plan",
         "relay", "resp", "session",
     )  # fmt: skip
 
     def __init__(self, server: RespServer, stranger: Stranger | None = None) -> None:
         super().__init__(server, stranger)
-        self.id = 0
-        self.resp = 2
+        self.id: int = 0
+        self.resp: int = 2
         self.session: Session | None = None
         self.last_command = ""
         self.mute = 0  # how many of the next replies are not to be sent (CLIENT REPLY)
@@ -57,6 +61,7 @@ class Connection(Flow):
         self._reader = RequestReader(server.request_bytes, server.arguments_max, server.line_bytes)
         self._slots: deque[Slot] = deque()
         self._begun_count = 0  # requests under way
+        self._parses = False  # what was read is parsed further in the next turn
         self._beginning = False  # a handler runs, and its request has no place yet
         self._command: Command | None = None  # their verb
 
@@ -97,7 +102,7 @@ class Connection(Flow):
             return
         requests += fresh
         self._pump()
-        if requests:
+        if requests or self._reader.more:
             self._read_ahead(len(data))
 
     def eof_received(self) -> bool:
@@ -108,7 +113,7 @@ class Connection(Flow):
             self.end_waits()
             return True
         holds = self.session is not None and self.session.held
-        if holds or not (self._begun_count or self._requests):
+        if holds or not (self._begun_count or self._requests or self._reader.more):
             return False
         self._closing = True  # a script's last words, like `printf … | nc`: answer, then close
         return True
@@ -116,6 +121,7 @@ class Connection(Flow):
     def connection_lost(self, exc: Exception | None) -> None:
         self._closing = True
         self._requests.clear()
+        self._reader.drop()
         self.stranger = None
         if self._stay is not None:
             self._stay.cancel()
@@ -222,13 +228,15 @@ class Connection(Flow):
             or self._out
             or self._closing
             or not self._reading
+            or self._reader.more
             or self._reader.failure
         )
 
     def _pump(self) -> None:
         """Begin what may begin, then send what is ready."""
-        requests = self._requests
-        turn = TURN_MAX
+        requests, out = self._requests, self._out
+        turn, look = TURN_MAX, LOOK_EVERY
+        began = 0.0
         while requests and not self._paused:
             word = requests[0][0]
             command = self._commands.get(word) or self._commands.get(word.upper())
@@ -240,14 +248,27 @@ class Connection(Flow):
                 self.server.loop.call_soon(self._pump)
                 break
             self._command = command
-            self._begin(command, requests.popleft())
-            turn -= 1 + (len(self._out[-1]) >> 10 if self._out else 0)  # a long reply takes long to make
-        if self._begun_count == 0 and not requests:
-            if self._reader.failure is not None and not self._closing:
+            request = requests.popleft()
+            self._begin(command, request)
+            cost = (
+                1 + (len(request) >> 3) + (len(out[-1]) >> 10 if out else 0)
+            )  # long ones take long to read and to make
+            turn -= cost
+            look -= cost
+            if look <= 0:
+                look, now = LOOK_EVERY, self.server.clock.monotonic()
+                began = began or now
+                if now - began > TURN_S:
+                    turn = 0
+        if self._reader.more and not requests and not self._parses:
+            self._parses = True
+            self.server.loop.call_soon(self._parse_on)
+        if self._begun_count == 0 and not requests and not self._reader.more:
+            if self._reader.failure is not None and not self._last_said:
                 if self._reader.encrypted:
                     self.server.strangers.met(self.peer.address, "it speaks TLS, which is not set up (node.tls_cert)")
                 self._out.append(self.refuse(self._reader.failure))
-                self._closing = True
+                self._closing = self._last_said = True
             if self._closing:
                 if self.stranger is not None and self._reader.failure is not None:
                     self.linger()
@@ -255,12 +276,18 @@ class Connection(Flow):
                 self.flush()
                 self._transport.close()
                 return
-        if not requests:
+        if not requests and not self._reader.more:
             self._ahead = 0
         if not self._reading and not self._paused and self._roomy():
             self._read(True)
         if self._out:
             self.flush()
+
+    def _parse_on(self) -> None:
+        """Read further requests of what the peer sent: more than one turn of the loop is for."""
+        self._parses = False
+        self._requests += self._reader.go_on()
+        self._pump()
 
     def _together(self, command: Command | None) -> int:
         """How many requests of this verb may be under way at a time."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tidewarden import __version__
+from tidewarden.clock import sleep
 from tidewarden.errors import BadArg, Error, NoAuth
 
 from . import replies
@@ -15,8 +18,10 @@ from .verbs import ANY, Command, Pending, Request, unsupported
 
 if TYPE_CHECKING:
     from .connection import Connection
+    from .resp import RespServer
 
 MUTE_ALL = 1 << 60
+LINES_A_TURN = 500
 CHECK_S = 0.000_1  # what a stranger pays for having its secret looked at, beside the stretching of passwords
 
 
@@ -112,7 +117,7 @@ def select(connection: Connection, request: Request) -> bytes:
     return replies.OK
 
 
-def client(connection: Connection, request: Request) -> bytes:
+def client(connection: Connection, request: Request) -> bytes | Pending:
     """CLIENT"""
     word = request[1].upper()
     rest = request[2:]
@@ -173,13 +178,22 @@ def _line(connection: Connection) -> str:
     )
 
 
-CLIENT = {
+async def _list(server: RespServer) -> str:
+    """A line for each peer; as many in one turn of the loop as take a millisecond or two."""
+    peers, lines = list(server.connections), list[str]()
+    for first in range(0, len(peers), LINES_A_TURN):
+        lines += map(_line, peers[first : first + LINES_A_TURN])
+        await sleep(server.clock, 0.0)
+    return "".join(lines)
+
+
+CLIENT: dict[tuple[bytes, int], Callable[[Connection, Request], bytes | Pending]] = {
     (b"SETNAME", 1): _set_name,
     (b"GETNAME", 0): lambda connection, rest: replies.encode(connection.peer.name or None, connection.resp),
     (b"SETINFO", 2): _set_info,
     (b"ID", 0): lambda connection, rest: replies.integer(connection.id),
     (b"INFO", 0): lambda connection, rest: replies.bulk(_line(connection)),
-    (b"LIST", 0): lambda connection, rest: replies.bulk("".join(map(_line, list(connection.server.connections)))),
+    (b"LIST", 0): lambda connection, rest: Pending(_list(connection.server), lambda text, _: replies.bulk(text)),
     (b"NO-EVICT", 1): _on_off,
     (b"NO-TOUCH", 1): _on_off,
     (b"REPLY", 1): _reply,
@@ -210,15 +224,19 @@ def command(connection: Connection, request: Request) -> bytes:
         docs = {item.name.lower(): {"summary": item.usage or item.name, "group": item.group} for item in found}
         return replies.encode(docs, connection.resp)
     if word in (b"", b"INFO"):
-        rows = [_described(known[name]) if name in known else None for name in (wanted or known)]
-        return replies.encode(rows, connection.resp)
+        rows = [_described(known.get(name), connection.resp) for name in (wanted or known)]
+        return b"*%d\r\n%b" % (len(rows), b"".join(rows))
     raise Error(f"unknown subcommand for 'COMMAND {shown(request[1])[1:-1]}'")
 
 
-def _described(item: Command) -> list[Any]:
+@functools.lru_cache(maxsize=1024)
+def _described(item: Command | None, resp: int) -> bytes:
+    """A row of COMMAND INFO."""
+    if item is None:
+        return replies.encode(None, resp)
     arity = item.least if item.least == item.most else -item.least
     # Flags, keys from, to and step; categories, tips, key specifications, subcommands: redis-py reads all ten.
-    return [item.name.lower(), arity, [], 0, 0, 0, [], [], [], []]
+    return replies.encode([item.name.lower(), arity, [], 0, 0, 0, [], [], [], []], resp)
 
 
 def multi(connection: Connection, request: Request) -> bytes:

@@ -16,6 +16,7 @@ from tidewarden.errors import Error, TooBig
 
 from .lobby import Stranger
 from .peer import STRANGER, Peer
+from .requests import RequestReader
 from .verbs import Request
 
 if TYPE_CHECKING:
@@ -39,11 +40,13 @@ class Flow(asyncio.Protocol):
     """The bytes of one peer. A subclass says what to do with its requests (``_pump``) and errors (``refuse``)."""
 
     __slots__ = (
-        "_ahead", "_closing", "_flush_due", "_held_up", "_lingers", "_out", "_paused", "_reading", "_requests", "_short", "_stall", "_stay",
+        "_ahead", "_closing", "_flush_due", "_held_up", "_last_said", "_lingers", "_out", "_paused", "_reading", "_requests", "_short", "_stall", "_stay",
         "_transport", "peer", "server", "stranger",
     )  # fmt: skip
 
     _transport: asyncio.Transport
+    _parses: bool
+    _reader: RequestReader
     peer: Peer
 
     def __init__(self, server: RespServer, stranger: Stranger | None = None) -> None:
@@ -58,6 +61,7 @@ class Flow(asyncio.Protocol):
         self._paused = False  # the peer does not read
         self._reading = True
         self._closing = False
+        self._last_said = False  # nothing follows any more, not even that its stream cannot be read
         self._lingers = False  # has been told the last, and may read it
         self._stall: asyncio.TimerHandle | None = None
         self._stay: asyncio.TimerHandle | None = None  # the end of the time that a stranger, or one too many, may stay
@@ -94,8 +98,9 @@ class Flow(asyncio.Protocol):
 
     def hang_up(self) -> None:
         """Read nothing more; close when what is under way is answered."""
-        self._closing = True
+        self._closing = self._last_said = True
         self._requests.clear()
+        self._reader.drop()
 
     def close(self) -> None:
         """Send what is ready and hang up now."""
@@ -154,7 +159,7 @@ class Flow(asyncio.Protocol):
     def _roomy(self) -> bool:
         if self.peer.may is STRANGER:
             return not self._requests
-        return len(self._requests) <= PIPELINE_MAX // 2 and self._ahead <= AHEAD_BYTES
+        return len(self._requests) <= PIPELINE_MAX // 2 and self._ahead <= AHEAD_BYTES and not self._parses
 
     def _read_ahead(self, size: int) -> None:
         """Requests stay unbegun after ``size`` bytes more were read. When they are too many, the peer is held back."""

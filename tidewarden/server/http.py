@@ -294,7 +294,8 @@ class HttpServer:
             # The node's own figures matter most just when the store is away.
             log.debug("metrics without what the store knows: %s", error)
         return web.Response(
-            body=metrics.render(samples), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
+            body=await metrics.render(samples, self._clock),
+            headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"},
         )
 
 

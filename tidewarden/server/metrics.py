@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from tidewarden.clock import Clock, sleep
 from tidewarden.rights import Rights
 from tidewarden.tokens.policy import STATES
 
@@ -162,35 +163,60 @@ HELP = {
     "tidewarden_tokens_standing": f"1 for how the provider stands: answers, silent, erring, limiting or refusing {CLUSTER}",
     "tidewarden_webhook_deliveries_total": "Deliveries of this node by webhook and outcome",
 }
+SAMPLES_A_TURN = 30  # of which a queue is one; a turn has some milliseconds
+SERIES_A_TURN = 300
+LONG_BYTES = 4096
 STORE_S = 2.0
 """Longest wait for one answer of the store: Prometheus waits ten seconds for all of them, and less where it asks more often."""
 _UNFIT = re.compile(r"[^a-zA-Z0-9_]")
 
 
 class Snapshot:
-    """A collector of the stats of one moment."""
+    """A collector of one family."""
 
-    def __init__(self, samples: Iterable[Sample]) -> None:
-        self._samples = list(samples)
+    def __init__(self, family: Metric) -> None:
+        self._family = family
 
     def collect(self) -> Iterable[Metric]:
-        """One family a name, as prometheus-client asks for them."""
-        families: Families = {}
-        for part, labels, stats in self._samples:
-            for told, value in stats.items():
-                name, series = _in_seconds(told, _series(value))
-                if series:
-                    family = _family(families, part, name, (*labels, *(("kind",) if "" not in series else ())))
-                    for kind, number in series.items():
-                        family.add_metric([*labels.values(), *((kind,) if kind else ())], number)
-        return families.values()
+        """As prometheus-client asks for it."""
+        return (self._family,)
 
 
-def render(samples: Iterable[Sample]) -> bytes:
-    """The text of one scrape."""
+def add_to(families: Families, samples: Iterable[Sample]) -> None:
+    """Add these samples' series to their families, one a name."""
+    for part, labels, stats in samples:
+        for told, value in stats.items():
+            name, series = _in_seconds(told, _series(value))
+            if series:
+                family = _family(families, part, name, (*labels, *(("kind",) if "" not in series else ())))
+                for kind, number in series.items():
+                    family.add_metric([*labels.values(), *((kind,) if kind else ())], number)
+
+
+async def render(samples: Sequence[Sample], clock: Clock) -> bytes:
+    """The text of one scrape; of a thousand queues it is made in many turns of the loop."""
+    families: Families = {}
+    for first in range(0, len(samples), SAMPLES_A_TURN):
+        add_to(families, samples[first : first + SAMPLES_A_TURN])
+        await sleep(clock, 0.0)
+    text = []
+    for family in families.values():
+        for first in range(0, len(family.samples), SERIES_A_TURN):
+            found = written(family, first)
+            text.append(found)
+            if len(found) > LONG_BYTES:
+                await sleep(clock, 0.0)
+    return b"".join(text)
+
+
+def written(family: Metric, first: int) -> bytes:
+    """The text of some series of a family, its head before the first of them."""
+    part = Metric(family.name, family.documentation, family.type)
+    part.samples = family.samples[first : first + SERIES_A_TURN]
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(Snapshot(samples))
-    return generate_latest(registry)
+    registry.register(Snapshot(part))
+    text = generate_latest(registry)
+    return text if first == 0 else text.split(b"\n", 2)[2]
 
 
 def of_tokens(stats: Mapping[str, Mapping[str, Any]], counts: Mapping[str, Any]) -> list[Sample]:

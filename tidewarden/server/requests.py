@@ -17,6 +17,9 @@ COUNTS = {b"*%d" % count: count for count in range(1, 257)}
 HEADERS = [b"$%d" % size for size in range(2049)]
 TLS = 0x16  # the first byte of a handshake (RFC 8446, 5.1): no command begins so, and its line might never end
 NOTHING = re.compile(rb"(?:\s*\n|\*0\r\n)+")  # as many requests without a word as stand together
+LONG_BYTES = 65_536
+LINES_MAX = 8192  # of a chunk longer than that, read in one go: what follows is read in another turn of the loop
+STEPS_MAX = 4096  # of a walk in one go: arguments, and beginnings of requests
 DIGITS_MAX = 10
 """Longest number in a header: ten digits, far above every limit."""
 
@@ -33,12 +36,13 @@ class RequestReader:
         line_bytes: longest inline command.
 
     After :attr:`failure` is set the stream cannot be followed any more: answer what came before it, then it, and close.
+    :attr:`more`: there are more requests than are read in one go; :meth:`go_on` reads on.
     :attr:`inline` tells whether an inline command was ever among it, :attr:`encrypted` whether TLS was.
     """
 
     __slots__ = (
         "_arguments", "_chunks", "_have", "_in_line", "_need", "_size", "_wanted", "arguments_max", "encrypted", "failure",
-        "inline", "line_bytes", "request_bytes",
+        "inline", "line_bytes", "more", "request_bytes",
     )  # fmt: skip
 
     def __init__(self, request_bytes: int, arguments_max: int, line_bytes: int) -> None:
@@ -48,6 +52,7 @@ class RequestReader:
         self.failure: Error | None = None
         self.inline = False
         self.encrypted = False
+        self.more = False
         self._chunks: list[bytes] = []
         self._have = 0  # bytes in _chunks
         self._in_line = False  # they are an inline command whose end has not come
@@ -57,8 +62,11 @@ class RequestReader:
         self._size = 0  # its bytes so far
 
     def feed(self, data: bytes) -> list[Request]:
-        """The requests that ``data`` completes, in order."""
+        """The requests that ``data`` completes, in order. With :attr:`more` there are others, for :meth:`go_on`."""
         if self.failure is not None:
+            return []
+        if self.more:
+            self._keep(data)
             return []
         if self._chunks:
             self._chunks.append(data)
@@ -67,17 +75,49 @@ class RequestReader:
                 return []
             data = b"".join(self._chunks)
             self._chunks.clear()
+        return self._read(data)
+
+    def go_on(self) -> list[Request]:
+        """Further requests of what was fed."""
+        data = b"".join(self._chunks)
+        self._chunks.clear()
+        self.more = False
+        return [] if self.failure is not None else self._read(data)
+
+    def drop(self) -> None:
+        """Forget what was fed and is in no request yet."""
+        self._chunks.clear()
+        self.more = False
+
+    def _keep(self, rest: bytes) -> None:
+        self._chunks.append(rest)
+        self._have += len(rest)
+
+    def _read(self, data: bytes) -> list[Request]:
+        self._have = 0
+        rest = b""
         if self._wanted == 0:
+            if len(data) > LONG_BYTES and data.count(b"\r\n") > LINES_MAX:
+                cut = data.find(b"\r\n*", LONG_BYTES) + 2  # where a request seems to begin
+                if cut > 2:
+                    data, rest = data[:cut], data[cut:]
             requests = _split(data)
             if requests is not None and len(data) <= self.request_bytes:
+                if rest:
+                    self._keep(rest)
+                    self.more = True
                 return requests
-        return self._walk(data)
+        return self._walk(data + rest if rest else data)
 
     def _walk(self, data: bytes) -> list[Request]:
         requests: list[Request] = []
-        position = 0
+        position = steps = 0
         try:
             while position < len(data):
+                steps += 1
+                if steps > STEPS_MAX:
+                    self.more = True
+                    break
                 between = self._wanted == 0
                 after = self._begin(data, position, requests) if between else self._argument(data, position)
                 if after < 0:
@@ -91,8 +131,7 @@ class RequestReader:
             self.failure = failure.with_traceback(None)
             return requests
         if position < len(data):
-            self._chunks.append(data[position:])
-            self._have = len(data) - position
+            self._keep(data[position:])
         return requests
 
     def _begin(self, data: bytes, position: int, requests: list[Request]) -> int:
