@@ -90,7 +90,7 @@ class Siege:
         """One more."""
         self.connects += 1
         try:
-            sock = socket.create_connection(("127.0.0.1", self.port), 2)
+            sock = socket.create_connection(("127.0.0.1", self.port), 0.2)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self.shape.tls:
                 sock = self.context.wrap_socket(sock, server_hostname="localhost")
@@ -109,8 +109,9 @@ class Siege:
         """Whatever is due."""
         allowed = CONNECTS_A_SECOND_MAX * (now - self.began) - self.connects
         while len(self.lines) < self.shape.connections and allowed > 0:
+            failed = self.failed
             self.connect(now)
-            allowed -= 1
+            allowed = 0 if self.failed > failed else allowed - 1
         for fd, line in list(self.lines.items()):
             try:
                 if self.shape.reads:

@@ -160,12 +160,15 @@ def besieged(shape: Shape, port: int, connections: int) -> Iterator[subprocess.P
 
 
 def told(process: subprocess.Popen[str]) -> dict[str, int]:
-    """What it has sent so far."""
+    """What it has sent so far. Raises: Broken."""
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.write("\n")
     process.stdin.flush()
-    found: dict[str, int] = json.loads(process.stdout.readline())
+    line = process.stdout.readline()
+    if not line:
+        raise Broken("who besieges it has ended")
+    found: dict[str, int] = json.loads(line)
     return found
 
 

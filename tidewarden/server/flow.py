@@ -40,8 +40,9 @@ class Flow(asyncio.Protocol):
     """The bytes of one peer. A subclass says what to do with its requests (``_pump``) and errors (``refuse``)."""
 
     __slots__ = (
-        "_ahead", "_closing", "_flush_due", "_held_up", "_last_said", "_lingers", "_out", "_paused", "_reading", "_requests", "_short", "_stall", "_stay",
-        "_transport", "peer", "server", "stranger",
+        "_ahead", "_closing", "_flush_due", "_held_up", "_last_said", "_lingers", "_out",
+        "_paused", "_reading", "_requests", "_short", "_stall", "_stay", "_transport", "peer",
+        "server", "stranger",
     )  # fmt: skip
 
     _transport: asyncio.Transport
