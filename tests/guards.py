@@ -250,6 +250,21 @@ GUARDS = (
         ("queue_strays",),
     ),
     Guard(
+        "settings-version",
+        (("queue/lua/configure.lua", "if version and version < S.version then", "if false then"),),
+        ("queue_shard_settings",),
+    ),
+    Guard(
+        "settings-reread",
+        (("queue/registry.py", "                    self._outdated.add(queue)\n", ""),),
+        ("queue_shard_settings",),
+    ),
+    Guard(
+        "closed-order",
+        (("queue/registry.py", "        await set_order(self._cut(queue, kept), kept.order)", "        assert self._cut(queue, kept)"),),
+        ("queue_shard_settings",),
+    ),
+    Guard(
         "place",
         (("server/connection.py", "if self._begun_count == 0 and not self._beginning:", "if self._begun_count == 0:"),),
         ("server_places",),

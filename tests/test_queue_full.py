@@ -126,7 +126,7 @@ def test_a_full_queue_of_lanes_is_drained(full: Any) -> None:
         seen |= {row.id for row in rows}
         assert rows == [] or full.ack(*rows) == [1] * len(rows)
     assert len(seen) == 40
-    assert full.configure(lane_limit=2) == 1
+    assert full.configure(lane_limit=2) == 2, "its lanes are to be looked at"
     assert full.run("queue.lanes", "heads", "", 10) == full.run("queue.lanes", "waiting", "", 10) == b""
 
 

@@ -113,12 +113,15 @@ async def test_a_put_into_the_middle_of_a_cut_stops_it(node: Any, monkeypatch: p
 
 
 @pytest.mark.thorough
-async def test_a_cut_whose_node_died_over_it_is_undone(node: Any, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_cut_whose_node_died_over_it_is_undone(
+    node: Any, eventually: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     n0, n1 = await deaf_pair(node)
     await n0.queues.script("queue.configure", "q", 0, ["layout", 2])  # closed one shard of two, and died
     names = [f"t{n}" for n in range(20)]
     await asyncio.gather(*(n1.queues.put("q", NewTask(id=name)) for name in names))
     assert "broke off; it keeps its 2" in caplog.text
+    await eventually(lambda: n0.queues._settings["q"].layout == 3)
     for name in names:
         assert (await n0.queues.peek("q", name))["state"] == "ready"
     raw = await n0.link.call("HGET", "{tw}:queues", "q")

@@ -85,18 +85,21 @@ async def test_a_script_on_another_connection_wakes_those_who_wait_here(node: An
     assert [task.id for task in await take] == ["a"]
 
 
-async def test_settings_that_cannot_be_read_anew_stay(node: Any, caplog: pytest.LogCaptureFixture) -> None:
+async def test_settings_that_cannot_be_read_anew_stay_until_they_can(
+    node: Any, eventually: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     n0 = await node()
     await n0.queues.configure("q", {"lease_ms": 123})
-    await n0.link.stop()
-    n0.link._fail_backlog("closed")
+    await eventually(lambda: not n0.queues._tasks)
+    n0.link._transport.pause_reading()
+    asked = n0.link.calls
     n0.queues.forget("q")
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    n0.link._fail_backlog("closed")
-    await asyncio.gather(*n0.queues._tasks)
-    assert "could not be read anew" in caplog.text
-    assert (await n0.queues.settings("q"))["lease_ms"] == 123
+    await eventually(lambda: n0.link.calls > asked)
+    n0.link._transport.abort()
+    await eventually(lambda: "could not be read anew" in caplog.text)
+    assert n0.queues._settings["q"].lease_ms == 123
+    await eventually(lambda: not n0.queues._tasks)
+    assert n0.link.calls > asked + 1
 
 
 async def test_what_another_server_does_not_know_is_made_again(node: Any, caplog: pytest.LogCaptureFixture) -> None:

@@ -31,8 +31,8 @@ class Check(Bulk):
         for shard in shards:
             problems, parts = await shard.run("queue.check_record", (int(repair),))
             if repair and any(row[0] == LOST_FIELD for row in problems):
-                _, settings = await self._stored(queue)  # the shard may have lost some of them
-                await shard.run("queue.configure", settings.shard_fields())
+                await self._stored(queue)
+                await self._settle(queue)  # the shard may have lost some of them
             for part in (name.decode() for name in parts):
                 seen, more = await self._part(shard, part, repair)
                 tasks += seen if part in ("tasks", "accounts") else 0

@@ -12,13 +12,14 @@ import msgspec
 
 from tidewarden.clock import Clock, sleep
 from tidewarden.config import Config
-from tidewarden.errors import BadArg, NotFound, StoreDown
+from tidewarden.errors import BadArg, Error, NotFound, Stale, StoreDown
 from tidewarden.queue.lease_clock import LeaseClock
 from tidewarden.queue.names import Names
 from tidewarden.queue.placing import Chooser, chooser_of, load_strategies, prefix_of, shard_of
 from tidewarden.queue.recut import Recut
 from tidewarden.queue.settings import QueueSettings, settings_of_new
 from tidewarden.queue.shard import Shard
+from tidewarden.queue.shard_settings import set_order, write
 from tidewarden.queue.task import check_name
 from tidewarden.store import Scripts
 from tidewarden.store.commits import SYSTEM, Commits
@@ -40,6 +41,7 @@ SHARED = (
 )
 CUT_S = 1.0  # whoever cuts a queue anew is through within so long, or has died over it
 CUT_ASK_S = 0.02
+REREAD_S = 0.5  # after the store did not answer
 
 
 def _nobody(*_: object) -> None:
@@ -79,6 +81,8 @@ class Registry(Names):
         self._strategies = load_strategies(config.queues.strategies)
         self._choosers: dict[str, Chooser] = {}
         self._recuts: dict[str, asyncio.Task[None]] = {}
+        self._outdated: set[str] = set()  # queues whose settings have to be read anew,
+        self._rereading: set[str] = set()  # and for which somebody is at it
         self.on_next: Callable[[str, int, int], None] = _nobody
         self.on_shard: Callable[[str], None] = _nobody
 
@@ -97,10 +101,34 @@ class Registry(Names):
                 raise BadArg(f"{queue} is a topic, which only takes puts; {to}")
             settings = msgspec.json.decode(raw, type=QueueSettings)
             shards = self._build(queue, settings)
-            if settings_of_new(queue) != QueueSettings():
-                # The shards' own records begin with the defaults; writing what is there already changes nothing.
-                await asyncio.gather(*(shard.run("queue.configure", settings.shard_fields()) for shard in shards))
-        return shards
+            if settings.version or settings_of_new(queue) != QueueSettings():
+                # Who made or changed it may have died before the shards had it. Writing what is there already changes nothing.
+                try:
+                    await self._settle(queue)
+                except Error:
+                    self.forget(queue)
+                    raise
+        return self._shards[queue]
+
+    async def _settle(self, queue: str) -> None:
+        """
+        Bring the settings that are stored into force in every shard, whoever stored them. Raises: StoreDown: perhaps in some alone.
+
+        Each change has a number. A shard has settings newer than the stored where the store has lost these, or where a former
+        version stored them without one: then the stored ones get a number above.
+        """
+        while True:
+            try:
+                newer = await write(self._shards[queue], self._settings[queue])
+            except Recut:
+                continue  # its settings were read anew
+            if not newer:
+                return
+            raw, stored = await self._stored(queue)
+            if stored.version < newer:
+                above = msgspec.structs.replace(stored, version=newer + 1)
+                if await self._by_name("queue.change", queue, raw, msgspec.json.encode(above)):
+                    self._build(queue, above)
 
     def _cut(self, queue: str, settings: QueueSettings) -> list[Shard]:
         """The shards of a queue with these settings: those in use, or new ones, which are not in use yet."""
@@ -182,6 +210,7 @@ class Registry(Names):
     async def _keep_cut(self, queue: str, raw: bytes, settings: QueueSettings, layout: int) -> None:
         """Open shards that were closed by ``layout``, with the settings that are stored, unless others are by now."""
         kept = msgspec.structs.replace(settings, layout=layout + 1)
+        await set_order(self._cut(queue, kept), kept.order)  # the closed ones may have got another
         if await self._by_name("queue.change", queue, raw, msgspec.json.encode(kept)):
             self._build(queue, kept)
 
@@ -192,8 +221,11 @@ class Registry(Names):
         self.on_next(shard.queue, shard.index, delay_ms)
 
     def forget(self, queue: str) -> None:
-        """A queue was made, or its settings changed: read them anew, and look at every shard."""
-        self._spawn(self._reload(queue))
+        """A queue was made, or its settings changed: read them anew until the store has answered, and look at every shard."""
+        self._outdated.add(queue)
+        if queue not in self._rereading:
+            self._rereading.add(queue)
+            self._spawn(self._reread(queue))
 
     async def recall(self) -> None:
         """
@@ -204,10 +236,10 @@ class Registry(Names):
         stored = dict(zip(raw[::2], raw[1::2], strict=True))
         for queue in list(self._settings):
             if found := stored.get(queue.encode()):
-                shards = self._build(queue, settings := msgspec.json.decode(found, type=QueueSettings))
-                if self._link.clustered and settings != QueueSettings(shards=settings.shards):
-                    # Another server than that of the names may have lost what a shard's own record says.
-                    await asyncio.gather(*(shard.run("queue.configure", settings.shard_fields()) for shard in shards))
+                self._build(queue, settings := msgspec.json.decode(found, type=QueueSettings))
+                if settings.version or (self._link.clustered and settings != QueueSettings(shards=settings.shards)):
+                    # What a shard's own record says may be lost, and not the settings: it is written later, and perhaps elsewhere.
+                    await self._settle(queue)
         for queue in list(self._settings):
             if queue.encode() not in stored:
                 with contextlib.suppress(NotFound):  # a topic has its name now
@@ -222,10 +254,10 @@ class Registry(Names):
         what, raw = await self._make(queue, self._settings[queue])
         if what == b"topic":
             raise NotFound(f"there is no queue {queue} any more; it is a topic")
-        shards = self._build(queue, settings := msgspec.json.decode(raw, type=QueueSettings))
+        self._build(queue, msgspec.json.decode(raw, type=QueueSettings))
         if what == b"new":
             log.warning("the store had lost the queue %s; it is there again", queue)
-            await asyncio.gather(*(shard.run("queue.configure", settings.shard_fields()) for shard in shards))
+            await self._settle(queue)
         return raw
 
     async def _stored(self, queue: str) -> tuple[bytes, QueueSettings]:
@@ -238,18 +270,31 @@ class Registry(Names):
         """The shards of all queues that this process has met."""
         return [shard for shards in self._shards.values() for shard in shards]
 
-    async def _reload(self, queue: str) -> None:
+    async def _reread(self, queue: str) -> None:
+        """Nobody repeats the message: what is not read now is read later."""
         try:
-            raw = await self._link.call("HGET", self._registry_key, queue)
-            links = None if raw is not None else await self._link.call("HGET", self._topics_key, queue)
-        except StoreDown as error:
-            log.warning("the settings of %s could not be read anew: %s", queue, error)
-            return
+            while queue in self._outdated:
+                self._outdated.discard(queue)
+                try:
+                    await self._read_anew(queue)
+                except (StoreDown, Stale) as error:
+                    log.warning("the settings of %s could not be read anew, which is tried again: %s", queue, error)
+                    self._outdated.add(queue)
+                    await sleep(self._clock, REREAD_S)
+        finally:
+            self._rereading.discard(queue)
+
+    async def _read_anew(self, queue: str) -> None:
+        raw = await self._link.call("HGET", self._registry_key, queue)
+        links = None if raw is not None else await self._link.call("HGET", self._topics_key, queue)
         if links is not None:
             self._topics[queue] = tuple(links.decode().split())
         if raw is not None:
-            for shard in self._build(queue, msgspec.json.decode(raw, type=QueueSettings)):
+            settings = msgspec.json.decode(raw, type=QueueSettings)
+            for shard in self._build(queue, settings):
                 self._next(shard, 0)
+            if settings.version:
+                await self._settle(queue)
 
     def shard_of(self, queue: str, task_id: str) -> int:
         """The shard that an id lies in: the one it carries, else ``crc32(id) % S`` (:mod:`tidewarden.queue.placing`)."""
@@ -313,6 +358,7 @@ class Registry(Names):
         return shards[index]
 
     async def settings(self, queue: str) -> dict[str, Any]:
-        """The queue's settings."""
+        """The queue's settings, as they are stored. Raises: StoreDown."""
         await self._open(check_name(queue))
-        return self._settings[queue].shown()
+        _, settings = await self._stored(queue)
+        return settings.shown()

@@ -28,7 +28,8 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
     function that the node's configuration allows. ``history``: ends that a failed task remembers, 0 = none. ``lane_limit``:
     tasks of one lane leased at once, 0 = any number; ``lane_rate``: tasks of one lane taken per second, exact to the
     thousandth, 0 = any number; ``lane_burst``: how many of those at once after a rest. ``shards`` and ``strategy`` are
-    fixed while the queue holds tasks; ``layout`` counts how often they were changed, and is ours alone.
+    fixed while the queue holds tasks, as is ``order``; ``layout`` counts how often they were changed, ``version`` how often
+    anything was. These two are ours alone.
     """
 
     shards: int = 1
@@ -49,10 +50,11 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
     strategy: str = "hash"
     history: int = 5
     layout: int = 0
+    version: int = 0
 
     def shown(self) -> dict[str, Any]:
         """The settings that are the user's."""
-        return {name: value for name, value in msgspec.structs.asdict(self).items() if name != "layout"}
+        return {name: value for name, value in msgspec.structs.asdict(self).items() if name not in OURS}
 
     def shard_fields(self) -> list[str | int]:
         """What configure.lua writes into each shard's record, as name, value, …"""
@@ -92,7 +94,11 @@ def settings_of_new(queue: str) -> QueueSettings:
     return next((settings for prefix, settings in SYSTEM.items() if queue.startswith(prefix)), QueueSettings())
 
 
+OURS = ("layout", "version")
+LANE_FIELDS = ("lane_limit", "lane_rate", "lane_burst")
+CUT_FIELDS = ("shards", "strategy", "order")  # are changed while the queue is empty, and nobody can put into it
 SHARD_FIELDS = (
+    "version",
     "order",
     "lease_ms",
     "urgent_ms",
@@ -108,7 +114,6 @@ SHARD_FIELDS = (
     "lane_rate",
     "lane_burst",
 )
-LANE_FIELDS = ("lane_limit", "lane_rate", "lane_burst")
 LANE_RATE_MAX = 100_000
 DIGITS_MAX = 16
 _RATE = re.compile(r"[0-9]{1,6}(\.[0-9]{1,3}0*)?")

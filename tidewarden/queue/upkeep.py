@@ -10,14 +10,13 @@ import msgspec
 
 from tidewarden.errors import BadArg, NotFound, NotHeld, Stale
 from tidewarden.queue.placing import DIGITS_MAX, STRATEGIES
-from tidewarden.queue.settings import LANE_FIELDS, QueueSettings, changed
-from tidewarden.queue.shard import Shard
+from tidewarden.queue.settings import CUT_FIELDS, LANE_FIELDS, QueueSettings, changed
+from tidewarden.queue.shard_settings import close, look_at_lanes, set_order
 from tidewarden.queue.task import COUNT_MAX, STATES, TIME_MAX_MS, Changes, check_id, check_name, check_range, described
 from tidewarden.queue.topics import Topics
 from tidewarden.store.link import Arg
 
 ALL = 2**31  # a count that is no limit
-LANES_PIECE = 200  # lanes that one script looks at when a setting of theirs changes
 
 
 class Upkeep(Topics):
@@ -179,43 +178,38 @@ class Upkeep(Topics):
             await self.commits.look(self._link)  # the server may have been set to it a moment ago
         new = changed(old, values, refusal=self.commits.refusal, strategies=strategies)
         firm = self.commits.firm(self._link, new.durability, f"{{{self.cluster}}}")
-        cut = [name for name in ("shards", "strategy") if getattr(new, name) != getattr(old, name)]
+        cut = [name for name in CUT_FIELDS if getattr(new, name) != getattr(old, name)]
+        new = msgspec.structs.replace(new, version=old.version + 1, layout=old.layout + bool(cut))
         if cut:
-            new = msgspec.structs.replace(new, layout=old.layout + 1)
-            await self._close_cut(queue, raw, old, cut)
-        shards = self._cut(queue, new)
-        replies = await asyncio.gather(*(shard.run("queue.configure", new.shard_fields()) for shard in shards))
-        if b"NOTEMPTY" in replies:
-            await asyncio.gather(*(shard.run("queue.configure", old.shard_fields()) for shard in shards))
-            raise BadArg(f"order of {queue} can be changed only while it is empty")
+            await self._close_cut(queue, raw, old, new, cut)
         if not await self._by_name("queue.change", queue, raw, msgspec.json.encode(new)):
+            raw, stored = await self._stored(queue)
+            if cut and stored.layout < new.layout:  # what was closed for nothing
+                await self._keep_cut(queue, raw, stored, new.layout)
             raise Stale(f"the settings of {queue} were changed by somebody else at the same time; repeat this")
         self._build(queue, new)
+        await self._settle(queue)
         if any(getattr(new, name) != getattr(old, name) for name in LANE_FIELDS):
-            await asyncio.gather(*(self._look_at_lanes(shard) for shard in shards))
+            await look_at_lanes(self._shards[queue])  # another node may have been first to write into a shard
         await firm()
         return new.shown()
 
-    async def _look_at_lanes(self, shard: Shard) -> None:
-        """Lanes follow the new settings, in bounded pieces. Where this breaks off, the rest do at their next event."""
-        for part in ("heads", "waiting"):
-            cursor = b""
-            while True:
-                cursor = await shard.run("queue.lanes", (part, cursor, LANES_PIECE))
-                if not cursor:
-                    break
-
-    async def _close_cut(self, queue: str, raw: bytes, old: QueueSettings, cut: list[str]) -> None:
+    async def _close_cut(
+        self, queue: str, raw: bytes, old: QueueSettings, new: QueueSettings, cut: Sequence[str]
+    ) -> None:
         """
-        Close the shards of a queue to everybody who knows it only as it is cut now, if all of them are empty.
+        Close the shards of a queue to everybody who knows it only as it is cut now, if all of them are empty, and give the
+        new ones their order: once anybody knows of them it is too late for that.
 
         From then until the new settings are stored the queue answers nobody; where they never come, :meth:`_read_cut` ends it.
         """
-        refused = BadArg(f"{' and '.join(cut)} of {queue} can be changed only while it is empty and has no schedules")
+        same = list(cut) == ["order"]
+        schedules = "" if same else " and has no schedules"
+        refused = BadArg(f"{' and '.join(cut)} of {queue} can be changed only while it is empty{schedules}")
         stats = await self.stats(queue)
-        if stats["total"] or stats["schedules"]:
+        if stats["total"] or (stats["schedules"] and not same):
             raise refused
-        closed = await self._each(queue, "queue.configure", ("layout", old.layout + 1))
-        if b"NOTEMPTY" in closed:  # something was put meanwhile
-            await self._keep_cut(queue, raw, old, old.layout + 1)
+        closed = await close(self._shards[queue], new.layout, same=same)
+        if not (closed and await set_order(self._cut(queue, new), new.order)):  # something was put meanwhile
+            await self._keep_cut(queue, raw, old, new.layout)
             raise refused

@@ -123,7 +123,7 @@ local ABSENT = {__index = {
   paused = 0, alarm = NEVER, tick = NEVER, awaited = 0, ttls = 0,
   buckets = 1, stored = 0, accounts = 0, cut = 0, later = 0, capacity = 0,
   urgent_ms = 60000, urgent_max_ms = 0, pace = 0, pace_at = 0, pace_taken = 0, reach = '', lease_ms = 30000, late_share = 8, early_share = 16, order = 'bands', dedup_ms = 60000,
-  losses_max = 10, backoff_cap_ms = 3600000,
+  losses_max = 10, backoff_cap_ms = 3600000, version = 0,
 }}
 
 -- Fields that are no numbers, whatever they look like: a priority, or a node called 1.
