@@ -164,6 +164,23 @@ GUARDS = (
         ("store_commit", "queue_durable"),
     ),
     Guard(
+        "bracket",
+        (("store/firm.py", 'synced = after is not None and said(self._before) == after and said(self._synced) == b"OK"', "synced = True"),),
+        ("store_firm",),
+    ),
+    Guard(
+        "awake",
+        (
+            (
+                "store/firm.py",
+                'AWAKE = pack(("CONFIG", "SET", "appendfsync", "always"))',
+                'AWAKE = pack(("CONFIG", "SET", "appendfsync", "everysec"))',
+            ),
+        ),
+        ("store_firm",),
+        ("slow_disk",),
+    ),
+    Guard(
         "identity",
         (("store/commit.py", "if one.identity != identity:", "if not identity:"),),
         ("store_commit",),

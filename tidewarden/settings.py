@@ -111,7 +111,8 @@ class Store:
     binary: str = setting("", path=True)
     """valkey-server to run when embedded. Empty, the default: the one that is installed with this package."""
     fsync: str = setting("everysec", choices=("everysec", "always"))
-    """When an embedded store brings its log to disk. ``everysec`` may lose a second's writes to a power cut."""
+    """When an embedded store brings its log to disk. ``everysec`` may lose a second's writes to a power cut, two seconds' where the
+    disk is slow, and those that were answered while a sync was under way when its process is killed."""
     replicas: int = setting(-1, low=-1, high=100)
     """Replicas that durability ``quorum`` waits for. 0: none, and it is refused. -1, the default: 1 under Sentinel, else 0."""
     commit_ms: int = setting(2000, low=10, high=9000)

@@ -52,12 +52,20 @@ class SlowDisk:
     def __init__(self, library: Path, file: Path) -> None:
         self._file = file
         self._file.write_bytes(struct.pack("i", 0))
-        self.environ = {"LD_PRELOAD": str(library), "SLOW_DISK": str(file)}
+        self._synced = file.with_name(file.name + ".synced")
+        self.environ = {"LD_PRELOAD": str(library), "SLOW_DISK": str(file), "SLOW_DISK_SYNCED": str(self._synced)}
 
     def delay(self, ms: int) -> None:
         """Every sync takes so many milliseconds longer from now on; 0: none."""
         with self._file.open("r+b") as file:  # in place: the process has it mapped
             file.write(struct.pack("i", ms))
+
+    def cut_the_power(self, folder: Path) -> None:
+        """The process has ended: whatever it wrote there behind its last sync is gone."""
+        told = struct.iter_unpack("qq", self._synced.read_bytes())
+        length = dict(told)
+        for path in folder.rglob("*.incr.aof"):
+            os.truncate(path, length.get(path.stat().st_ino, 0))
 
 
 class SmallDisk:

@@ -50,8 +50,10 @@ async def start_child(
     """
     Start ``argv`` in a session of its own (Ctrl-C does not reach it), to be killed by the kernel when we die.
 
-    Killed, for another signal could be sat out; what a store has answered is in the kernel's hands by then. Call it from
-    a thread that lives as long as the process does: the kernel means the thread when it says parent.
+    Killed, for another signal could be sat out. What a store that syncs once a second has answered need not be in the kernel's
+    hands by then: while a sync is under way it puts its writes off, for two seconds at most, and answers. What must not be
+    lost waits for the disk (see firm). Call it from a thread that lives as long as the process does: the kernel means
+    the thread when it says parent.
 
     Args:
         argv: the program by absolute path, and its arguments.

@@ -251,7 +251,8 @@ class Commits:
             )
         if tokens and not (self._embedded or self._synced or self.replicas):
             found.append(
-                "a power cut at the store's host may lose the last tokens: set its appendfsync to always, or store.replicas"
+                "a power cut at the store's host, or its crash while its disk is slow, may lose the last tokens: set its appendfsync to "
+                "always, or store.replicas"
             )
         return found
 
