@@ -31,6 +31,7 @@ ROOT = Path(__file__).parents[2]
         pytest.param("failover --kills 1 --nodes 1 --stores 1", marks=pytest.mark.soak),
         pytest.param("shards --seconds 4 --connections 10", marks=pytest.mark.soak),
         pytest.param("engine_failover --kills 1", marks=pytest.mark.soak),
+        pytest.param("slot_migration --accounts 16000 --servers embedded", marks=pytest.mark.soak),
     ],
 )
 def test_benchmark_runs(command: str) -> None:

@@ -1,4 +1,4 @@
-"""A server joins a Redis Cluster under load and another leaves it: queues and tokens go on, and nothing is lost or doubled."""
+"""A server joins a Redis Cluster under load, another leaves it, and nothing is lost or doubled."""
 
 from __future__ import annotations
 
@@ -40,7 +40,11 @@ async def flows(workload: Workload, what: str) -> None:
 
 
 def fill(servers: ClusterSet, port: int) -> int:
-    """Move a third of the slots in which keys lie to that server, key by key, with the cluster's own and a shard of the jobs."""
+    """
+    Move a third of the slots in which keys lie to that server, key by key; how many.
+
+    The slot of the cluster's own keys is among them, and that of a shard of the jobs.
+    """
     always, moved = {slot_of(f"{{{CLUSTER}}}"), slot_of(shard_key(0))}, 0
     for source in servers.ports[:3]:
         for number, slot in enumerate(servers.used_slots(source)):

@@ -1,4 +1,4 @@
-"""A primary is killed while tokens are refreshed, under Sentinel and on a Redis Cluster: none is refreshed twice, none is lost."""
+"""A primary under Sentinel, or of a Redis Cluster, is killed while tokens are refreshed."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def rows(node: Node, of: str) -> dict[str, dict[str, Any]]:
 
 
 def begin(scene: Scene, part: Sequence[str]) -> None:
-    """Have these accounts refreshed, by both nodes; their requests, and some that are counted, have come to the providers."""
+    """Have these accounts refreshed, by both nodes; returns when the requests are at the providers."""
     scene.hold()
     for number, account in enumerate(part):
         (scene.here, scene.there)[number % 2].say("T.REFRESH", account)
