@@ -26,11 +26,11 @@ async def wait_in(eventually: Any, n: Any, queue: str = "q", **options: Any) -> 
     return session, take
 
 
-async def many(eventually: Any, n: Any, count: int, **options: Any) -> list[asyncio.Future[Any]]:
+async def many(eventually: Any, n: Any, number: int, /, **options: Any) -> list[asyncio.Future[Any]]:
     """So many takes that wait, oldest first, each of a session of its own."""
     await n.queues.shards("q")
-    takes = [n.queues.take(n.queues.open_session(), ["q"], wait_ms=LONG_MS, **options) for _ in range(count)]
-    await parked(eventually, n.queues, count)
+    takes = [n.queues.take(n.queues.open_session(), ["q"], wait_ms=LONG_MS, **options) for _ in range(number)]
+    await parked(eventually, n.queues, number)
     return takes
 
 

@@ -115,6 +115,85 @@ async def test_a_consumer_that_goes_while_its_take_goes_along(node: Any, eventua
     assert [(task.id, task.attempt) for task in await second] == [("a", 1)], "handed back, and not counted"
 
 
+@pytest.mark.parametrize("end", ["drain", "time"])
+async def test_a_wait_that_ends_while_its_take_goes_along(node: Any, eventually: Any, end: str) -> None:
+    """What it gets is its consumer's: the answer was under way."""
+    n0 = await node("n0")
+    _, take = await wait_in(eventually, n0)
+    put = n0.queues.put("q", NewTask(id="a"))
+    await asyncio.sleep(0)  # sent
+    if end == "drain":
+        n0.queues.end_waits()
+    else:
+        (waiting,) = n0.queues._takes
+        waiting.stop_waiting()
+    assert not take.done()
+    assert [task.id for task in await take] == ["a"]
+    await put
+
+
+async def test_a_lease_is_as_long_as_the_take_said_and_its_sessions(node: Any, eventually: Any) -> None:
+    n0 = await node("n0")
+    await n0.queues.put("q", NewTask(id="first"))
+    (first,) = await n0.queues.take(n0.queues.open_session(), ["q"])
+    own, shared = n0.queues.open_session(), n0.queues.open_session()
+    uuid = await n0.queues.join_session(shared, "default")
+    brief = n0.queues.take(own, ["q"], wait_ms=LONG_MS)
+    await parked(eventually, n0.queues, 1)
+    lasting = n0.queues.take(shared, ["q"], wait_ms=LONG_MS, lease_ms=3_600_000)
+    await parked(eventually, n0.queues, 2)
+    await asyncio.gather(*(n0.queues.put("q", NewTask(id=name)) for name in "ab"))
+    ((a,), (b,)) = await brief, await lasting
+    assert (a.id, b.id) == ("a", "b")
+    assert b.lease_end_ms - a.lease_end_ms > 3_500_000 > a.lease_end_ms - first.lease_end_ms
+    other = n0.queues.open_session()
+    await n0.queues.join_session(other, "default", uuid)
+    await n0.queues.close_session(shared)
+    assert await n0.queues.ack(other, "q", [("b", b.lease)]) == [1], "the session has it still"
+
+
+async def test_who_goes_along_gets_what_is_first_in_the_queues_order(node: Any, eventually: Any) -> None:
+    n0 = await node("n0")
+    takes = await many(eventually, n0, 3)
+    ranks = {"late": 60, "soon": 50, "first": 10}
+    await asyncio.gather(*(n0.queues.put("q", NewTask(id=name, priority=rank)) for name, rank in ranks.items()))
+    assert [task.id for take in takes for task in await take] == ["first", "soon", "late"]
+
+
+async def test_of_one_lane_no_more_go_along_than_may_run(node: Any, eventually: Any) -> None:
+    n0 = await node("n0")
+    await n0.queues.shards("q")
+    session = n0.queues.open_session()
+    takes = [n0.queues.take(session, ["q"], wait_ms=LONG_MS) for _ in range(3)]
+    await parked(eventually, n0.queues, 3)
+    await asyncio.gather(*(n0.queues.put("q", NewTask(id=name, lane="l")) for name in "ab"))
+    (a,) = await takes[0]
+    assert (a.id, takes[1].done()) == ("a", False)
+    assert await n0.queues.ack(session, "q", [("a", a.lease)]) == [1]
+    assert [task.id for task in await takes[1]] == ["b"]
+    n0.queues.end_waits()
+
+
+async def test_who_takes_several_gets_all_that_is_put(node: Any, eventually: Any, asked_of: Asked) -> None:
+    n0 = await node("n0")
+    first, second = await many(eventually, n0, 2, count=5)
+    asked_of.clear()
+    await asyncio.gather(*(n0.queues.put("q", NewTask(id=f"t{number}")) for number in range(6)))
+    assert [[task.id for task in await take] for take in (first, second)] == [[f"t{n}" for n in range(5)], ["t5"]]
+    assert (asked_of.calls(n0), asked_of.takes(n0)) == (1, 2)
+
+
+async def test_a_queue_that_another_node_cut_anew(node: Any, eventually: Any) -> None:
+    """The put is repeated in the new shards; who went along is told to ask again, there."""
+    n0, n1 = await node("n0"), await node("n1")
+    _, take = await wait_in(eventually, n1)
+    await n1.ears.stop()
+    await n0.queues.configure("q", {"shards": 2})
+    assert await n1.queues.put("q", NewTask(id="a")) == "a"
+    assert await take == []
+    assert [task.id for task in await n1.queues.take(n1.queues.open_session(), ["q"], wait_ms=LONG_MS)] == ["a"]
+
+
 async def test_the_other_node_gets_its_turn_though_this_one_always_waits(node: Any, eventually: Any) -> None:
     n0, n1 = await node("n0"), await node("n1")
     _, other = await wait_in(eventually, n1)

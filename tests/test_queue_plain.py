@@ -97,6 +97,19 @@ async def test_a_take_that_finds_nothing_ends_at_once_or_waits(n0: Any, eventual
     assert queues.waiting() == 0
 
 
+async def test_a_plain_put_takes_a_plain_take_that_waits_along(n0: Any, eventually: Any, asked_of: Any) -> None:
+    queues, boxes = n0.queues, [Box() for _ in range(50)]
+    for box in boxes:
+        queues.take_plain(queues.open_session(), b"q", LONG_MS, box)
+    await eventually(lambda: len(n0.queues._shards["q"][0].parked) == 50)
+    asked_of.clear()
+    names = [await put(n0, eventually) for _ in range(3)]
+    await eventually(lambda: all(box.done() for box in boxes[:3]))
+    assert [box.got[0][0].decode() for box in boxes[:3]] == names
+    assert (asked_of.calls(n0), asked_of.takes(n0)) == (3, 3)
+    queues.end_waits()
+
+
 @pytest.mark.parametrize("parked", [False, True])
 async def test_a_cancelled_take_takes_nothing(n0: Any, eventually: Any, parked: bool) -> None:
     queues, session, box = n0.queues, n0.queues.open_session(), Box()

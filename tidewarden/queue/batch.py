@@ -28,16 +28,12 @@ class Batch:
         self.args: list[Arg] = []
         self.receivers: list[Receiver] = []
 
-    def add(self, args: Sequence[Arg], receiver: Receiver, *, first: bool) -> None:
-        """One more item, behind all others, or ``first``: behind those that go before others."""
-        if first:
-            at, width = self.first, len(args)
-            self.args[at * width : at * width] = args
-            self.receivers.insert(at, receiver)
-            self.first += 1
-        else:
-            self.args += args
-            self.receivers.append(receiver)
+    def add_first(self, args: Sequence[Arg], receiver: Receiver) -> None:
+        """One more item that goes before others, behind the earlier ones of these."""
+        at, width = self.first, len(args)
+        self.args[at * width : at * width] = args
+        self.receivers.insert(at, receiver)
+        self.first += 1
 
     def answer(self, items: Any) -> None:
         """The script's answer for each item, or its refusal of them all."""

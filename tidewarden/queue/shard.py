@@ -166,7 +166,11 @@ class Shard:
         if batch is None:
             batch = self._batches[name] = Batch(name, head)
         batch.bytes += size
-        batch.add(args, receiver, first=first)
+        if first:
+            batch.add_first(args, receiver)
+        else:
+            batch.args += args
+            batch.receivers.append(receiver)
         if len(batch.receivers) >= ITEMS_MAX:
             self._send_all()
         elif not self._scheduled and self._flying < FLYING_MAX:
