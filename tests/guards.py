@@ -112,6 +112,21 @@ GUARDS = (
         ("faults",),
     ),
     Guard(
+        "registered",
+        (("queue/lua/take.lua", "if word == '3' or word == '2'", "if word == '3' and #got == 0 or word == '2'"),),
+        ("queue_waiters",),
+    ),
+    Guard(
+        "retried",
+        (("queue/waiters.py", "        if self._failed:\n", "        if False:\n"),),
+        ("queue_waiters",),
+    ),
+    Guard(
+        "fair-turn",
+        (("queue/lua/take.lua", "for_all = S.turn == FAIR_TURN", "for_all = false"),),
+        ("queue_along",),
+    ),
+    Guard(
         "aside",
         ((SHARD, "  aside[id], aside[#aside + 1], bury_them = true, id, bury_aside\n", ""),),
         ("queue_unreadable", "queue_check"),
