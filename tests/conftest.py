@@ -57,7 +57,7 @@ def pytest_collection_finish() -> None:
 
 
 # These look through a history for what must never be: one finding is enough, and is not run again to be rid of it.
-ONCE = {"test_faults", "test_engine_faults", "test_engine_tokens", "test_cluster_resize"}
+ONCE = {"test_faults", "test_single_links", "test_engine_faults", "test_engine_tokens", "test_cluster_resize"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

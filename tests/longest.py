@@ -7,6 +7,7 @@ LONGEST = (
     "live/test_cluster_resize.py",
     "live/test_cut_off.py",
     "live/test_faults.py",
+    "live/test_single_links.py",
     "live/test_up.py",
     "live/test_sdk.py",
     "live/test_fronts.py",

@@ -50,8 +50,8 @@ class FaultyCluster(Cluster):
 
     ``network``: None where there can be none; then nodes stand on loopback. ``disks``: each node's data folder on a tmpfs of
     its own. ``absent``: what cannot be done here, and why. ``slow_disks``: whether a disk may be told to be slow, for which
-    nodes have to be started as programs, with a library of ours; without, they start at a fifth of the cost. ``led``: whether
-    Raft's connections go through proxies, where there is a network.
+    nodes have to be started as programs, with a library of ours; without, they start at a fifth of the cost. ``apart``: whether
+    each node has a network namespace of its own, and ``led``: whether Raft's connections go through proxies there.
     """
 
     def __init__(
@@ -61,6 +61,7 @@ class FaultyCluster(Cluster):
         *,
         extra: str = "",
         slow_disks: bool = True,
+        apart: bool = True,
         led: bool = True,
         **options: Any,
     ) -> None:
@@ -68,7 +69,9 @@ class FaultyCluster(Cluster):
         self.absent = absent(folder)
         if not slow_disks:
             self.absent["slow disk"] = "not wanted here"
-        if not led:
+        if not apart:
+            self.absent["network"] = "not wanted here"
+        if not led or not apart:
             self.absent["raft links"] = "not wanted here"
         self.network: Network | None = None if "network" in self.absent else Network(names)
         try:

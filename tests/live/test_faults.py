@@ -56,12 +56,22 @@ CALM_S = 90.0
 
 @contextlib.asynccontextmanager
 async def siege(
-    request: pytest.FixtureRequest, folder: Path, seed: int, *, short: bool = False
+    request: pytest.FixtureRequest,
+    folder: Path,
+    seed: int,
+    *,
+    short: bool = False,
+    life_s: int = LIFE_S,
+    **parts: bool,
 ) -> AsyncIterator[tuple[Storm, Workload]]:
-    """A cluster under traffic, and a storm that has not begun. ``short``: a lighter one, for none but ``SHORT``."""
+    """
+    A cluster under traffic, and a storm that has not begun.
+
+    ``short``: a lighter one, for none but ``SHORT``. ``life_s``: of access tokens. ``parts``: of the cluster.
+    """
     with (
-        provided(CountingProvider(ACCOUNTS, LIFE_S)) as provider,
-        serving(request, FaultyCluster(folder, provider, slow_disks=not short)) as cluster,
+        provided(CountingProvider(ACCOUNTS, life_s)) as provider,
+        serving(request, FaultyCluster(folder, provider, slow_disks=not short, **parts)) as cluster,
     ):
         for part, reason in cluster.absent.items():
             print(f"without {part}: {reason}")

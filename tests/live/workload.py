@@ -117,15 +117,18 @@ class Workload:
 
     # One request, written down.
 
-    async def ask(self, operation: Operation, client: redis.asyncio.Redis, *words: Any) -> Any:
+    async def ask(
+        self, operation: Operation, client: redis.asyncio.Redis, *words: Any, answer_s: float = ANSWER_S
+    ) -> Any:
         """
         Its answer, which is OK; None when it was refused as NOTHELD or not found.
 
         Raises: what ``TROUBLE`` names: it is unknown what became of it, or the node says that it cannot; AssertionError:
         it was refused for a reason that no fault explains.
         """
+        wait_ms = words[-1] if words[0] == "Q.WAIT" else words[words.index("WAIT") + 1] if "WAIT" in words else 0
         try:
-            async with asyncio.timeout(ANSWER_S + (words[-1] / 1000 if words[0] == "Q.WAIT" else 0)):
+            async with asyncio.timeout(answer_s + wait_ms / 1000):
                 answer = await client.execute_command(*words)
         except redis.ResponseError as error:
             word = honest(words[0], error)
@@ -136,12 +139,12 @@ class Workload:
         operation.ok()
         return answer
 
-    async def connected(self, node: Node) -> redis.asyncio.Redis:
-        """A connection to ``node``, or to the next one that takes it."""
+    async def connected(self, node: Node, *, alone: bool = False) -> redis.asyncio.Redis:
+        """A connection to ``node``, or, unless it is to be that one ``alone``, to the next one that takes it."""
         order = list(self.cluster.nodes.values())
         first = order.index(node)
         while True:
-            for candidate in order[first:] + order[:first]:
+            for candidate in (node,) if alone else order[first:] + order[:first]:
                 client = candidate.aclient()
                 try:
                     async with asyncio.timeout(3):
@@ -164,10 +167,10 @@ class Workload:
         words = str(error).split()
         self.troubles[words[0] if words and words[0].isupper() else type(error).__name__] += 1
 
-    async def forever(self, node: Node, turn: Any) -> None:
-        """``turn(client, node)`` again and again, on a connection that is made anew after each trouble, to any node."""
-        order = list(self.cluster.nodes.values())
-        client = await self.connected(node)
+    async def forever(self, node: Node, turn: Any, *, alone: bool = False) -> None:
+        """``turn(client, node)`` again and again, on a connection made anew after each trouble, to any node or that one ``alone``."""
+        order = [node] if alone else list(self.cluster.nodes.values())
+        client = await self.connected(node, alone=alone)
         try:
             while True:
                 try:
@@ -177,7 +180,7 @@ class Workload:
                     self.note(error)
                     await client.aclose()
                     await asyncio.sleep(0.05)
-                    client = await self.connected(self.dice.choice(order))
+                    client = await self.connected(self.dice.choice(order), alone=alone)
         finally:
             await client.aclose()
 
