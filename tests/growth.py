@@ -44,8 +44,10 @@ def by_container(*roots: Any) -> dict[str, int]:
 
 
 async def stored_bytes(link: Any) -> dict[str, int]:
-    """What each key of the store takes, by name."""
+    """What each key of the store takes, by name; those that expire by themselves are left out."""
     keys = await link.call("KEYS", "*")
+    lives = await asyncio.gather(*(link.call("PTTL", key) for key in keys))
+    keys = [key for key, left_ms in zip(keys, lives, strict=True) if left_ms == -1]
     sizes = await asyncio.gather(*(link.call("MEMORY", "USAGE", key, "SAMPLES", 0) for key in keys))
     return {key.decode(): size for key, size in zip(keys, sizes, strict=True) if size is not None}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from growth import by_container, entries, stored_bytes
 
 from tidewarden.clock import ManualClock
 from tidewarden.cluster.nodes import Nodes
+from tidewarden.raft.names import Names
 from tidewarden.scheduler.schedules import Schedules
 from tidewarden.scheduler.sweep import Sweep
 from tidewarden.store.slots import Answer, Claim, SlotMap
@@ -48,7 +50,10 @@ def test_servers_of_a_cluster_that_come_and_go() -> None:
     slots = SlotMap()
     for n in range(ROUNDS // 10):
         slots.merge(f"10.0.{n >> 8}.{n & 255}:6379", Answer((Claim(0, 10, "10.1.0.1:6379", 1),)))
-    assert entries(slots) < 3 * 16384 + 2_000, by_container(slots)
+    for n in range(ROUNDS // 10):
+        claim = Claim(0, 10, f"10.1.{n >> 8}.{n & 255}:6379", n + 2, name=f"id{n}")
+        slots.merge("10.1.0.1:6379", Answer((claim,)))
+    assert entries(slots) < 3 * 16384 + 3_000, by_container(slots)
 
 
 @pytest.mark.thorough
@@ -65,3 +70,13 @@ async def test_nodes_that_come_under_another_name_each_time(node: Any) -> None:
         if n in (1_200, 2_399):
             sizes.append(await stored_bytes(n0.link))
     assert sum(sizes[1].values()) < 1.05 * sum(sizes[0].values()), sizes
+
+
+@pytest.mark.thorough
+async def test_hosts_of_members_that_come_and_go() -> None:
+    names = Names(lambda host: [f"10.0.0.{len(host)}"], ManualClock().monotonic)
+    for n in range(1_500):
+        names.resolve(f"host-{n}")
+        while names._asking:
+            await asyncio.sleep(0)
+    assert entries(names) <= 3 * 1_000 + 10, by_container(names)

@@ -46,7 +46,8 @@ async def test_a_lease_that_another_connection_renewed_is_known_to_the_one_that_
     await is_over(queues, task.lease_end_ms)
     taken = await queues.take(mine, ["q"], count=1000, lease_ms=1)
     await is_over(queues, taken[-1].lease_end_ms)
-    await queues.script("queue.sweep", "q", 0, (1, 1000))
+    while (await queues.script("queue.sweep", "q", 0, (1, 1000)))[0]:
+        pass  # so many at a time
     await queues.take(mine, ["q"])
     (shard,) = queues.shards_known()
     assert (task.id, task.lease) in queues.strays.known(shard), "or it is released as a stray while it runs"

@@ -21,6 +21,8 @@ KNOWN_S = 1.0
 """How long an answer is taken for true: names are asked for only to connect, and a container comes back with another address."""
 UNKNOWN_S = 1.0
 """How long a failure is."""
+HOSTS_MAX = 1000
+"""Names that are remembered: members may come and go under ever other ones."""
 
 
 class Names:
@@ -41,6 +43,9 @@ class Names:
         """An address of ``host``; of several another at each call. None: it is not known, or not yet."""
         if _is_address(host):
             return host
+        if len(self._until) >= HOSTS_MAX and host not in self._until:
+            for known in (self._found, self._until, self._failing):
+                known.clear()
         if host not in self._asking and self._now() >= self._until.get(host, float("-inf")):
             self._asking.add(host)
             threading.Thread(target=self._ask, args=(host,), name=f"where {host} is", daemon=True).start()

@@ -150,6 +150,9 @@ class SlotMap:
         changed = False
         for claim in answer.claims:
             if claim.name:
+                if len(self._names) >= LATEST_MAX and claim.place not in self._names:
+                    there = set(self.primaries())
+                    self._names = {place: name for place, name in self._names.items() if place in there}
                 self._names[claim.place] = claim.name
             for slot in range(claim.first, claim.last + 1):
                 if claim.epoch >= self._epochs[slot]:
