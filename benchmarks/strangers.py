@@ -37,7 +37,6 @@ LIMIT_ONE, LIMIT_ALL = 0.01, 0.10
 NOISE = 0.005  # of a core: the clock of /proc ticks a hundred times a second
 LIMIT_EACH_KIB, LIMIT_ALL_MIB = 64.0, 32.0
 SETTLE_S = 2.0
-NOTHING = Shape("RESP", "nothing")
 PORTS = {"RESP": 0, "HTTP": 1, "Raft": 2}
 
 
@@ -208,14 +207,16 @@ HEAD = (
 )
 
 
-async def measure(cluster: Cluster, shape: Shape, connections: int, seconds: float, quiet: float) -> Found:
-    """Besiege the leader; ``quiet``: what share of a core it uses anyway."""
+async def measure(cluster: Cluster, shape: Shape, connections: int, seconds: float) -> Found:
+    """Besiege the leader, whose share of a core is measured just before, too."""
     port, epoch = await cluster.calm()
     status = await cluster.status(port)
     assert status is not None
     pid = int(status["pid"])
     neighbour = await asyncio.to_thread(Neighbour, port, cluster.secret)
-    before = resident_bytes(pid)
+    before, used_s, began = resident_bytes(pid), cpu_s(pid), time.perf_counter()
+    await asyncio.sleep(seconds)
+    quiet = (cpu_s(pid) - used_s) / (time.perf_counter() - began)
     with besieged(shape, port + PORTS[shape.door], connections) as process:
         await asyncio.sleep(SETTLE_S)
         neighbour.longest_ms()
@@ -249,12 +250,11 @@ async def run(options: argparse.Namespace, folder: Path) -> int:
     while left:
         async with cluster_up(Path(tempfile.mkdtemp(dir=folder)), options.python) as cluster:
             await asyncio.sleep(5.0)
-            quiet = (await measure(cluster, NOTHING, 1, 2 * options.seconds, 0.0)).share
-            print(f"without strangers the leader uses {100 * quiet:.1f} % of a core\n{HEAD}", flush=True)
+            print(HEAD, flush=True)
             while left:
                 shape, connections = left.pop(0)
                 try:
-                    found = await measure(cluster, shape, connections, options.seconds, quiet)
+                    found = await measure(cluster, shape, connections, options.seconds)
                 except Broken as broken:
                     missed += 1
                     print(f"{shape.door:5} {shape.name:26} {connections:5} MISSED: {broken}", flush=True)

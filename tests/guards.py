@@ -311,6 +311,36 @@ GUARDS = (
         (("scheduler/lua/fire.lua", " or tonumber(stored) ~= round.place then", " then"),),
         ("scheduler_firing",),
     ),
+    Guard(
+        "strangers",
+        (("server/lobby.py", "if not self._held and (self._budget.left_s(now) < 0 or", "if self._held and (self._budget.left_s(now) < 0 or"),),
+        ("server_lobby", "server_flow", "server_http_listener"),
+    ),
+    Guard(
+        "places",
+        (("server/lobby.py", "return 0.0 if self._count < self._places else self.send_away()", "return 0.0"),),
+        ("server_lobby", "server_listening"),
+    ),
+    Guard(
+        "one-at-a-time",
+        (("server/connection.py", "        if self.peer.may is STRANGER:\n            return 1\n", ""),),
+        ("server_flow",),
+    ),
+    Guard(
+        "stretching",
+        (("server/users.py", "while wait_s := self._stretching.wait_s(self._clock.monotonic(), kept_s):", "while wait_s := 0 * kept_s:"),),
+        ("server_users",),
+    ),
+    Guard(
+        "raft-strangers",
+        (("raft/wire.py", "if conn.paid is not None and self._budget.left_s(now) < 0:", "if conn.paid is None:"),),
+        ("raft_wire",),
+    ),
+    Guard(
+        "turn",
+        (("server/connection.py", "if now - began > TURN_S:", "if now < began:"),),
+        ("server_flow",),
+    ),
 )  # fmt: skip
 FAILED = re.compile(r"^(?:FAILED|ERROR) (tests/\S+?\.py)", re.MULTILINE)
 

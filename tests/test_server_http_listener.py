@@ -14,7 +14,8 @@ import pytest
 import server_doubles as doubles
 
 from tidewarden.clock import SystemClock
-from tidewarden.server import HttpServer, http, http_listener, peer
+from tidewarden.errors import NoAuth
+from tidewarden.server import HttpServer, http, http_listener, lobby, peer
 
 BEARER = f"Authorization: Bearer admin:{doubles.SECRET}".encode()
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -241,3 +242,73 @@ async def test_the_kernel_asks_after_those_who_wait() -> None:
         assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == peer.KEEPALIVE_IDLE_S
         assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == peer.UNANSWERED_MS
         await hung_up(stream)
+
+
+REFUSED = b"PUT /v1/tokens/p/a HTTP/1.1\r\nHost: x\r\nContent-Length: 900000\r\n\r\n"
+
+
+async def test_who_goes_while_its_refused_body_is_awaited_leaves_no_trace(caplog: pytest.LogCaptureFixture) -> None:
+    async with site() as server:
+        stream = await connect(server, REFUSED + b"x" * 1000)
+        assert (await answer(stream))[1]["error"] == "NOAUTH"
+        await hung_up(stream)
+        async with asyncio.timeout(20):
+            while server._listener.stats()["connections"]:
+                await asyncio.sleep(0.01)
+    assert not [one for one in caplog.records if one.exc_info]
+
+
+async def test_of_a_strangers_body_little_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While it is not known yet whether it is one: what comes after a few KiB stays in its socket."""
+    asked, decided = asyncio.Event(), asyncio.Event()
+
+    async def undecided(*_: Any) -> str:
+        asked.set()
+        await decided.wait()
+        raise NoAuth("Nobody.")
+
+    async with site() as server:
+        monkeypatch.setattr(server, "_check_user", undecided)
+        stream = await connect(server, REFUSED + b"x" * 500_000)
+        await asyncio.wait_for(asked.wait(), 10)
+        (handler,) = server._listener._runner.server.connections
+        async with asyncio.timeout(20):
+            while not handler._reading_paused:
+                await asyncio.sleep(0.01)
+        payload = handler._current_request._read_bytes or handler._current_request.content
+        assert 0 < payload.total_bytes <= 2 * http_listener.BODY_BUFFER_BYTES + lobby.CHUNK_BYTES
+        decided.set()
+        assert (await answer(stream))[1]["error"] == "NOAUTH"
+        stream[1].transport.abort()
+        await hung_up(stream)
+
+
+async def test_a_head_without_end_is_cut_off(caplog: pytest.LogCaptureFixture) -> None:
+    async with site() as server:
+        stream = await connect(server, b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 100)
+        for _ in range(100):
+            stream[1].write(b"a: b\r\n" * 100)
+            await asyncio.sleep(0)
+        await ended(stream)
+        await hung_up(stream)
+    assert any("sent away from the HTTP door" in text for text in caplog.messages)
+
+
+async def test_a_strangers_requests_are_paid_for_and_a_users_are_not() -> None:
+    """A load balancer's looks at /health are few enough; a flood of them is answered as the budget allows."""
+    asked = 0
+    async with site() as server:
+        known, stranger = await connect(server), await connect(server)
+        head = b"GET /v1/status HTTP/1.1\r\nHost: x\r\n" + BEARER + b"\r\n\r\n"
+        for _ in range(300):
+            known[1].write(head)
+            assert (await answer(known))[0] == 200
+        assert server._lobby.held_total == 0
+        assert len(server._lobby) == 1
+        stranger[1].write(LIVE * 2000)
+        async with asyncio.timeout(20):
+            while not server._lobby.held_total:
+                asked += (await answer(stranger))[0] == 200
+        stranger[1].transport.abort()
+        await hung_up(known, stranger)
+    assert asked < 1000

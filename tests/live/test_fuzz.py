@@ -29,6 +29,8 @@ pytestmark = [pytest.mark.live, pytest.mark.timeout(3600)]
 
 LONG = int(os.environ.get("FUZZ_EXAMPLES", "20000"))
 LIMIT_S = 20.0
+EACH_S = 0.3
+CPU_SHARE = 0.4  # of a core: a tenth for strangers, and what somebody's work costs beside them
 GROWTH_KB = 16_000  # what a node may keep of many thousand requests: the queues they made, the allocator's pieces
 PROVIDER = """
 [providers.p]
@@ -187,6 +189,43 @@ def play(node: Node, examples: int) -> None:
         play_bytes()
 
 
+def cpu_s(node: Node) -> float:
+    """Processor time it has used, all its threads."""
+    fields = Path(f"/proc/{node.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def besiege(node: Node, examples: int) -> None:
+    """So many shapes of rubbish, each sent on and on by somebody whom nobody has let in: what they cost is bounded."""
+    hostile, sent = Hostile(node), 0
+
+    @settings(
+        max_examples=examples, deadline=None, database=None, phases=[hypothesis.Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )  # fmt: skip
+    @given(stream())
+    def send_on(data: bytes) -> None:
+        nonlocal sent
+        many = (data or b"\n") * (1 + 200_000 // len(data or b"\n"))
+        until_s = time.monotonic() + EACH_S
+        while time.monotonic() < until_s:
+            with contextlib.suppress(OSError), hostile.dial(let_in=False) as sock:
+                sock.settimeout(0.01)
+                while time.monotonic() < until_s:
+                    with contextlib.suppress(TimeoutError):
+                        sent += sock.send(many[sent % len(data or b"\n") :])
+                    with contextlib.suppress(TimeoutError):
+                        if not sock.recv(1 << 18):
+                            break
+
+    with Well(node):
+        used_s, began = cpu_s(node), time.monotonic()
+        send_on()
+        used_s, took_s = cpu_s(node) - used_s, time.monotonic() - began
+    print(f"{sent / 1e6:.0f} MB in {took_s:.1f} s: {used_s:.1f} s of processor time")
+    assert used_s < CPU_SHARE * took_s + 1.0
+
+
 def flood(node: Node, rounds: int) -> None:
     """What is large, deep or unfinished: announced lengths, nesting, halves of requests, replies that nobody reads."""
     hostile = Hostile(node)
@@ -235,6 +274,7 @@ def test_a_node_is_unharmed(node: Node) -> None:
     before = settled(node)
     play(node, 40)
     flood(node, 1)
+    besiege(node, 15)
     assert_unharmed(node, before)
 
 
@@ -245,4 +285,5 @@ def test_a_node_is_unharmed_for_long(node: Node) -> None:
     before = settled(node)
     play(node, LONG)
     flood(node, 200)
+    besiege(node, 300)
     assert_unharmed(node, before)

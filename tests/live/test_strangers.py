@@ -1,4 +1,8 @@
-"""Strangers at Raft's port of a running cluster: nobody is elected, nothing grows, members still find each other, and it is counted."""
+"""
+Strangers at the doors of a running cluster: nobody is elected, nothing grows, users are served, members still find each other.
+
+How much processor time each shape of rubbish costs, ``benchmarks/strangers.py`` measures.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +20,10 @@ from pathlib import Path
 
 import pytest
 from cryptography.fernet import Fernet
-from live.harness import STILL, Cluster, Node, cluster, until
+from live.harness import ADMIN, STILL, Cluster, Node, cluster, until
 from live.nursery import link_password
 from pysyncobj.encryptor import getEncryptor
+from server_doubles import framed as framed_resp
 
 from tidewarden.raft.wire import COMPLAINT_S, FRAME_BYTES_MAX
 
@@ -134,3 +139,109 @@ def test_a_cluster_under_siege(three: Cluster, tmp_path: Path) -> None:
     assert grown < GROWTH_MIB
     assert lines <= 3 + (time.monotonic() - begun) / COMPLAINT_S
     assert second.status()["leader"] == leader.name
+
+
+RESP_SHAPES = {
+    "line ends": b"\n",
+    "blanks and line ends": b" \r\n",
+    "empty arrays": b"*0\r\n",
+    "unknown verbs": framed_resp(("Q.PIT",)),
+    "wrong logins": framed_resp(("AUTH", ADMIN, "guess")),
+    "verbs in vain": framed_resp(("COMMAND", "DOCS")),
+    "long requests": framed_resp(("ECHO", "x" * 16_000)),
+}
+HTTP_SHAPES = {
+    "health": b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n",
+    "wrong logins": b"GET /metrics HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer admin:guess\r\n\r\n",
+    "a body": b"PUT /v1/tokens/p/a HTTP/1.1\r\nHost: x\r\nContent-Length: 900000\r\n\r\n" + b"x" * 900_000,
+}
+SIEGE_S = 4.0
+FLOODS = 6  # connections of each shape
+SILENT = 1200  # more than there are places for strangers
+CPU_SHARE = 0.5  # of a core, of the leader, with what it does for users and for Raft; all of it, when nothing bounds it
+
+
+class Flood:
+    """Sends the same on and on, and reads what it is told; comes again when it is hung up on."""
+
+    def __init__(self, address: tuple[str, int], data: bytes) -> None:
+        self._address = address
+        self._data = data * (1 + 200_000 // len(data))
+        self._sock: socket.socket | None = None
+        self.sent = 0
+
+    def turn(self) -> None:
+        """As much as goes at once."""
+        if self._sock is None:
+            self._sock = socket.create_connection(self._address, 5)
+            self._sock.setblocking(False)
+        try:
+            with contextlib.suppress(BlockingIOError):
+                self.sent += self._sock.send(self._data[self.sent % len(self._data) :])
+            with contextlib.suppress(BlockingIOError):
+                if not self._sock.recv(1 << 20):
+                    raise ConnectionResetError
+        except OSError:
+            self.close()
+
+    def close(self) -> None:
+        if self._sock is not None:
+            self._sock.close()
+            self._sock = None
+
+
+def cpu_s(node: Node) -> float:
+    fields = Path(f"/proc/{node.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def test_doors_under_siege(three: Cluster) -> None:
+    """Every shape at once at the leader's RESP and HTTP doors, and more silent connections than there are places."""
+    leader = three.leader()
+    status, before_mib = leader.status(), resident_mib(leader)
+    floods = [
+        Flood(("127.0.0.1", leader.base_port + number), data)
+        for number, shapes in enumerate((RESP_SHAPES, HTTP_SHAPES))
+        for data in shapes.values()
+        for _ in range(FLOODS)
+    ]
+    stop = threading.Event()
+
+    def flood() -> None:
+        for one in floods:
+            with contextlib.suppress(OSError):
+                one.turn()
+
+    def be_silent() -> None:
+        with contextlib.ExitStack() as stack:
+            for _ in range(SILENT):
+                stack.enter_context(socket.create_connection(("127.0.0.1", leader.base_port), 5))
+            stop.wait(2.0)
+
+    attackers = [again_and_again(stop, act) for act in (flood, be_silent)]
+    used_s = cpu_s(leader)
+    try:
+        began, served = time.monotonic(), 0
+        while time.monotonic() - began < SIEGE_S or served < 3:
+            with leader.client() as client:  # a fresh login, from where the strangers are
+                assert client.execute_command("Q.PUT", "q", "x", "ID", f"t{served}") == f"t{served}"
+                assert client.execute_command("Q.TAKE", "FROM", "q")
+            served += 1
+        until(lambda: leader.metric("tidewarden_resp_strangers_held_back_total") > 0)
+        until(lambda: leader.metric("tidewarden_resp_strangers_sent_away_total") > 0)
+        after, grown_mib = leader.status(), resident_mib(leader) - before_mib
+    finally:
+        stop.set()
+        for thread in attackers:
+            thread.join()
+        for one in floods:
+            one.close()
+    used_s, took_s = cpu_s(leader) - used_s, time.monotonic() - began
+    sent_mb = sum(one.sent for one in floods) / 1e6
+    print(
+        f"{sent_mb:.0f} MB sent, {used_s:.1f} s of processor time in {took_s:.1f} s, {grown_mib:+.0f} MiB, {served} logins served"
+    )
+    assert (after["role"], after["epoch"], after["term"]) == ("leader", status["epoch"], status["term"])
+    assert grown_mib < GROWTH_MIB + 32
+    assert used_s < CPU_SHARE * took_s + 1.0
+    until(lambda: leader.metric("tidewarden_resp_strangers") < 100, what="they are gone")

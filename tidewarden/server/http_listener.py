@@ -27,15 +27,21 @@ BACKLOG = 1024
 IDLE_S = 15.0
 REFUSED_MAX = 100  # of those that are told that there is no room, where that takes a handshake
 REFUSED_S = 1.0  # how long one of those may take to read it
-STRANGER_BYTES = 16_384  # longest head of a request of a peer that has not been let in; nothing is read of its body
+STRANGER_BYTES = 16_384  # longest head of a request of a peer that has not been let in
 BODY_BUFFER_BYTES = 16_384  # of a body that nobody has asked for yet; twice that is read
+BODY_READ_S = 0.000_05  # and for a piece of a body, which wakes whoever reads it
 REQUEST_S = 0.000_3  # what a stranger pays for a request beside its parsing
 STALL_S = 60.0  # for who reads nothing of an answer that is too long for what lies between
 
 
 def not_rubbish(record: logging.LogRecord) -> bool:
-    """What a stranger sends that is no HTTP is answered 400 and is no error of ours: no trace of it in the log."""
-    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError | web.RequestPayloadError))
+    """
+    No trace in the log of what is no error of ours: what a stranger sends that is no HTTP, which is answered 400; and a peer
+    that goes while the rest of a body is awaited that nobody wanted.
+    """
+    error = record.exc_info[1] if record.exc_info else None
+    gone = isinstance(error, RuntimeError) and error.args == ("Connection closed.",)
+    return not (gone or isinstance(error, HttpProcessingError | web.RequestPayloadError))
 
 
 logging.getLogger("aiohttp.server").addFilter(not_rubbish)
@@ -128,17 +134,16 @@ class HttpPeer(web.RequestHandler):
     One peer of the HTTP door.
 
     aiohttp waits for ever for a peer that reads nothing of its answer and so keeps its place; this one hangs up. Of a
-    stranger it reads little: requests as its budget allows, and no body.
+    stranger it reads as much as its budget allows, and no long head.
     """
 
-    __slots__ = ("_ahead", "_body_waits", "_stall", "_stranger", "_strangers")
+    __slots__ = ("_ahead", "_stall", "_stranger", "_strangers")
 
     def __init__(self, strangers: Strangers, stranger: Stranger | None, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._strangers = strangers
         self._stranger = stranger  # until it is let in
         self._ahead = 0  # bytes read of a stranger since a whole request was
-        self._body_waits = False
         self._stall: asyncio.TimerHandle | None = None
 
     def handle_error(
@@ -173,15 +178,14 @@ class HttpPeer(web.RequestHandler):
             stranger.charge(found * REQUEST_S)
             self._ahead = 0
             return
+        if self._messages or self._current_request is not None:
+            stranger.charge(BODY_READ_S)  # it may be of a body, of which aiohttp keeps little
+            return
         self._ahead += len(data)
         if self._ahead > STRANGER_BYTES and self.transport is not None:
-            if self._messages or self._current_request is not None:
-                self._body_waits = True
-                self._pause_transport_reading()
-            else:
-                long = f"the head of its request is longer than {STRANGER_BYTES} bytes"
-                self._strangers.met(peer_of(self.transport), long)
-                self.force_close()
+            long = f"the head of its request is longer than {STRANGER_BYTES} bytes"
+            self._strangers.met(peer_of(self.transport), long)
+            self.force_close()
 
     def _pause_transport_reading(self) -> None:
         if self._stranger is None:
@@ -192,7 +196,7 @@ class HttpPeer(web.RequestHandler):
     def _resume_transport_reading(self) -> None:
         if self._stranger is None:
             super()._resume_transport_reading()
-        elif not self._body_waits:
+        else:
             self._stranger.resume_reading()
 
     def pause_writing(self) -> None:

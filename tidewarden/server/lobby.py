@@ -20,7 +20,7 @@ from tidewarden.clock import Clock
 from .penalties import host_of
 
 SHARE = 0.05  # of a core, for all of them
-SHARE_EACH = 0.01
+SHARE_EACH = 0.005  # what is measured is half of the hundredth that one may cost: the kernel has its part
 BURST_S = 0.25
 BURST_EACH_S = 0.02
 KEPT_S = BURST_S / 2  # of the budget of all, for peers that have just come: who logs in is not behind those who do not
