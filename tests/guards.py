@@ -313,7 +313,7 @@ GUARDS = (
     ),
     Guard(
         "strangers",
-        (("server/lobby.py", "if not self._held and (self._budget.left_s(now) < 0 or", "if self._held and (self._budget.left_s(now) < 0 or"),),
+        (("server/lobby.py", "if not self._held and (self._budget.left_s(now) < 0 or", "if self._held and (self._held or"),),
         ("server_lobby", "server_flow", "server_http_listener"),
     ),
     Guard(
