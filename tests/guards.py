@@ -132,6 +132,11 @@ GUARDS = (
         ("queue_unreadable", "queue_check"),
     ),
     Guard(
+        "kept",
+        ((RECORD, "or tonumber(redis.call('HGET', key('shard'), 'seq')) ~= was.seq then", "then"),),
+        ("queue_kept_record",),
+    ),
+    Guard(
         "attach",
         (("queue/lua/session_leave.lua", "if stored[4] ~= boot .. ' ' .. text(number) then", "if not stored[4] then"),),
         ("queue_session_scripts", "queue_sessions"),

@@ -128,6 +128,7 @@ def test_a_queue_without_lanes_pays_nothing_for_them(desk: Any) -> None:
         cycle(desk)
 
     empty(desk)
+    plain()
     cost = commands(desk, plain)
     desk.put("b", lane="x")
     cycle(desk)

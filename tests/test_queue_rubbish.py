@@ -56,7 +56,6 @@ class Shop:
     def __init__(self, desk: Any) -> None:
         self.desk = desk
         self.fill()
-        self.start = desk.digest()
 
     def fill(self) -> None:
         desk = self.desk
@@ -75,6 +74,7 @@ class Shop:
                 self.lease = str(row.lease)
             else:
                 desk.end(row, "bury", reason="bad")
+        self.start = desk.digest()
 
     def play(self, verb: str, args: list[Any]) -> None:
         args = [self.lease if arg == "LEASE" else arg for arg in args]

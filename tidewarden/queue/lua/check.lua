@@ -291,5 +291,5 @@ elseif part == 'waits' then at = check_entries('HSCAN', 'waits', 'wait without a
 elseif part == 'buried' or part == 'expiring' or part == 'held' or part == 'leased:~' or string.match(part, '^ready:%d%d?$') or string.match(part, '^leased:.+%.%d+$') then
   at = check_entries('ZSCAN', part, 'index entry without a task', function(id) redis.call('ZREM', key(part), id) end)
 else refuse('BADARG there is no part ' .. part) end
-if not repair then changed, counted = {}, false end
+if not repair then discard() end
 return finish({at, seen, found})

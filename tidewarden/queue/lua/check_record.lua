@@ -59,7 +59,7 @@ for _, name in ipairs(misread_fields) do
   end)
 end
 if #misread_fields > 0 and not repair then
-  changed, counted = {}, false
+  discard()
   return finish({found, {}}) -- what it says of everything else is not known
 end
 local records = check_buckets()
@@ -91,5 +91,6 @@ if there('lanes') or there('waiting') or there('running') then field('lanes not 
 S.ttls, S.slots = there('expiring') and 1 or S.ttls, there('slots') and 1 or S.slots
 local at = next_event()
 if at < S.alarm then problem('late alarm', text(S.alarm) .. ' instead of ' .. text(at), function() note(at) end) end
-if not repair then changed, counted = {}, false end
+if not repair then discard() end
+S[1] = nil -- not to be kept: some of it was looked up in its place
 return finish({found, names})

@@ -7,6 +7,7 @@
 --         `now_ms~known~steps~lag`, and `/layout` in a queue that was cut anew  2 the caller's holder `node.boot` ("-": none)  3… the verb's own
 local P, CALLER
 local now, now_us
+local clock_us -- the store's TIME, whatever the caller says
 local known -- the leases' clock as the caller's own measures it, never ahead; 0: it does not say (see lease_clock)
 local view -- the store's, read at the first lease
 local S -- the shard record, numbers as numbers
@@ -23,6 +24,9 @@ local lanes -- their rules, once there was need of them
 local growing -- put-like scripts set it: on a full store they are refused, all others must get through
 local pack, unpack_struct
 local FORMAT = 2 -- of the shard, as this version writes it (see docs/decisions/0021-format-2.md)
+-- The one thing that the library keeps between two calls: records as they were read and written, by their shards; false where that is void.
+-- One counts only while the record's `seq` is the kept one's, and is read anew each second: see open() and docs/decisions/0010-script-library.md.
+local kept = {many = 0}
 local NEVER = 4398046511104 -- 2^42: later than any time on the wire
 local LATEST = 2 * NEVER -- and than any in a record: an update adds a delay to the time
 local MODES = {keep = true, fail = true, replace = true}
@@ -38,7 +42,7 @@ end
 local function begin(keys, arguments)
   KEYS, ARGV = keys, arguments
   P, CALLER = KEYS[1], ARGV[2]
-  now, now_us, known, view = nil, nil, nil, nil
+  now, now_us, clock_us, known, view = nil, nil, nil, nil, nil
   joined, growing = false, false
   afresh()
   pack, unpack_struct = struct.pack, struct.unpack
@@ -148,24 +152,8 @@ local function misread(field, mending)
   if mending then mending[#mending + 1] = field end
 end
 
-local function open(mending)
-  if S then return end -- a part of a batch
-  local time = redis.call('TIME')
-  local layout = 0
-  local steps, lag
-  now, known = tonumber(ARGV[1]), 0
-  if not now then
-    local at, seen, more, by, cut = string.match(ARGV[1], '^(%d+)~?(%d*)~?(%d*)~?(%-?%d*)/?(%d*)$')
-    if not at then refuse('BADARG the time does not parse: ' .. ARGV[1]) end
-    now, known, steps, lag, layout = tonumber(at), tonumber(seen) or 0, tonumber(more), tonumber(by) or 0, tonumber(cut) or 0
-  elseif now < 0 then now, known = 0, -now end
-  if now == 0 then
-    now_us = time[1] * 1000000 + time[2]
-    now = math.floor(now_us / 1000)
-  else
-    now_us = now * 1000
-  end
-  -- One HGETALL is half the price of an HMGET of every field: most are absent and mean their default.
+-- One HGETALL is half the price of an HMGET of every field: most are absent and mean their default.
+local function read_record(mending)
   local raw = redis.call('HGETALL', key('shard'))
   S = setmetatable({}, ABSENT)
   for i = 1, #raw, 2 do
@@ -175,6 +163,55 @@ local function open(mending)
       local n = tonumber(value)
       if n and n > -9007199254740992 and n < 9007199254740992 then S[name] = n else misread(name, mending) end
     end
+  end
+end
+
+-- The record as this library left it, if nobody else has written it since. Every write raises `seq`, above the µs of the clock: two histories of
+-- a shard (it was emptied, or restored) have none in common. Until finish() there is none to be kept: whatever raises an error leaves none.
+local function kept_record()
+  local was, fresh_us = kept[P], 1000000
+  if not was then return nil end
+  kept[P] = false
+  local age_us = clock_us - was[1]
+  if age_us < 0 or age_us > fresh_us or tonumber(redis.call('HGET', key('shard'), 'seq')) ~= was.seq then return nil end
+  return was
+end
+
+local function keep_record()
+  local many_max = 1024 -- some 4 KB each
+  if not S[1] or S.seq == 0 then return end
+  if kept[P] == nil then
+    if kept.many >= many_max then kept = {many = 0} end
+    kept.many = kept.many + 1
+  end
+  kept[P] = S
+end
+
+-- What a look has found out is not written: nor may it be kept.
+local function discard() changed, counted, S[1] = {}, false, nil end
+
+local function open(mending)
+  if S then return end -- a part of a batch
+  local time = redis.call('TIME')
+  clock_us = time[1] * 1000000 + time[2]
+  local layout = 0
+  local steps, lag
+  now, known = tonumber(ARGV[1]), 0
+  if not now then
+    local at, seen, more, by, cut = string.match(ARGV[1], '^(%d+)~?(%d*)~?(%d*)~?(%-?%d*)/?(%d*)$')
+    if not at then refuse('BADARG the time does not parse: ' .. ARGV[1]) end
+    now, known, steps, lag, layout = tonumber(at), tonumber(seen) or 0, tonumber(more), tonumber(by) or 0, tonumber(cut) or 0
+  elseif now < 0 then now, known = 0, -now end
+  if now == 0 then
+    now_us = clock_us
+    now = math.floor(now_us / 1000)
+  else
+    now_us = now * 1000
+  end
+  S = not mending and kept_record() or nil
+  if not S then
+    read_record(mending)
+    S[1] = clock_us -- by which it is read anew
   end
   if S.format > FORMAT then
     refuse('INTERNAL the shard ' .. P .. ' has format ' .. text(S.format) .. '; this version reads ' .. text(FORMAT) .. ' and older: upgrade this node')

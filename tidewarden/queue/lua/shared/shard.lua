@@ -479,7 +479,7 @@ local function finish(items)
   if S.paused > now then woke = false end -- nobody can take; the pause's end is an alarm, or a resume
   if (woke and S.waiting ~= '') or alarm_lowered or #ended > 0 or (freed and S.roomless ~= '') then wake() end
   if next(changed) ~= nil or counted then
-    set('seq', S.seq + 1)
+    set('seq', math.max(S.seq + 1, clock_us))
     if S.format < FORMAT then set('format', FORMAT) end
     local fields = {}
     for field in pairs(changed) do
@@ -493,5 +493,6 @@ local function finish(items)
     end
     for name, n in pairs(counts) do redis.call('HINCRBY', key('counts'), name, n) end
   end
+  keep_record()
   return {now, S.alarm < NEVER and S.alarm or -1, woke and 1 or 0, items}
 end

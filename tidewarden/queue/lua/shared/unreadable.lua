@@ -8,46 +8,46 @@ local function lease_end_of(id)
   return nil
 end
 
--- The members of an index of lanes or sessions that speak of one of some tasks, whose records do not say where they stand.
-local SEARCH_MAX = 100000 -- what stands behind so many is left to a repair
-local function search(command, index, id_of, wanted)
-  local found, cursor, seen = {}, '0', 0
-  repeat
-    local page = redis.call(command, key(index), cursor, 'COUNT', 1000)
-    for i = 1, #page[2], 2 do
-      if wanted[id_of(page[2][i], page[2][i + 1])] then found[#found + 1] = page[2][i] end
-    end
-    cursor, seen = page[1], seen + #page[2] / 2
-  until cursor == '0' or seen >= SEARCH_MAX
-  return found
-end
-
--- Tasks of lanes among those; what follows them there comes up at the end of the script.
-local function uproot_laned(wanted)
-  local rules = laned()
-  rules.settle()
-  for index, fixed in pairs({waiting = 13, running = 0}) do
-    local entries = search('ZSCAN', index, function(entry) return select(2, rules.parse(entry, fixed)) end, wanted)
-    for i = 1, #entries do
-      redis.call('ZREM', key(index), entries[i])
-      rules.get((rules.parse(entries[i], fixed)))
-    end
-  end
-  local function head_of(_, raw) return #raw > 16 and select(2, rules.parse(string.sub(raw, 17), 13)) or '' end
-  local names = search('HSCAN', 'lanes', head_of, wanted)
-  for i = 1, #names do rules.get(names[i]).head = '' end
-end
-
 -- Tasks, at most 1000, leave wherever they stand: those of which a record cannot be read, so that it does not say where that is.
 local function uproot(ids)
   local wanted = {}
   for i = 1, #ids do wanted[ids[i]] = true end
-  if S.lanes == 1 then uproot_laned(wanted) end
+
+  -- The members of an index of lanes or sessions that speak of one of these tasks, whose records do not say where they stand.
+  local function search(command, index, id_of)
+    local found, cursor, seen, seen_max = {}, '0', 0, 100000 -- what stands behind so many is left to a repair
+    repeat
+      local page = redis.call(command, key(index), cursor, 'COUNT', 1000)
+      for i = 1, #page[2], 2 do
+        if wanted[id_of(page[2][i], page[2][i + 1])] then found[#found + 1] = page[2][i] end
+      end
+      cursor, seen = page[1], seen + #page[2] / 2
+    until cursor == '0' or seen >= seen_max
+    return found
+  end
+
+  -- Tasks of lanes among those; what follows them there comes up at the end of the script.
+  local function uproot_laned()
+    local rules = laned()
+    rules.settle()
+    for index, fixed in pairs({waiting = 13, running = 0}) do
+      local entries = search('ZSCAN', index, function(entry) return select(2, rules.parse(entry, fixed)) end)
+      for i = 1, #entries do
+        redis.call('ZREM', key(index), entries[i])
+        rules.get((rules.parse(entries[i], fixed)))
+      end
+    end
+    local function head_of(_, raw) return #raw > 16 and select(2, rules.parse(string.sub(raw, 17), 13)) or '' end
+    local names = search('HSCAN', 'lanes', head_of)
+    for i = 1, #names do rules.get(names[i]).head = '' end
+  end
+
+  if S.lanes == 1 then uproot_laned() end
   for word in string.gmatch(S.pris, '%S+') do redis.call('ZREM', key('ready:' .. word), unpack(ids)) end
   for word in string.gmatch(S.holders, '%S+') do redis.call('ZREM', key('leased:' .. word), unpack(ids)) end
   redis.call('ZREM', key('buried'), unpack(ids))
   redis.call('ZREM', key('expiring'), unpack(ids))
   delayed_search(ids)
-  local kept = has(S.holders, '~') and search('ZSCAN', 'held', function(entry) return string.sub(entry, 33) end, wanted) or {}
+  local kept = has(S.holders, '~') and search('ZSCAN', 'held', function(entry) return string.sub(entry, 33) end) or {}
   for i = 1, #kept do redis.call('ZREM', key('held'), kept[i]) end
 end
