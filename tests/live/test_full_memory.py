@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
 
 TASKS, PAYLOAD_BYTES = 60, 20_000
 BELOW_BYTES = 400_000  # by so much the limit is below what is used
-BALLAST, BALLAST_BYTES = "{other}:ballast", 4 << 20
+BALLAST, BALLAST_BYTES = "{other}:ballast", 32 << 20  # far more than a node itself needs
 COMMITS = f"{{{CLUSTER}}}:commits"
 ENGINES = ["valkey", "redis"]
 
