@@ -94,6 +94,14 @@ GUARDS = (
         ("full_memory",),
     ),
     Guard(
+        "hold",
+        (
+            ("queue/session.py", "if self.shared is not None and len(self.held)", "if len(self.held)"),
+            ("queue/session.py", "return len(self.held) >= HELD_MAX and self.shared is None", "return False"),
+        ),
+        ("queue_session", "queue_hold_limit"),
+    ),
+    Guard(
         "lock",
         ((SHARD, "if t and r and r.holder ~= '' and unpack_struct('>d', t.payload) == fence then", "if t and r and r.holder ~= '' then"),),
         ("queue_lock_scripts", "queue_locks"),
