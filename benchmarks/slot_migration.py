@@ -58,7 +58,7 @@ PROBE, PROBE_SHARDS = "bench.probe", 64
 PAUSE_S = 0.002  # of a prober after each answer
 PIPELINE = 10  # keys a MIGRATE, as redis-cli has it
 MIGRATE_MS = 60_000  # likewise
-TIMEOUT_MS = 15_000  # cluster-node-timeout while accounts are put
+TIMEOUT_MS = 15_000  # cluster-node-timeout before and after a move
 PUTS = 500  # accounts that are put at a time
 REST_S = 4.0  # after the move: a failover that it caused comes within this
 LIMIT_S = 1.0  # what a server may stand still under the least timeout that is advised
@@ -258,8 +258,6 @@ def probe_at(engine: Engine, port: int) -> int:
 
 def measured(engine: Engine, node: int, way: str, timeout_ms: int) -> float:
     """One move under this ``cluster-node-timeout``: its lines; the longest that a primary stood still."""
-    for port in engine.ports:
-        engine.say(port, "CONFIG", "SET", "cluster-node-timeout", timeout_ms)
     source = owner_of(engine, SLOT)
     target = next(port for port in primaries_of(engine) if port != source)
     servers = {"source": source, "target": target}
@@ -269,8 +267,10 @@ def measured(engine: Engine, node: int, way: str, timeout_ms: int) -> float:
         rows, keys = one.hlen(ROWS), one.execute_command("CLUSTER", "COUNTKEYSINSLOT", SLOT)
         size = len(raw.dump(ROWS) or b"")
     pings, asks = probers(engine, node, servers)
+    set_timeout(engine, timeout_ms)
     move = WAYS[way](engine, source, target)
     time.sleep(REST_S)
+    set_timeout(engine, TIMEOUT_MS)
     wait(lambda: all(settled(engine, port) for port in engine.ports) and owner_of(engine, SLOT), 120)
     for prober in (*pings.values(), *asks.values()):
         prober.stopping = True
@@ -293,6 +293,12 @@ def measured(engine: Engine, node: int, way: str, timeout_ms: int) -> float:
     print(f"        doctor: {problems(node)} problems")
     sys.stdout.flush()
     return max(pings["source"].longest_s, pings["target"].longest_s)
+
+
+def set_timeout(engine: Engine, timeout_ms: int) -> None:
+    """``cluster-node-timeout`` of every server."""
+    for port in engine.ports:
+        engine.say(port, "CONFIG", "SET", "cluster-node-timeout", timeout_ms)
 
 
 def outcome(engine: Engine, servers: dict[str, int], rows: int) -> str:
@@ -319,8 +325,7 @@ def mend(engine: Engine, servers: dict[str, int], rows: int) -> None:
     As docs/operations.md tells an operator, under a timeout that no MIGRATE exceeds: what lies at the slot's owner counts. Where
     that one still knows that the slot moves, the move is finished with REPLACE; else it goes on there, and copies elsewhere go.
     """
-    for port in engine.ports:
-        engine.say(port, "CONFIG", "SET", "cluster-node-timeout", MIGRATE_MS)
+    set_timeout(engine, MIGRATE_MS)
     wait(lambda: all(settled(engine, port) for port in engine.ports) and owner_of(engine, SLOT), 120)
     owner = owner_of(engine, SLOT)
     others = [port for port in primaries_of(engine) if port != owner and opened(engine, port)]
