@@ -48,6 +48,7 @@ class FaultyCluster(Cluster):
     """
     Three nodes on one store that writes before it answers, with everything that can fail.
 
+    ``synced``: it does; without, what must not be lost waits for the disk by a link of its own.
     ``network``: None where there can be none; then nodes stand on loopback. ``disks``: each node's data folder on a tmpfs of
     its own. ``absent``: what cannot be done here, and why. ``slow_disks``: whether a disk may be told to be slow, for which
     nodes have to be started as programs, with a library of ours; without, they start at a fifth of the cost. ``apart``: whether
@@ -60,6 +61,7 @@ class FaultyCluster(Cluster):
         provider: CountingProvider | None = None,
         *,
         extra: str = "",
+        synced: bool = True,
         slow_disks: bool = True,
         apart: bool = True,
         led: bool = True,
@@ -76,8 +78,9 @@ class FaultyCluster(Cluster):
         self.network: Network | None = None if "network" in self.absent else Network(names)
         try:
             self._prepare(folder, names)
+            self._fsync = "always" if synced else "everysec"
             self._provider = provider
-            options = {"log__file_bytes": str(LOG_BYTES), "store__fsync": '"always"'} | options
+            options = {"log__file_bytes": str(LOG_BYTES), "store__fsync": f'"{self._fsync}"'} | options
             super().__init__(folder, nodes=len(names), extra=extra, proxied=True, **options)
         except BaseException:
             self._dismantle()
@@ -114,7 +117,7 @@ class FaultyCluster(Cluster):
                 "FAKETIME_NO_CACHE": "1",
                 "FAKETIME_DONT_FAKE_MONOTONIC": "1",
             }
-        return Valkey(self.folder / "store", {"appendfsync": "always"}, environ)
+        return Valkey(self.folder / "store", {"appendfsync": self._fsync}, environ)
 
     def make_proxy(self, name: str) -> Proxy:
         return Proxy(self.valkey.port, listening=self.network.listening(name) if self.network else None)

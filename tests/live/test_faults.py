@@ -75,7 +75,7 @@ async def siege(
     ):
         for part, reason in cluster.absent.items():
             print(f"without {part}: {reason}")
-        workload = Workload(cluster, provider, seed, durability="fsync")
+        workload = Workload(cluster, provider, seed, durability="fsync" if parts.get("synced", True) else "one")
         if short:
             workload.pause_s *= 3
         await asyncio.to_thread(workload.begin, cluster.leader())
