@@ -29,7 +29,7 @@ REFUSED_MAX = 100  # of those that are told that there is no room, where that ta
 REFUSED_S = 1.0  # how long one of those may take to read it
 STRANGER_BYTES = 16_384  # longest head of a request of a peer that has not been let in
 BODY_BUFFER_BYTES = 16_384  # of a body that nobody has asked for yet; twice that is read
-BODY_READ_S = 0.000_05  # and for a piece of a body, which wakes whoever reads it
+BODY_READ_S = 0.000_2  # and for a piece of a body, which wakes whoever reads it
 REQUEST_S = 0.000_3  # what a stranger pays for a request beside its parsing
 STALL_S = 60.0  # for who reads nothing of an answer that is too long for what lies between
 
@@ -173,7 +173,10 @@ class HttpPeer(web.RequestHandler):
             super().data_received(data)
             return
         before = self._request_count
-        super().data_received(data)
+        if data:
+            super().data_received(data)
+        else:  # aiohttp itself goes on with what it had put aside: not in a turn that is paid for
+            stranger.run(super().data_received, data)
         if found := self._request_count - before:
             stranger.charge(found * REQUEST_S)
             self._ahead = 0

@@ -22,7 +22,7 @@ from .penalties import host_of
 SHARE = 0.05  # of a core, for all of them
 SHARE_EACH = 0.005  # what is measured is half of the hundredth that one may cost: the kernel has its part
 BURST_S = 0.25
-BURST_EACH_S = 0.02
+BURST_EACH_S = 0.008
 KEPT_S = BURST_S / 2  # of the budget of all, for peers that have just come: who logs in is not behind those who do not
 SLICE_S = 0.002  # of budget, with which the first of those who wait are read again
 PLACES = 1024  # so many strangers at a time, of which each keeps less than 32 KiB
