@@ -181,6 +181,24 @@ def load(port: int, accounts: int) -> None:
                 part = [name for name, answer in zip(part, answers, strict=True) if answer != 1]
 
 
+def close(engine: Engine, port: int, owner: str) -> None:
+    """
+    Tell a server that the slot is ``owner``'s; again while it answers NOREPLICAS.
+
+    So it does since Valkey 8, as long as its replicas are busy with the RESTORE.
+    """
+    until = time.monotonic() + MIGRATE_MS / 1000
+    while True:
+        try:
+            engine.say(port, "CLUSTER", "SETSLOT", SLOT, "NODE", owner)
+        except redis.ResponseError as error:
+            if "NOREPLICAS" not in str(error) or time.monotonic() > until:
+                raise
+            time.sleep(0.1)
+        else:
+            return
+
+
 def by_keys(engine: Engine, source: int, target: int, *options: str) -> Move:
     """As redis-cli's reshard: open, MIGRATE ten keys at a time, close. ``options``: of MIGRATE."""
     move = Move()
@@ -195,11 +213,8 @@ def by_keys(engine: Engine, source: int, target: int, *options: str) -> Move:
                 one.execute_command("MIGRATE", "127.0.0.1", target, "", 0, MIGRATE_MS, *options, "KEYS", *keys)
                 if ROWS in keys:
                     move.largest_s = time.monotonic() - at
-        for port in (
-            target,
-            source,
-        ):  # since Valkey 8 NOREPLICAS as long as replicas are busy with the RESTORE: again then
-            wait(partial(engine.say, port, "CLUSTER", "SETSLOT", SLOT, "NODE", ids[target]), 120)
+        for port in (target, source):
+            close(engine, port, ids[target])
     except redis.RedisError as error:
         move.troubles.append(f"{type(error).__name__} {error}"[:200])
     move.took_s = time.monotonic() - began
