@@ -11,7 +11,7 @@ import pytest
 from parked_takes import LONG_MS, Asked, Lost, lose, many, parked, wait_in
 
 from tidewarden.errors import NoQuorum, StoreDown
-from tidewarden.queue import NewTask, strays
+from tidewarden.queue import NewTask, bare, strays
 from tidewarden.store import Scripts
 
 
@@ -192,6 +192,61 @@ async def test_a_queue_that_another_node_cut_anew(node: Any, eventually: Any) ->
     assert await n1.queues.put("q", NewTask(id="a")) == "a"
     assert await take == []
     assert [task.id for task in await n1.queues.take(n1.queues.open_session(), ["q"], wait_ms=LONG_MS)] == ["a"]
+
+
+@pytest.mark.parametrize("plain", [False, True])
+async def test_where_somebody_found_nothing_the_next_one_waits_without_asking(
+    node: Any, eventually: Any, asked_of: Asked, plain: bool
+) -> None:
+    n0, n1 = await node("n0"), await node("n1")
+    _, first = await wait_in(eventually, n0)
+    loop = asyncio.get_running_loop()
+
+    async def one_more() -> Any:
+        count = len(n0.queues._shards["q"][0].parked)
+        took: Any = loop.create_future()
+        if plain:
+            n0.queues.take_plain(n0.queues.open_session(), b"q", LONG_MS, took)
+        else:
+            took = n0.queues.take(n0.queues.open_session(), ["q"], wait_ms=LONG_MS)
+        await parked(eventually, n0.queues, count + 1)
+        return took
+
+    await n1.queues.shards("q")
+    asked_of.clear()
+    others = [await one_more() for _ in range(10)]
+    assert asked_of.calls(n0) == 0
+    await n1.queues.put("q", NewTask(id="a"))
+    assert [task.id for task in await first] == ["a"], "in the order in which they came"
+    await one_more()
+    assert asked_of.calls(n0) == 2, "this one, and who was woken: since then something may have become ready"
+    await one_more()
+    assert asked_of.calls(n0) == 2
+    await asyncio.gather(*(n1.queues.put("q", NewTask(id=f"b{number}")) for number in range(10)))
+    async with asyncio.timeout(20):
+        found = await asyncio.gather(*others)
+    names = [took[0].decode() if plain else took[0].id for took in found]
+    assert names == [f"b{number}" for number in range(10)]
+    n0.queues.end_waits()
+
+
+async def test_it_asks_all_the_same_when_that_was_long_ago_or_the_store_was_away(
+    node: Any, eventually: Any, asked_of: Asked, monkeypatch: Any
+) -> None:
+    n0 = await node("n0")
+    await wait_in(eventually, n0)
+    (shard,) = n0.queues._shards["q"]
+    assert shard.bare.holds(shard)
+    shard.missed()
+    assert not shard.bare.holds(shard)
+    monkeypatch.setattr(bare, "BARE_S", 0.0)
+    asked_of.clear()
+    n0.queues.take(n0.queues.open_session(), ["q"], wait_ms=LONG_MS)
+    await parked(eventually, n0.queues, 2)
+    n0.queues.take(n0.queues.open_session(), ["q"], wait_ms=LONG_MS)
+    await parked(eventually, n0.queues, 3)
+    assert asked_of.takes(n0) >= 2
+    n0.queues.end_waits()
 
 
 async def test_the_other_node_gets_its_turn_though_this_one_always_waits(node: Any, eventually: Any) -> None:

@@ -49,7 +49,8 @@ class PlainTake:
     def set_result(self, rows: Any, /) -> None:
         session, shard = self._session, self._shard
         if not rows:
-            self._wait(None)
+            shard.bare.found(shard, self._wakes, told=self._until > 0)
+            self.wait(None)
             return
         row = rows[0]
         task_id = row[0].decode("utf-8", "surrogateescape")
@@ -69,7 +70,7 @@ class PlainTake:
             if not self._cancelled:
                 self._receiver.set_exception(error)
         elif isinstance(error, StoreDown | Stale | Unconfirmed):
-            self._wait(error)
+            self.wait(error)
         elif not self._cancelled:
             self._receiver.set_exception(error)
 
@@ -81,7 +82,7 @@ class PlainTake:
             self._cancelled = True
             self._receiver.set_exception(asyncio.CancelledError())
 
-    def _wait(self, error: BaseException | None) -> None:
+    def wait(self, error: BaseException | None) -> None:
         """Nothing came: go on as an ordinary take, when there is time left."""
         if self._cancelled:
             return
@@ -175,10 +176,13 @@ class Plain(Sessions):
         waits: str | int = TOLD_OF_MORE if shard.parked else 1 if wait_ms else 0
         shared = session.shared
         if shared is not None:
-            if not self._entered(shared, (shard,)):
+            if shared.lost or not self._entered(shared, (shard,)):
                 return None
             waits = f"{waits}{shared.uuid}"
         take = PlainTake(self, session, shard, until, receiver)
+        if wait_ms and not self.draining and not session.closed and shard.bare.holds(shard):
+            take.wait(None)  # behind those who wait already
+            return take
         shard.add("queue.take", (1, 0, waits, ""), take, ONE, TASK_BYTES)
         return take
 

@@ -87,8 +87,8 @@ class Take:
             self._ask_later()
 
     def _ask(self, position: int) -> None:
-        """Ask the shards from ``position`` on, one after the other; of several, those that are known to hold nothing are passed by."""
-        if self._waits and not self.task_id and len(self._shards) > 1:
+        """Ask the shards from ``position`` on, one after the other; those that are known to hold nothing are passed by."""
+        if self._waits and not self.task_id and self._trouble is None:
             while position < len(self._shards) and self._shards[position].bare.holds(self._shards[position]):
                 position += 1
         if self.future.done() or position == len(self._shards) or len(self._got) >= self.count:
