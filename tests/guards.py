@@ -283,6 +283,7 @@ GUARDS = (
         "lost-answer",
         (("queue/shard.py", "        self._flying -= 1\n        if unanswered(error):", "        self._flying -= 1\n        if False:"),),
         ("queue_lost_answers",),
+        ("lost_links",),
     ),
     Guard(
         "unasked",
