@@ -244,7 +244,7 @@ GUARDS = (
         "write-back",
         (
             (STORED, "head.grant == grant and head.generation == generation and new.generation > generation then", "true then"),
-            (STORED, "  if head.grant == grant and head.generation == generation then", "  if true then"),
+            (STORED, "  if head and head.grant == grant and head.generation == generation then", "  if true then"),
         ),
         ("tokens_ledger", "tokens_refresher"),
     ),
@@ -275,7 +275,7 @@ GUARDS = (
     ),
     Guard(
         "past",
-        ((STORED, "if head.grant == grant and head.generation > generation + 1 then", "if false then"),),
+        ((STORED, "if head and head.grant == grant and head.generation > generation + 1 then", "if false then"),),
         ("tokens_ledger_late",),
         ("refresh_steps",),
     ),

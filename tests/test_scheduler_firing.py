@@ -215,3 +215,38 @@ async def test_a_task_of_a_schedule_is_taken_and_acknowledged(schedules: Schedul
         (task,) = await queues.take(session, [queue], wait_ms=10_000)
         assert (task.payload, task.id.split(":")[:2]) == (b"hello", [name, str(tick_ms)])
         assert await queues.ack(session, queue, [(task.id, task.lease)]) == [1]
+
+
+TASK = {"delay_ms": 0, "within_ms": -1, "priority": 50, "lease_ms": 0, "attempts": 0, "backoff_ms": 0}
+PACKED = msgspec.msgpack.encode(TASK)
+PACK = """local row = {}
+for i = 1, #ARGV, 2 do row[#row + 1] = ARGV[i] == 'int' and tonumber(ARGV[i + 1]) or ARGV[i + 1] end
+return cmsgpack.pack(row)"""
+ROWS: dict[str, bytes | list[Any]] = {
+    "empty": b"",
+    "one byte": b"x",
+    "cut short": [1],
+    "no task": [1, "s", 5, "spec", b"\xc1", b""],
+    "an anchor that is none": [1, "s", "5", "spec", PACKED, b""],
+    "half a task": [1, "s", 5, "spec", msgspec.msgpack.encode({"delay_ms": 1}), b""],
+    "a priority that there is not": [1, "s", 5, "spec", msgspec.msgpack.encode(TASK | {"priority": 200}), b""],
+    "a newer version's": [2, "s", 5, "spec", PACKED, b""],
+}
+
+
+@pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
+def test_a_row_that_nobody_can_read_keeps_no_other_tick(desk: Any, row: Any) -> None:
+    """Neither where the leader asks what is due nor where it has the ticks put, all in one call."""
+    at_ms, names = desk.now, ("before", "it", "after")
+    for name in names:
+        desk.run("scheduler.put", name, at_ms, "s", 5, b"spec", PACKED, b"x", 10)
+    if not isinstance(row, bytes):
+        row = desk.client.eval(PACK, 0, *(word for value in row for word in (type(value).__name__, value)))
+    desk.client.hset(f"{desk.prefix}:schedules", "it", row)
+    rounds = [w for name in names for w in (name, "s", at_ms, at_ms + 1000, 0, 1, at_ms, f"{name}:1")]
+    assert desk.run("scheduler.fire", 1, "n0.1", *rounds)[1:] == [1, -1, 1]
+    assert sorted(desk.ids()) == ["after:1", "before:1"]
+    desk.now += 1000
+    _, _, rows = desk.run("scheduler.due", 10)
+    assert {one[0]: one[5] for one in rows} == {b"before": b"spec", b"it": b"", b"after": b"spec"}
+    assert desk.run("scheduler.delete", "it", "") == 1

@@ -4,11 +4,24 @@
 -- `stuck` hash name → its true tick, for a schedule whose next tick could not be computed and that is tried again later.
 -- `paused` hash name → its true tick, for one that stands still: in `ticks` it has NEVER.
 -- A row that this version cannot read (a newer node wrote it) has an empty spec: the leader then leaves it for later.
+local function row_readable(row)
+  if type(row) ~= 'table' or row[1] ~= 1 or type(row[3]) ~= 'number' then return false end
+  for _, i in ipairs({2, 4, 5, 6}) do
+    if type(row[i]) ~= 'string' then return false end
+  end
+  local ok, task = pcall(cmsgpack.unpack, row[5])
+  if not ok or type(task) ~= 'table' then return false end
+  for _, name in ipairs({'delay_ms', 'within_ms', 'priority', 'lease_ms', 'attempts', 'backoff_ms'}) do
+    if type(task[name]) ~= 'number' then return false end
+  end
+  return task.priority >= 0 and task.priority <= 99
+end
+
 local function row_get(name)
   local raw = redis.call('HGET', key('schedules'), name)
   if not raw then return nil end
   local ok, row = pcall(cmsgpack.unpack, raw)
-  if not ok or type(row) ~= 'table' or row[1] ~= 1 then return {stamp = '', anchor = 0, spec = '', task = '', payload = ''} end
+  if not ok or not row_readable(row) then return {stamp = '', anchor = 0, spec = '', task = '', payload = ''} end
   return {stamp = row[2], anchor = row[3], spec = row[4], task = row[5], payload = row[6]}
 end
 

@@ -24,8 +24,9 @@ for i = 1, #items do
     if spare == 'drop' then redis.call('HDEL', SPARES, account)
     elseif spare == 'try' then
       local kept = redis.call('HGET', SPARES, account)
-      local s, h = kept and row_head(kept), kept and row_head(redis.call('HGET', ACCOUNTS, account))
-      if s and s.grant == h.grant and s.generation + 1 == h.generation then redis.call('HDEL', SPARES, account) -- the one before: its time is over
+      local row = kept and redis.call('HGET', ACCOUNTS, account)
+      local s, h = row and row_head(kept), row and row_head(row)
+      if s and h and s.grant == h.grant and s.generation + 1 == h.generation then redis.call('HDEL', SPARES, account) -- the one before: its time is over
       elseif s then what, delay_ms, event = 'retry', 0, '' end
     end
     if what ~= 'hold' then redis.call('HSET', TROUBLES, account, troubles) end

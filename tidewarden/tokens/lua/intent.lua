@@ -21,14 +21,19 @@ local reply = {}
 for i = 1, #accounts do
   local account, row = accounts[i], rows[i]
   local r = tries[i] and tries_decode(tries[i])
+  if found[i] and #found[i] < INTENT then found[i] = false end -- nobody can read it
   local open_until = begun[account] or found[i] and select(4, struct.unpack('>I4I4I6I6c8I8', found[i])) or 0
+  local head = row and row_head(row)
   if not r or r.holder == '' or r.lease ~= leases[i] then reply[i] = {'NOTHELD'}
   elseif not row then
     drop_task(account)
     reply[i] = {'GONE'}
+  elseif not head then
+    set_aside(account)
+    reply[i] = {'NOTHELD'}
   elseif open_until > now then reply[i] = {'OPEN', open_until}
   else
-    local head, lease_end = row_head(row), now + lengths[i]
+    local lease_end = now + lengths[i]
     begun[account] = lease_end
     intents[#intents + 1], ids[#ids + 1] = account, i
     intents[#intents + 1] = struct.pack('>I4I4I6I6c8I8', head.grant, head.generation, now, lease_end, head.current, leases[i]) .. CALLER

@@ -14,6 +14,6 @@ for i = 1, #found, 2 do
   local row, troubles
   if troubled then row, troubles = redis.call('HGET', ACCOUNTS, account), found[i + 1]
   else row, troubles = found[i + 1], redis.call('HGET', TROUBLES, account) end
-  if row then reply[#reply + 1] = {account, string.sub(row, 1, HEAD), troubles} end
+  if row and row_head(row) then reply[#reply + 1] = {account, string.sub(row, 1, HEAD), troubles} end -- the doctor names those that nobody can read
 end
 return finish(reply)

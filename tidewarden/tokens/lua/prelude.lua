@@ -18,14 +18,15 @@ local function prepare()
   FAILING, DEAD, LOST, META = key('account_failing'), key('account_dead'), key('account_lost'), key('account_meta')
   TOLD, OUTBOX, FIRST = key('account_told'), key('account_outbox'), key('account_first')
 end
-local HEAD = 44 -- bytes of a row's head
+local HEAD, INTENT = 44, 36 -- bytes of a row's head, and of an intent before its holder
 local NORMAL, WANTED = 50, 40 -- priorities: a token somebody waits for goes before those merely due
 local OUTBOX_MAX = 10000 -- of a shard; some 200 bytes each
 local LEASE_MAX, COUNT_MAX = 9007199254740991, 4294967295
 
+-- Nil for a row that this version cannot read: others' accounts in the same call go on.
 local function row_head(raw)
-  local version, _, grant, generation, stored, expires, due, origin, current = struct.unpack('>BBI4I4I6I6I6c8c8', raw)
-  if version ~= 1 then refuse('INTERNAL an account of ' .. P .. ' has row version ' .. text(version) .. '; this version reads 1: upgrade this node') end
+  if #raw < HEAD or string.byte(raw) ~= 1 then return nil end
+  local _, _, grant, generation, stored, expires, due, origin, current = struct.unpack('>BBI4I4I6I6I6c8c8', raw)
   return {grant = grant, generation = generation, stored = stored, expires = expires, due = due, origin = origin, current = current}
 end
 
@@ -102,5 +103,5 @@ end
 -- An intent with that lease is over; another's stays.
 local function close_intent(account, lease)
   local raw = redis.call('HGET', INTENTS, account)
-  if raw and select(6, struct.unpack('>I4I4I6I6c8I8', raw)) == lease then redis.call('HDEL', INTENTS, account) end
+  if raw and (#raw < INTENT or select(6, struct.unpack('>I4I4I6I6c8I8', raw)) == lease) then redis.call('HDEL', INTENTS, account) end
 end

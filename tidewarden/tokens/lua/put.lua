@@ -14,8 +14,9 @@ local reply = {}
 for i = 1, #items do
   local account, grant, generation, row, due, deadline = unpack(items[i])
   local old = redis.call('HGET', ACCOUNTS, account)
-  local head = old and row_head(old) or {grant = floor, generation = 0}
-  if head.grant == grant and head.generation == generation then
+  local head = {grant = floor, generation = 0}
+  if old then head = row_head(old) end
+  if head and head.grant == grant and head.generation == generation then
     if old then displace(account, old) end
     local recovered = old and recover(account)
     if old then

@@ -28,7 +28,7 @@ for i = 3, #ARGV, 4 do
   local next_try = redis.call('ZSCORE', FAILING, account)
   local head = raw and row_head(raw)
   local grant, generation = tonumber(ARGV[i + 2]), tonumber(ARGV[i + 3])
-  if not raw then reply[item] = 'GONE'
+  if not head then reply[item] = 'GONE' -- also one whose row nobody here can read
   elseif generation > 0 and (head.generation ~= generation or grant > 0 and head.grant ~= grant) then reply[item] = 'MOVED'
   elseif r and r.holder ~= '' then reply[item] = 'LEASED'
   elseif force and forced_lately(account, apart_ms) then reply[item] = 'RECENT'

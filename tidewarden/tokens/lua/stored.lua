@@ -20,7 +20,9 @@ local function hope(account, row)
   local died, r = hope_for(account), tries_get(account)
   if not died and not redis.call('ZSCORE', FAILING, account) or r and r.holder ~= '' then return end
   redis.call('ZADD', FAILING, text(now), account)
-  local expires = row_head(row).expires
+  local head = row_head(row)
+  if not head then return end -- as it was found: a newer version's, say, which knows what to do with a spare
+  local expires = head.expires
   local t = token_task(now, expires > 0 and expires or now + S.urgent_ms)
   if died then settle_task(account, row, t) else place(account, t) end -- a dead account has no task
 end
@@ -38,9 +40,9 @@ end
 local function store(account, grant, generation, row, due, deadline, previous)
   local old = redis.call('HGET', ACCOUNTS, account)
   local head = old and row_head(old)
-  if not old or another(account, grant, head) then return 'GONE' end
+  if not old or head and another(account, grant, head) then return 'GONE' end
   if string.sub(old, 1, HEAD) == string.sub(row, 1, HEAD) then return 'ALREADY' end
-  if head.grant == grant and head.generation == generation then
+  if head and head.grant == grant and head.generation == generation then
     redis.call('HDEL', INTENTS, account)
     redis.call('HDEL', SPARES, account)
     displace(account, old) -- voids whatever lease lies on the task
@@ -56,8 +58,8 @@ local function store(account, grant, generation, row, due, deadline, previous)
     return recovered and 'RECOVERED' or 'STORED'
   end
   if previous == 'drop' then return 'MOVED' end
-  if head.grant == grant and head.generation > generation + 1 then return 'PAST' end
-  if head.current == row_head(row).current then return 'ALREADY' end
+  if head and head.grant == grant and head.generation > generation + 1 then return 'PAST' end
+  if head and head.current == row_head(row).current then return 'ALREADY' end
   redis.call('HSET', SPARES, account, row)
   hope(account, old)
   count('spares kept')
@@ -78,7 +80,7 @@ for i = 1, #items do
   local account, grant, generation, row, due, deadline, previous = unpack(items[i])
   local old, r = rows[i], tries[i] and not troubles[i] and times[account] == 1 and tries_decode(tries[i])
   local head, new = old and row_head(old), row_head(row)
-  if old and r and r.holder ~= '' and index_of(r.holder) ~= '~' and head.grant == grant and head.generation == generation and new.generation > generation then
+  if head and r and r.holder ~= '' and index_of(r.holder) ~= '~' and head.grant == grant and head.generation == generation and new.generation > generation then
     plain[#plain + 1] = account
     written[#written + 1], written[#written + 2] = account, row
     if #previous > HEAD then spares[#spares + 1], spares[#spares + 2] = account, previous end

@@ -65,7 +65,7 @@ end
 
 -- The packed record that an account's row stands for: priority 50, an id of ours, the times of the row (see tokens/rows.py, task.lua).
 local function derived(row)
-  if #row < 28 or string.byte(row) ~= 1 then return '' end -- nobody can read it, here
+  if #row < 44 or string.byte(row) ~= 1 then return '' end -- nobody can read it, here
   local due, deadline = string.sub(row, 23, 28), string.sub(row, 17, 22)
   if due == deadline then return '\144' .. due end
   return '\145' .. due .. deadline
