@@ -27,7 +27,7 @@ from tidewarden.client import AsyncClient
 from tidewarden.clock import SystemClock
 from tidewarden.config import load
 from tidewarden.errors import ConfigError
-from tidewarden.server import HttpServer, flow
+from tidewarden.server import HttpServer, flow, lobby
 from tidewarden.server.resp import RespServer
 from tidewarden.tls import expiry_of, expiry_warning, fault_of, server_context
 
@@ -219,3 +219,29 @@ def test_the_configuration_wants_both_and_fitting(tmp_path: Path, pem: tuple[str
         with pytest.raises(ConfigError) as found:
             load(None, {}, flags)
         assert problem in str(found.value)
+
+
+async def test_a_strangers_handshake_is_paid_for_and_a_users_is_given_back(
+    pem: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = ssl.create_default_context(cafile=pem[0])
+    async with doors(*pem) as (resp, _), asyncio.timeout(30):
+        ticks = iter(range(1 << 30))
+        monkeypatch.setattr(resp.lobby, "meter", lambda: next(ticks) * 0.001)
+        reader, writer = await asyncio.open_connection("127.0.0.1", resp.port, ssl=context)
+        writer.write(doubles.framed(("AUTH", "admin", SECRET)))
+        assert await reader.readline() == b"+OK\r\n"
+        assert resp.lobby.budget.left_s(resp.clock.monotonic()) == pytest.approx(lobby.BURST_S, abs=0.001)
+        before = next(ticks)
+        writer.write(doubles.framed(("ECHO", "x" * 500_000)))
+        assert len(await reader.readexactly(500_000 + 11)) == 500_011
+        assert next(ticks) == before + 1, "its bytes are not measured any more"
+        _, stranger = await asyncio.open_connection("127.0.0.1", resp.port, ssl=context)
+        assert resp.lobby.budget.left_s(resp.clock.monotonic()) < lobby.BURST_S - 0.000_5
+        for _ in range(20):
+            stranger.write(doubles.framed("PING"))
+            await asyncio.sleep(0.001)
+        while not resp.lobby.held_total:
+            await asyncio.sleep(0.005)
+        for one in (writer, stranger):
+            one.transport.abort()

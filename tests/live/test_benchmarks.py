@@ -22,6 +22,7 @@ ROOT = Path(__file__).parents[2]
         pytest.param("cycle --durability quorum --seconds 2 --connections 2", marks=pytest.mark.soak),
         pytest.param("burst --connections 10000", marks=pytest.mark.soak),
         pytest.param("memory --tasks 2000", marks=pytest.mark.soak),
+        pytest.param("strangers --seconds 1 --only COMMAND", marks=pytest.mark.soak),
         pytest.param("flat --tasks 2000 --beside 1000 --seconds 2", marks=pytest.mark.soak),
         pytest.param("lateness --seconds 2 --tasks 1000", marks=pytest.mark.soak),
         pytest.param("outage --quick --accounts 1000", marks=pytest.mark.soak),
