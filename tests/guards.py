@@ -131,7 +131,7 @@ GUARDS = (
     ),
     Guard(
         "fair-turn",
-        (("queue/lua/take.lua", "for_all = S.turn == FAIR_TURN", "for_all = false"),),
+        (("queue/lua/take.lua", "for_all = S.fair == FAIR_TURN", "for_all = false"),),
         ("queue_along",),
     ),
     Guard(

@@ -265,12 +265,13 @@ async def test_the_other_node_gets_its_turn_though_this_one_always_waits(node: A
     n0.queues.end_waits()
 
 
-def test_each_eighth_time_a_put_leaves_its_task_to_all_who_wait(desk: Any) -> None:
+@pytest.mark.parametrize("lane", ["", "@{}"])
+def test_each_eighth_time_a_put_leaves_its_task_to_all_who_wait(desk: Any, lane: str) -> None:
     desk.take(wait=True, holder="n1.1")
-    along = ("put", 3, "", "", b"", "take", 5, 200, 1, 0, "3", "")
     for turn in range(1, 17):
         name = f"a{turn}"
-        _, (rows,) = desk.run("queue.batch", *along[:2], name, *along[3:])
+        options = f"0 0 0 0 50 0 0 0 1 keep{lane.format(turn)}" if lane else ""
+        _, (rows,) = desk.run("queue.batch", "put", 3, name, options, b"", "take", 5, 200, 1, 0, "3", "")
         if turn % 8:
             assert [row[0] for row in rows] == [name.encode()]
             assert (desk.woke, desk.record("waiting")) == (False, f"n1.1 {desk.holder}")

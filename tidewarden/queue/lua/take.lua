@@ -175,8 +175,8 @@ end
 local FAIR_TURN = 8
 local function yields()
   if not (joined and woke and patient) or S.waiting == '' or S.waiting == CALLER then return false end
-  set('turn', S.turn % FAIR_TURN + 1)
-  for_all = S.turn == FAIR_TURN
+  set('fair', S.fair % FAIR_TURN + 1)
+  for_all = S.fair == FAIR_TURN
   return for_all
 end
 

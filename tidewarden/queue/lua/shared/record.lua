@@ -122,7 +122,7 @@ local function lease_doubt() return known > 0 and now - S.lag > known + STEP_MS 
 
 -- What a field that the record lacks means. As a metatable: to write all of them into each record took as long as to read it.
 local ABSENT = {__index = {
-  format = 0, epoch = 0, view = 0, n = 0, seq = 0, taken = 0, turn = 0, layout = 0,
+  format = 0, epoch = 0, view = 0, n = 0, seq = 0, taken = 0, turn = 0, fair = 0, layout = 0,
   steps = 0, lag = 0, pris = '', sweeper = '', holders = '', waiting = '', dead = '', roomless = '',
   paused = 0, alarm = NEVER, tick = NEVER, awaited = 0, ttls = 0,
   buckets = 1, stored = 0, accounts = 0, cut = 0, later = 0, capacity = 0,
@@ -136,7 +136,7 @@ local TEXTS = {pris = true, sweeper = true, holders = true, waiting = true, dead
 -- Fields of which a wrong value would harm tasks, so that without it nothing is done until a repair has found out what it should be; and what
 -- others become that cannot be read: what makes the scripts look themselves, or the default.
 local VITAL = {format = 0, n = 0, view = 0, buckets = 0, stored = 0, accounts = 0, cut = 0, later = 0, locks = 0}
-local LOST = {alarm = 0, tick = 0, ttls = 1, awaited = 1, lanes = 1, slots = 1, turn = 0, line = 0, puts = 0, takes = 0, acks = 0,
+local LOST = {alarm = 0, tick = 0, ttls = 1, awaited = 1, lanes = 1, slots = 1, turn = 0, fair = 0, line = 0, puts = 0, takes = 0, acks = 0,
               history = 5, lane_limit = 1, lane_rate = 0, lane_burst = 1}
 
 -- A field that is no number where one must be. One that is none of ours (a newer version's) is let alone. mending: for check_record alone.
