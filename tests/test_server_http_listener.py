@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import socket
+import zlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
+import aiohttp.http_parser
 import pytest
 import server_doubles as doubles
 
@@ -22,11 +25,12 @@ Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 @asynccontextmanager
-async def site(**limits: int) -> AsyncIterator[HttpServer]:
+async def site(*, internal: dict[str, Any] | None = None, **limits: int) -> AsyncIterator[HttpServer]:
     door = doubles.Door(users=(doubles.ADMIN,))
     node = replace(door.config.node, base_port=-1)  # HTTP's port is 0 then
     config = replace(door.config, node=node, limits=replace(door.config.limits, **limits))
-    server = HttpServer(config, door.queues, door.tokens, door.schedules, door.cluster, SystemClock())
+    rooms = door.queues, door.tokens, door.schedules, door.cluster
+    server = HttpServer(config, *rooms, SystemClock(), internal=internal)
     await server.start()
     try:
         yield server
@@ -312,3 +316,69 @@ async def test_a_strangers_requests_are_paid_for_and_a_users_are_not() -> None:
         stranger[1].transport.abort()
         await hung_up(known, stranger)
     assert asked < 1000
+
+
+UPGRADE = b"GET /health/live HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgrade: websocket\r\n"
+
+
+async def test_what_stands_behind_a_strangers_upgrade_is_not_read() -> None:
+    """aiohttp keeps it, and reads it when the request is answered: whoever is there has not paid for it."""
+    async with site() as server:
+        stranger = await connect(server, (UPGRADE + b"\r\n") * 200)
+        assert (await answer(stranger))[0] == 200
+        async with asyncio.timeout(20):
+            with suppress(ConnectionResetError):
+                assert await stranger[0].read() == b""
+        known = await connect(server, (UPGRADE + BEARER + b"\r\n\r\n").replace(b"/health/live", b"/v1/status") * 2)
+        assert [(await answer(known))[0] for _ in range(2)] == [200, 200]
+        await hung_up(stranger, known)
+
+
+PACKED = gzip.compress(bytes(8 << 20), mtime=0)
+
+
+@pytest.mark.parametrize("path", [b"/health/live", b"/v1/status", b"/v1/peers"])
+async def test_a_strangers_body_is_not_unpacked(monkeypatch: pytest.MonkeyPatch, path: bytes) -> None:
+    """A kilobyte is a megabyte then: of memory, and of time that it does not pay for."""
+    unpacked: list[int] = []
+    stock = aiohttp.http_parser.DeflateBuffer.feed_data
+
+    def count(self: Any, chunk: bytes, size: int) -> bool:
+        unpacked.append(size)
+        return stock(self, chunk, size)
+
+    heard: list[bytes] = []
+    monkeypatch.setattr(aiohttp.http_parser.DeflateBuffer, "feed_data", count)
+    async with site(internal={"/v1/peers": lambda body: heard.append(body) or b"yes"}) as server:
+        body = PACKED[:4000]
+        head = b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n"
+        stream = await connect(server, head % (path, len(body)) + body)
+        async with asyncio.timeout(20):
+            await stream[0].readuntil(b"\r\n\r\n")
+        await hung_up(stream)
+    assert (unpacked, heard) == ([], [body] if path == b"/v1/peers" else [])
+
+
+@pytest.mark.parametrize(
+    ("encoding", "body", "status", "word"),
+    [
+        ("gzip", gzip.compress(b'{"refresh_token": "r"}', mtime=0), 200, ""),
+        ("X-GZip", gzip.compress(b'{"refresh_token": "r"}', mtime=0), 200, ""),
+        ("deflate", zlib.compress(b'{"refresh_token": "r"}'), 200, ""),
+        ("deflate", zlib.compress(b'{"refresh_token": "r"}', wbits=-15), 200, ""),
+        ("identity", b'{"refresh_token": "r"}', 200, ""),
+        ("gzip", gzip.compress(b'{"refresh_token": "r"}', mtime=0)[:-1], 400, "BADARG"),
+        ("gzip", gzip.compress(b'{"refresh_token": "r"}', mtime=0) + b"x", 400, "BADARG"),
+        ("gzip", b"{}", 400, "BADARG"),
+        ("br", b"{}", 400, "BADARG"),
+        ("gzip", PACKED, 413, "TOOBIG"),
+    ],
+)
+async def test_a_users_body_is_unpacked_within_bounds(encoding: str, body: bytes, status: int, word: str) -> None:
+    async with site() as server:
+        how = b"Content-Encoding: %b\r\nContent-Length: %d\r\n" % (encoding.encode(), len(body))
+        head = b"PUT /v1/tokens/p/a HTTP/1.1\r\nHost: x\r\n" + how + BEARER + b"\r\n\r\n"
+        stream = await connect(server, head + body)
+        found = await answer(stream)
+        assert (found[0], found[1].get("error", "")) == (status, word)
+        await hung_up(stream)

@@ -74,6 +74,7 @@ class HttpListener:
             "max_line_size": line_bytes,
             "max_field_size": line_bytes,
             "read_bufsize": BODY_BUFFER_BYTES,
+            "auto_decompress": False,  # as it comes in, before anybody knows whose it is and what it may cost
         }
         # Nobody waits for a token for who has gone.
         self._runner = web.AppRunner(app, handler_cancellation=True, **self._options)
@@ -189,6 +190,16 @@ class HttpPeer(web.RequestHandler):
             long = f"the head of its request is longer than {STRANGER_BYTES} bytes"
             self._strangers.met(peer_of(self.transport), long)
             self.force_close()
+
+    async def finish_response(
+        self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
+    ) -> tuple[web.StreamResponse, bool]:
+        if self._stranger is not None and self._upgraded and not self._messages:
+            # aiohttp has kept what stands behind an upgrade and would read it here, where nobody pays for it.
+            self._message_tail = b""
+            resp.force_close()
+            self.close()
+        return await super().finish_response(request, resp, start_time)
 
     def _pause_transport_reading(self) -> None:
         if self._stranger is None:
