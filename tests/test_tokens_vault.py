@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import os
 import stat
@@ -27,9 +28,11 @@ class Keys:
 
     async def keys(self) -> dict[int, bytes]:
         self.loads += 1
+        await asyncio.sleep(0)  # As a store does, it answers later: others of this node go on meanwhile.
         return dict(self.stored)
 
     async def add(self, key_id: int, wrapped: bytes) -> bytes:
+        await asyncio.sleep(0)
         return self.stored.setdefault(key_id, wrapped)
 
     async def rewrap(self, key_id: int, wrapped: bytes) -> None:
@@ -111,6 +114,17 @@ async def test_a_key_a_day_and_old_ones_go_on(tmp_path: Path) -> None:
     assert old[1:5] != new[1:5]
     assert await vault.unseal(old, PLACE) == await vault.unseal(new, PLACE) == b"token"
     assert len(keys.stored) == 3  # Two data keys, and the one of the fingerprints.
+
+
+async def test_a_day_that_begins_amid_many_refreshes_gets_one_key(tmp_path: Path) -> None:
+    """Its id is drawn by chance, so that each who made one would make another."""
+    keys, clock = Keys(), ManualClock()
+    vault = await make(keys, tmp_path, clock)
+    clock.step_unix(86_400_000)
+    before = keys.loads
+    await asyncio.gather(*(vault.ready() for _ in range(200)))
+    assert len(keys.stored) == 3
+    assert keys.loads == before + 1
 
 
 async def test_two_nodes_share_the_key_of_the_day(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ what wraps that one, and a rotation wraps it last.
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import logging
 import os
@@ -86,6 +87,7 @@ class Vault:
         self._wrapped: dict[int, bytes] = {}
         self._fingerprints = hmac.new(b"", digestmod="sha256")
         self._newest_id = 0
+        self._making = asyncio.Lock()
 
     @property
     def newest_id(self) -> int:
@@ -101,9 +103,12 @@ class Vault:
         """Have a data key of today (unix days), or a later one; cheap once it is there. Raises what the store raises."""
         if self._newest_id >= self._today_id():
             return
-        await self.load()  # Another node may have made it.
-        if self._newest_id < self._today_id():
-            await self._make(self._fresh_id(), self.kek)
+        async with self._making:  # Many seal at once when a day begins: one of them has the key made.
+            if self._newest_id >= self._today_id():
+                return
+            await self.load()  # Another node may have made it.
+            if self._newest_id < self._today_id():
+                await self._make(self._fresh_id(), self.kek)
 
     async def load(self) -> None:
         """
