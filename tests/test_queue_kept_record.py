@@ -68,6 +68,22 @@ def test_a_store_that_was_emptied_or_restored(shard: Any) -> None:
     shard.audit()
 
 
+def test_a_history_that_an_older_version_has_written(shard: Any) -> None:
+    """It counts its writes from 1: in an upgrade, two histories of a store that is emptied have the same numbers."""
+    record = f"{shard.prefix}:shard"
+    for n in range(1, 10):
+        shard.client.flushdb()
+        shard.set_view(n)
+        shard.client.hset(record, mapping={"seq": 2, "lease_ms": 1000 * n})
+        shard.peek("a")
+        shard.client.flushdb()
+        shard.set_view(n)
+        shard.client.hset(record, mapping={"seq": 2, "lease_ms": 2000 * n})
+        shard.put("a")
+        assert lease_ms(shard) == 2000 * n
+    shard.audit()
+
+
 def test_a_script_that_is_refused_on_its_way_leaves_nothing(shard: Any) -> None:
     before = shard.digest()
     shard.stamp = "~0~1~-50000"  # a step of the clock, which open() puts into the record before the verb refuses
