@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any
 
 import pytest
+import tokens_harness as harness
 
+from tidewarden.errors import Internal
+from tidewarden.tokens.outbox import details
 from tidewarden.tokens.rows import Row
 
 RAWS = (b"", b"\x01", b"\x02" + bytes(80), b"\xff" * 90, b"\x01" + bytes(40))
@@ -73,3 +78,53 @@ def test_an_intent_that_nobody_can_read_is_over(desk: Any) -> None:
         done = [w for name in NAMES for w in (name, leases[name], "hold", 0, b"", "keep", "")]
         assert desk.run("tokens.failed", *done) == [1, 1, 1]
     desk.audit()
+
+
+RUBBISH = {
+    "accounts": (*RAWS, b"\x01" + bytes(44), b"\x01" + bytes(43) + b"\xff" * 60, b"\x01" + bytes(43) + b"\2\xff\xff" + bytes(6)),
+    "account_troubles": (b"\xc1", b"\x93\x01", b"\x92\xa1x\x01"),
+    "account_spares": RAWS,
+    "account_intents": (b"", b"x", bytes(36) + b"\xff"),
+}
+
+
+@pytest.mark.parametrize(("place", "raw"), [(place, raw) for place, raws in RUBBISH.items() for raw in raws])
+async def test_nothing_of_one_account_holds_up_what_is_done_with_all(
+    valkey: Any, tmp_path: Path, place: str, raw: bytes
+) -> None:
+    """They are listed, leave the cluster and are sealed anew; and what is not the account's row does not stop its refreshes."""
+    async with (
+        harness.endpoint() as endpoint,
+        harness.node(valkey, tmp_path, harness.provider(endpoint.url), go=False) as side,
+    ):
+        tokens = side.tokens
+        for name in NAMES:
+            await tokens.put(f"p/{name}", {"refresh_token": f"{name}.0"})
+        (found,) = [key for key in valkey.client.keys("*:accounts") if valkey.client.hexists(key, "it")]
+        valkey.client.hset(found.decode().removesuffix("accounts") + place, "it", raw)
+        whole = {f"p/{name}" for name in NAMES if name != "it" or place != "accounts"}
+        listed, _ = await tokens.list()
+        assert whole <= {one["account"] for one in listed}
+        lines, _, unreadable = await tokens.custody.export((os.urandom(32), os.urandom(16), 1))
+        assert (len(lines), len(unreadable)) == (len(whole), 3 - len(whole))
+        side.go()
+        for account in whole:
+            assert (await tokens.get(account, wait_ms=20_000)).generation == 2
+        await tokens.custody.rotate()
+
+        async def done() -> Any:
+            assert side.running is not None
+            assert not side.running.done()
+            return (await tokens.custody.status())["rotation"]["state"] == "done"
+
+        await harness.eventually(done)
+        if place == "accounts":
+            with pytest.raises(Internal):
+                await tokens.put("p/it", {"refresh_token": "new.0"})
+        assert await tokens.delete("p/it")
+        assert await tokens.put("p/it", {"refresh_token": "it.9"}) == 1
+
+
+@pytest.mark.parametrize("raw", RUBBISH["account_troubles"])
+def test_an_event_of_troubles_that_nobody_can_read(raw: bytes) -> None:
+    assert details("account.recovered", raw)["error"] == "unreadable"

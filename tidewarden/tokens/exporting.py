@@ -21,7 +21,7 @@ from .grants import MARK_FIELDS, SPARE_FIELD
 from .ledger import Ledger
 from .listing import PAGE_MAX, SHARDS, parse_cursor
 from .rows import Row, parse_row
-from .vault import Place, Unsealable, Vault
+from .vault import Place, Vault
 
 log = logging.getLogger("tidewarden.tokens")
 
@@ -66,7 +66,7 @@ class Exporting:
                 for pair in found:
                     try:
                         plain = await self._opened(name, pair)
-                    except Unsealable:
+                    except errors.Internal:  # Unsealable, or its row cannot be read.
                         unreadable.append(f"{name}/{pair.account}")
                         continue
                     lines.append(seal_line(key, file_id, number + len(lines), plain))
@@ -95,13 +95,13 @@ class Exporting:
 
     async def _spare_of(self, name: str, pair: Pairs, row: Row) -> str:
         """The refresh token of its spare; empty: it has none that another cluster may try."""
-        spare = parse_row(pair.spare) if pair.spare else None
-        if spare is None or (spare.grant, spare.generation + 1) == (row.grant, row.generation):
-            return ""  # The token before this one works within its grace alone; past that, to use it may end the grant.
         try:
+            spare = parse_row(pair.spare) if pair.spare else None
+            if spare is None or (spare.grant, spare.generation + 1) == (row.grant, row.generation):
+                return ""  # The token before this one works within its grace alone; past that, to use it may end the grant.
             place = Place(name, pair.account, "refresh", spare.grant, spare.generation)
             return (await self._vault.unseal(spare.refresh, place)).decode()
-        except Unsealable as error:
+        except errors.Internal as error:  # Unsealable, or its row cannot be read.
             log.warning("the spare pair of an account is not exported: %s", error)
             return ""
 

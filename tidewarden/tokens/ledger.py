@@ -5,6 +5,7 @@ The accounts in the store: each method is one script of ``tokens/lua``, batched 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -14,6 +15,8 @@ from tidewarden.queue import Taken
 from .findings import Entry, GateView, Opened, Pairs, Reading, Refused, Trend
 from .policy import Step
 from .rows import Row, Troubles, parse_intent, parse_row, parse_troubles
+
+log = logging.getLogger("tidewarden.tokens")
 
 ITEMS_MAX = 200
 ORPHAN = b"drop"  # In the place of a previous row: what has no place any more is no spare.
@@ -36,7 +39,7 @@ class Ledger:
     async def get(self, queue: str, account: str) -> Reading:
         """Read one account."""
         now_ms, floor, row, troubles = await self._item("get", queue, account, ())
-        return Reading(now_ms, floor, parse_row(row) if row else None, parse_troubles(troubles))
+        return Reading(now_ms, floor, parse_row(row) if row is not None else None, parse_troubles(troubles))
 
     async def put(self, queue: str, account: str, base: tuple[int, int], row: Row, deadline_ms: int) -> int:
         """
@@ -55,7 +58,7 @@ class Ledger:
             now_ms,
             parse_row(row),
             parse_troubles(troubles) or Troubles(),
-            parse_row(spare) if spare else None,
+            _spare(account, spare),
             parse_intent(found),
         )
 
@@ -232,3 +235,12 @@ class Ledger:
 def _words(raw: bytes) -> str:
     """A text of a provider's, which a script cuts at a byte: within a character, mayhap."""
     return raw.decode("utf-8", "ignore")
+
+
+def _spare(account: str, raw: bytes | None) -> Row | None:
+    """The spare of an account that is about to be refreshed; one that cannot be read helps nobody."""
+    try:
+        return parse_row(raw) if raw else None
+    except errors.Internal as error:
+        log.error("the spare pair of %s is of no use: %s", account, error)
+        return None

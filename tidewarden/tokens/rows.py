@@ -117,7 +117,7 @@ class Intent:
 
 
 def parse_row(raw: bytes) -> Row:
-    """The row of its stored form, or of its head alone. Raises Internal on a version that is not ours."""
+    """The row of its stored form, or of its head alone. Raises Internal on one that cannot be read, as a newer version's."""
     if len(raw) < _HEAD.size or raw[0] != ROW_VERSION:
         raise errors.Internal(
             f"an account's row has version {raw[:1].hex() or 'none'}; this program reads {ROW_VERSION}"
@@ -135,16 +135,28 @@ def parse_row(raw: bytes) -> Row:
     at += 2 + length
     length = _number(raw[at : at + 4])
     at += 4
+    if at + length > len(raw):
+        raise errors.Internal("an account's row is cut short")
+    try:
+        words = kind.decode(), scope.decode()
+    except UnicodeDecodeError:
+        raise errors.Internal("an account's row holds a token's kind or scope that is no text") from None
     # Made whole at once: a copy with something replaced costs as much as all of this.
     return Row(
-        grant, generation, *times, origin, current, kind.decode(), scope.decode(),
-        raw[at : at + length], raw[at + length :], refreshed,
-    )  # fmt: skip
+        grant, generation, *times, origin, current, *words, raw[at : at + length], raw[at + length :], refreshed
+    )
 
 
 def parse_troubles(raw: bytes | None) -> Troubles | None:
-    """The troubles of their stored form; None when there are none."""
-    return msgspec.msgpack.decode(raw, type=Troubles) if raw else None
+    """
+    The troubles of their stored form; None when there are none.
+
+    Of those that cannot be read nothing is left but that there are some: the next refresh writes them anew.
+    """
+    try:
+        return msgspec.msgpack.decode(raw, type=Troubles) if raw else None
+    except msgspec.DecodeError:
+        return Troubles(outcome="unreadable", message="what its refreshes met with cannot be read")
 
 
 def parse_intent(raw: bytes | None) -> Intent | None:
@@ -159,7 +171,7 @@ def parse_intent(raw: bytes | None) -> Intent | None:
         _number(until),
         fingerprint,
         lease,
-        raw[_INTENT.size :].decode(),
+        raw[_INTENT.size :].decode("utf-8", "replace"),
     )
 
 
