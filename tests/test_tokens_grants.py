@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ import pytest
 import tokens_harness as harness
 
 from tidewarden.config import Provider, Secret
-from tidewarden.errors import Full
+from tidewarden.errors import Full, Internal
+from tidewarden.tokens.rows import Troubles
 
 answers, eventually = harness.answers, harness.eventually
 FAR_MS = 4_000_000_000_000
@@ -73,6 +75,37 @@ async def test_a_consent_for_more_that_keeps_the_refresh_token_is_stored(still: 
         assert await side.tokens.put("p/a", wider) == 2
         assert await side.tokens.put("p/a", first) == 2  # An older file, imported again.
         assert await side.tokens.put("p/a", wider | {"scope": "mail calendar x", "expires_at_ms": 1000}) == 2  # Dead.
+
+
+async def test_a_consent_mends_an_access_token_that_opens_no_more(still: Any) -> None:
+    """Whoever brings one that lives cannot be told that the stored one is damaged: that is why he brings it."""
+    async with still as side:
+        first = {"refresh_token": "r", "access_token": "a", "expires_at_ms": FAR_MS}
+        await side.tokens.put("p/a", first)
+        ledger, queue = side.tokens._ledger, "_tokens:p:c0"
+        row = (await ledger.get(queue, "a")).row
+        damaged = replace(row, access=row.access[:-1] + bytes([row.access[-1] ^ 1]))
+        (key,) = await side.link.call("KEYS", "*:accounts")
+        await side.link.call("HSET", key, "a", damaged.pack())
+        with pytest.raises(Internal):
+            await side.tokens.get("p/a")
+        assert await side.tokens.put("p/a", first | {"access_token": "b", "expires_at_ms": FAR_MS + 5000}) == 2
+        assert (await side.tokens.get("p/a")).access_token == "b"
+
+
+async def test_a_consent_for_less_brings_a_dead_account_back(still: Any) -> None:
+    """The user has taken away all, and allows less now; the refresh token stays."""
+    async with still as side:
+        first = {"refresh_token": "r", "access_token": "a", "expires_at_ms": FAR_MS, "scope": "mail calendar"}
+        await side.tokens.put("p/a", first)
+        less = first | {"access_token": "b", "expires_at_ms": FAR_MS + 5000, "scope": "mail"}
+        assert await side.tokens.put("p/a", less) == 1, "while it lives, that may be an older file"
+        (key,) = await side.link.call("KEYS", "*:accounts")
+        prefix = key.decode().removesuffix("accounts")
+        await side.link.call("HSET", f"{prefix}account_troubles", "a", Troubles(dead=True, outcome="invalid_grant").pack())
+        await side.link.call("ZADD", f"{prefix}account_dead", 1, "a")
+        assert await side.tokens.put("p/a", less) == 2
+        assert (await side.tokens.get("p/a")).access_token == "b"
 
 
 @pytest.mark.thorough

@@ -36,6 +36,19 @@ async def test_readers_of_one_account_make_one_request(valkey: Any, tmp_path: Pa
     assert endpoint.requests == {"a.0": 1}
 
 
+async def test_an_account_that_is_put_anew_while_a_newer_token_is_waited_for(valkey: Any, tmp_path: Path) -> None:
+    """Its generations begin anew: whoever wants a later one than the deleted account's is told that there is none."""
+    async with harness.node(valkey, tmp_path, harness.provider("http://127.0.0.1:9/"), go=False) as side:
+        for n in range(3):
+            await side.tokens.put("p/a", {"refresh_token": f"a.{n}"})
+        asked = asyncio.create_task(side.tokens.get("p/a", wait_ms=60_000, newer=2))
+        await eventually(lambda: side.tokens._reader._watchers)
+        await side.tokens.delete("p/a")
+        await side.tokens.put("p/a", {"refresh_token": "b.0"})
+        with pytest.raises(Timeout, match="no token of a later generation than 2 yet"):
+            await asked
+
+
 async def test_who_waits_when_the_node_stops_gets_what_there_is(valkey: Any, tmp_path: Path) -> None:
     async with harness.node(valkey, tmp_path, harness.provider("http://127.0.0.1:9/"), go=False) as side:
         await side.tokens.put("p/a", {"refresh_token": "a.0", "access_token": "old", "expires_in": 300})

@@ -20,7 +20,7 @@ from .revoking import Revoker
 from .rows import Row
 from .tidings import Tidings
 from .tools import OnSettled
-from .vault import Place, Vault
+from .vault import Place, Unsealable, Vault
 
 PUT_TRIES_MAX = 10
 SPARE_FIELD = "spare_refresh_token"
@@ -130,13 +130,16 @@ class Grants:
         if old is None or row.expires_at_ms <= reading.now_ms:
             return False
         scope, stored = set(row.scope.split()), set(old.scope.split())
-        wider = scope > stored
-        narrower = bool(scope) and not scope >= stored
+        wider, dead = scope > stored, _dead(reading)
+        narrower = bool(scope) and not scope >= stored and not dead
         if not wider and (narrower or row.expires_at_ms <= old.expires_at_ms):
             return False
-        if _dead(reading) or not old.access:
+        if dead or not old.access:
             return True
-        return (await self._vault.unseal(old.access, place)).decode() != grant.access_token
+        try:
+            return (await self._vault.unseal(old.access, place)).decode() != grant.access_token
+        except Unsealable:
+            return True  # The stored one is of no use to anybody.
 
     async def _keep_spare(self, provider: str, queue: str, name: str, row: Row, grant: accounts.Grant) -> None:
         base, token = (row.grant, ELSEWHERE), grant.refresh_token

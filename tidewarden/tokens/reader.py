@@ -124,7 +124,8 @@ class Reader:
                 await self._join(provider, queue, name, before, left_s)
                 reading = await self._read(provider, queue, name)
         if _generation(reading) <= newer:
-            assert reading.troubles is not None
+            if reading.troubles is None or not reading.troubles.dead:  # It was deleted and put anew meanwhile.
+                raise self._none_newer(f"{provider.name}/{name}", newer, reading)
             raise errors.NotFound(f"{provider.name}/{name} is dead ({_of(reading.troubles)}); put a new grant")
         return await self._token(provider, name, reading, min_ttl_ms)
 
@@ -143,10 +144,12 @@ class Reader:
                 return reading
             left_s = until - self._clock.monotonic()
             if left_s <= 0 or self._stopped:
-                raise errors.Timeout(
-                    f"{account} has no token of a later generation than {newer} yet{_failing(reading)}"
-                )
+                raise self._none_newer(account, newer, reading)
             await self._join(provider, queue, name, _mark(reading.row), min(left_s, AGAIN_S))
+
+    @staticmethod
+    def _none_newer(account: str, newer: int, reading: Reading) -> errors.Timeout:
+        return errors.Timeout(f"{account} has no token of a later generation than {newer} yet{_failing(reading)}")
 
     async def _stale(self, provider: Provider, name: str, row: Row, why: str) -> Token:
         if not self._away:
