@@ -102,7 +102,9 @@ async def test_a_consent_for_less_brings_a_dead_account_back(still: Any) -> None
         assert await side.tokens.put("p/a", less) == 1, "while it lives, that may be an older file"
         (key,) = await side.link.call("KEYS", "*:accounts")
         prefix = key.decode().removesuffix("accounts")
-        await side.link.call("HSET", f"{prefix}account_troubles", "a", Troubles(dead=True, outcome="invalid_grant").pack())
+        await side.link.call(
+            "HSET", f"{prefix}account_troubles", "a", Troubles(dead=True, outcome="invalid_grant").pack()
+        )
         await side.link.call("ZADD", f"{prefix}account_dead", 1, "a")
         assert await side.tokens.put("p/a", less) == 2
         assert (await side.tokens.get("p/a")).access_token == "b"

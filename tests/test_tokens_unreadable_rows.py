@@ -81,7 +81,12 @@ def test_an_intent_that_nobody_can_read_is_over(desk: Any) -> None:
 
 
 RUBBISH = {
-    "accounts": (*RAWS, b"\x01" + bytes(44), b"\x01" + bytes(43) + b"\xff" * 60, b"\x01" + bytes(43) + b"\2\xff\xff" + bytes(6)),
+    "accounts": (
+        *RAWS,
+        b"\x01" + bytes(44),
+        b"\x01" + bytes(43) + b"\xff" * 60,
+        b"\x01" + bytes(43) + b"\2\xff\xff" + bytes(6),
+    ),
     "account_troubles": (b"\xc1", b"\x93\x01", b"\x92\xa1x\x01"),
     "account_spares": RAWS,
     "account_intents": (b"", b"x", bytes(36) + b"\xff"),

@@ -142,9 +142,7 @@ def parse_row(raw: bytes) -> Row:
     except UnicodeDecodeError:
         raise errors.Internal("an account's row holds a token's kind or scope that is no text") from None
     # Made whole at once: a copy with something replaced costs as much as all of this.
-    return Row(
-        grant, generation, *times, origin, current, *words, raw[at : at + length], raw[at + length :], refreshed
-    )
+    return Row(grant, generation, *times, origin, current, *words, raw[at : at + length], raw[at + length :], refreshed)
 
 
 def parse_troubles(raw: bytes | None) -> Troubles | None:
