@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from typing import Any
 
 import msgspec
@@ -231,7 +232,45 @@ ROWS: dict[str, bytes | list[Any]] = {
     "half a task": [1, "s", 5, "spec", msgspec.msgpack.encode({"delay_ms": 1}), b""],
     "a priority that there is not": [1, "s", 5, "spec", msgspec.msgpack.encode(TASK | {"priority": 200}), b""],
     "a newer version's": [2, "s", 5, "spec", PACKED, b""],
+    **{
+        f"{name} {value!r:.9}": [1, "s", 5, "spec", msgspec.msgpack.encode(TASK | {name: value}), b""]
+        for name, value in (
+            ("ttl_ms", "x"),
+            ("lane", 5),
+            ("lane", "l" * 300),
+            ("delay_ms", math.nan),
+            ("lease_ms", -5),
+            ("priority", 1.5),
+        )
+    },
 }
+
+
+@pytest.mark.parametrize("value", ["x", "", "1.5", "-7", "nan"])
+@pytest.mark.parametrize("place", ["stuck", "paused", "ticks"])
+async def test_a_tick_that_nobody_can_read_keeps_no_other_schedule(desk: Any, place: str, value: str) -> None:
+    """Whatever stands beside a schedule or in the order of ticks; it goes on itself."""
+    at_ms, names = desk.now, (b"before", b"it", b"after")
+    for name in names:
+        desk.run("scheduler.put", name, at_ms, "s", 5, b"spec", PACKED, b"x", 10)
+    key = f"{desk.prefix}:{place}"
+    if place != "ticks":
+        desk.client.hset(key, "it", value)
+    elif value in ("1.5", "-7"):
+        desk.client.zadd(key, {"it": value})
+    _, _, rows = desk.run("scheduler.due", 10)
+    assert {row[0] for row in rows} == set(names)
+    assert {len(row) for row in rows} == {6}
+    assert all(0 <= row[2] <= desk.now for row in rows)
+    rounds = [w for row in rows for w in (row[0], row[3], row[1], at_ms + 1000, 0, 1, row[2], f"{row[0].decode()}:1")]
+    assert desk.run("scheduler.fire", 1, "n0.1", *rounds)[1:] == [1, 1, 1]
+    assert sorted(desk.ids()) == ["after:1", "before:1", "it:1"]
+    if place == "paused":
+        assert desk.run("scheduler.pause", "it", 0)[1] >= at_ms
+    _, shown = desk.run("scheduler.list", "0", 10, 10)
+    assert {len(row) for row in shown} == {8}
+    desk.now += 1000
+    assert len(desk.run("scheduler.due", 10)[2]) == 3
 
 
 @pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)

@@ -8,8 +8,14 @@ local names = redis.call('ZRANGEBYSCORE', key('ticks'), '-inf', text(now), 'WITH
 local rows = {}
 for i = 1, #names, 2 do
   local row = row_get(names[i])
+  local place = tonumber(names[i + 1])
+  if row and (place < 0 or place % 1 ~= 0) then -- no tick is so: somebody else wrote it
+    place = math.max(0, math.floor(place))
+    redis.call('ZREM', key('ticks'), names[i]) -- a removal first: a full store lets the script go on
+    redis.call('ZADD', key('ticks'), text(place), names[i])
+  end
   if row then
-    rows[#rows + 1] = {names[i], tonumber(names[i + 1]), tick_of(names[i]), row.stamp, row.anchor, row.spec}
+    rows[#rows + 1] = {names[i], place, tick_of(names[i]), row.stamp, row.anchor, row.spec}
   else
     row_drop(names[i])
     count('strays')

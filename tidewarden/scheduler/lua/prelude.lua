@@ -11,10 +11,12 @@ local function row_readable(row)
   end
   local ok, task = pcall(cmsgpack.unpack, row[5])
   if not ok or type(task) ~= 'table' then return false end
-  for _, name in ipairs({'delay_ms', 'within_ms', 'priority', 'lease_ms', 'attempts', 'backoff_ms'}) do
-    if type(task[name]) ~= 'number' then return false end
+  local least = {delay_ms = 0, within_ms = -1, priority = 0, lease_ms = 0, attempts = 0, backoff_ms = 0, ttl_ms = 0}
+  for name, low in pairs(least) do
+    local n = task[name] or name == 'ttl_ms' and 0
+    if type(n) ~= 'number' or not (n >= low and n <= NEVER and n % 1 == 0) then return false end -- of NaN nothing is true
   end
-  return task.priority >= 0 and task.priority <= 99
+  return task.priority <= 99 and task.attempts <= 65535 and (task.lane == nil or type(task.lane) == 'string' and #task.lane <= 200)
 end
 
 local function row_get(name)
@@ -32,8 +34,12 @@ local function row_drop(name)
   return redis.call('HDEL', key('schedules'), name)
 end
 
+-- The true tick of a schedule, nil when it has none. One that was kept and that nobody can read is now.
 local function tick_of(name)
-  return tonumber(redis.call('HGET', key('stuck'), name) or redis.call('HGET', key('paused'), name) or redis.call('ZSCORE', key('ticks'), name))
+  local kept = redis.call('HGET', key('stuck'), name) or redis.call('HGET', key('paused'), name)
+  if not kept then return tonumber(redis.call('ZSCORE', key('ticks'), name)) end
+  local tick = string.match(kept, '^%d+$') and tonumber(kept)
+  return tick and tick < NEVER and tick or now
 end
 
 -- The earliest tick of the shard goes into its record, where the leader sees it.
