@@ -200,6 +200,32 @@ async def test_a_refresh_that_is_wanted_goes_first(bench: Bench) -> None:
     assert await bench.ledger.refresh(QUEUE, "a", force_ms=1) == "QUEUED"
 
 
+async def test_by_hand_an_account_is_refreshed_once_in_a_while_and_none_is_forgotten(bench: Bench) -> None:
+    shard = bench.queues.shard_of(QUEUE, "a")
+
+    async def taken() -> list[Any]:
+        args = (200, 1, LEASE_MS, 0, "")
+        rows = (await bench.queues.script("queue.take", QUEUE, shard, args, now_ms=bench.now_ms))[0]
+        for row in rows:
+            await bench.ledger.failed(QUEUE, "a", row[1], Step("retry", 30, Troubles(tries=1)))
+        return list(rows)
+
+    await bench.put("a")
+    assert await bench.ledger.refresh(QUEUE, "a", force_ms=5000) == "QUEUED"
+    assert len(await taken()) == 1
+    for step_ms in (0, 1000, 3999):
+        bench.now_ms += step_ms
+        assert await bench.ledger.refresh(QUEUE, "a", force_ms=5000) == "RECENT"
+        assert await taken() == []
+    bench.now_ms += 1
+    assert len(await taken()) == 1  # What was wanted meanwhile, once.
+    assert await taken() == []
+    bench.now_ms += 1
+    assert await bench.ledger.refresh(QUEUE, "a", force_ms=5000) == "RECENT"
+    bench.now_ms -= 3_600_000  # The clock is stepped back: nobody waits for what was the hour.
+    assert await bench.ledger.refresh(QUEUE, "a", force_ms=5000) == "QUEUED"
+
+
 async def test_late_accounts_are_counted(bench: Bench) -> None:
     for number in range(40):
         await bench.put(f"a{number}", due_ms=1_000, life_ms=2_000)

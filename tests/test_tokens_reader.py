@@ -189,9 +189,11 @@ async def test_workers_whose_token_is_refused_make_one_request_between_them(valk
         assert [await tokens.refresh("p/a") for _ in range(3)] == ["recent"] * 3
         assert await tokens.refresh("p/a", generation=2) == "moved"
         assert endpoint.current["a"] == 2
+        assert (await tokens.get("p/a", wait_ms=60_000, newer=3)).generation == 4  # When the five seconds are over.
+        assert endpoint.current["a"] == 3
         # Another consent has nothing to do with that.
-        await tokens.put("p/a", {"refresh_token": "a.2", "access_token": "x", "expires_in": 3600})
-        assert {token.generation for token in await newer(4, 60_000)} == {5}
+        await tokens.put("p/a", {"refresh_token": "a.3", "access_token": "x", "expires_in": 3600})
+        assert {token.generation for token in await newer(5, 60_000)} == {6}
 
 
 async def test_a_dead_account_tells_its_reader(valkey: Any, tmp_path: Path) -> None:

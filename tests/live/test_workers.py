@@ -71,6 +71,7 @@ def test_one_that_only_the_shards_call_dead_registers_anew(pair: tuple[Cluster, 
     holder = str(worker.status()["holder"])
     with made.valkey.client() as store:
         store.hset(f"{{{CLUSTER}:refused:0}}:shard", "dead", holder)
+        store.hdel(f"{{{CLUSTER}:refused:0}}:shard", "seq")  # Else what a script read last of it holds for a second.
     ((_, task_id, *_),) = worker.say("Q.TAKE", "WAIT", 25_000, "FROM", "refused")
     assert task_id == "a"
     assert worker.status()["holder"] != holder

@@ -84,7 +84,7 @@ def request(*words: bytes) -> bytes:
 
 RESP: dict[str, tuple[bytes, bytes, bool]] = {
     # what is sent, how the answer begins, whether the connection is closed then
-    "a browser": (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"-ERR unknown command 'GET'", True),
+    "a browser": (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"-NOAUTH Authentication required", True),
     "TLS": (
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(32) + b"\n",
         b"-BADARG This port speaks no TLS",
@@ -101,7 +101,7 @@ RESP: dict[str, tuple[bytes, bytes, bool]] = {
     "a line without end": (b"x" * 200_000, b"-TOOBIG ", True),
     "no AUTH": (request(b"Q.PUT", b"precious", b"x"), b"-NOAUTH ", False),
     "a wrong secret": (request(b"AUTH", b"admin", b"guess"), b"-WRONGPASS ", False),
-    "an unknown verb": (request(b"FLUSHALL"), b"-ERR unknown command", False),
+    "an unknown verb": (request(b"FLUSHALL"), b"-NOAUTH Authentication required", False),
     "a verb with line ends": (request(b"A\r\n+OK\r\n"), b"-ERR unknown command 'A +OK '", False),
 }
 
@@ -165,7 +165,7 @@ def test_http_rubbish(nodes: Cluster) -> None:
     for kind, sent, answer in (
         ("no HTTP", b"\x00\x01\x02\r\n\r\n", b"HTTP/1.0 400"),
         ("RESP", request(b"PING"), b"HTTP/1.0 400"),
-        ("a line without end", b"GET /" + b"x" * 300_000, b"HTTP/1."),
+        ("a line without end", b"GET /" + b"x" * 20_000, b"HTTP/1."),
         ("a header of rubbish", b"GET /health/live HTTP/1.1\r\nHost\r\n\r\n", b"HTTP/1."),
         ("a length of nonsense", b"POST /v1/status HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n", b"HTTP/1."),
         ("half a request", b"GET /health/live HTT", b""),

@@ -117,7 +117,8 @@ class TokenRoutes:
         """
         Have an account refreshed now, if its ``generation`` is still that. Does not wait for it.
 
-        Answers ``queued``, ``leased`` (somebody is at it), ``recent`` (asked for a moment ago), or ``moved`` (it has another).
+        Answers ``queued``, ``leased`` (somebody is at it), ``recent`` (done a moment ago, and again when five seconds are
+        over), or ``moved`` (it has another).
         """
         generation = _whole_number(query_of(request, ("generation",)), "generation")
         return respond({"refresh": await self._tokens.refresh(_account(request), generation)}, 202)

@@ -89,7 +89,7 @@ class Ledger:
         generation are not those that were ``seen`` any more (0: whichever it is).
 
         ``force_ms`` above 0 forces it before its next try is due, and a dead one; ``RECENT`` when that was done less than so
-        long ago.
+        long ago: it will be again when that time has passed.
         """
         return bytes(await self._item("refresh", queue, account, (force_ms, *seen))).decode()
 

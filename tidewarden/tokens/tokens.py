@@ -251,8 +251,8 @@ class Tokens:
 
         ``generation``: of the token that does not work; where the account has a newer one, nothing is done.
 
-        Returns: ``queued``; ``leased``: somebody is at it; ``recent``: that was asked for a moment ago; ``moved``: the
-        generation is another.
+        Returns: ``queued``; ``leased``: somebody is at it; ``recent``: that was done a moment ago, and will be again when
+        the five seconds are over; ``moved``: the generation is another.
         """
         provider, name = self._known(account)
         check_range(generation, "GENERATION", 0, GENERATION_MAX)

@@ -8,7 +8,7 @@
 --   account_lost     set of the dead whose refresh token was lost with an answer     account_gate, account_standing  see gate.lua, standing.lua; first shard only
 --   account_told     set of accounts that live, of whose troubles it was told     account_outbox  zset, by time, of what is to be told (see tell.lua)
 --   account_first    hash account -> the grant that it began with, of those that have had another since (see another() of stored.lua)
---   account_forced   zset account by time of those that somebody had refreshed by hand in the last minute
+--   account_forced   zset account by time of those that somebody had refreshed by hand in the last minute, or will have in a moment
 --   account_meta     hash floor -> the highest grant of any account deleted here: no number is ever given twice
 -- A token's task has the account's name, no payload, due = the row's due_ms, deadline = its expires_at_ms: while it is just that it
 -- has no record of its own (see layout.lua), and a dead account has none at all.

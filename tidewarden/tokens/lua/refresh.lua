@@ -2,14 +2,15 @@
 -- KEYS    1 the shard  2 the view
 -- ARGV    3… per account: account, force ms (0: not forced; else before its next try is due, and a dead one is tried once
 --         more, but only once in so many ms), grant (0: whichever) and generation (0: whichever) as they were read
--- RETURNS per account: QUEUED, RECENT (it was forced a moment ago), MOVED (it has been refreshed since it was read), LEASED (somebody is at it), BACKOFF (it failed and waits for its next try), DEAD, GONE (no such account)
+-- RETURNS per account: QUEUED, RECENT (it was forced a moment ago, and will be again when that time has passed), MOVED (it has been refreshed since it was read), LEASED (somebody is at it), BACKOFF (it failed and waits for its next try), DEAD, GONE (no such account)
 local FORCED, FORCED_MS_MAX = nil, 60000
--- Whether it was forced less than so many ms ago; else that is noted. One that was forced later than now was so before a step back.
-local function forced_lately(account, apart_ms)
-  local at = tonumber(redis.call('ZSCORE', FORCED, account))
-  if at and at <= now and now - at < apart_ms then return true end
+-- When an account may be refreshed that somebody wants refreshed by hand: now, or so many ms after it was forced last; noted.
+local function forced_at(account, apart_ms)
+  local last, at = tonumber(redis.call('ZSCORE', FORCED, account)), now
+  if last and math.abs(now - last) <= apart_ms then at = last > now and last or last + apart_ms end -- else the clock was stepped back
   redis.call('ZREMRANGEBYSCORE', FORCED, '-inf', text(now - FORCED_MS_MAX))
-  redis.call('ZADD', FORCED, text(now), account)
+  redis.call('ZADD', FORCED, text(at), account)
+  return at
 end
 open()
 FORCED = key('account_forced')
@@ -31,15 +32,18 @@ for i = 3, #ARGV, 4 do
   if not head then reply[item] = 'GONE' -- also one whose row nobody here can read
   elseif generation > 0 and (head.generation ~= generation or grant > 0 and head.grant ~= grant) then reply[item] = 'MOVED'
   elseif r and r.holder ~= '' then reply[item] = 'LEASED'
-  elseif force and forced_lately(account, apart_ms) then reply[item] = 'RECENT'
   elseif not force and redis.call('ZSCORE', DEAD, account) then reply[item] = 'DEAD'
   elseif not force and next_try and tonumber(next_try) > now then reply[item] = 'BACKOFF'
   else
-    if not (t and t.priority == WANTED and t.due <= now) then
-      place(account, token_task(now, head.expires > 0 and head.expires or now + S.urgent_ms, WANTED))
+    local at = force and forced_at(account, apart_ms) or now
+    local anyway = tonumber(next_try) or t and t.due -- when it is tried by itself
+    if not (t and t.priority == WANTED and t.due <= at or at > now and anyway and anyway <= at) then
+      place(account, token_task(at, head.expires > 0 and head.expires or now + S.urgent_ms, WANTED))
     end
-    if hope_for(account) or next_try then redis.call('ZADD', FAILING, text(now), account) end
-    reply[item] = 'QUEUED'
+    if hope_for(account) or next_try and (at == now or tonumber(next_try) > at) then
+      redis.call('ZADD', FAILING, text(at), account)
+    end
+    reply[item] = at > now and 'RECENT' or 'QUEUED'
   end
 end
 return finish(reply)
