@@ -335,3 +335,37 @@ async def test_a_store_that_refuses_for_long_is_no_reason_to_end_a_process(nodes
     await clock.advance(SILENT_S_MAX + 1)
     assert "has not come round for 31 s" in Health.dead(health)
     await n0._link.call("DEL", "{tw}:nodes")
+
+
+RUBBISH = [b"", b"x", b"\xff\x00", b"5", b"x 5", b"5 x", b"1.5 2", b"nan nan"]
+
+
+@pytest.mark.parametrize("value", RUBBISH)
+async def test_a_registration_that_nobody_can_read_keeps_no_other_node(nodes: MakeNodes, value: bytes) -> None:
+    """All read all: an error here, and no node could say that it lives. Its own node, if there is one, registers anew."""
+    (n0, _), (n1, _) = await nodes("n0"), await nodes("n1")
+    for one in (n0, n1):
+        await one.register()
+    await n0._link.call("HSET", "{tw}:nodes", "ghost", value)
+    await n0._link.call("HSET", "{tw}:nodes", b"\xff", "1 2")
+    await n0._link.call("HSET", "{tw}:nodes:at", b"\xff", b"\xff")
+    await n0._link.call("HSET", "{tw}:nodes", "n1", value)
+    await n0._link.call("HSET", "{tw}:nodes:boots", "n1", value)
+    await n0.beat()
+    assert {seen.node for seen in n0.seen} == {"n0"}
+    boot = n1.boot
+    with pytest.raises(Stale):
+        await n1.beat()
+    await n1.register()
+    assert n1.boot > boot
+    await n0.beat()
+    assert {seen.node for seen in n0.seen} == {"n0", "n1"}
+
+
+@pytest.mark.parametrize("value", [*RUBBISH, b"1e999"])
+async def test_a_fence_that_nobody_can_read_is_none(nodes: MakeNodes, value: bytes) -> None:
+    """Raft's epochs only grow, and each shard keeps its own: whoever claims next has it."""
+    n0, _ = await nodes("n0")
+    await n0._link.call("HSET", "{tw}:fence", "epoch", value, "holder", value)
+    assert await n0._scripts.run(n0._link, "cluster.claim", ["{tw}:fence"], [6, "n0.1"]) == 1
+    assert await n0._link.call("HGET", "{tw}:fence", "epoch") == b"6"

@@ -101,3 +101,14 @@ async def test_a_step_back_is_found_too_and_new_shards_are_read_first(node: Any)
     await two.watch.look()
     assert [clock.lag_ms for clock in two.clocks()] == [clock.lag_ms for clock in one.clocks()]
     assert two.heard == 0, "to a process that has just begun, nothing has stepped"
+
+
+@pytest.mark.parametrize("value", [b"x", b"\xff", b"1.5", b"nan"])
+async def test_steps_that_nobody_can_read_are_none(node: Any, value: bytes) -> None:
+    """As the scripts have it, which write them anew."""
+    one, _ = await two_watchers(node)
+    await one.n.queues.put("q", NewTask(b"x", id="t"))
+    for i in range(3):
+        await one.n.link.call("HSET", f"{{tw:q:{i}}}:shard", "steps", value, "lag", value)
+    await one.watch.look()
+    assert [(clock.steps, clock.lag_ms) for clock in one.clocks()] == [(0, 0)] * 3

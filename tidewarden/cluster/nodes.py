@@ -163,7 +163,7 @@ class Nodes:
         except Error:
             self._away = True
             raise
-        self.addresses = {name.decode(): at.decode() for name, at in zip(told[::2], told[1::2], strict=True)}
+        self.addresses = {_text(name): _text(at) for name, at in zip(told[::2], told[1::2], strict=True)}
         self._look(now_ms, flat)
         if self.refusal:
             self.refusal = ""
@@ -236,3 +236,8 @@ class Nodes:
         elif self.refusal != str(error):
             self.refusal = str(error)
             log.error("no write gets through to the store: %s", error)
+
+
+def _text(raw: bytes) -> str:
+    """What nobody can read names no node, and keeps no other from being found."""
+    return raw.decode("utf-8", "replace")

@@ -78,7 +78,8 @@ class Onlooker(Raft):
             before = self.leader()
             try:
                 epoch, holder = await self._link.call("HMGET", self._fence, "epoch", "holder")
-                self._epoch, self._holder = int(epoch or 0), (holder or b"").decode()
+                self._epoch = int(epoch) if epoch and epoch.isdigit() else 0
+                self._holder = (holder or b"").decode("utf-8", "replace")
             except Error as error:
                 log.debug("the fence could not be read: %s", error)
             if self.leader() != before:

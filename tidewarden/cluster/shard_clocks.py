@@ -76,7 +76,7 @@ class ShardClocks:
     async def _read(self, shard: Shard, sent: float, time_ms: int) -> None:
         """What is written down in the shard's record."""
         steps, lag = await self._route.call("HMGET", f"{shard.keys[0]}:shard", "steps", "lag")
-        _clock_of(shard).heard(sent, time_ms, int(steps or 0), int(lag or 0))
+        _clock_of(shard).heard(sent, time_ms, _whole(steps), _whole(lag))
         self._known.add(shard)
 
     async def _stepped(self, shard: Shard, step_ms: int, sent: float, time_ms: int) -> None:
@@ -120,3 +120,8 @@ class ShardClocks:
 def _clock_of(shard: Shard) -> LeaseClock:
     assert shard.lease_clock is not None  # the registry gives each one of its own
     return shard.lease_clock
+
+
+def _whole(raw: bytes | None) -> int:
+    """A number of the record; 0 where there is none, or one that cannot be read, as the scripts have it."""
+    return int(raw) if raw and raw.removeprefix(b"-").isdigit() else 0

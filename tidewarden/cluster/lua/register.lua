@@ -12,15 +12,15 @@ local function text(n) return string.format('%.0f', n) end
 local node, at, folders, folder = ARGV[2], KEYS[1] .. ':at', KEYS[1] .. ':folder', ARGV[5]
 local stored = redis.call('HGET', KEYS[1], node)
 if stored and folder ~= '' then
-  local other, age = redis.call('HGET', folders, node) or folder, now - tonumber(string.match(stored, ' (%d+)$'))
+  local other, age = redis.call('HGET', folders, node) or folder, now - tonumber(string.match(stored, '^%d+ (%d+)$') or '0') -- one that nobody can read is no node's
   if other ~= folder and math.abs(age) < tonumber(ARGV[6]) then
     local where = redis.call('HGET', at, node)
     return redis.error_reply('EXISTS another node of this name lives' .. (where and ', at ' .. where or ''))
   end
 end
-local known = stored and tonumber(string.match(stored, '^(%d+) ')) or 0
+local known = stored and tonumber(string.match(stored, '^(%d+) ') or '0') or 0
 -- Greater than one that was buried, too, although the clock may have been set back since: the shards take nothing from that one.
-local buried = tonumber(redis.call('HGET', KEYS[1] .. ':boots', node) or '0')
+local buried = tonumber(string.match(redis.call('HGET', KEYS[1] .. ':boots', node) or '', '^%d+$') or '0')
 local boot = math.max(now, known + 1, buried + 1, tonumber(ARGV[3]))
 redis.call('HDEL', at, node) -- a removal first: a full store lets the script go on
 redis.call('HSET', KEYS[1], node, text(boot) .. ' ' .. text(now))

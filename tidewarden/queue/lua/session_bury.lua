@@ -4,7 +4,7 @@
 -- RETURNS {sessions left, more 0|1}; error STALE when another leads
 local DEAD_MAX = 1000 -- nodes may come under another name each time, as pods do
 local epoch, node, boot, most = int(3, 'epoch', 1, NEVER), ARGV[4], int(5, 'boot', 0, 9007199254740991), int(6, 'sessions', 1, 1000)
-local fence_epoch = tonumber(redis.call('HGET', KEYS[2], 'epoch') or '0')
+local fence_epoch = tonumber(string.match(redis.call('HGET', KEYS[2], 'epoch') or '', '^%d+$') or '0')
 if fence_epoch > epoch then refuse('STALE the fence is at epoch ' .. text(fence_epoch)) end
 local uuids = redis.call('ZRANGEBYSCORE', key('at:' .. node), '-inf', text(boot), 'LIMIT', 0, most)
 redis.call('HDEL', key('dead'), '') -- a removal first: a full store lets the script go on
