@@ -78,6 +78,15 @@ async def test_a_dead_nodes_leases_end_and_it_is_forgotten(
             await scene.other.take(scene.other.open_session(), [queue])
 
 
+async def test_a_queue_whose_settings_nobody_can_read_keeps_no_dead_nodes_leases(scene: Scene) -> None:
+    await scene.link.call("HSET", "{tw}:nodes", "n1", "5 1")
+    await scene.link.call("HSET", "{tw}:queues", "bad", "{")
+    scene.nodes.seen = [Registration("n1", 5, DEAD_MS)]
+    scene.start()
+    await rounds(scene, lambda: not scene.nodes.seen)
+    assert await leased(scene) == 0
+
+
 async def test_one_that_raft_still_hears_is_spared(scene: Scene) -> None:
     scene.heard_s = 0.2
     scene.nodes.seen = [Registration("n1", 5, 10 * DEAD_MS)]

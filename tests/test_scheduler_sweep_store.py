@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+import contextlib
+from collections.abc import AsyncIterator, Awaitable
 from typing import Any
 
 import pytest
 
 from tidewarden.clock import SystemClock
-from tidewarden.errors import Stale
+from tidewarden.errors import BadArg, Internal, Stale
 from tidewarden.queue import NewTask
 from tidewarden.scheduler import sweep as module
 from tidewarden.scheduler.sweep import Sweep
 
 
-@pytest.fixture
-async def leader(node: Any) -> Any:
+@contextlib.asynccontextmanager
+async def sweeping(node: Any) -> AsyncIterator[Any]:
     """A node that sweeps, as the daemon wires it."""
     n0 = await node("n0")
     fired: list[tuple[Any, ...]] = []
@@ -36,6 +37,12 @@ async def leader(node: Any) -> Any:
     await asyncio.gather(n0.task, return_exceptions=True)
 
 
+@pytest.fixture
+async def leader(node: Any) -> Any:
+    async with sweeping(node) as made:
+        yield made
+
+
 @pytest.mark.parametrize("shards", [1, 8])
 async def test_what_another_node_puts_is_made_ready_in_time(
     leader: Any, node: Any, eventually: Any, shards: int
@@ -46,6 +53,23 @@ async def test_what_another_node_puts_is_made_ready_in_time(
     await eventually(lambda: leader.sweep.moved == 20)
     stats = await n1.queues.stats("q")
     assert (stats["ready"], stats["delayed"]) == (20, 0)
+
+
+@pytest.mark.parametrize(("name", "settings"), [("bad", b"{"), ("bad", b'{"shards":"x"}'), (b"\xff", b"{}")])
+async def test_a_queue_whose_settings_nobody_can_read_holds_up_no_other(
+    node: Any, eventually: Any, name: Any, settings: bytes
+) -> None:
+    n1 = await node("n1")
+    await n1.queues.put("q", NewTask(id="a", delay_ms=20))
+    await n1.link.call("HSET", "{tw}:queues", name, settings)
+    async with sweeping(node) as leader:
+        await eventually(lambda: leader.sweep.moved == 1)
+        assert not leader.task.done()
+    with pytest.raises((Internal, BadArg)):
+        await n1.queues.put("bad" if name == "bad" else "\udcff", NewTask(id="b"))
+    assert {"q"} <= set(await n1.queues.names()) <= {"q", "bad"}
+    if name == "bad":
+        assert (await n1.queues.check("bad"))["found"] == {"unreadable settings": 1}
 
 
 async def test_leases_end_and_attempts_are_counted_without_any_consumer(

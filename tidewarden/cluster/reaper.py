@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from tidewarden.clock import Clock, Duty, sleep
 from tidewarden.cluster.nodes import BEAT_S, Nodes, Registration, dead_nodes
-from tidewarden.errors import Error, Stale, StoreDown
+from tidewarden.errors import Error, Internal, Stale, StoreDown
 from tidewarden.queue import Queues
 
 log = logging.getLogger("tidewarden.cluster")
@@ -77,7 +77,12 @@ class Reaper:
         ended = 0
         away: StoreDown | None = None
         for queue in await self._queues.names():
-            for shard in range(await self._queues.shards(queue)):
+            try:
+                shards = await self._queues.shards(queue)
+            except Internal as error:  # its settings cannot be read, which must not stop the others
+                log.error("the leases of %s in %s could not be ended: %s", node, queue, error)
+                continue
+            for shard in range(shards):
                 if away is not None and not self._queues.reachable(queue, shard):
                     continue
                 try:

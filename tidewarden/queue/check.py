@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from tidewarden.errors import Internal
 from tidewarden.queue.bulk import Bulk
 from tidewarden.queue.shard import Shard
 from tidewarden.queue.task import check_name
@@ -24,7 +25,12 @@ class Check(Bulk):
         Returns: ``tasks`` seen, ``problems``, ``repaired``, ``found`` (how many of each kind), and ``examples``: at most 100 of
         ``[kind, id, detail]``.
         """
-        shards = await self._open(check_name(queue))
+        try:
+            shards = await self._open(check_name(queue))
+        except Internal as error:  # Only what is in the store says in how many shards it lies.
+            return _report(
+                queue, 0, 0, 0, Counter({"unreadable settings": 1}), [["unreadable settings", "", str(error)]]
+            )
         tasks = repaired = 0
         found: Counter[str] = Counter()
         examples: list[list[str]] = []
@@ -42,15 +48,7 @@ class Check(Bulk):
                 repaired += mended
                 if len(examples) < EXAMPLES_MAX:
                     examples.append([text.decode("utf-8", "surrogateescape") for text in (kind, task_id, detail)])
-        return {
-            "queue": queue,
-            "shards": len(shards),
-            "tasks": tasks,
-            "problems": found.total(),
-            "repaired": repaired,
-            "found": dict(sorted(found.items())),
-            "examples": examples,
-        }
+        return _report(queue, len(shards), tasks, repaired, found, examples)
 
     async def _part(self, shard: Shard, part: str, repair: bool) -> tuple[int, list[Any]]:
         """One part of a shard, in as many scripts as it needs: entries seen, problems."""
@@ -61,3 +59,17 @@ class Check(Bulk):
             problems += wrong
             if cursor == b"0":
                 return seen, problems
+
+
+def _report(
+    queue: str, shards: int, tasks: int, repaired: int, found: Counter[str], examples: list[list[str]]
+) -> dict[str, Any]:
+    return {
+        "queue": queue,
+        "shards": shards,
+        "tasks": tasks,
+        "problems": found.total(),
+        "repaired": repaired,
+        "found": dict(sorted(found.items())),
+        "examples": examples,
+    }

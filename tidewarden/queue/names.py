@@ -67,5 +67,6 @@ class Names:
         return self._link.call("TIME")
 
     async def names(self) -> list[str]:
-        """Every queue, sorted; the system's own begin with ``_``."""
-        return sorted(name.decode() for name in await self._link.call("HKEYS", self._registry_key))
+        """Every queue, sorted; the system's own begin with ``_``. A name that is no text is no queue's: it is left out."""
+        raw = await self._link.call("HKEYS", self._registry_key)
+        return sorted(name.decode() for name in raw if name.isascii())

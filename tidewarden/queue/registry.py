@@ -12,12 +12,12 @@ import msgspec
 
 from tidewarden.clock import Clock, sleep
 from tidewarden.config import Config
-from tidewarden.errors import BadArg, Error, NotFound, Stale, StoreDown
+from tidewarden.errors import BadArg, Error, Internal, NotFound, Stale, StoreDown
 from tidewarden.queue.lease_clock import LeaseClock
 from tidewarden.queue.names import Names
 from tidewarden.queue.placing import Chooser, chooser_of, load_strategies, prefix_of, shard_of
 from tidewarden.queue.recut import Recut
-from tidewarden.queue.settings import QueueSettings, settings_of_new
+from tidewarden.queue.settings import QueueSettings, settings_from, settings_of_new
 from tidewarden.queue.shard import Shard
 from tidewarden.queue.shard_settings import set_order, write
 from tidewarden.queue.task import check_name
@@ -96,10 +96,10 @@ class Registry(Names):
         if shards is None:
             what, raw = await self._make(queue, settings_of_new(queue), self._config.limits.queues_max)
             if what == b"topic":
-                links = self._topics[queue] = tuple(raw.decode().split())
+                links = self._topics[queue] = tuple(raw.decode("utf-8", "replace").split())
                 to = f"its queues are {', '.join(links)[:200]}" if links else "it has no queues"
                 raise BadArg(f"{queue} is a topic, which only takes puts; {to}")
-            settings = msgspec.json.decode(raw, type=QueueSettings)
+            settings = settings_from(queue, raw)
             shards = self._build(queue, settings)
             if settings.version or settings_of_new(queue) != QueueSettings():
                 # Who made or changed it may have died before the shards had it. Writing what is there already changes nothing.
@@ -236,7 +236,12 @@ class Registry(Names):
         stored = dict(zip(raw[::2], raw[1::2], strict=True))
         for queue in list(self._settings):
             if found := stored.get(queue.encode()):
-                self._build(queue, settings := msgspec.json.decode(found, type=QueueSettings))
+                try:
+                    settings = settings_from(queue, found)
+                except Internal as error:
+                    log.error("%s", error)
+                    continue
+                self._build(queue, settings)
                 if settings.version or (self._link.clustered and settings != QueueSettings(shards=settings.shards)):
                     # What a shard's own record says may be lost, and not the settings: it is written later, and perhaps elsewhere.
                     await self._settle(queue)
@@ -254,7 +259,7 @@ class Registry(Names):
         what, raw = await self._make(queue, self._settings[queue])
         if what == b"topic":
             raise NotFound(f"there is no queue {queue} any more; it is a topic")
-        self._build(queue, msgspec.json.decode(raw, type=QueueSettings))
+        self._build(queue, settings_from(queue, raw))
         if what == b"new":
             log.warning("the store had lost the queue %s; it is there again", queue)
             await self._settle(queue)
@@ -263,7 +268,7 @@ class Registry(Names):
     async def _stored(self, queue: str) -> tuple[bytes, QueueSettings]:
         """The settings of a queue that this node knows, as they are stored (JSON, too) and built. Raises: as :meth:`_again`."""
         raw = await self._link.call("HGET", self._registry_key, queue) or await self._again(queue)
-        self._build(queue, settings := msgspec.json.decode(raw, type=QueueSettings))
+        self._build(queue, settings := settings_from(queue, raw))
         return raw, settings
 
     def shards_known(self) -> list[Shard]:
@@ -277,7 +282,7 @@ class Registry(Names):
                 self._outdated.discard(queue)
                 try:
                     await self._read_anew(queue)
-                except (StoreDown, Stale) as error:
+                except (StoreDown, Stale, Internal) as error:
                     log.warning("the settings of %s could not be read anew, which is tried again: %s", queue, error)
                     self._outdated.add(queue)
                     await sleep(self._clock, REREAD_S)
@@ -288,9 +293,9 @@ class Registry(Names):
         raw = await self._link.call("HGET", self._registry_key, queue)
         links = None if raw is not None else await self._link.call("HGET", self._topics_key, queue)
         if links is not None:
-            self._topics[queue] = tuple(links.decode().split())
+            self._topics[queue] = tuple(links.decode("utf-8", "replace").split())
         if raw is not None:
-            settings = msgspec.json.decode(raw, type=QueueSettings)
+            settings = settings_from(queue, raw)
             for shard in self._build(queue, settings):
                 self._next(shard, 0)
             if settings.version:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from tidewarden.errors import BadArg
+from tidewarden.errors import BadArg, Internal
 from tidewarden.queue.placing import STRATEGIES
 
 SHARDS_MAX = 256
@@ -87,6 +87,14 @@ SYSTEM = {
     "_revocations": QueueSettings(losses_max=0, lane_limit=2),
     "_hosts": QueueSettings(losses_max=0, dedup_ms=0, history=0),  # without tasks: see tokens/lua/host.lua
 }
+
+
+def settings_from(queue: str, raw: bytes) -> QueueSettings:
+    """The settings of a queue, of their stored form. Raises: Internal: they cannot be read; in how many shards it lies is not known."""
+    try:
+        return msgspec.json.decode(raw, type=QueueSettings)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Internal(f"the settings of the queue {queue} cannot be read ({error}); nothing is done with it") from None
 
 
 def settings_of_new(queue: str) -> QueueSettings:

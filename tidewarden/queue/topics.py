@@ -62,7 +62,7 @@ class Topics(Registry):
         """Every topic and its queues, sorted."""
         raw = await self._link.call("HGETALL", self._topics_key)
         pairs = zip(raw[::2], raw[1::2], strict=True)
-        return {name.decode(): sorted(links.decode().split()) for name, links in sorted(pairs)}
+        return {_text(name): sorted(_text(links).split()) for name, links in sorted(pairs)}
 
     async def _links_of(self, name: str) -> tuple[str, ...] | None:
         """The queues of a topic; None: the name is a queue's, which is open now. Raises: what :meth:`_open` does."""
@@ -103,3 +103,8 @@ async def _caught(put: Callable[[str, NewTask], Awaitable[str]], queue: str, tas
     except Error as error:
         return error
     return None
+
+
+def _text(raw: bytes) -> str:
+    """What nobody can read is no name of ours, and hides no other."""
+    return raw.decode("utf-8", "replace")

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from tidewarden.clock import Clock, Duty
-from tidewarden.errors import Error, NotFound, Stale, StoreDown
+from tidewarden.errors import Error, Internal, NotFound, Stale, StoreDown
 from tidewarden.queue import Queues
 from tidewarden.scheduler.timer_queue import TimerQueue
 
@@ -71,7 +71,12 @@ class Sweep:
     async def expect_all(self) -> None:
         """Look at every shard of every queue now: a term begins, or messages may have been missed."""
         for queue in await self._queues.names():
-            for shard in range(await self._queues.shards(queue)):
+            try:
+                shards = await self._queues.shards(queue)
+            except Internal as error:  # its settings cannot be read, which must not stop the others
+                log.error("the queue %s is not swept: %s", queue, error)
+                continue
+            for shard in range(shards):
                 self.expect(queue, shard, 0)
 
     async def run(self, epoch: int, holder: str) -> None:

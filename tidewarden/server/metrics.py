@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from tidewarden.clock import Clock, sleep
+from tidewarden.errors import Internal
 from tidewarden.rights import Rights
 from tidewarden.tokens.policy import STATES
 
@@ -256,8 +257,11 @@ async def of_store(queues: Queues, tokens: Tokens | None, rights: Rights) -> Asy
     async with asyncio.timeout(STORE_S):
         names = [name for name in await queues.names() if rights.see(name)]
     for name in names:
-        async with asyncio.timeout(STORE_S):
-            found = await queues.stats(name)
+        try:
+            async with asyncio.timeout(STORE_S):
+                found = await queues.stats(name)
+        except Internal:  # its settings cannot be read; the doctor names it
+            continue
         yield [("queue", {"queue": name}, found)]
 
 
