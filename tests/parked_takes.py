@@ -45,13 +45,16 @@ class Lost:
         self.set_exception(StoreDown("the answer was lost"))
 
 
-def lose(monkeypatch: Any, n: Any, names: set[str]) -> None:
-    """The answer of the next call of each of these is lost."""
+def lose(monkeypatch: Any, n: Any, names: set[str], *, request: bool = False) -> None:
+    """The answer of the next call of each of these is lost; ``request``: the call itself."""
     send = Scripts.send
 
     def losing(scripts: Scripts, link: Any, name: str, keys: Any, args: Any, receiver: Any) -> None:
         if link is n.link and name in names:
             names.discard(name)
+            if request:
+                asyncio.get_running_loop().call_soon(receiver.set_exception, StoreDown("the request was lost"))
+                return
             receiver = Lost(receiver)
         send(scripts, link, name, keys, args, receiver)
 

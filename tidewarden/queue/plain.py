@@ -147,7 +147,7 @@ class Plain(Sessions):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._takes: set[Take] = set()
-        self.strays = Strays(self._clock, lambda: self.holder, lambda: self._sessions, self._arrived)
+        self.strays = Strays(self._clock, lambda: self.holder, lambda: self._sessions, self._arrived, self._current)
         self.hold_limit = HoldLimit(lambda queue, task_id: self._lane(self._shards[queue], task_id))
         self._payload_max = self._config.limits.payload_bytes
         self._wait_max = self._config.limits.wait_ms
@@ -213,6 +213,10 @@ class Plain(Sessions):
             return None
         self._plain[queue] = shards[0]
         return shards[0]
+
+    def _current(self, shard: Shard) -> Shard | None:
+        shards = self._shards[shard.queue]
+        return shards[shard.index] if shard.index < len(shards) else None
 
     def _arrived(self) -> Iterator[tuple[str, str, int]]:
         for take in self._takes:

@@ -36,7 +36,8 @@ class Shard:
 
     ``holder`` is asked anew for each call, for a node may register again; ``on_next(shard, delay_ms)`` hears the next event.
     ``layout``: the number of the queue's cut; where the store knows a newer one, ``on_recut(shard, that)`` says where an id lies
-    now, and what can be repeated is. ``on_lost(shard)``: a take's answer was lost. ``on_refused(error)`` hears each refusal.
+    now, and what can be repeated is. ``on_lost(shard)``: a take's answer was lost, or what gives a task back.
+    ``on_refused(error)`` hears each refusal.
     """
 
     def __init__(
@@ -233,8 +234,13 @@ class Shard:
                 repeat(self._on_recut(self, error.layout), error, batch.receivers, batch.name, args)
             else:
                 batch.fail(error)
-                if batch.name == "queue.take" and isinstance(error, StoreDown) and self._on_lost is not None:
-                    self._on_lost(self)
+                if batch.name == "queue.take" and isinstance(error, StoreDown):
+                    self.lost_take()
+
+    def lost_take(self) -> None:
+        """Here may be a lease that nobody knows of."""
+        if self._on_lost is not None:
+            self._on_lost(self)
 
     def fly_on(self) -> None:
         """Try who waits, now that who was under way has its answer, and send what has gathered meanwhile."""

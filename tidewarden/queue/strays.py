@@ -1,5 +1,6 @@
 """
-Leases that nobody knows of: a take whose answer was lost with the connection to the store. They end here, as releases.
+Leases that nobody knows of: a take whose answer was lost with the connection to the store, or what should have given its task
+back. They end here, as releases.
 
 Without this they would last their whole time, and count as attempts. Leases of shared sessions are left alone: another node,
 or a connection yet to come, may know of them.
@@ -13,6 +14,7 @@ from collections.abc import Callable, Iterable
 
 from tidewarden.clock import Clock, sleep
 from tidewarden.errors import Error, StoreDown
+from tidewarden.queue.recut import Recut
 from tidewarden.queue.session import Session
 from tidewarden.queue.shard import Shard
 
@@ -28,7 +30,8 @@ class Strays:
     Looks through a shard after :meth:`lost`, once for many of these.
 
     ``holder()`` is this process's; ``sessions()`` all that are open; ``arriving()`` what
-    takes have got that is no session's yet, by queue, id and lease number.
+    takes have got that is no session's yet, by queue, id and lease number; ``current(shard)`` what has the shard's place since
+    its queue was cut anew, None where nothing has: it was empty then.
     """
 
     def __init__(
@@ -37,17 +40,19 @@ class Strays:
         holder: Callable[[], str],
         sessions: Callable[[], Iterable[Session]],
         arriving: Callable[[], Iterable[tuple[str, str, int]]],
+        current: Callable[[Shard], Shard | None],
     ) -> None:
         self._clock = clock
         self._holder = holder
         self._sessions = sessions
         self._arriving = arriving
+        self._current = current
         self._looks: dict[Shard, asyncio.Task[None]] = {}
         self._further: dict[Shard, asyncio.Event] = {}
         self.released = 0
 
     def lost(self, shard: Shard) -> None:
-        """The answer of a take in this shard was lost."""
+        """The answer of a take in this shard was lost, or what gives a task back there."""
         if shard in self._looks:
             self._further[shard].set()
             return
@@ -107,10 +112,10 @@ class Strays:
         """What the holder has in this shard at one moment after the store is back."""
         found: list[tuple[str, int]] = []
         seen, more = 0, True
-        while more and self._holder() == holder:
+        while more and self._holder() == holder and (now := self._current(shard)) is not None:
             try:
-                *flat, looked = await shard.run("queue.mine", (seen, PAGE))
-            except StoreDown:
+                *flat, looked = await now.run("queue.mine", (seen, PAGE))
+            except (StoreDown, Recut):  # the latter came with the settings, unless the store went away
                 await sleep(self._clock, RETRY_S)
                 continue
             seen, more = seen + looked, looked == PAGE
@@ -120,7 +125,8 @@ class Strays:
     def known(self, shard: Shard) -> set[tuple[str, int]]:
         """Every lease in the shard's queue that somebody of this process knows of, by id and number."""
         known = {(task_id, lease) for queue, task_id, lease in self._arriving() if queue == shard.queue}
-        known.update(shard.holding.leases())
+        for one in {shard, self._current(shard) or shard}:
+            known.update(one.holding.leases())
         for session in self._sessions():
             held = session.held.items()
             known.update((task_id, lease) for (queue, task_id), (lease, _) in held if queue == shard.queue)

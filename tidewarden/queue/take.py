@@ -13,7 +13,6 @@ from tidewarden.queue.session import Session
 from tidewarden.queue.shard import Shard
 from tidewarden.queue.task import Taken
 from tidewarden.queue.waiters import Tries
-from tidewarden.store.receiver import unread
 
 TOLD_OF_FEWER, TOLD_OF_MORE = 2, 3  # see take.lua
 RETRY_S = 0.5  # after the store refused, or was away
@@ -290,5 +289,10 @@ def give_back(tasks: Sequence[Taken], shards: Sequence[Shard]) -> None:
 
 
 def hand_back(shard: Shard, task_id: str, lease: int) -> None:
-    """A task is ready again, and the attempt does not count. When that fails, the lease ends by its time."""
-    shard.end(task_id, lease, "release").add_done_callback(unread)
+    """A task is ready again, and the attempt does not count. Where the store is away, its lease is looked for as a stray's is."""
+    shard.end(task_id, lease, "release").add_done_callback(lambda done: _handed_back(shard, done))
+
+
+def _handed_back(shard: Shard, done: asyncio.Future[Any]) -> None:
+    if not done.cancelled() and isinstance(done.exception(), StoreDown):
+        shard.lost_take()
