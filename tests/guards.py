@@ -292,7 +292,7 @@ GUARDS = (
     ),
     Guard(
         "unconfirmed-lease",
-        (("queue/strays.py", "        known.update(shard.holding.leases())\n", ""),),
+        (("queue/strays.py", "            known.update(one.holding.leases())\n", "            pass\n"),),
         ("queue_strays",),
     ),
     Guard(

@@ -166,6 +166,54 @@ async def test_a_lease_is_found_where_the_queue_was_to_be_cut_anew_meanwhile(
     assert await state(n0.queues, "a") == ("ready", 0, 0)
 
 
+async def test_an_ack_that_waits_to_be_sent_goes_before(
+    node: Any, eventually: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its session holds the task no more; and others have given tasks back in the same turn."""
+    n0 = await node("n0")
+    queues = n0.queues
+    session, other = queues.open_session(), queues.open_session()
+    await queues.ack(session, "q", [("", 1)])  # the store has the script: else it were sent once more, behind others
+    await queues.put("q", NewTask(id="a"))
+    await queues.put("q", NewTask(id="b"))
+    (a,), (b,) = await queues.take(session, ["q"]), await queues.take(other, ["q"])
+    (shard,) = queues._shards["q"]
+    listing = queues.strays._list
+    acks: list[Any] = []
+
+    async def listed(*of: Any) -> Any:
+        found = await listing(*of)
+        if not acks:
+            shard.end("b", b.lease, "fail")
+            acks.append(queues.ack(session, "q", [("a", a.lease)]))
+        return found
+
+    monkeypatch.setattr(queues.strays, "_list", listed)
+    queues.strays.lost(shard)
+    await eventually(lambda: acks)
+    assert await acks[0] == [1]
+
+
+@pytest.mark.parametrize("lost", ["request", "answer"])
+async def test_a_release_that_is_lost_is_repeated(
+    node: Any, eventually: Any, monkeypatch: pytest.MonkeyPatch, lost: str
+) -> None:
+    monkeypatch.setattr(module, "AGAIN_S", 600.0)
+    n0 = await node("n0")
+    session = n0.queues.open_session()
+    await n0.queues.put("q", NewTask(id="a"))
+    await n0.queues.take(session, ["q"])
+    session.held.clear()
+    lose(monkeypatch, n0, {"queue.end"}, request=lost == "request")
+    n0.queues.strays.lost(n0.queues._shards["q"][0])
+    async with asyncio.timeout(20):
+        while await state(n0.queues, "a") != ("ready", 0, 0):
+            await asyncio.sleep(0.01)
+    assert n0.queues.strays._looks, "and once more, when what was lost may have been run"
+    for look in n0.queues.strays._looks.values():
+        look.cancel()
+
+
 @pytest.mark.parametrize("kind", ["plain", "any"])
 async def test_what_comes_for_one_that_has_gone_goes_back_though_the_connection_is_lost(
     node: Any, eventually: Any, monkeypatch: pytest.MonkeyPatch, kind: str

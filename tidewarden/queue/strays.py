@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from tidewarden.clock import Clock, sleep
 from tidewarden.errors import Error, StoreDown
@@ -70,10 +70,10 @@ class Strays:
         while True:
             further.clear()
             holder = self._holder()
-            await self._release(shard, holder)
+            await self._release(shard, holder, further)
             await self._rest(further)
             if not further.is_set():
-                await self._release(shard, holder)
+                await self._release(shard, holder, further)
             if not further.is_set():
                 return
 
@@ -86,7 +86,7 @@ class Strays:
             for end in ends:
                 end.cancel()
 
-    async def _release(self, shard: Shard, holder: str) -> None:
+    async def _release(self, shard: Shard, holder: str, further: asyncio.Event) -> None:
         """A process that registered anew holds nothing any more: the leader ends the former boot's."""
         before = self.released
         # What was answered before this list was has reached its session or its take, or waits for its group: `known` tells.
@@ -94,19 +94,28 @@ class Strays:
         while found and self._holder() == holder:
             known = self.known(shard)
             page, found = found[:PAGE], found[PAGE:]
-            # An ack under way was sent before these are, on the same connection: then they find nothing.
-            ends = [shard.end(task_id, lease, "release") for task_id, lease in page if (task_id, lease) not in known]
-            for end in await asyncio.gather(*ends, return_exceptions=True):
-                if isinstance(end, Error):
-                    log.debug("a lease that nobody knows of was not released: %s", end)
-                elif isinstance(end, BaseException):
-                    raise end
-                else:
-                    self.released += end
+            unknown = [(task_id, lease) for task_id, lease in page if (task_id, lease) not in known]
+            try:
+                self.released += await self._end(shard, unknown)
+            except (StoreDown, Recut) as error:
+                log.debug("leases that nobody knows of were not released, they are looked for again: %s", error)
+                further.set()
+                await sleep(self._clock, RETRY_S)
+                return
+            except Error as error:
+                log.debug("leases that nobody knows of were not released: %s", error)
         if self.released > before:
             log.info(
                 "%d leases of %s were released: their takes' answers had been lost", self.released - before, shard.queue
             )
+
+    async def _end(self, shard: Shard, leases: Sequence[tuple[str, int]]) -> int:
+        """How many ran still. An ack of one of them that was added before, and is not sent yet, goes first: then nothing is found."""
+        now = self._current(shard)
+        if not leases or now is None:
+            return 0
+        args = [arg for task_id, lease in leases for arg in (task_id, lease, "release", -1, "")]
+        return sum(await now.run("queue.end", args))
 
     async def _list(self, shard: Shard, holder: str) -> list[tuple[str, int]]:
         """What the holder has in this shard at one moment after the store is back."""
