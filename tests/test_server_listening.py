@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
+import struct
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
@@ -198,3 +199,50 @@ async def test_at_all_addresses_of_the_host() -> None:
     await made.listener.start(["0.0.0.0", "::"], 0)
     assert {one.family for one in made.listener._sockets} == {socket.AF_INET, socket.AF_INET6}
     made.listener.close()
+
+
+def kept_at_most(listening_socket: socket.socket) -> int:
+    """What its kernel keeps of those who come (``tcpi_sacked`` of a socket that listens)."""
+    return int(struct.unpack_from("I", listening_socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104), 28)[0])
+
+
+def test_while_nobody_is_taken_in_few_wait_outside(run: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They would be taken in after all who came before them, however many seconds later."""
+    monkeypatch.setattr(listening, "BESIEGED_BACKLOG", 7)
+
+    async def scene() -> None:
+        async with door() as subject:
+            (ours,) = subject.listener._sockets
+            assert kept_at_most(ours) == 100
+            _, first = await subject.dial(b"x")
+            await reach(lambda: subject.met and subject.met[0].pieces)
+            subject.lobby.budget.spend(1000.0, subject.lobby.clock.monotonic())
+            _, second = await subject.dial(b"x")
+            await reach(lambda: kept_at_most(ours) == 7)
+            assert len(subject.met) == 1
+            subject.lobby.budget.give_back(1000.0)
+            first.close()  # which tells the door that there is room
+            await reach(lambda: kept_at_most(ours) == 100)
+            await reach(lambda: len(subject.met) == 2 and subject.met[1].pieces)
+            second.close()
+
+    run(scene())
+
+
+def test_while_places_are_taken_as_many_wait_outside_as_ever(run: Scene) -> None:
+    """A thousand users who come at once are let in in turn; a kernel's second try would take each a second."""
+
+    async def scene() -> None:
+        async with door(places=1) as subject:
+            (ours,) = subject.listener._sockets
+            _, first = await subject.dial(b"x")
+            await reach(lambda: subject.met and subject.met[0].pieces)
+            _, second = await subject.dial(b"x")
+            await reach(lambda: not subject.listener._accepting)
+            assert (len(subject.met), kept_at_most(ours)) == (1, 100)
+            first.write(b"!")
+            await reach(lambda: len(subject.met) == 2)
+            first.close()
+            second.close()
+
+    run(scene())

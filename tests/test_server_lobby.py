@@ -132,6 +132,27 @@ async def test_who_has_just_come_is_not_behind_them(scene: Scene) -> None:
     assert transport.reads
 
 
+async def test_those_who_were_quiet_and_ask_all_at_once_keep_nobody_out(scene: Scene) -> None:
+    crowd = [scene.come(f"1.2.3.4:{n}") for n in range(10)]
+    await scene.clock.advance(100.0)
+    await spend(scene, crowd, 0.002, 0.1)
+    assert not any(transport.reads for _, transport in crowd)
+    assert scene.lobby.wait_s() < 0.1 / SHARE, "what one was read once may cost, not what all were"
+    assert scene.used_s < BURST_S + 0.1
+    await spend(scene, crowd, 40.0, 0.1)
+    assert all(transport.turns > 1 for _, transport in crowd), "each had its turn"
+
+
+async def test_what_is_given_back_is_for_those_who_wait(scene: Scene) -> None:
+    """A thousand users whose handshakes use up the budget do not wait for it to fill by itself."""
+    first, second = scene.come("1.2.3.4:5"), scene.come("1.2.3.5:5")
+    scene.work(first[0], BURST_S)
+    scene.work(second[0], 0.001)
+    assert not second[1].reads
+    first[0].let_in()
+    assert second[1].reads
+
+
 async def test_what_one_cost_who_is_let_in_is_given_back(scene: Scene) -> None:
     for number in range(1000):
         stranger, transport = scene.come(f"1.2.3.4:{number}")

@@ -20,6 +20,7 @@ log = logging.getLogger("tidewarden.server")
 
 ACCEPTED_MAX = 32  # in one turn of the loop
 AGAIN_S = 1.0  # after an accept that failed because the process, or the host, is out of something
+BESIEGED_BACKLOG = 128  # while the budget is used up: who comes then is asked by its kernel to come again
 OUT_OF = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
 
 Meet = Callable[[Stranger | None], asyncio.BaseProtocol]
@@ -81,6 +82,7 @@ class Listener:
         self._open_to_all = open_to_all
         self._sockets: list[socket.socket] = []
         self._accepting = False
+        self._besieged = False
         self._again: asyncio.TimerHandle | None = None
         self._meeting: set[asyncio.Task[Any]] = set()
 
@@ -136,11 +138,16 @@ class Listener:
         for _ in range(ACCEPTED_MAX):
             everybody = self._open_to_all()
             if not everybody and (wait_s := self._lobby.wait_s()):
+                if self._lobby.spent:
+                    self._keep_few(True)
                 self._pause(wait_s)
                 return
             try:
                 accepted, address = listening.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            except BlockingIOError:
+                self._keep_few(False)
+                return
+            except (InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
                 if error.errno not in OUT_OF:
@@ -149,6 +156,17 @@ class Listener:
                 self._pause(AGAIN_S)
                 return
             self._take_in(accepted, None if everybody else self._lobby.enter(self, f"{address[0]}:{address[1]}"))
+
+    def _keep_few(self, besieged: bool) -> None:
+        """
+        Let the kernel keep few of those who come, or as many as usual.
+
+        Four thousand strangers are taken in within twelve seconds: a user behind them would have given up.
+        """
+        if besieged != self._besieged:
+            self._besieged = besieged
+            for one in self._sockets:
+                one.listen(min(BESIEGED_BACKLOG, self._backlog) if besieged else self._backlog)
 
     def _take_in(self, accepted: socket.socket, stranger: Stranger | None) -> None:
         accepted.setblocking(False)

@@ -82,11 +82,19 @@ class Stranger:
         now = lobby.clock.monotonic()
         self._budget.spend(cost_s, now)
         lobby.budget.spend(cost_s, now)
-        if not self._held and (self._budget.left_s(now) < 0 or lobby.budget.left_s(now) < KEPT_S):
-            self._held = True
-            lobby.held_total += 1
-            self._turn(not self._unwanted, False)
-            self._wait(now)
+        if self._budget.left_s(now) < 0 or lobby.budget.left_s(now) < KEPT_S:
+            self.hold(now)
+        if lobby.budget.left_s(now) < 0:
+            lobby.hold_all(now)
+
+    def hold(self, now: float) -> None:
+        """Read nothing of it until there is budget for it."""
+        if self._held or self._transport is None:
+            return
+        self._held = True
+        self._lobby.holds(self)
+        self._turn(not self._unwanted, False)
+        self._wait(now)
 
     def pause_reading(self) -> None:
         """Its protocol wants nothing more of it for now."""
@@ -103,13 +111,14 @@ class Stranger:
         """Read it again."""
         if self._held:
             self._held = False
+            self._lobby.reads(self)
             self._turn(False, not self._unwanted)
 
     def let_in(self) -> None:
         """It is none any more: what it cost was a user's to spend. Its protocol is given its bytes as they come."""
         if self.over:
             return
-        self._lobby.budget.give_back(self.spent_s)
+        self._lobby.give_back(self.spent_s)
         transport = self._transport
         if transport is not None and not transport.is_closing():
             self._turn(not (self._held or self._unwanted), False)
@@ -180,11 +189,17 @@ class Lobby:
         self._places = places
         self._count = 0
         self._hosts: dict[str, dict[Stranger, None]] = {}  # each one's strangers, the oldest first
+        self._read: dict[Stranger, None] = {}  # those that are not held back
         self._waiting: deque[Stranger] = deque()
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
         return self._count
+
+    @property
+    def spent(self) -> bool:
+        """Whether the budget of all is used up. Users who come in at once fill places, but get it back."""
+        return self.budget.left_s(self.clock.monotonic()) < 0
 
     def wait_s(self) -> float:
         """
@@ -202,6 +217,7 @@ class Lobby:
         stranger = Stranger(self, door, peer)
         self._hosts.setdefault(stranger.host, {})[stranger] = None
         self._count += 1
+        self._read[stranger] = None
         self.budget.spend(ACCEPT_S, stranger.since)
         stranger.spent_s = ACCEPT_S
         return stranger
@@ -235,8 +251,35 @@ class Lobby:
         if not host:
             del self._hosts[stranger.host]
         self._count -= 1
+        self._read.pop(stranger, None)
         for tell in list(self.on_room):
             tell()
+
+    def hold_all(self, now: float) -> None:
+        """
+        Read no stranger for now: the budget is used up.
+
+        A thousand who were quiet and ask all at once would else be read once each before one of them is held back, and
+        use up what is there for minutes, for which nobody could come in.
+        """
+        for stranger in list(self._read):
+            stranger.hold(now)
+
+    def holds(self, stranger: Stranger) -> None:
+        """One is held back."""
+        self.held_total += 1
+        self._read.pop(stranger, None)
+
+    def reads(self, stranger: Stranger) -> None:
+        """One is read again."""
+        self._read[stranger] = None
+
+    def give_back(self, cost_s: float) -> None:
+        """So much was a user's to spend: who waits for it is read sooner."""
+        self.budget.give_back(cost_s)
+        if self._timer is not None and self.budget.left_s(self.clock.monotonic()) > KEPT_S + SLICE_S:
+            self._timer.cancel()
+            self._release()
 
     def queue(self, stranger: Stranger) -> None:
         """One is to be read again as soon as the budget of all allows it."""
