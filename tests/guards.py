@@ -327,8 +327,13 @@ GUARDS = (
     ),
     Guard(
         "strangers",
-        (("server/lobby.py", "if not self._held and (self._budget.left_s(now) < 0 or", "if self._held and (self._held or"),),
+        (("server/lobby.py", "if self._budget.left_s(now) < 0 or lobby.budget.left_s(now) < KEPT_S:", "if self.over:"),),
         ("server_lobby", "server_flow", "server_http_listener"),
+    ),
+    Guard(
+        "strangers-at-once",
+        (("server/lobby.py", "if lobby.budget.left_s(now) < 0:", "if self.over:"),),
+        ("server_lobby",),
     ),
     Guard(
         "places",

@@ -19,6 +19,7 @@ import server_doubles as doubles
 from tidewarden.clock import SystemClock
 from tidewarden.errors import NoAuth
 from tidewarden.server import HttpServer, http, http_listener, lobby, peer
+from tidewarden.server.resp import RespServer
 
 BEARER = f"Authorization: Bearer admin:{doubles.SECRET}".encode()
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -382,3 +383,12 @@ async def test_a_users_body_is_unpacked_within_bounds(encoding: str, body: bytes
         found = await answer(stream)
         assert (found[0], found[1].get("error", "")) == (status, word)
         await hung_up(stream)
+
+
+async def test_both_doors_have_one_lobby() -> None:
+    """One in which nobody is yet counts as nothing where only its truth is asked."""
+    door = doubles.Door(users=(doubles.ADMIN,))
+    shared = lobby.Lobby(SystemClock())
+    rooms = door.queues, door.tokens, door.schedules, door.cluster, SystemClock()
+    assert HttpServer(door.config, *rooms, lobby=shared)._lobby is shared
+    assert RespServer(door.config, *rooms, lobby=shared).lobby is shared

@@ -106,7 +106,7 @@ class HttpServer:
         self._internal = dict(internal or {})
         loopback = is_loopback(config.node.host)
         self._users = users or Users(config.users, clock, loopback=loopback)
-        self._lobby = lobby or Lobby(clock)
+        self._lobby = Lobby(clock) if lobby is None else lobby
         self.connections_max = config.limits.http_connections_max
         self._reading = Reading()
         self._listener: HttpListener | None = None

@@ -117,7 +117,7 @@ class RespServer:
         self._started = 0.0
         self._tls: Handshakes | None = None
         self.strangers = Strangers("RESP", clock)
-        self.lobby = lobby or Lobby(clock, share=SHARE / config.node.processes)
+        self.lobby = Lobby(clock, share=SHARE / config.node.processes) if lobby is None else lobby
         self._listener = Listener(self.lobby, self._meet, BACKLOG, self.let_in)
 
     async def start(self) -> None:
