@@ -68,6 +68,18 @@ def test_it_is_taken_out_of_the_way_before_anybody_asks_for_it(desk: Any, raw: b
     desk.audit()
 
 
+def test_however_many_are_deleted_there_are_grants_left(desk: Any) -> None:
+    """After a downgrade, say, all rows are a newer version's: who deletes them to import them anew puts the same accounts."""
+    names = [f"a{n}" for n in range(5000)]
+    for from_ in range(0, len(names), 1000):
+        some = names[from_ : from_ + 1000]
+        desk.client.hset(f"{desk.prefix}:accounts", mapping=dict.fromkeys(some, b"\x02" + bytes(80)))
+        assert desk.run("tokens.delete", *some) == [1] * len(some)
+    _, floor, *_ = desk.run("tokens.get", "it")[0]
+    assert desk.run("tokens.put", "it", floor, 0, row(desk), desk.now, desk.now + 10_000) == [1]
+    desk.client.flushdb()
+
+
 def test_an_intent_that_nobody_can_read_is_over(desk: Any) -> None:
     put(desk)
     for raw in (b"", b"x", b"\xff" * 35):
@@ -93,6 +105,7 @@ RUBBISH = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("place", "raw"), [(place, raw) for place, raws in RUBBISH.items() for raw in raws])
 async def test_nothing_of_one_account_holds_up_what_is_done_with_all(
     valkey: Any, tmp_path: Path, place: str, raw: bytes

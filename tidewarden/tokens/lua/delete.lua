@@ -18,7 +18,8 @@ for i = 3, #ARGV do
     redis.call('ZREM', key('account_forced'), account)
     clear_troubles(account)
     local head = row_head(raw)
-    floor = head and math.max(floor, head.grant) or floor + 1000000 -- above what a row that nobody can read may have had
+    -- A row that nobody can read had no more consents than that above the floor at which it began; and grants have to last for ever.
+    floor = head and math.max(floor, head.grant) or math.max(floor, math.min(floor + 1000, 2147483648))
     redis.call('HSET', META, 'floor', text(floor))
     count('accounts deleted')
     reply[#reply + 1] = 1
