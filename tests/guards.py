@@ -327,7 +327,7 @@ GUARDS = (
     ),
     Guard(
         "strangers",
-        (("server/lobby.py", "if self._budget.left_s(now) < 0 or lobby.budget.left_s(now) < KEPT_S:", "if self.over:"),),
+        (("server/lobby.py", "if self._budget.left_s(now) < 0 or lobby.budget.left_s(now) < least_s:", "if self.over:"),),
         ("server_lobby", "server_flow", "server_http_listener"),
     ),
     Guard(

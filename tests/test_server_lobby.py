@@ -143,11 +143,27 @@ async def test_those_who_were_quiet_and_ask_all_at_once_keep_nobody_out(scene: S
     assert all(transport.turns > 1 for _, transport in crowd), "each had its turn"
 
 
+async def test_a_handshake_that_is_begun_is_ended_before_others_begin(scene: Scene) -> None:
+    """Under a flood of those who begin one and go, no user would come to the end of his."""
+    scene.lobby.budget.spend(BURST_S, scene.clock.monotonic())
+    await scene.clock.advance(0.1)
+    user, transport = scene.come("5.6.7.8:9")
+    scene.work(user, 0.001)
+    for number in range(20):
+        scene.work(scene.come(f"1.2.3.4:{number}")[0], 0.002)
+    assert scene.lobby.wait_s() > 0, "nobody else is taken in"
+    assert transport.reads
+    await scene.clock.advance(GRACE_S)
+    scene.lobby.budget.spend(BURST_S, scene.clock.monotonic())
+    scene.lobby.hold_all(scene.clock.monotonic())
+    assert not transport.reads, "it had its time"
+
+
 async def test_what_is_given_back_is_for_those_who_wait(scene: Scene) -> None:
     """A thousand users whose handshakes use up the budget do not wait for it to fill by itself."""
     first, second = scene.come("1.2.3.4:5"), scene.come("1.2.3.5:5")
     scene.work(first[0], BURST_S)
-    scene.work(second[0], 0.001)
+    scene.work(second[0], 0.004)
     assert not second[1].reads
     first[0].let_in()
     assert second[1].reads

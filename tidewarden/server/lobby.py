@@ -30,6 +30,8 @@ GRACE_S = 1.0  # a stranger that has been here for less is not sent away for ano
 CHUNK_BYTES = 1024  # read of a stranger at a time
 ACCEPT_S = 0.000_15  # what it costs to take a peer in and to forget it
 READ_S = 0.000_02  # what a read costs beside what is made of it, the loop's and the kernel's part
+LOGIN_S = 0.003  # what it costs at most to come in, a TLS handshake too
+HOLD_EVERY_S = 0.01
 READ_AGAIN_S = 0.000_1  # the least that is thought to become of reading somebody again
 
 
@@ -82,10 +84,15 @@ class Stranger:
         now = lobby.clock.monotonic()
         self._budget.spend(cost_s, now)
         lobby.budget.spend(cost_s, now)
-        if self._budget.left_s(now) < 0 or lobby.budget.left_s(now) < KEPT_S:
+        least_s = -KEPT_S if self.comes_in(now) else KEPT_S
+        if self._budget.left_s(now) < 0 or lobby.budget.left_s(now) < least_s:
             self.hold(now)
         if lobby.budget.left_s(now) < 0:
             lobby.hold_all(now)
+
+    def comes_in(self, now: float) -> bool:
+        """Whether it has just come, and cost no more than a user does: what it has begun it may end, before others begin."""
+        return self.spent_s < LOGIN_S and now - self.since < GRACE_S
 
     def hold(self, now: float) -> None:
         """Read nothing of it until there is budget for it."""
@@ -190,6 +197,7 @@ class Lobby:
         self._count = 0
         self._hosts: dict[str, dict[Stranger, None]] = {}  # each one's strangers, the oldest first
         self._read: dict[Stranger, None] = {}  # those that are not held back
+        self._held_all_at = float("-inf")
         self._waiting: deque[Stranger] = deque()
         self._timer: asyncio.TimerHandle | None = None
 
@@ -262,8 +270,13 @@ class Lobby:
         A thousand who were quiet and ask all at once would else be read once each before one of them is held back, and
         use up what is there for minutes, for which nobody could come in.
         """
+        if now - self._held_all_at < HOLD_EVERY_S:
+            return
+        self._held_all_at = now
+        everybody = self.budget.left_s(now) < -KEPT_S
         for stranger in list(self._read):
-            stranger.hold(now)
+            if everybody or not stranger.comes_in(now):
+                stranger.hold(now)
 
     def holds(self, stranger: Stranger) -> None:
         """One is held back."""
