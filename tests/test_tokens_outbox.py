@@ -130,16 +130,22 @@ async def test_what_cannot_be_read_is_dropped_and_holds_up_nothing(
     async with harness.node(valkey, tmp_path, harness.provider("http://127.0.0.1:9/"), go=False) as side:
         outbox, entries = (
             side.tokens._outlets._outbox,
-            [b"half an entry", b"e\naccount.dead\n5\na\n\xff", b"e\nprovider.answers\n5\n\nn0"],
+            [
+                b"half an entry",
+                b"e\naccount.dead\nsoon\na\n",
+                b"e\naccount.dead\n5\na\n\xff",
+                b"e\nprovider.answers\n5\n\nn0",
+            ],
         )
 
         async def tell(_queue: str, _shard: int, _most: int, _claim_ms: int, told: Any = ()) -> list[bytes]:
             entries[:] = [entry for entry in entries if entry not in told]
             return list(entries)
 
-        outbox._ledger = SimpleNamespace(tell=tell)
+        outbox._ledger = SimpleNamespace(tell=tell, get=side.tokens._ledger.get)
         outbox.look("p")
         await outbox.tell_all()
         assert not entries
-        assert [event.type for _, event in await side.tokens.events.after(START)] == ["provider.answers"]
+        told = [event.type for _, event in await side.tokens.events.after(START)]
+        assert told == ["account.dead", "provider.answers"]  # Why it died nobody can read: that it did is told.
     assert caplog.text.count("cannot be read, and is dropped") == 2

@@ -118,7 +118,7 @@ class Outbox:
     async def _tell_one(self, provider: str, queue: str, entry: bytes) -> None:
         try:
             event_id, kind, at_ms, account, data = entry.split(b"\n", 4)
-            name, said = account.decode(), details(kind.decode(), data)
+            name, told_ms, said = account.decode(), int(at_ms), details(kind.decode(), data)
         except ValueError:
             log.exception("%s: something that is to be told cannot be read, and is dropped", provider)
             return
@@ -126,7 +126,7 @@ class Outbox:
             troubles = (await self._ledger.get(queue, name)).troubles
             if troubles is not None and troubles.dead:  # It may be long ago, and the account have a new grant.
                 self._companions.over(f"{provider}/{name}")
-        await self._events.tell(event_id.decode(), kind.decode(), int(at_ms), provider, name, said)
+        await self._events.tell(event_id.decode(), kind.decode(), told_ms, provider, name, said)
 
 
 def details(kind: str, data: bytes) -> dict[str, Any]:
