@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ pytestmark = pytest.mark.live
 
 PROCESSES = 3
 EACH_MIN = 2  # connections in every process
+STILL_S = 1.5
 
 
 @pytest.fixture(scope="module")
@@ -47,23 +49,36 @@ def processes(node: Node) -> list[dict[str, Any]]:
     return shown
 
 
+def still_counts(node: Node) -> dict[int, int]:
+    """The connections of each process, once they have stayed as they are: they are told a second late."""
+    last: dict[int, int] = {}
+    since = time.monotonic()
+
+    def still() -> bool:
+        nonlocal last, since
+        counts = {process["pid"]: process["connections"] for process in processes(node)}
+        if counts != last:
+            last, since = counts, time.monotonic()
+        return len(counts) == PROCESSES - 1 and time.monotonic() - since > STILL_S
+
+    until(still, what="the processes' counts stay as they are")
+    return last
+
+
 @contextlib.contextmanager
 def everywhere(node: Node, **options: Any) -> Iterator[list[redis.Redis]]:
     """Connections, some of them in each process."""
     with contextlib.ExitStack() as stack:
         clients: list[redis.Redis] = []
 
-        def forgotten() -> bool:  # Those of the test before: the counts are a second old.
-            return sum(process["connections"] for process in processes(node)) < EACH_MIN
-
-        until(forgotten, what="nobody is counted any more")
+        before = still_counts(node)
 
         def spread() -> bool:
             for _ in range(8):
                 clients.append(stack.enter_context(node.client(**options)))
                 clients[-1].ping()
-            counts = [process["connections"] for process in processes(node)]
-            return len(counts) == PROCESSES - 1 and min(counts) >= EACH_MIN
+            more = [process["connections"] - before.get(process["pid"], 0) for process in processes(node)]
+            return len(more) == PROCESSES - 1 and min(more) >= EACH_MIN
 
         until(spread, what="connections in every process")
         yield clients
