@@ -106,7 +106,14 @@ RUBBISH = {
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("place", "raw"), [(place, raw) for place, raws in RUBBISH.items() for raw in raws])
+@pytest.mark.parametrize(
+    ("place", "raw"),
+    [
+        pytest.param(place, raw, marks=pytest.mark.soak if number else ())
+        for place, raws in RUBBISH.items()
+        for number, raw in enumerate(raws)
+    ],
+)
 async def test_nothing_of_one_account_holds_up_what_is_done_with_all(
     valkey: Any, tmp_path: Path, place: str, raw: bytes
 ) -> None:

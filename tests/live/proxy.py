@@ -410,6 +410,9 @@ class Link:
             self.lost = True
             return None
         if any(way.reset_chance and way.dice.random() < way.reset_chance for way in ways):
+            self.lost = (
+                True  # What stands behind it in the socket's buffer gets nowhere either: there is no gap in TCP.
+            )
             self.cut(reset=True)
             return None
         return min((way.slice_bytes for way in ways if way.slice_bytes), default=0)

@@ -206,6 +206,7 @@ def test_http_connections(n0: Node) -> None:
 
 def test_queues(n0: Node) -> None:
     with n0.client() as client:
+        client.execute_command("Q.PUT", "big", "x")
         made = len(client.execute_command("Q.LIST"))
         for number in range(11 - made):
             with contextlib.suppress(redis.ResponseError):
