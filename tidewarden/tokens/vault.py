@@ -108,7 +108,7 @@ class Vault:
                 return
             await self.load()  # Another node may have made it.
             if self._newest_id < self._today_id():
-                await self._make(self._fresh_id(), self.kek)
+                await self._make(self.next_id(), self.kek)
 
     async def load(self) -> None:
         """
@@ -204,8 +204,13 @@ class Vault:
     # --- rotation
 
     def next_id(self) -> int:
-        """An id for a new data key, greater than all that are known here."""
-        return self._fresh_id()
+        """
+        An id for a new data key, of today or later, drawn by chance above all that are known here.
+
+        A store that lost its last writes is asked for today's key again: under the same id that would be
+        another key, and what was sealed under the first would open no more.
+        """
+        return max(self._today_id(), self._newest_id) + 1 + secrets.randbelow(ID_STEP_MAX)
 
     async def add_data_key(self, key_id: int) -> None:
         """Have a data key of that id: from now on it seals, if it is the newest. Made once, whoever else makes it."""
@@ -231,16 +236,6 @@ class Vault:
 
     def _today_id(self) -> int:
         return (self._clock.unix_ms() // DAY_MS) << DAY_BITS  # The least id of a key of today.
-
-    def _fresh_id(self) -> int:
-        """
-        An id of today, drawn by chance above all known ones.
-
-        A store that lost its last writes is asked for today's key again: under the same id that would be
-        another key, and what was sealed under the first would open no more.
-        """
-        least = max(self._today_id(), self._newest_id)
-        return least + 1 + secrets.randbelow(ID_STEP_MAX)
 
     async def _make(self, key_id: int, kek: bytes) -> None:
         wrapped = self._wrap(key_id, AESGCM.generate_key(KEY_BYTES * 8), kek)
