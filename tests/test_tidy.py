@@ -74,6 +74,7 @@ TESTED_IN = {
     "client_held": "test_client_blocking",
     "cli_sealed": "test_cli_vault",
     "tokens_findings": "test_tokens_ledger",  # types only
+    "tokens_limits_assessment": "test_tokens_policy",  # a type only
     "tokens_custody": "test_tokens_rotation",
     "tokens_outlets": "test_tokens_webhooks",  # puts them together
     "cli_connection": "test_cli",

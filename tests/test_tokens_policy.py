@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tidewarden.config import Provider
 from tidewarden.tokens.answers import Verdict
+from tidewarden.tokens.limits.assessment import Assessment
 from tidewarden.tokens.policy import (
     Case,
     after_failure,
@@ -228,7 +229,7 @@ def test_a_quarantine_declares_nobody_dead() -> None:
     twice = Troubles(tries=1, refusals=1)
     assert after_failure(case(REFUSED, twice)).what == "dead"
     for troubles in (twice, Troubles(doubts=1)):
-        step = after_failure(case(REFUSED, troubles, quarantined=True, confirm_s=600))
+        step = after_failure(case(REFUSED, troubles, assessment=Assessment(quarantined=True), confirm_s=600))
         assert (step.what, step.troubles.dead) == ("retry", False)
         assert step.delay_s >= 600
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -40,7 +41,11 @@ def test_a_row_of_another_version_is_refused(raw: bytes) -> None:
 def test_troubles_read_back_and_old_ones_too() -> None:
     troubles = Troubles(tries=3, refusals=1, dead=True, outcome="invalid_grant", message="HTTP 400", next_ms=9)
     assert parse_troubles(troubles.pack()) == troubles
+    asked = Troubles(confirmed_ms=7, stopped=True, asked=((7, "invalid_grant", "HTTP 400 invalid_grant"),))
+    assert parse_troubles(asked.pack()) == asked
     assert parse_troubles(b"\x91\x05") == Troubles(tries=5)  # Fields that a later version adds have defaults.
+    newer = msgspec.msgpack.encode([*msgspec.msgpack.decode(asked.pack()), "of a later version"])
+    assert parse_troubles(newer) == asked
     assert parse_troubles(None) is None
 
 

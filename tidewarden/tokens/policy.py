@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from tidewarden.config import Provider
 
 from .answers import REFUSALS, Verdict
+from .limits.assessment import ALONE, Assessment
 from .rows import Row, Troubles
 
 Rotation = Literal["none", "rolling", "single_use"]
@@ -115,8 +116,8 @@ class Case:
     has_spare: bool = False
     dice: float = 0.5
     confirm_s: float = CONFIRM_S
-    quarantined: bool = False
-    """Refusals have jumped: nobody is declared dead."""
+    assessment: Assessment = ALONE
+    """What the client's other accounts show."""
 
 
 def after_failure(case: Case) -> Step:
@@ -185,7 +186,7 @@ def _after_refusal(case: Case) -> Step:
     spare: Literal["drop", "try"] = "drop" if troubles.spare_refused else "try"
     # A refused replay after a request of unknown outcome, where tokens rotate: it was processed, and its answer is lost.
     lost = case.rotation == "single_use" and troubles.doubts > 0 and case.verdict.outcome == "invalid_grant"
-    if (lost or troubles.refusals >= 2) and not case.quarantined:
+    if (lost or troubles.refusals >= 2) and not case.assessment.quarantined:
         troubles.dead = True
         troubles.next_ms = 0
         if lost:

@@ -20,6 +20,7 @@ from .answers import Verdict
 from .digest import Digest
 from .doubts import BUSY_S, Doubts
 from .findings import Opened
+from .limits.assessment import Assessment
 from .policy import Case, Step
 from .rows import Row, Troubles
 from .settler import Settler
@@ -264,7 +265,7 @@ class Refresher:
                 has_spare=self._spare_may_do(opened),
                 dice=tools.dice.random(),
                 confirm_s=tools.confirm_s,
-                quarantined=self._watch.quarantined,
+                assessment=Assessment(quarantined=self._watch.quarantined),
             )
         )
         if tools.tidings is not None:

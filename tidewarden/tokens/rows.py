@@ -97,6 +97,12 @@ class Troubles(msgspec.Struct, array_like=True):
     """Who wrote the intent that was found open, as ``node.boot``, while it is to be asked about it."""
     kept: str = ""
     """The node that keeps an answer which promised success and could not be read; empty: there was none."""
+    confirmed_ms: int = 0
+    """When a refusal was last counted among ``refusals``, unix milliseconds; 0: none was."""
+    stopped: bool = False
+    """Given up asking, after too long without success; its grant is not known to have ended."""
+    asked: tuple[tuple[int, str, str], ...] = ()
+    """The last answers, the latest at the end: when (unix milliseconds), the class, what it said in brief."""
 
     def pack(self) -> bytes:
         """The stored form."""

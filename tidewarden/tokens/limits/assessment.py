@@ -1,0 +1,25 @@
+"""
+What is known of a client's other accounts when one of its refreshes has failed: the evidence that a single answer lacks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Assessment:
+    """Whose matter a failure is, as the answers to the client's other accounts show it."""
+
+    shared: bool = False
+    """Others that were well got the same answer, many more than usual: it is no matter of this account."""
+    quarantined: bool = False
+    """Refusals of the client's accounts have jumped: none counts, and nobody is given up."""
+    well_ms: int = 0
+    """When another account of the client was last refreshed well, unix milliseconds; 0: not known to have been."""
+    refused: int = 0
+    """How many accounts the quarantine holds: the next try of each is spread by it."""
+
+
+ALONE = Assessment()
+"""Nothing is known of any other account."""
