@@ -173,6 +173,53 @@ def test_error_texts_lose_what_was_sent_whatever_it_looks_like() -> None:
         assert token not in repr(Answer(status, {}, raw, secrets=(token,)))
 
 
+def test_error_texts_lose_whose_account_it_is() -> None:
+    said = "User o'brien+x@mail.example.com (or a.very.long.name%40example.com) is gone"
+    assert scrub(said) == "User … (or …) is gone"
+    assert scrub("call +49 (0)151 234-5678, (555) 123-4567 or 5551234567") == "call …, … or …"
+    kept = "AADSTS7000112 at 2024-01-31 10:00:59Z: error 190, subcode 463 of 1,000, v2.0"
+    assert scrub(kept) == kept
+
+
+def test_a_long_error_text_is_cut_between_words() -> None:
+    assert scrub("x " * 2000 + "k3y") == ("x " * 2000)[:240]
+    for length in (900, 1000, 5000):
+        hidden = scrub(" ".join(["t0ken" * 5] * (length // 26)) + " " + "k3y" * 4)
+        assert "t0k" not in hidden
+
+
+SMITH = "Mr. Smith is gone"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "brief"),
+    [
+        (answer(401, {"error": "Invalid_Client", "error_description": SMITH}), "HTTP 401 invalid_client"),
+        (answer(200, {"error": "invalid_code", "error_description": SMITH}), "HTTP 200 invalid_code"),
+        (answer(400, {"error": "AADSTS7000112"}), "HTTP 400 aadsts7000112"),
+        (answer(400, {"error": "1//0gabcDEF-ghiJKL_mno"}), "HTTP 400"),
+        (answer(400, {"error": SMITH}), "HTTP 400"),
+        (answer(400, {"error": "smith@example.com"}), "HTTP 400"),
+        (answer(400, {"error": "5551234567"}), "HTTP 400"),
+        (answer(400, {"error": "Access Denied"}), "HTTP 400 access denied"),  # Named by a map of errors.
+        (Answer(400, {}, b'{"error": "Hunter2"}', secrets=("", "c", "hunter2")), "HTTP 400"),
+        (answer(503, b"<html>Mr. Smith</html>"), "HTTP 503"),
+        (answer(200, b"<html>", content_type="text/smith"), "HTTP 200 without an access_token"),
+        (answer(200, {"access_token": "a"}), "HTTP 200"),
+        (Unsent("refused", "no connection: Broken pipe"), "no connection: Broken pipe"),
+        (Unheard("no whole answer within 5 s"), "no whole answer within 5 s"),
+    ],
+)
+def test_what_may_stand_in_a_record_of_the_provider(outcome: Any, brief: str) -> None:
+    rules = rules_of({}, {"access denied": "account_limited"})
+    assert judge(outcome, NOW_MS, rules).brief == brief
+
+
+def test_a_code_loses_what_was_sent_too() -> None:
+    verdict = judge(Answer(400, {}, b'{"error": "no Hunter2 here"}', secrets=("Hunter2",)), NOW_MS)
+    assert (verdict.message, verdict.brief) == ("HTTP 400 no … here", "HTTP 400")
+
+
 @given(st.text(max_size=600))
 def test_error_texts_are_one_short_line(text: str) -> None:
     line = scrub(text)

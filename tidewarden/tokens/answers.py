@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 from urllib.parse import parse_qsl
@@ -19,6 +19,7 @@ Scope = Literal["ok", "account", "client", "provider", "unknown", "ours"]
 
 LIFE_S_MAX = 1e12  # What is told beyond that, and may be no float, is nonsense.
 MESSAGE_CHARS_MAX = 240
+SAID_CHARS_MAX = 4 * MESSAGE_CHARS_MAX  # Of an error text, of which much is left out.
 SCOPE_CHARS_MAX = 8192
 SECRET_CHARS_MIN = 4  # A shorter one would be found in words that have nothing to do with it.
 MEMBERS_MAX = 64  # Commas that are looked back for in an answer that broke off.
@@ -66,6 +67,10 @@ REFUSALS = frozenset(("invalid_grant", "invalid_scope"))
 _KIND = re.compile(r"[\x21-\x7e]{1,64}")  # of a token
 # Anything that could be a token or a secret; error texts of providers quote them.
 _TOKENLIKE = re.compile(r"[A-Za-z0-9_\-.~+/=%]{16,}")
+# Bounded, so that a long text without any costs no square of its length.
+_ADDRESS = re.compile(r"[^\s<>\"(),;:=]{1,64}(?:@|%40)[^\s<>\"(),;:=]{1,255}")
+_PHONE = re.compile(r"(?<![\w.])(?!\d{4}-\d\d-\d\d\b)[+(]{0,2}\d(?:[ ()./-]{0,2}\d){6,}")
+_VOCABULARY = re.compile(r"[a-z_]{1,40}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,12 +127,16 @@ class Verdict:
     outcome: str
     scope: Scope
     message: str = ""
+    """What is said of it to who may see the account."""
     retry_after_s: float | None = None
     pair: Pair | None = None
     keep_body: bool = False
     """The answer was a success that we cannot read, or not all of it: it may hold the only refresh token there is."""
     answered: bool = True
     """False: nothing came back, so it may be our own network's matter."""
+    brief: str = ""
+    """``message`` without what a provider says freely: the status and its code, or our own words
+    where no answer came."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,38 +164,46 @@ def rules_of(paths: Mapping[str, str], errors: Mapping[str, str]) -> Rules:
 
 def judge(outcome: Outcome, unix_ms: int, rules: Rules = PLAIN) -> Verdict:
     """The verdict on one refresh. ``unix_ms`` is this host's time, against which a Retry-After date is read."""
+    if isinstance(outcome, Answer):
+        return _judge_answer(outcome, unix_ms, rules)
+    message = scrub(outcome.message)
     if isinstance(outcome, Unheard):
-        return Verdict("unknown", "unknown", scrub(outcome.message), answered=False)
-    if isinstance(outcome, Unsent):
-        scope = _UNSENT.get(outcome.reason, "provider")
-        return Verdict(outcome.reason, scope, scrub(outcome.message), answered=False)
-    status = outcome.status
-    members = _members(outcome)
-    if 200 <= status < 300:
-        members = members or (_come(outcome, rules) if outcome.cut else {})
-        return _judge_success(outcome, members, unix_ms, rules)
-    retry_after_s = retry_after(outcome.headers, unix_ms)
+        return Verdict("unknown", "unknown", message, answered=False, brief=message)
+    scope = _UNSENT.get(outcome.reason, "provider")
+    return Verdict(outcome.reason, scope, message, answered=False, brief=message)
+
+
+def _judge_answer(answer: Answer, unix_ms: int, rules: Rules) -> Verdict:
+    members = _members(answer)
+    if 200 <= answer.status < 300:
+        members = members or (_come(answer, rules) if answer.cut else {})
+        return _judge_success(answer, members, unix_ms, rules)
     # HubSpot and a few others say `status`.
     code, words = _error_of(members, ("error", "status", "code"), rules.paths)
-    message = _words(outcome, code, words)
+    word, scope = _class_of(answer.status, code, rules)
+    message, brief = _words(answer, code, words), _brief(answer, code, rules)
+    return Verdict(word, scope, message, retry_after(answer.headers, unix_ms), brief=brief)
+
+
+def _class_of(status: int, code: str, rules: Rules) -> tuple[str, Scope]:
+    """The class of an answer that is no success, and whose matter it seems to be."""
     if word := rules.of_error(status, code):
-        return Verdict(word, _BY_CLASS[word], message, retry_after_s)
+        return word, _BY_CLASS[word]
     if status in (502, 504):
-        return Verdict("unknown", "unknown", message, retry_after_s)  # The gateway may have passed it on.
+        return "unknown", "unknown"  # The gateway may have passed it on.
     if status == 429:
-        return Verdict("rate_limited", "provider", message, retry_after_s)
+        return "rate_limited", "provider"
     if status >= 500 or status in (408, 421, 425):
-        return Verdict("unavailable", "provider", message, retry_after_s)
+        return "unavailable", "provider"
     if code in _BY_CODE:
-        known, scope = _BY_CODE[code]
-        return Verdict(known, scope, message, retry_after_s)
+        return _BY_CODE[code]
     if status == 401:
-        return Verdict("invalid_client", "client", message)
+        return "invalid_client", "client"
     if status < 400 or status in (404, 405, 410):
-        return Verdict("misdirected", "client", message)
+        return "misdirected", "client"
     if code:
-        return Verdict("rejected", "account", message, retry_after_s)
-    return Verdict("unavailable", "provider", message, retry_after_s)  # A page of a proxy or firewall, not the AS's.
+        return "rejected", "account"
+    return "unavailable", "provider"  # A page of a proxy or firewall, not the AS's.
 
 
 def error_of(answer: Answer) -> tuple[str, str]:
@@ -200,18 +217,21 @@ def _judge_success(answer: Answer, members: Mapping[str, Any], unix_ms: int, rul
     if isinstance(token, str) and token and token.isascii() and token.isprintable():
         pair = _pair(members, token, rules.paths)
         odd = not pair.refresh_token and _at(members, "refresh_token", rules.paths) not in (None, "")
-        return Verdict("ok", "ok", ODD if odd else "", pair=pair, keep_body=odd)
+        brief = f"HTTP {answer.status}"
+        return Verdict("ok", "ok", ODD if odd else "", pair=pair, keep_body=odd, brief=brief)
     code, words = _error_of(members, ("error",), rules.paths)
     if code:  # GitHub and Slack refuse with 200.
         known, scope = _BY_CODE.get(code, ("rejected", "account"))
         if word := rules.of_error(answer.status, code):
             known, scope = word, _BY_CLASS[word]
-        return Verdict(known, scope, _words(answer, code, words), retry_after(answer.headers, unix_ms))
+        message, brief = _words(answer, code, words), _brief(answer, code, rules)
+        return Verdict(known, scope, message, retry_after(answer.headers, unix_ms), brief=brief)
     kind = answer.headers.get("content-type", "no content type")
-    message = f"HTTP {answer.status} without an access_token ({scrub(kind)[:80]}, {len(answer.body)} bytes)"
+    brief = f"HTTP {answer.status} without an access_token"
+    message = f"{brief} ({scrub(kind)[:80]}, {len(answer.body)} bytes)"
     if answer.cut:
         message = f"{message}: {answer.cut}"
-    return Verdict("unknown", "unknown", message, keep_body=bool(answer.body))
+    return Verdict("unknown", "unknown", message, keep_body=bool(answer.body), brief=brief)
 
 
 def _come(answer: Answer, rules: Rules) -> dict[str, Any]:
@@ -302,15 +322,36 @@ def _error_of(members: Mapping[str, Any], names: tuple[str, ...], paths: Mapping
 
 
 def scrub(text: str) -> str:
-    """An error text that may be stored and shown: one line, no control characters, nothing that looks like a token."""
-    line = "".join(char if char.isprintable() else " " for char in text)
-    return _TOKENLIKE.sub("…", line)[:MESSAGE_CHARS_MAX]
+    """
+    An error text that may be stored and shown: one line, no control characters.
+
+    Nothing is left in it that looks like a token, an e-mail address or a phone number.
+    """
+    line = "".join(char if char.isprintable() else " " for char in text[: SAID_CHARS_MAX + 1])
+    if len(line) > SAID_CHARS_MAX:
+        line = line.rpartition(" ")[0]  # What is left of a token that was cut looks like none.
+    for hidden in (_ADDRESS, _PHONE, _TOKENLIKE):
+        line = hidden.sub("…", line)
+    return line[:MESSAGE_CHARS_MAX]
 
 
 def _words(answer: Answer, code: str, words: str) -> str:
     # A code is one of a vocabulary and may be long; anything else that is long may be a token that they quote.
-    code = code if re.fullmatch(r"[a-z_]{0,40}", code) else scrub(code)
-    for secret in answer.secrets:
-        if len(secret) >= SECRET_CHARS_MIN:
-            words = words.replace(secret, "…")
+    code = code if _VOCABULARY.fullmatch(code) else scrub(code)
+    for secret in _told(answer):
+        code, words = code.replace(secret.lower(), "…"), words.replace(secret, "…")
     return " ".join(part for part in (f"HTTP {answer.status}", code, scrub(words)) if part)[:MESSAGE_CHARS_MAX]
+
+
+def _brief(answer: Answer, code: str, rules: Rules) -> str:
+    """The status and the code; one that may be a name, a token or a sentence is left out."""
+    known = bool(rules.of_error(0, code))
+    plain = " " not in code and (_VOCABULARY.fullmatch(code) or scrub(code) == code)
+    if any(secret.lower() in code for secret in _told(answer)) or not (known or plain):
+        code = ""
+    return f"HTTP {answer.status} {code}".rstrip()
+
+
+def _told(answer: Answer) -> Iterator[str]:
+    """What the request told that must not be said again."""
+    return (secret for secret in answer.secrets if len(secret) >= SECRET_CHARS_MIN)
