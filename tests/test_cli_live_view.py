@@ -74,6 +74,7 @@ def test_what_is_to_be_copied_fits_into_120_columns() -> None:
     assert f"metrics          {command.replace('7420', '7421')}" in lines
     narrow = drawn(usual, 80, 24)
     assert f"dead           0  {'·' * 30}  grant lost, new consent needed" in narrow
+    assert f"stopped        0  {'·' * 30}  given up asking: token refresh" in narrow
     assert f"failing        0  {'·' * 30}  provider refuses or errs" in narrow
 
 

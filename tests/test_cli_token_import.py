@@ -45,6 +45,14 @@ def test_import_puts_each_account_and_counts(run: Run, node: Any) -> None:
     ]
 
 
+def test_import_tells_what_the_stopped_need(run: Run, node: Any) -> None:
+    answers = iter([[7, "same", "stopped"], [7, "same", "dead"]])
+    node.answers["T.PUT"] = lambda request: next(answers)
+    result = run("token", "import", "-", "--provider", "p", stdin=FILE + b"a,r1\nb,r2\n")
+    assert "2 unchanged (of which 1 dead, 1 stopped); 0 bad lines" in result.stdout
+    assert result.stderr.endswith("The stopped are asked for again by: tidewarden token refresh --state stopped\n")
+
+
 def test_each_line_may_name_its_provider(run: Run, node: Any) -> None:
     result = run("token", "import", "-", "--keep", stdin=FILE + b"p/a,r1\nq/a,r2\nx/a,r3\n")
     assert result.stderr.startswith("line 4: account names the provider 'x'; configured: p, q\n")
@@ -68,7 +76,7 @@ def test_import_reports_bad_lines_keeps_the_good_and_ends_with_1(run: Run, node:
     first, second, last = (json.loads(line) for line in result.stdout.splitlines())
     assert first == {"line": 3, "account": "p/b", "field": "refresh_token", "reason": str(refused)}
     assert (second["line"], second["account"], second["field"]) == (4, "", "refresh_token")
-    assert last == {"stored": 2, "new": 2, "renewed": 0, "unchanged": 0, "dead": 0, "bad": 2}
+    assert last == {"stored": 2, "new": 2, "renewed": 0, "unchanged": 0, "dead": 0, "stopped": 0, "bad": 2}
     assert "hunter" not in result.output
 
 

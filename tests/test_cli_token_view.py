@@ -19,7 +19,7 @@ DEAD: dict[str, Any] = {
 }  # fmt: skip
 FRESH = DEAD | {"account": "p/a", "state": "fresh", "error": "", "message": "", "next_ms": LATER_MS, "advice": ""}
 DOWN = {
-    "total": 2, "fresh": 1, "expiring": 0, "late": 0, "failing": 0, "dead": 1, "lost_rotation": 0, "state": "silent",
+    "total": 2, "fresh": 1, "expiring": 0, "late": 0, "failing": 0, "stopped": 2, "dead": 1, "lost_rotation": 0, "state": "silent",
     "since_ms": AT_MS, "next_ms": AT_MS + 5000, "error": "refused", "message": "no connection: Connection refused",
     "advice": "See whether it is up",
 }  # fmt: skip
@@ -89,7 +89,7 @@ def test_stats_count_and_tell_how_each_provider_stands(run: Run, node: Any) -> N
     node.answers = {"T.STATS": {"p": DOWN, "q": {"total": 0, "state": "answers"}}}
     result = run("token", "stats")
     lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
-    assert "p 2 1 0 0 0 1 0 silent 11-14 22:13:20 due" in lines
-    assert "q 0 0 0 0 0 0 0 answers - -" in lines
+    assert "p 2 1 0 0 0 2 1 0 silent 11-14 22:13:20 due" in lines
+    assert "q 0 0 0 0 0 0 0 0 answers - -" in lines
     assert "p: no connection: Connection refused. See whether it is up." in lines
     assert json.loads(run("token", "stats", "--json").stdout)["p"] == DOWN

@@ -28,6 +28,10 @@ def test_who_has_to_do_something() -> None:
     assert "client_id" in advice.of_provider(PROVIDER, "invalid_client")
     for state in ("dead", "lost_rotation"):
         assert "consent again" in advice.of_account(PROVIDER, state, "invalid_grant")
+    stopped = advice.of_account(PROVIDER, "stopped", "unavailable")
+    assert "`token refresh` asks again" in stopped
+    assert "consent" not in stopped
+    assert "consent again" in advice.of_account(PROVIDER, "stopped", "rejected")
     for state in ("fresh", "expiring", "late"):
         assert advice.of_account(PROVIDER, state, "") == ""
 

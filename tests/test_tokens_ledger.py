@@ -182,6 +182,31 @@ async def test_a_dead_account_keeps_its_row_and_costs_nothing(bench: Bench) -> N
     assert await bench.stats() == {"total": 1, "fresh": 1}
 
 
+@pytest.mark.parametrize("ended", ["a new consent", "a refresh that went well", "deleted"])
+async def test_a_stopped_account_is_counted_apart_until_it_lives_again(bench: Bench, ended: str) -> None:
+    await bench.put("a", due_ms=0)
+    await bench.put("b", due_ms=0)
+    stopped = Troubles(tries=90, stopped=True, outcome="unavailable")
+    for account, what, troubles in (("a", "stop", stopped), ("b", "dead", Troubles(dead=True))):
+        task = await bench.take(account)
+        await bench.ledger.failed(QUEUE, account, task.lease, Step(what, 0, troubles))  # type: ignore[arg-type]
+    assert await bench.stats() == {"total": 2, "stopped": 1, "dead": 1}
+    assert (await bench.queues.stats(QUEUE))["total"] == 0
+    assert await bench.ledger.refresh(QUEUE, "a") == "DEAD"
+    if ended == "deleted":
+        assert await bench.ledger.delete(QUEUE, "a")
+        assert await bench.stats() == {"total": 1, "dead": 1}
+        return
+    assert await bench.ledger.refresh(QUEUE, "a", force_ms=1) == "QUEUED"
+    assert await bench.stats() == {"total": 2, "failing": 1, "dead": 1}
+    if ended == "a new consent":
+        assert await bench.put("a", (1, 1))
+    else:
+        await bench.take("a")
+        assert await bench.stored(bench.row(1, 2)) == "RECOVERED"
+    assert await bench.stats() == {"total": 2, "fresh": 1, "dead": 1}
+
+
 async def test_a_refresh_that_is_wanted_goes_first(bench: Bench) -> None:
     shard = bench.queues.shard_of(QUEUE, "a")
     sibling = next(f"a{n}" for n in range(1000) if bench.queues.shard_of(QUEUE, f"a{n}") == shard)

@@ -64,7 +64,7 @@ async def test_by_state(still: Any) -> None:
         await asyncio.gather(*(side.tokens.put(f"p/ok{n}", fresh) for n in range(60)))
         late = {"refresh_token": "r", "access_token": "a", "expires_at_ms": 1000}
         await side.tokens.put("p/late", late)
-        for state, names in (("fresh", 60), ("expiring", 60), ("late", 1), ("failing", 0), ("dead", 0)):
+        for state, names in (("fresh", 60), ("expiring", 60), ("late", 1), ("failing", 0), ("stopped", 0), ("dead", 0)):
             found, _ = await walk(side.tokens, state=state, count=25)
             assert len(found) == names, state
         page, after = await side.tokens.list(provider="p", state="late")
@@ -79,7 +79,7 @@ async def test_by_state(still: Any) -> None:
 async def test_wrong_options_are_told(still: Any) -> None:
     async with still as side:
         for options, says in (
-            ({"state": "lost"}, "STATE is 'lost'; allowed are fresh, expiring, late, failing, dead"),
+            ({"state": "lost"}, "STATE is 'lost'; allowed are fresh, expiring, late, failing, stopped, dead"),
             ({"count": 0}, "COUNT is 0; allowed is 1 to 1000"),
             ({"count": 1001}, "COUNT is 1001"),
             ({"after": "nonsense"}, "AFTER is 'nonsense', which is no cursor of this list"),

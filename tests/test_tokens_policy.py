@@ -212,6 +212,7 @@ def test_states() -> None:
     assert state(row, None, NOW_MS + 50) == "expiring"
     assert state(row, None, NOW_MS + 100) == "late"
     assert state(row, Troubles(), NOW_MS) == "failing"
+    assert state(row, Troubles(stopped=True), NOW_MS) == "stopped"
     assert state(row, Troubles(dead=True), NOW_MS) == "dead"
     assert state(row, Troubles(dead=True, outcome="lost_rotation"), NOW_MS) == "lost_rotation"
     assert state(replace(row, expires_at_ms=0, due_ms=0), None, NOW_MS) == "expiring"
@@ -223,6 +224,7 @@ def test_since_when_an_account_is_as_it_is() -> None:
         assert since_ms(row, None, state(row, None, now_ms)) == since
     assert since_ms(row, Troubles(first_ms=7, last_ms=9), "failing") == 7
     assert since_ms(row, Troubles(first_ms=7, last_ms=9, dead=True), "dead") == 9
+    assert since_ms(row, Troubles(first_ms=7, last_ms=9, stopped=True), "stopped") == 9
 
 
 def test_a_quarantine_declares_nobody_dead() -> None:

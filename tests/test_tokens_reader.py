@@ -9,11 +9,14 @@ from typing import Any
 
 import pytest
 import tokens_harness as harness
+from ledger_bench import QUEUE, Bench
 
+from tidewarden.clock import SystemClock
 from tidewarden.errors import NotFound, Timeout
 from tidewarden.tokens.findings import Reading
+from tidewarden.tokens.policy import Step
 from tidewarden.tokens.reader import in_vain, lives
-from tidewarden.tokens.rows import Row
+from tidewarden.tokens.rows import Row, Troubles
 
 pytestmark = pytest.mark.live
 
@@ -194,6 +197,25 @@ async def test_workers_whose_token_is_refused_make_one_request_between_them(valk
         # Another consent has nothing to do with that.
         await tokens.put("p/a", {"refresh_token": "a.3", "access_token": "x", "expires_in": 3600})
         assert {token.generation for token in await newer(5, 60_000)} == {6}
+
+
+async def test_a_stopped_account_tells_its_reader(valkey: Any, tmp_path: Path) -> None:
+    async with harness.node(valkey, tmp_path, harness.provider("http://127.0.0.1:9/"), go=False) as side:
+        bench = Bench(side.queues)
+        bench.now_ms = SystemClock().unix_ms()
+        for account, token in (("old", {}), ("living", {"access_token": "a", "expires_in": 3600})):
+            await side.tokens.put(f"p/{account}", {"refresh_token": "r"} | token)
+            await side.tokens.refresh(f"p/{account}")
+            task = await bench.take(account)
+            troubles = Troubles(tries=90, stopped=True, outcome="unavailable", message="HTTP 503", last_ms=5)
+            await bench.ledger.failed(QUEUE, account, task.lease, Step("stop", 0, troubles))
+        with pytest.raises(
+            NotFound, match=r"p/old is stopped \(unavailable: HTTP 503\) and has no living token; it is"
+        ):
+            await side.tokens.get("p/old", wait_ms=60_000)
+        assert (await side.tokens.get("p/living", min_ttl_ms=10_000_000)).state == "stopped"
+        page, _ = await side.tokens.list(state="stopped")
+        assert {entry["account"]: entry["since_ms"] for entry in page} == {"p/old": 5, "p/living": 5}
 
 
 async def test_a_dead_account_tells_its_reader(valkey: Any, tmp_path: Path) -> None:

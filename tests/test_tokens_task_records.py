@@ -151,11 +151,11 @@ async def test_the_doctor_drops_what_lies_beside_no_account_and_tries_a_dead_one
     for kind in ("intents", "spares", "troubles", "first"):
         await bench.call("HSET", f"{beside}:account_{kind}", "none", "x")
     await bench.call("ZADD", f"{beside}:account_failing", 1, "none")
-    for kind in ("told", "lost"):
+    for kind in ("told", "lost", "stopped"):
         await bench.call("SADD", f"{beside}:account_{kind}", "none")
     assert (await bench.queues.check(QUEUE))["found"]["dead account without a reason"] == 1
     report = await bench.queues.check(QUEUE, repair=True)
-    assert report["found"] == {"entry without an account": 8, "dead account without a reason": 1}
+    assert report["found"] == {"entry without an account": 9, "dead account without a reason": 1}
     assert (await bench.queues.check(QUEUE))["problems"] == 0
     bench.audit()
     assert await bench.stats() == {"total": 1, "fresh": 1}

@@ -41,6 +41,12 @@ def test_each_trouble_is_told_once_and_its_end() -> None:
     assert tidings.event_of(troubles(600), troubles(700)) == ""
     assert tidings.event_of(troubles(700), troubles(800, dead=True)) == "account.dead"
     assert tidings.event_of(troubles(800, dead=True), troubles(900, dead=True)) == ""
+    stopped = Troubles(tries=9, first_ms=1000, last_ms=900_000, stopped=True)
+    assert tidings.event_of(troubles(700), stopped) == "account.stopped"
+    assert tidings.event_of(stopped, stopped) == ""
+    assert tidings.event_of(stopped, troubles(901, dead=True)) == "account.dead"
+    tidings.failed("p", "a", "account.stopped")
+    assert heard.taken() == [("over", "p/a"), ("look", "p", "a")]
     tidings.failed("p", "a", "")
     assert heard.taken() == []
     tidings.failed("p", "a", "account.failing")

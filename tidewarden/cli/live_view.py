@@ -25,6 +25,7 @@ TOKEN_STATES = {
     "expiring": ("refresh due, token still valid", "yellow"),
     "late": ("expired before its refresh", "red"),
     "failing": ("provider refuses or errs", "magenta"),
+    "stopped": ("given up asking: token refresh", "red"),
     "dead": ("grant lost, new consent needed", "red"),
 }
 LEFT_S = {"expired": 0, "< 10 s": 10, "< 30 s": 30, "< 1 min": 60, "< 2 min": 120, "< 10 min": 600, "< 1 h": 3600}

@@ -37,6 +37,8 @@ class Tally:
     unchanged: int = 0
     dead: int = 0
     """Of the unchanged."""
+    stopped: int = 0
+    """Of the unchanged, too."""
     bad: int = 0
 
     @property
@@ -49,6 +51,7 @@ class Tally:
         if change == "same":
             self.unchanged += 1
             self.dead += state in ("dead", "lost_rotation")
+            self.stopped += state == "stopped"
         elif change == "renewed":
             self.renewed += 1
         else:
@@ -56,8 +59,9 @@ class Tally:
 
     def text(self) -> str:
         """For a person, one line."""
-        dead = f" (of which {self.dead:,} dead)" if self.dead else ""
-        counts = f"{self.new:,} new, {self.renewed:,} with a new grant, {self.unchanged:,} unchanged{dead}"
+        ended = [f"{count:,} {word}" for count, word in ((self.dead, "dead"), (self.stopped, "stopped")) if count]
+        of_which = f" (of which {', '.join(ended)})" if ended else ""
+        counts = f"{self.new:,} new, {self.renewed:,} with a new grant, {self.unchanged:,} unchanged{of_which}"
         return f"{accounts(self.stored)}: {counts}; {self.bad:,} bad line{'s' * (self.bad != 1)}"
 
 
@@ -137,8 +141,9 @@ def import_(
                 typer.echo(f"tidewarden: {before}", err=True)
             raise
     if as_json:
-        counts = {"new": tally.new, "renewed": tally.renewed, "unchanged": tally.unchanged, "dead": tally.dead}
-        print_json({"stored": tally.stored, **counts, "bad": tally.bad})
+        counts = {"new": tally.new, "renewed": tally.renewed, "unchanged": tally.unchanged}
+        ended = {"dead": tally.dead, "stopped": tally.stopped}
+        print_json({"stored": tally.stored, **counts, **ended, "bad": tally.bad})
     else:
         typer.echo(tally.text())
         _hint(tally)
@@ -209,3 +214,5 @@ def _hint(tally: Tally) -> None:
         typer.echo(
             "The dead stay dead with the refresh token that was refused: tidewarden token list --state dead", err=True
         )
+    if tally.stopped:
+        typer.echo("The stopped are asked for again by: tidewarden token refresh --state stopped", err=True)

@@ -19,9 +19,15 @@ from .output import moment, print_json, print_map, print_table
 Account = Annotated[str, typer.Argument(metavar="PROVIDER/ACCOUNT", help="The account, as sandbox/user-000001.")]
 Provider = Annotated[str, typer.Option("--provider", metavar="NAME", help="Of this provider alone.")]
 State = Annotated[
-    str, typer.Option("--state", help="In this state alone: fresh, expiring, late, failing, dead or lost_rotation.")
+    str,
+    typer.Option(
+        "--state", help="In this state alone: fresh, expiring, late, failing, stopped, dead or lost_rotation."
+    ),
 ]
-STATES = ("total", "fresh", "expiring", "late", "failing", "dead", "lost_rotation")
+STATES = ("total", "fresh", "expiring", "late", "failing", "stopped", "dead", "lost_rotation")
+
+ENDED = ("stopped", "dead", "lost_rotation")
+"""States of accounts that are not asked for by themselves any more."""
 
 
 def pages(node: NodeLine, provider: str, state: str, count: int, after: str) -> tuple[list[dict[str, Any]], str]:
@@ -180,7 +186,7 @@ def short(unix_ms: int | None) -> str:
 def following(unix_ms: int | None, state: str) -> str:
     """When the next try is, for a column: one whose time has come waits for its turn."""
     if not unix_ms:
-        return "due" if state not in ("answers", "dead", "lost_rotation") else "-"
+        return "due" if state not in ("answers", *ENDED) else "-"
     return short(unix_ms) if unix_ms > SystemClock().unix_ms() else "due"
 
 

@@ -10,6 +10,10 @@ from tidewarden.config import Provider
 
 CONSENT = "ask the account's owner to consent again and put the new refresh token (token import, T.PUT)"
 GIVE_UP = "`token refresh` asks once more; `token delete` forgets the account"
+AGAIN = (
+    "Nothing asks for it by itself any more; its grant may live: `token refresh` asks again"
+    " (--state stopped --provider {name}: all that are so)"
+)
 
 STANDING = {
     "answers": "answers",
@@ -44,6 +48,8 @@ _ACCOUNT = {
     "too_early": "nothing: it is asked again later",
     "unsealable": "the key that sealed it is not here: bring it back (docs/operations.md), or put the grant anew",
 }
+_REFUSED = ("invalid_grant", "invalid_scope", "rejected", "unauthorized_client")
+"""Classes of answers to one account that may mean that its grant has ended."""
 KEPT = (
     "{node} keeps an answer that cannot be read: `token answers PROVIDER/ACCOUNT` shows it; if there is a refresh token in it, "
     "put that (token import, T.PUT)"
@@ -80,10 +86,14 @@ def of_account(provider: Provider, state: str, error: str, kept: str = "") -> st
 def _of_account(provider: Provider, state: str, error: str) -> str:
     if state in ("dead", "lost_rotation"):
         return f"{CONSENT[0].upper()}{CONSENT[1:]}; {GIVE_UP}"
+    if state == "stopped":
+        again = AGAIN.format(name=provider.name)
+        return f"{again}; if it is refused then, {CONSENT}" if error in _REFUSED else again
     if state != "failing":
         return ""
     if error in ("invalid_grant", "invalid_scope"):
-        return f"It is asked once more before it is given up (now: `token refresh`); if it was revoked, {CONSENT}"
+        again = "It is asked again, minutes to an hour apart, before it is given up (now: `token refresh`)"
+        return f"{again}; if it was revoked, {CONSENT}"
     if error in _ACCOUNT:
         words = _ACCOUNT[error].format(name=provider.name)
         return f"{words[0].upper()}{words[1:]}"

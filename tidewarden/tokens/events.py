@@ -24,6 +24,8 @@ BACKOFF_MS = 5_000
 PAGE = 100
 CURSOR = re.compile(r"[0-9]{1,16}-[0-9]{1,16}")
 START, NOW = "0-0", "$"
+ENDS = ("account.dead", "account.stopped")
+"""Of an account whose token is not kept fresh any more."""
 
 Call = Callable[..., Awaitable[Any]]
 """Sends one command to the store; returns its reply."""

@@ -83,7 +83,7 @@ class Grants:
             old = reading.row
             troubles = reading.troubles
             used = pair is not None and old is not None and old.origin == pair[0] and old.generation > pair[1]
-            kept = (keep and not _dead(reading)) or used
+            kept = (keep and not _given_up(reading)) or used
             known = old is not None and mark in (old.origin, old.current)
             if old is not None and (kept or (known and mark != old.current)):
                 return Put(old.generation, "same", policy.state(old, troubles, reading.now_ms))
@@ -130,7 +130,7 @@ class Grants:
         if old is None or row.expires_at_ms <= reading.now_ms:
             return False
         scope, stored = set(row.scope.split()), set(old.scope.split())
-        wider, dead = scope > stored, _dead(reading)
+        wider, dead = scope > stored, _given_up(reading)
         narrower = bool(scope) and not scope >= stored and not dead
         if not wider and (narrower or row.expires_at_ms <= old.expires_at_ms):
             return False
@@ -188,5 +188,5 @@ class Grants:
         )
 
 
-def _dead(reading: Reading) -> bool:
-    return reading.troubles is not None and reading.troubles.dead
+def _given_up(reading: Reading) -> bool:
+    return reading.troubles is not None and reading.troubles.given_up

@@ -180,13 +180,14 @@ class Ledger:
         """Accounts by state, ``total``, ``intents`` (open ones), ``spares``; ``next_ms``: the next try of one that fails, or 0."""
         parts = await asyncio.gather(*(self.script("tokens.stats", queue, shard, ()) for shard in range(shards)))
         *columns, tries = zip(*parts, strict=True)
-        total, fresh, late, failing, dead, lost, intents, spares = (sum(column) for column in columns)
+        total, fresh, late, failing, stopped, dead, lost, intents, spares = (sum(column) for column in columns)
         return {
             "total": total,
             "fresh": fresh,
-            "expiring": total - fresh - late - failing - dead - lost,
+            "expiring": total - fresh - late - failing - stopped - dead - lost,
             "late": late,
             "failing": failing,
+            "stopped": stopped,
             "dead": dead,
             "lost_rotation": lost,
             "intents": intents,

@@ -41,7 +41,7 @@ class Listing:
         if not 1 <= count <= PAGE_MAX:
             raise errors.BadArg(f"COUNT is {count}; allowed is 1 to {PAGE_MAX}")
         provider, shard, scan, last = parse_cursor(after, names)
-        troubled = state in ("failing", "dead", "lost_rotation")
+        troubled = state in ("failing", "stopped", "dead", "lost_rotation")
         found: list[dict[str, Any]] = []
         looked = 0
         for name in names[names.index(provider) :]:

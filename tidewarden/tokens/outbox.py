@@ -16,7 +16,7 @@ from tidewarden import errors
 from tidewarden.clock import Clock, sleep
 
 from .companions import Companions
-from .events import Events
+from .events import ENDS, Events
 from .ledger import Ledger
 from .listing import SHARDS
 from .rows import Troubles, parse_troubles
@@ -122,9 +122,9 @@ class Outbox:
         except ValueError:
             log.exception("%s: something that is to be told cannot be read, and is dropped", provider)
             return
-        if kind == b"account.dead":
+        if kind.decode() in ENDS:
             troubles = (await self._ledger.get(queue, name)).troubles
-            if troubles is not None and troubles.dead:  # It may be long ago, and the account have a new grant.
+            if troubles is not None and troubles.given_up:  # It may be long ago, and the account have a new grant.
                 self._companions.over(f"{provider}/{name}")
         await self._events.tell(event_id.decode(), kind.decode(), told_ms, provider, name, said)
 

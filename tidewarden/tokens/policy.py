@@ -18,9 +18,9 @@ from .limits.assessment import ALONE, Assessment
 from .rows import Row, Troubles
 
 Rotation = Literal["none", "rolling", "single_use"]
-State = Literal["fresh", "expiring", "late", "failing", "dead", "lost_rotation", "stale"]
+State = Literal["fresh", "expiring", "late", "failing", "stopped", "dead", "lost_rotation", "stale"]
 """``stale``: of a token that was served without asking the store, which was away; no account is in it."""
-STATES: tuple[State, ...] = ("fresh", "expiring", "late", "failing", "dead", "lost_rotation")
+STATES: tuple[State, ...] = ("fresh", "expiring", "late", "failing", "stopped", "dead", "lost_rotation")
 
 BACKOFF_S_MAX = 60.0
 REJECTED_BACKOFF_S_MAX = 600.0  # An answer that names no cause to give up for is not asked about every minute.
@@ -90,9 +90,10 @@ def backoff(tries: int, dice: float, left_s: float, cap_s: float = BACKOFF_S_MAX
 class Step:
     """What becomes of the account after a failure."""
 
-    what: Literal["retry", "hold", "dead", "lost"]
+    what: Literal["retry", "hold", "dead", "lost", "stop"]
     """``retry``: later, noted in its troubles. ``hold``: later, nothing noted: it is not the account's matter.
-    ``dead``, ``lost``: not by itself any more; lost when its refresh token went with an answer that never came."""
+    ``dead``, ``lost``, ``stop``: not by itself any more; lost when its refresh token went with an answer that never
+    came, stop when nobody knows that its grant has ended."""
     delay_s: float
     troubles: Troubles
     spare: Literal["keep", "drop", "try"] = "keep"
@@ -255,6 +256,8 @@ def spare_lives(spare: Row, row: Row, grace_s: float, now_ms: int) -> bool:
 def state(row: Row, troubles: Troubles | None, now_ms: int) -> State:
     """The one word for how an account is: dead before failing before late before expiring before fresh."""
     if troubles is not None:
+        if troubles.stopped:
+            return "stopped"
         if not troubles.dead:
             return "failing"
         return "lost_rotation" if troubles.outcome == "lost_rotation" else "dead"
@@ -266,5 +269,5 @@ def state(row: Row, troubles: Troubles | None, now_ms: int) -> State:
 def since_ms(row: Row, troubles: Troubles | None, state: State) -> int:
     """Since when the account is as :func:`state` says, unix milliseconds."""
     if troubles is not None:
-        return troubles.last_ms if troubles.dead else troubles.first_ms
+        return troubles.last_ms if troubles.given_up else troubles.first_ms
     return {"late": row.expires_at_ms, "expiring": row.due_ms}.get(state, row.stored_ms)

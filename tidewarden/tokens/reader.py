@@ -111,22 +111,22 @@ class Reader:
     ) -> Token:
         until = self._clock.monotonic() + wait_ms / 1000
         reading = await self._read(provider, queue, name)
-        if _generation(reading) <= newer and not _dead(reading):
+        if _generation(reading) <= newer and not _given_up(reading):
             reading = await self._newer(provider, queue, name, newer, until)
-        elif not (lives(reading, min_ttl_ms) or _dead(reading) or in_vain(provider, reading, wait_ms)):
+        elif not (lives(reading, min_ttl_ms) or _given_up(reading) or in_vain(provider, reading, wait_ms)):
             before = _mark(reading.row)
             wanted = self._ledger.refresh(queue, name, seen=before)
             await self._or_else(f"{provider.name}/{name}", wanted)
-            while _mark(reading.row) == before and not _dead(reading):
+            while _mark(reading.row) == before and not _given_up(reading):
                 left_s = until - self._clock.monotonic()
                 if left_s <= 0 or self._stopped:
                     break
                 await self._join(provider, queue, name, before, left_s)
                 reading = await self._read(provider, queue, name)
         if _generation(reading) <= newer:
-            if reading.troubles is None or not reading.troubles.dead:  # It was deleted and put anew meanwhile.
+            if reading.troubles is None or not reading.troubles.given_up:  # It was deleted and put anew meanwhile.
                 raise self._none_newer(f"{provider.name}/{name}", newer, reading)
-            raise errors.NotFound(f"{provider.name}/{name} is dead ({_of(reading.troubles)}); put a new grant")
+            raise errors.NotFound(f"{provider.name}/{name} is {_end_of(reading.troubles)}")
         return await self._token(provider, name, reading, min_ttl_ms)
 
     async def _newer(self, provider: Provider, queue: str, name: str, newer: int, until: float) -> Reading:
@@ -140,7 +140,7 @@ class Reader:
             wanted = self._ledger.refresh(queue, name, force_ms=self._forced_ms, seen=(0, newer))
             await self._or_else(account, wanted)
             reading = await self._read(provider, queue, name)
-            if _generation(reading) > newer or _dead(reading):
+            if _generation(reading) > newer or _given_up(reading):
                 return reading
             left_s = until - self._clock.monotonic()
             if left_s <= 0 or self._stopped:
@@ -199,11 +199,11 @@ class Reader:
     async def _read(self, provider: Provider, queue: str, name: str) -> Reading:
         account = f"{provider.name}/{name}"
         reading = await self._or_else(account, self._ledger.get(queue, name))
-        if reading.row is None or _dead(reading):
+        if reading.row is None or _given_up(reading):
             self._cache.drop(account)
         if reading.row is None:
             raise errors.NotFound(f"there is no account {account}")
-        if not _dead(reading):
+        if not _given_up(reading):
             self._cache.keep(account, reading.row, reading.now_ms, read=True)
         return reading
 
@@ -212,8 +212,8 @@ class Reader:
         assert row is not None
         account = f"{provider.name}/{name}"
         if row.expires_at_ms <= reading.now_ms:
-            if troubles is not None and troubles.dead:
-                raise errors.NotFound(f"{account} is dead ({_of(troubles)}) and has no living token; put a new grant")
+            if troubles is not None and troubles.given_up:
+                raise errors.NotFound(f"{account} is {_end_of(troubles, ' and has no living token')}")
             raise errors.Timeout(f"{account} has no living access token yet{_failing(reading)}")
         place = Place(provider.name, name, "access", row.grant, row.generation)
         access_token = (await self._vault.unseal(row.access, place)).decode()
@@ -246,7 +246,7 @@ class Reader:
                     except TimeoutError:
                         pause_s = min(pause_s * 1.5, most_s)
                         reading = await self._ledger.get(queue, name)
-                        if _mark(reading.row) != before or _dead(reading):
+                        if _mark(reading.row) != before or _given_up(reading):
                             return
         except TimeoutError:
             return  # Whoever still waits begins another watch.
@@ -283,6 +283,13 @@ def _mark(row: Row | None) -> tuple[int, int]:
     return (row.grant, row.generation) if row is not None else (0, 0)
 
 
+def _end_of(troubles: Troubles, beside: str = "") -> str:
+    """How an account was given up, and what can be done; ``beside``: what else is to be said of it."""
+    if troubles.stopped:
+        return f"stopped ({_of(troubles)}){beside}; it is not asked for any more until somebody has it refreshed"
+    return f"dead ({_of(troubles)}){beside}; put a new grant"
+
+
 def _of(troubles: Troubles) -> str:
     return f"{troubles.outcome}: {troubles.message}"
 
@@ -297,5 +304,5 @@ def _generation(reading: Reading) -> int:
     return reading.row.generation if reading.row is not None else 0
 
 
-def _dead(reading: Reading) -> bool:
-    return reading.troubles is not None and reading.troubles.dead
+def _given_up(reading: Reading) -> bool:
+    return reading.troubles is not None and reading.troubles.given_up

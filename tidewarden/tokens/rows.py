@@ -104,6 +104,11 @@ class Troubles(msgspec.Struct, array_like=True):
     asked: tuple[tuple[int, str, str], ...] = ()
     """The last answers, the latest at the end: when (unix milliseconds), the class, what it said in brief."""
 
+    @property
+    def given_up(self) -> bool:
+        """Whether the account is not asked about any more by itself: dead, lost or stopped."""
+        return self.dead or self.stopped
+
     def pack(self) -> bytes:
         """The stored form."""
         return msgspec.msgpack.encode(self)

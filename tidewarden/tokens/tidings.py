@@ -8,6 +8,7 @@ it is only said which of it is an event, and where one lies.
 from __future__ import annotations
 
 from .companions import Companions
+from .events import ENDS
 from .outbox import Outbox
 from .rows import Troubles
 
@@ -29,17 +30,17 @@ class Tidings:
 
     def event_of(self, before: Troubles, now: Troubles) -> str:
         """
-        The event that a failed refresh is, or none: told once, when the account is dead, and when it has failed for long.
+        The event that a failed refresh is, or none: told once, when the account is given up, and when it has failed for long.
 
         ``before`` are the troubles that the account had when its refresh began.
         """
-        if now.dead:
-            return "" if before.dead else "account.dead"
+        if now.given_up:
+            return "" if _end(before) == _end(now) else _end(now)
         return "account.failing" if self._long(now) and not self._long(before) else ""
 
     def failed(self, provider: str, account: str, event: str) -> None:
         """A refresh failed, and that is noted; ``event``: what is to be told of it."""
-        if event == "account.dead":
+        if event in ENDS:
             self._companions.over(f"{provider}/{account}")
         if event:
             self._outbox.look(provider, account)
@@ -61,3 +62,8 @@ class Tidings:
 
     def _long(self, troubles: Troubles) -> bool:
         return troubles.tries > 0 and troubles.last_ms - troubles.first_ms >= self._failing_ms
+
+
+def _end(troubles: Troubles) -> str:
+    """The event that the end of such troubles is; empty: they have not ended."""
+    return "account.dead" if troubles.dead else "account.stopped" if troubles.stopped else ""

@@ -1,12 +1,12 @@
 -- failed: refreshes that brought no pair; the tasks go back into the queue, or out of it for good.
 -- KEYS    1 the shard  2 the view
 -- ARGV    3… per account: account, lease, what (retry: note the troubles, again after the delay | hold: again after the delay |
---         dead | lost: note them, out of the queue, the row stays), delay ms, troubles, spare (keep | drop | try: one that is there goes next, at once),
+--         dead | lost | stop: note them, out of the queue, the row stays), delay ms, troubles, spare (keep | drop | try: one that is there goes next, at once),
 --         the event to be told of ("": none)
 -- RETURNS per account: 1, or 0 when the lease is not current (nothing is noted then, but an intent under it is closed)
 open()
 redis.call('HDEL', INTENTS, '') -- a removal first: a full store lets the script go on
-local WHATS, SPARE = {retry = true, hold = true, dead = true, lost = true}, {keep = true, drop = true, try = true}
+local WHATS, SPARE = {retry = true, hold = true, dead = true, lost = true, stop = true}, {keep = true, drop = true, try = true}
 local items = {}
 for i = 3, #ARGV, 7 do
   if not WHATS[ARGV[i + 2]] then refuse('BADARG what becomes of ' .. ARGV[i] .. ': ' .. tostring(ARGV[i + 2])) end
@@ -30,13 +30,14 @@ for i = 1, #items do
       elseif s then what, delay_ms, event = 'retry', 0, '' end
     end
     if what ~= 'hold' then redis.call('HSET', TROUBLES, account, troubles) end
-    if what == 'dead' or what == 'lost' then
+    if what == 'dead' or what == 'lost' or what == 'stop' then
       if what == 'lost' then redis.call('SADD', LOST, account) end
+      if what == 'stop' then redis.call('SADD', key('account_stopped'), account) end
       redis.call('ZREM', FAILING, account)
       redis.call('SREM', TOLD, account)
       drop_task(account)
       redis.call('ZADD', DEAD, text(now), account)
-      count('accounts died')
+      count(what == 'stop' and 'accounts stopped' or 'accounts died')
     else
       if what == 'hold' and delay_ms > 0 then
         redis.call('ZREMRANGEBYSCORE', key('account_held'), '-inf', text(now))

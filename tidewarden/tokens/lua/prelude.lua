@@ -5,7 +5,8 @@
 --   account_troubles hash account -> what refreshing it met with since its last success (msgpack, Python's alone)
 --   account_held     zset by end of those that wait for no reason of their own; one that was served sooner stays until then
 --   account_failing  zset account by next try     account_dead  zset account by time of death
---   account_lost     set of the dead whose refresh token was lost with an answer     account_gate, account_standing  see gate.lua, standing.lua; first shard only
+--   account_lost     set of the dead whose refresh token was lost with an answer     account_stopped  set of the dead of whose grants nobody knows that they ended
+--   account_gate, account_standing  see gate.lua, standing.lua; first shard only
 --   account_told     set of accounts that live, of whose troubles it was told     account_outbox  zset, by time, of what is to be told (see tell.lua)
 --   account_first    hash account -> the grant that it began with, of those that have had another since (see another() of stored.lua)
 --   account_forced   zset account by time of those that somebody had refreshed by hand in the last minute, or will have in a moment
@@ -71,9 +72,10 @@ local function post_event(kind, account, data)
   return true
 end
 
--- It is among the dead no more; whether it was.
+-- It is among the dead no more, whether lost or stopped; whether it was.
 local function revive(account)
   redis.call('SREM', LOST, account)
+  redis.call('SREM', key('account_stopped'), account)
   return redis.call('ZREM', DEAD, account) == 1
 end
 

@@ -1,9 +1,10 @@
 -- stats: how many accounts of a shard are in which state; cost does not grow with their number. Changes nothing.
 -- KEYS    1 the shard  2 the view
--- RETURNS {accounts, fresh, late, failing, dead, lost, open intents, spares, next try of one that fails, ms | 0}; the rest of the accounts are expiring. A failing account
+-- RETURNS {accounts, fresh, late, failing, stopped, dead, lost, open intents, spares, next try of one that fails, ms | 0}; the rest of the accounts are expiring. A failing account
 --         whose retry is due counts as failing alone; one that is under way just now may count as expiring instead of late.
 open()
 local total, failing, dead, lost = redis.call('HLEN', ACCOUNTS), redis.call('ZCARD', FAILING), redis.call('ZCARD', DEAD), redis.call('SCARD', LOST)
+local stopped = redis.call('SCARD', key('account_stopped'))
 local failing_due = redis.call('ZCOUNT', FAILING, '-inf', text(now))
 local held = redis.call('ZCOUNT', key('account_held'), '(' .. text(now), '+inf') -- delayed, too, and not fresh
 local fresh = delayed_count() - (failing - failing_due) - held
@@ -11,5 +12,5 @@ local late = 0
 for priority in string.gmatch(S.pris, '%S+') do late = late + redis.call('ZCOUNT', key('ready:' .. priority), '1', text(now)) end
 late = math.max(0, late - failing_due)
 fresh = math.max(0, fresh)
-return finish({total, fresh, math.min(late, math.max(0, total - fresh - failing - dead)), failing, dead - lost, lost,
+return finish({total, fresh, math.min(late, math.max(0, total - fresh - failing - dead)), failing, stopped, dead - lost - stopped, lost,
                redis.call('HLEN', INTENTS), redis.call('HLEN', SPARES), tonumber(redis.call('ZRANGE', FAILING, 0, 0, 'WITHSCORES')[2] or 0)})
