@@ -14,8 +14,6 @@ import recording_node
 from command_line import app
 from typer.testing import CliRunner, Result
 
-from tidewarden import errors
-
 pytestmark = pytest.mark.live
 
 
@@ -55,17 +53,6 @@ def test_verbs_ask_what_they_say(run: Run, node: Any) -> None:
         verb, *names = words.split()
         assert node.asked == [[f"T.{verb.upper()}", name] for name in names]
         json.loads(run(*words.split(), "--json").stdout)
-
-
-def test_refresh_of_all_in_a_state(run: Run, node: Any) -> None:
-    node.answers = {
-        "T.LIST": lambda request: [[{"account": "p/a"}, {"account": "p/b"}], ""],
-        "T.REFRESH": lambda request: errors.NotFound("gone") if request[1] == b"p/b" else "OK",
-    }
-    result = run("refresh", "--state", "dead", "--provider", "p")
-    assert (result.exit_code, result.stdout) == (1, "1 queued\n")
-    assert "refused: p/b: NOTFOUND gone" in result.stderr
-    assert node.asked[0][:5] == ["T.LIST", "PROVIDER", "p", "STATE", "dead"]
 
 
 @pytest.mark.parametrize("words", ["refresh", "refresh p/a --state dead", "delete"])

@@ -15,7 +15,8 @@ from .options import DATA_DIR, NOTHING, REFUSED, USAGE, AsJson, DataDir, Url, st
 from .output import print_json, print_table
 from .sealed import export
 from .token_import import import_
-from .token_view import Account, Provider, State, answers, list_, pages, show, stats
+from .token_refresh import BATCH, Accounts, refresh
+from .token_view import Account, answers, list_, show, stats
 
 app = typer.Typer(help="Import accounts, and get, list and mend their tokens.", no_args_is_help=True)
 
@@ -52,50 +53,7 @@ app.command("show")(show)
 app.command("answers")(answers)
 
 
-Accounts = Annotated[
-    list[str] | None, typer.Argument(metavar="PROVIDER/ACCOUNT…", help="The accounts, as sandbox/user-000001.")
-]
-BATCH = 500
-
-
-@app.command("refresh")
-def refresh(
-    accounts: Accounts = None,
-    provider: Provider = "",
-    state: State = "",
-    url: Url = "",
-    data_dir: DataDir = Path(DATA_DIR),
-    as_json: AsJson = False,
-) -> None:
-    """
-    Refresh accounts now rather than when they are due, dead ones too. Does not wait for it.
-
-    Named accounts, or with --state all that are in it. After a provider's mistake: --state dead --provider NAME.
-
-    Examples:
-
-    tidewarden token refresh sandbox/user-000001
-
-    tidewarden token refresh --provider sandbox --state failing
-    """
-    if bool(accounts) == bool(state):
-        raise stop("name the accounts, or give --state (and --provider), one of the two", USAGE)
-    names, bad = accounts or [], dict[str, str]()
-    with connected(url, data_dir) as node:
-        if state:
-            found, after = pages(node, provider, state, BATCH, "")
-            names = [one["account"] for one in found]
-            while after:
-                found, after = pages(node, provider, state, BATCH, after)
-                names += [one["account"] for one in found]
-            names = sorted(set(names))
-        for at in range(0, len(names), BATCH):
-            some = names[at : at + BATCH]
-            answers = node.batch([("T.REFRESH", name) for name in some])
-            bad |= {
-                name: str(answer) for name, answer in zip(some, answers, strict=True) if isinstance(answer, Exception)
-            }
-    _ended({"queued": len(names) - len(bad)}, bad, as_json)
+app.command("refresh")(refresh)
 
 
 @app.command("delete")
