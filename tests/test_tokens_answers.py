@@ -20,6 +20,12 @@ def answer(status: int, body: Any = b"", **headers: str) -> Answer:
     return Answer(status, {name.replace("_", "-"): value for name, value in headers.items()}, raw)
 
 
+def microsoft(error: str, number: int, suberror: str = "", status: int = 400) -> Answer:
+    said = f"AADSTS{number}: It is so. Trace ID: 0000aaaa-11bb-cccc-dd33-eeeeee333333"
+    more = {"suberror": suberror} if suberror else {}
+    return answer(status, {"error": error, "error_description": said, "error_codes": [number], **more})
+
+
 @pytest.mark.parametrize(
     ("outcome", "word", "scope"),
     [
@@ -37,6 +43,25 @@ def answer(status: int, body: Any = b"", **headers: str) -> Answer:
         (answer(400, {"error": "unsupported_grant_type"}), "unsupported_grant_type", "client"),
         (answer(200, {"error": "incorrect_client_credentials"}), "invalid_client", "client"),
         (answer(200, {"ok": False, "error": "ratelimited"}), "rate_limited", "provider"),  # Slack.
+        # One account's trouble, told as if it were the client's: the scope is a hint (MicrosoftDocs/entra-docs,
+        # reference-error-codes.md: "isn't added to the user's Microsoft Entra tenant").
+        (microsoft("unauthorized_client", 700016), "unauthorized_client", "client"),
+        (microsoft("unauthorized_client", 7000112), "unauthorized_client", "client"),
+        (
+            answer(401, {"error": "unauthorized_client", "error_description": "Unauthorized"}),
+            "unauthorized_client",
+            "client",
+        ),
+        (microsoft("invalid_grant", 50173), "invalid_grant", "account"),
+        (microsoft("invalid_grant", 65001, "consent_required"), "invalid_grant", "account"),
+        (microsoft("invalid_grant", 70043, "bad_token"), "invalid_grant", "account"),
+        (microsoft("interaction_required", 50076, "basic_action"), "invalid_grant", "account"),
+        (microsoft("consent_required", 65001), "invalid_grant", "account"),
+        (microsoft("login_required", 50058), "invalid_grant", "account"),
+        (microsoft("invalid_resource", 500011), "rejected", "account"),
+        (microsoft("invalid_request", 90002), "rejected", "account"),  # The tenant is gone.
+        (microsoft("invalid_client", 7000222, status=401), "invalid_client", "client"),
+        (microsoft("temporarily_unavailable", 90033), "unavailable", "provider"),
         (answer(302, b"", location="https://elsewhere/"), "misdirected", "client"),
         (answer(404, b"<html>"), "misdirected", "client"),
         (answer(405), "misdirected", "client"),
@@ -177,6 +202,7 @@ def test_error_texts_lose_whose_account_it_is() -> None:
     said = "User o'brien+x@mail.example.com (or a.very.long.name%40example.com) is gone"
     assert scrub(said) == "User … (or …) is gone"
     assert scrub("call +49 (0)151 234-5678, (555) 123-4567 or 5551234567") == "call …, … or …"
+    assert scrub("of t0ken-0123456789abcdef!") == "of …!"
     kept = "AADSTS7000112 at 2024-01-31 10:00:59Z: error 190, subcode 463 of 1,000, v2.0"
     assert scrub(kept) == kept
 
@@ -197,6 +223,7 @@ SMITH = "Mr. Smith is gone"
         (answer(401, {"error": "Invalid_Client", "error_description": SMITH}), "HTTP 401 invalid_client"),
         (answer(200, {"error": "invalid_code", "error_description": SMITH}), "HTTP 200 invalid_code"),
         (answer(400, {"error": "AADSTS7000112"}), "HTTP 400 aadsts7000112"),
+        (microsoft("unauthorized_client", 7000112), "HTTP 400 unauthorized_client 7000112"),
         (answer(400, {"error": "1//0gabcDEF-ghiJKL_mno"}), "HTTP 400"),
         (answer(400, {"error": SMITH}), "HTTP 400"),
         (answer(400, {"error": "smith@example.com"}), "HTTP 400"),

@@ -7,12 +7,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 from urllib.parse import parse_qsl
 
 import msgspec
 
+from .error_shapes import NOTHING, Told, holds_token, read_error, read_error_at
 from .retry_after import retry_after
 
 Scope = Literal["ok", "account", "client", "provider", "unknown", "ours"]
@@ -21,6 +22,7 @@ LIFE_S_MAX = 1e12  # What is told beyond that, and may be no float, is nonsense.
 MESSAGE_CHARS_MAX = 240
 SAID_CHARS_MAX = 4 * MESSAGE_CHARS_MAX  # Of an error text, of which much is left out.
 SCOPE_CHARS_MAX = 8192
+PAGES = ("text/html", "application/xhtml+xml")
 SECRET_CHARS_MIN = 4  # A shorter one would be found in words that have nothing to do with it.
 MEMBERS_MAX = 64  # Commas that are looked back for in an answer that broke off.
 
@@ -31,12 +33,22 @@ _BY_CODE: dict[str, tuple[str, Scope]] = {
     "invalid_refresh_token": ("invalid_grant", "account"),
     "invalid_code": ("invalid_grant", "account"),
     "token_revoked": ("invalid_grant", "account"),
+    "invalid_token": ("invalid_grant", "account"),
+    "refresh_token_expired": ("invalid_grant", "account"),
+    "refresh_token:invalid": ("invalid_grant", "account"),
+    # OpenID Connect Core 3.1.2.6: nobody but the account's owner can do that.
+    "interaction_required": ("invalid_grant", "account"),
+    "login_required": ("invalid_grant", "account"),
+    "consent_required": ("invalid_grant", "account"),
     "invalid_scope": ("invalid_scope", "account"),
     "invalid_request": ("rejected", "account"),
     "invalid_client": ("invalid_client", "client"),
     "incorrect_client_credentials": ("invalid_client", "client"),
     "bad_client_secret": ("invalid_client", "client"),
     "invalid_client_id": ("invalid_client", "client"),
+    "client_id:invalid": ("invalid_client", "client"),
+    "client_secret:invalid": ("invalid_client", "client"),
+    "application:invalid": ("invalid_client", "client"),
     "unauthorized_client": ("unauthorized_client", "client"),
     "unsupported_grant_type": ("unsupported_grant_type", "client"),
     "temporarily_unavailable": ("unavailable", "provider"),
@@ -45,6 +57,7 @@ _BY_CODE: dict[str, tuple[str, Scope]] = {
     "rate_limited": ("rate_limited", "provider"),
     "slow_down": ("rate_limited", "provider"),
 }
+_ANYTHING = "invalid_request"  # Said for want of a better word, often beside one.
 # What a provider's error map may say.
 _BY_CLASS: dict[str, Scope] = {
     "invalid_grant": "account",
@@ -70,7 +83,8 @@ _TOKENLIKE = re.compile(r"[A-Za-z0-9_\-.~+/=%]{16,}")
 # Bounded, so that a long text without any costs no square of its length.
 _ADDRESS = re.compile(r"[^\s<>\"(),;:=]{1,64}(?:@|%40)[^\s<>\"(),;:=]{1,255}")
 _PHONE = re.compile(r"(?<![\w.])(?!\d{4}-\d\d-\d\d\b)[+(]{0,2}\d(?:[ ()./-]{0,2}\d){6,}")
-_VOCABULARY = re.compile(r"[a-z_]{1,40}")
+# A code is one of a vocabulary and may be long; anything else so long may be a token.
+_VOCABULARY = re.compile(r"[a-z_]{1,40}([.:][a-z_]{1,40}){0,3}|\d{1,8}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +140,7 @@ class Verdict:
 
     outcome: str
     scope: Scope
+    """Whose matter it seems to be: a hint, for what others are answered decides."""
     message: str = ""
     """What is said of it to who may see the account."""
     retry_after_s: float | None = None
@@ -146,10 +161,17 @@ class Rules:
     paths: Mapping[str, str] = field(default_factory=dict)
     errors: Mapping[str, str] = field(default_factory=dict)
 
-    def of_error(self, status: int, code: str) -> str:
-        """The class that the map gives to an answer, the closest entry first; empty: it says nothing."""
-        for key in (f"{status} {code}", code, str(status)):
-            if key and (word := self.errors.get(key)):
+    def of_error(self, status: int, codes: tuple[str, ...]) -> str:
+        """
+        The class that the map gives to an answer, the closest entry first; empty: it says nothing.
+
+        Of several codes the last is the most particular.
+        """
+        if not self.errors:
+            return ""
+        particular = codes[::-1]
+        for key in (*(f"{status} {code}" for code in particular), *particular, str(status)):
+            if word := self.errors.get(key):
                 return word
         return ""
 
@@ -178,16 +200,17 @@ def _judge_answer(answer: Answer, unix_ms: int, rules: Rules) -> Verdict:
     if 200 <= answer.status < 300:
         members = members or (_come(answer, rules) if answer.cut else {})
         return _judge_success(answer, members, unix_ms, rules)
-    # HubSpot and a few others say `status`.
-    code, words = _error_of(members, ("error", "status", "code"), rules.paths)
-    word, scope = _class_of(answer.status, code, rules)
-    message, brief = _words(answer, code, words), _brief(answer, code, rules)
+    told = _error_of(members, answer.status, rules)
+    word, scope = _class_of(answer, told.codes, rules)
+    words = told.words or ("" if members else _plain_text(answer))
+    message, brief = _words(answer, told.codes, words), _brief(answer, told.codes, rules)
     return Verdict(word, scope, message, retry_after(answer.headers, unix_ms), brief=brief)
 
 
-def _class_of(status: int, code: str, rules: Rules) -> tuple[str, Scope]:
+def _class_of(answer: Answer, codes: tuple[str, ...], rules: Rules) -> tuple[str, Scope]:
     """The class of an answer that is no success, and whose matter it seems to be."""
-    if word := rules.of_error(status, code):
+    status = answer.status
+    if word := rules.of_error(status, codes):
         return word, _BY_CLASS[word]
     if status in (502, 504):
         return "unknown", "unknown"  # The gateway may have passed it on.
@@ -195,21 +218,36 @@ def _class_of(status: int, code: str, rules: Rules) -> tuple[str, Scope]:
         return "rate_limited", "provider"
     if status >= 500 or status in (408, 421, 425):
         return "unavailable", "provider"
-    if code in _BY_CODE:
-        return _BY_CODE[code]
+    if known := _known(codes):
+        return known
     if status == 401:
         return "invalid_client", "client"
     if status < 400 or status in (404, 405, 410):
         return "misdirected", "client"
-    if code:
-        return "rejected", "account"
-    return "unavailable", "provider"  # A page of a proxy or firewall, not the AS's.
+    if _is_page(answer):
+        return "unavailable", "provider"  # Of a proxy or firewall, not the AS's.
+    return "rejected", "account"
+
+
+def _known(codes: tuple[str, ...]) -> tuple[str, Scope] | None:
+    """The class of the first code that has one, whatever its stops and the path before it."""
+    found = [known for code in codes if (known := _BY_LETTERS.get(_letters(code)))]
+    found.sort(key=lambda known: known == _BY_CODE[_ANYTHING])
+    return found[0] if found else None
+
+
+def _letters(code: str) -> str:
+    return re.sub(r"[^a-z0-9:]", "", code.rstrip(".").rpartition(".")[2])
+
+
+_BY_LETTERS = {_letters(code): known for code, known in _BY_CODE.items()}
 
 
 def error_of(answer: Answer) -> tuple[str, str]:
     """The error's code in an answer, if there is one; and what to say of it, which holds no secret."""
-    code, _ = _error_of(_members(answer), ("error",), {})
-    return code, _words(answer, code, "")
+    told = read_error(_members(answer), answer.status)
+    codes = told.codes if told.refused or answer.status >= 300 else ()
+    return codes[0] if codes else "", _words(answer, codes, "")
 
 
 def _judge_success(answer: Answer, members: Mapping[str, Any], unix_ms: int, rules: Rules) -> Verdict:
@@ -219,12 +257,13 @@ def _judge_success(answer: Answer, members: Mapping[str, Any], unix_ms: int, rul
         odd = not pair.refresh_token and _at(members, "refresh_token", rules.paths) not in (None, "")
         brief = f"HTTP {answer.status}"
         return Verdict("ok", "ok", ODD if odd else "", pair=pair, keep_body=odd, brief=brief)
-    code, words = _error_of(members, ("error",), rules.paths)
-    if code:  # GitHub and Slack refuse with 200.
-        known, scope = _BY_CODE.get(code, ("rejected", "account"))
-        if word := rules.of_error(answer.status, code):
+    told = _error_of(members, answer.status, rules)
+    plainly = "error" in rules.paths or isinstance(members.get("error"), str)
+    if told.refused and (plainly or not holds_token(members)):  # GitHub and Slack refuse with 200.
+        known, scope = _known(told.codes) or ("rejected", "account")
+        if word := rules.of_error(answer.status, told.codes):
             known, scope = word, _BY_CLASS[word]
-        message, brief = _words(answer, code, words), _brief(answer, code, rules)
+        message, brief = _words(answer, told.codes, told.words), _brief(answer, told.codes, rules)
         return Verdict(known, scope, message, retry_after(answer.headers, unix_ms), brief=brief)
     kind = answer.headers.get("content-type", "no content type")
     brief = f"HTTP {answer.status} without an access_token"
@@ -292,7 +331,7 @@ def _life(value: object) -> float | None:
 
 def _members(answer: Answer) -> dict[str, Any]:
     """The answer's members, from JSON or, as some endpoints like it, from a form; empty when it is neither."""
-    if answer.headers.get("content-type", "").partition(";")[0].strip().lower() == "application/x-www-form-urlencoded":
+    if _kind_of(answer) == "application/x-www-form-urlencoded":
         if answer.cut:
             return {}  # Half a token looks like a whole one there.
         return dict(parse_qsl(answer.body.decode("utf-8", "replace")))
@@ -304,7 +343,27 @@ def _members(answer: Answer) -> dict[str, Any]:
             members = json.loads(_text(answer.body))
         except (ValueError, RecursionError):
             return {}
+    if isinstance(members, list):
+        return {"errors": members} if answer.status >= 400 else {}
     return members if isinstance(members, dict) else {}
+
+
+def _kind_of(answer: Answer) -> str:
+    return answer.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def _is_page(answer: Answer) -> bool:
+    """Whether it is a document to be looked at, which no token endpoint sends."""
+    body = answer.body.removeprefix(b"\xef\xbb\xbf").lstrip()
+    return body.startswith(b"<") or _kind_of(answer) in PAGES
+
+
+def _plain_text(answer: Answer) -> str:
+    """What a body says that is neither data nor a page."""
+    raw = answer.body[: SAID_CHARS_MAX + 1]
+    text = raw.decode("utf-8", "replace")
+    odd = sum(not char.isprintable() and not char.isspace() for char in text)
+    return "" if _is_page(answer) or odd else text.strip()
 
 
 def _text(body: bytes) -> str:
@@ -312,13 +371,18 @@ def _text(body: bytes) -> str:
     return body.decode(json.detect_encoding(body), "replace")
 
 
-def _error_of(members: Mapping[str, Any], names: tuple[str, ...], paths: Mapping[str, str]) -> tuple[str, str]:
-    for name in ("error",) if "error" in paths else names:
-        code = _at(members, name, paths)
-        if isinstance(code, str) and 0 < len(code) <= 64:
-            words = _at(members, "error_description", paths) or members.get("message", "")
-            return code.lower(), words if isinstance(words, str) else ""
-    return "", ""
+def _error_of(members: Mapping[str, Any], status: int, rules: Rules) -> Told:
+    """What is said of an error, where ``paths`` says if it says so."""
+    if "error" in rules.paths:
+        words = _at(members, "error_description", rules.paths) or members.get("message", "")
+        return read_error_at(_at(members, "error", rules.paths), words)
+    if not members:
+        return NOTHING
+    told = read_error(members, status)
+    if "error_description" in rules.paths:
+        words = _at(members, "error_description", rules.paths)
+        told = replace(told, words=words if isinstance(words, str) else told.words)
+    return told
 
 
 def scrub(text: str) -> str:
@@ -330,28 +394,30 @@ def scrub(text: str) -> str:
     line = "".join(char if char.isprintable() else " " for char in text[: SAID_CHARS_MAX + 1])
     if len(line) > SAID_CHARS_MAX:
         line = line.rpartition(" ")[0]  # What is left of a token that was cut looks like none.
-    for hidden in (_ADDRESS, _PHONE, _TOKENLIKE):
+    for hidden in (_ADDRESS, _TOKENLIKE, _PHONE):
         line = hidden.sub("…", line)
     return line[:MESSAGE_CHARS_MAX]
 
 
-def _words(answer: Answer, code: str, words: str) -> str:
-    # A code is one of a vocabulary and may be long; anything else that is long may be a token that they quote.
-    code = code if _VOCABULARY.fullmatch(code) else scrub(code)
-    for secret in _told(answer):
-        code, words = code.replace(secret.lower(), "…"), words.replace(secret, "…")
-    return " ".join(part for part in (f"HTTP {answer.status}", code, scrub(words)) if part)[:MESSAGE_CHARS_MAX]
+def _words(answer: Answer, codes: tuple[str, ...], words: str) -> str:
+    shown = " ".join(code if _VOCABULARY.fullmatch(code) else scrub(code) for code in codes)
+    for secret in _sent(answer):
+        shown, words = shown.replace(secret.lower(), "…"), words.replace(secret, "…")
+    said = (f"HTTP {answer.status}", shown, scrub(words).strip())
+    return " ".join(part for part in said if part)[:MESSAGE_CHARS_MAX]
 
 
-def _brief(answer: Answer, code: str, rules: Rules) -> str:
-    """The status and the code; one that may be a name, a token or a sentence is left out."""
-    known = bool(rules.of_error(0, code))
-    plain = " " not in code and (_VOCABULARY.fullmatch(code) or scrub(code) == code)
-    if any(secret.lower() in code for secret in _told(answer)) or not (known or plain):
-        code = ""
-    return f"HTTP {answer.status} {code}".rstrip()
+def _brief(answer: Answer, codes: tuple[str, ...], rules: Rules) -> str:
+    """The status and the codes; what may be a name, a token or a sentence is left out."""
+    said = [f"HTTP {answer.status}"]
+    for code in codes:
+        plain = " " not in code and (_VOCABULARY.fullmatch(code) or scrub(code) == code)
+        told_again = any(secret.lower() in code for secret in _sent(answer))
+        if not told_again and (plain or code in rules.errors):
+            said.append(code)
+    return " ".join(said)
 
 
-def _told(answer: Answer) -> Iterator[str]:
+def _sent(answer: Answer) -> Iterator[str]:
     """What the request told that must not be said again."""
     return (secret for secret in answer.secrets if len(secret) >= SECRET_CHARS_MIN)
