@@ -6,7 +6,7 @@ import contextlib
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,11 +34,9 @@ QUEUE = queue_of(PROVIDER, CLIENT)
 READY_S = 900.0  # ten million accounts take their time to load
 BATCH = 200
 
-CONFIG = """
-[log]
-level = "warning"
-
-[providers.bench]
+HEAD = '[log]\nlevel = "warning"\n'
+SECTION = """
+[providers.{name}]
 token_url = "{url}"
 client_id = "c0"
 client_secret = "not a secret"
@@ -90,12 +88,23 @@ class Fleet:
 
 
 @contextlib.contextmanager
-def fleet_up(folder: Path, *, nodes: int = 1, refreshers: int = 256, token_url: str = "") -> Iterator[Fleet]:
-    """``tidewarden up`` with its data in ``folder``; without ``token_url`` there is no provider, and nothing is refreshed."""
+def fleet_up(
+    folder: Path,
+    *,
+    nodes: int = 1,
+    refreshers: int = 256,
+    token_url: str = "",
+    providers: Sequence[str] = (PROVIDER,),
+) -> Iterator[Fleet]:
+    """
+    ``tidewarden up`` with its data in ``folder``; without ``token_url`` there is no provider, and nothing is refreshed.
+
+    ``refreshers``: of each provider; 0: as many as a node makes of it by itself.
+    """
     base, data, config = free_ports(10 * nodes), folder / "up", folder / "config.toml"
-    config.write_text(
-        CONFIG.format(url=token_url, refreshers=refreshers) if token_url else '[log]\nlevel = "warning"\n'
-    )
+    section = SECTION if refreshers else SECTION.replace("refreshers = {refreshers}\n", "")
+    sections = [section.format(name=name, url=token_url, refreshers=refreshers) for name in providers if token_url]
+    config.write_text(HEAD + "".join(sections))
     command = [sys.executable, "-m", "tidewarden", "up", "--nodes", str(nodes), "--config", str(config)]
     command += ["--base-port", str(base), "--data-dir", str(data)]
     log = folder / "up.out"
@@ -136,32 +145,36 @@ class Loader:
         await self._scripts.use_library(self._link, True)
         self._vault = await open_vault(self._keyring, Shelf(self._link.call, CLUSTER), self._clock)
 
-    async def load(self, names: list[str], due_ms: Callable[[int], int], *, life_ms: int = 300_000) -> None:
+    async def load(
+        self, names: list[str], due_ms: Callable[[int], int], *, life_ms: int = 300_000, provider: str = PROVIDER
+    ) -> None:
         """
         Put accounts of these names. ``due_ms`` tells when the n-th is refreshed, unix milliseconds; its access token lives
         ``life_ms`` longer.
         """
+        queue = queue_of(provider, CLIENT)
         now_ms = self._clock.unix_ms()
         batches: dict[int, list[Any]] = defaultdict(list)
         under_way: list[Any] = []
         for number, name in enumerate(names):
             shard, due = shard_of(name, SHARDS), due_ms(number)
             batch = batches[shard]
-            batch += (name, 0, 0, self._row(name, now_ms, due, due + life_ms).pack(), due, due + life_ms)
+            row = self._row(provider, name, now_ms, due, due + life_ms)
+            batch += (name, 0, 0, row.pack(), due, due + life_ms)
             if len(batch) >= 6 * BATCH:
-                under_way.append(self._put(shard, batches.pop(shard)))
+                under_way.append(self._put(queue, shard, batches.pop(shard)))
             if len(under_way) >= 2 * SHARDS:
                 await under_way.pop(0)
-        for call in (*under_way, *(self._put(shard, batch) for shard, batch in batches.items())):
+        for call in (*under_way, *(self._put(queue, shard, batch) for shard, batch in batches.items())):
             await call
 
-    def _put(self, shard: int, args: list[Any]) -> Any:
-        keys = (prefix_of(CLUSTER, QUEUE, shard), f"{{{CLUSTER}}}:view")
+    def _put(self, queue: str, shard: int, args: list[Any]) -> Any:
+        keys = (prefix_of(CLUSTER, queue, shard), f"{{{CLUSTER}}}:view")
         return self._scripts.run(self._link, "tokens.put", keys, (0, "bench.1", *args))
 
-    def _row(self, name: str, now_ms: int, due_ms: int, expires_at_ms: int) -> Row:
+    def _row(self, provider: str, name: str, now_ms: int, due_ms: int, expires_at_ms: int) -> Row:
         token = f"{name:r>64}"
-        mark = self._vault.fingerprint(PROVIDER, name, token)
+        mark = self._vault.fingerprint(provider, name, token)
         seal = self._vault.seal
         return Row(
             grant=1,
@@ -171,8 +184,8 @@ class Loader:
             due_ms=due_ms,
             origin=mark,
             current=mark,
-            access=seal(f"{name:a>64}".encode(), Place(PROVIDER, name, "access", 1, 1)),
-            refresh=seal(token.encode(), Place(PROVIDER, name, "refresh", 1, 1)),
+            access=seal(f"{name:a>64}".encode(), Place(provider, name, "access", 1, 1)),
+            refresh=seal(token.encode(), Place(provider, name, "refresh", 1, 1)),
         )
 
     async def stop(self) -> None:
