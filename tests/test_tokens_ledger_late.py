@@ -101,6 +101,20 @@ async def test_an_answer_for_a_deleted_account_is_not_given_to_the_next_of_its_n
     assert await bench.stats() == {"total": 1, "fresh": 1}
 
 
+async def test_what_else_was_deleted_does_not_give_it_to_the_next_of_its_name_either(bench: Bench) -> None:
+    shard = bench.queues.shard_of(QUEUE, "a")
+    other = next(name for name in map(str, range(1000)) if bench.queues.shard_of(QUEUE, name) == shard)
+    await bench.put("a")
+    late = bench.row(1, 2, mark="late")
+    assert await bench.ledger.delete(QUEUE, "a")
+    assert await bench.put("a", (1, 0))
+    for base in ((1, 0), (2, 1)):
+        assert await bench.put(other, base)
+    assert await bench.ledger.delete(QUEUE, other)
+    assert await bench.stored(late) == "GONE"
+    assert await bench.stats() == {"total": 1, "fresh": 1}
+
+
 async def test_another_account_that_was_deleted_takes_no_spare_away(bench: Bench, valkey: Any) -> None:
     shard = bench.queues.shard_of(QUEUE, "a")
     other = next(name for name in map(str, range(1000)) if bench.queues.shard_of(QUEUE, name) == shard)

@@ -100,6 +100,44 @@ async def test_a_pair_that_came_for_a_deleted_account_is_revoked_too(valkey: Any
     assert {one["token"] for one in got} == {"a.0", "a.1"}
 
 
+async def test_a_spare_pairs_token_is_revoked_too(valkey: Any, tmp_path: Path) -> None:
+    """An account with a pair that came when it had moved on: to revoke the one token leaves the other's grant alive."""
+    async with harness.endpoint(delay_s=0.5) as endpoint, revocations() as (url, got):
+        chosen = harness.provider(endpoint.url, on_delete="revoke", revocation_url=url)
+        async with harness.node(valkey, tmp_path, chosen) as side:
+            await side.tokens.put("p/a", {"refresh_token": "a.0"})
+            await eventually(lambda: endpoint.open == 1)
+            await side.tokens.put("p/a", {"refresh_token": "new", "access_token": "x", "expires_in": 3600})
+
+            async def spare() -> bool:
+                return bool((await side.tokens.stats())["p"]["spares"])
+
+            await eventually(spare)
+            assert await side.tokens.delete("p/a")
+            await eventually(lambda: done(side) == {"revoked": 2})
+    assert {one["token"] for one in got} == {"new", "a.1"}
+
+
+async def test_a_pair_that_came_just_before_its_account_was_deleted_is_revoked(valkey: Any, tmp_path: Path) -> None:
+    """Its token was noted, then it was refreshed and a spare came, then it was deleted."""
+    async with harness.endpoint() as endpoint, revocations() as (url, got):
+        chosen = harness.provider(endpoint.url, on_delete="revoke", revocation_url=url)
+        async with harness.node(valkey, tmp_path, chosen, go=False) as side:
+            await side.tokens.put("p/a", {"refresh_token": "a.0", "access_token": "x", "expires_in": 3600})
+            noting = side.tokens._revoker.deleting
+
+            async def slow(provider: str, account: str) -> list[Row]:
+                noted = await noting(provider, account)
+                await side.tokens.put("p/a", {"refresh_token": "a.1", "access_token": "y", "expires_in": 3600})
+                return noted
+
+            side.tokens._revoker.deleting = slow  # type: ignore[method-assign]
+            assert await side.tokens.delete("p/a")
+            side.go()
+            await eventually(lambda: done(side) == {"revoked": 2})
+    assert {one["token"] for one in got} == {"a.0", "a.1"}
+
+
 async def test_what_cannot_be_revoked_is_put_aside(valkey: Any, tmp_path: Path, caplog: Any) -> None:
     refuses = (400, {"error": "unsupported_token_type"})
     async with harness.endpoint() as endpoint, revocations(refuses) as (url, _):

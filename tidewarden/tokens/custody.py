@@ -44,7 +44,7 @@ class Custody:
         self.keeper = Keeper(node, vault, shelf, journal, clock, config.node.address)
         self.rotator = Rotator(node, queues, ledger, vault, shelf, clock)
         self._exporting = Exporting(ledger, vault, config.providers, queue_of)
-        self._unreadable = Unreadable(node, queue_of, journal, vault, shelf, ledger, peers)
+        self.unreadable = Unreadable(node, queue_of, journal, vault, shelf, ledger, peers, clock)
         self._put = put
         self._journal = journal
         self._names = sorted(queue_of)
@@ -55,7 +55,7 @@ class Custody:
 
     def jobs(self) -> Sequence[Callable[[], Coroutine[Any, Any, None]]]:
         """What runs for ever."""
-        return self.keeper.run, self.rotator.run
+        return self.keeper.run, self.rotator.run, self.unreadable.run
 
     async def stop(self) -> None:
         """Hand on what is under way; nobody waits for this node, unless it has answers to store. After the jobs."""
@@ -85,7 +85,7 @@ class Custody:
         """What providers answered for ``provider/account`` with success and could not be read; see :meth:`Unreadable.of`."""
         provider, name = split(account)
         self._check(provider)
-        return await self._unreadable.of(provider, name)
+        return await self.unreadable.of(provider, name)
 
     def _check(self, provider: str) -> None:
         if provider not in self._names:

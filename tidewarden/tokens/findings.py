@@ -16,6 +16,8 @@ class Reading:
     """Highest grant of any account deleted from its shard; a new account's first grant is one more."""
     row: Row | None
     troubles: Troubles | None
+    began: int = 0
+    """The grant that the account began with: what has a lesser one was another's, of the same name. 0: there is no account."""
 
 
 @dataclass(frozen=True, slots=True)

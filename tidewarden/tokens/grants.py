@@ -59,10 +59,13 @@ class Grants:
 
     async def delete(self, provider: Provider, queue: str, name: str) -> bool:
         """See ``Tokens.delete``."""
-        await self._revoker.deleting(provider.name, name)
-        found = await self._ledger.delete(queue, name)
+        noted = {row.current for row in await self._revoker.deleting(provider.name, name)}
+        gone = await self._ledger.delete(queue, name)
         self._tidings.deleted(provider.name, name)
-        return found
+        for row in gone or ():
+            if row.current not in noted:  # It came in between.
+                await self._revoker.abandoned(provider.name, name, row)
+        return gone is not None
 
     async def put(
         self,

@@ -137,6 +137,14 @@ class Journal:
         self._apply(record)
         self._waiting.append((frame(record), None))
 
+    def forget(self, raws: Iterable[Raw]) -> None:
+        """These unreadable answers are nobody's any more: they are gone, and with the next commit from the file, too."""
+        for raw in raws:
+            record = Stored(raw.number)
+            self._apply(record)
+            self._waiting.append((frame(record), None))
+            self._anew = True
+
     async def flush(self) -> None:
         """Bring what is waiting to disk, begin the file anew if it is mostly history. Logs what fails."""
         if self._waiting or self._is_history:
@@ -295,6 +303,7 @@ class Journal:
             self._by_account[record.queue, record.account] = record.number
             self._number = max(self._number, record.number)
         elif isinstance(record, Stored):
+            self._raws.pop(record.number, None)
             answer = self._answers.pop(record.number, None)
             if answer and self._by_account.get((answer.queue, answer.account)) == record.number:
                 del self._by_account[answer.queue, answer.account]

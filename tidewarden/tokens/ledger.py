@@ -38,8 +38,14 @@ class Ledger:
 
     async def get(self, queue: str, account: str) -> Reading:
         """Read one account."""
-        now_ms, floor, row, troubles = await self._item("get", queue, account, ())
-        return Reading(now_ms, floor, parse_row(row) if row is not None else None, parse_troubles(troubles))
+        now_ms, floor, raw, troubles, began = await self._item("get", queue, account, ())
+        row = parse_row(raw) if raw is not None else None
+        first = int(began or row.grant) if row is not None else 0
+        return Reading(now_ms, floor, row, parse_troubles(troubles), first)
+
+    async def sealed(self, queue: str, account: str) -> list[Row]:
+        """The account's row and its spare, those that are there and can be read."""
+        return _readable(account, await self._item("pair", queue, account, ()))
 
     async def put(self, queue: str, account: str, base: tuple[int, int], row: Row, deadline_ms: int) -> int:
         """
@@ -93,9 +99,10 @@ class Ledger:
         """
         return bytes(await self._item("refresh", queue, account, (force_ms, *seen))).decode()
 
-    async def delete(self, queue: str, account: str) -> bool:
-        """Forget an account; False: there was none."""
-        return bool(await self._item("delete", queue, account, ()))
+    async def delete(self, queue: str, account: str) -> list[Row] | None:
+        """Forget an account; its row and its spare, those that can be read; None: there was none."""
+        found = await self._item("delete", queue, account, ())
+        return _readable(account, found) if found else None
 
     async def page(
         self, queue: str, shard: int, cursor: int, count: int, *, troubled: bool
@@ -236,6 +243,16 @@ class Ledger:
 def _words(raw: bytes) -> str:
     """A text of a provider's, which a script cuts at a byte: within a character, mayhap."""
     return raw.decode("utf-8", "ignore")
+
+
+def _readable(account: str, raws: Sequence[bytes | None]) -> list[Row]:
+    rows = []
+    for raw in raws:
+        try:
+            rows += [parse_row(raw)] if raw else []
+        except errors.Internal as error:
+            log.error("a pair of %s cannot be read: %s", account, error)
+    return rows
 
 
 def _spare(account: str, raw: bytes | None) -> Row | None:

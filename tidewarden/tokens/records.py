@@ -61,7 +61,7 @@ class Key(msgspec.Struct, frozen=True, array_like=True, tag="key"):
 
 
 class Stored(msgspec.Struct, frozen=True, array_like=True, tag="stored"):
-    """The answer of that number is in the store."""
+    """The answer of that number is in the store, or the unreadable one nobody's any more."""
 
     number: int
 

@@ -83,12 +83,14 @@ class Revoker:
         self._session = self._errands.session
         self._done = done
 
-    async def deleting(self, provider: str, account: str) -> None:
-        """The account is about to be deleted: note its refresh token. Raises what the store raises."""
-        if provider in self._providers:
-            row = (await self._ledger.get(self._queue_of[provider], account)).row
-            if row is not None:
-                await self.abandoned(provider, account, row)
+    async def deleting(self, provider: str, account: str) -> list[Row]:
+        """The account is about to be deleted: note its refresh token and its spare's; which. Raises what the store raises."""
+        if provider not in self._providers:
+            return []
+        pairs = await self._ledger.sealed(self._queue_of[provider], account)
+        for row in pairs:
+            await self.abandoned(provider, account, row)
+        return pairs
 
     async def abandoned(self, provider: str, account: str, row: Row) -> None:
         """A pair has no account any more, or soon none. Raises what the store raises; again it changes nothing."""

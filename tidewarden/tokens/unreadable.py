@@ -1,6 +1,6 @@
 """
 Answers that promised success and could not be read: each lies sealed in the journal of the node that got it, and is shown to whoever
-may have refresh tokens, by every node.
+may have refresh tokens, by every node, for as long as the account that it came for is there.
 """
 
 from __future__ import annotations
@@ -9,6 +9,9 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from typing import Any
+
+from tidewarden import errors
+from tidewarden.clock import Clock, sleep
 
 from .journal import Journal
 from .ledger import Ledger
@@ -19,6 +22,7 @@ from .vault import Place, Unsealable, Vault
 
 log = logging.getLogger("tidewarden.tokens")
 
+LOOK_S = 60.0
 SHOWN_MAX = 8
 """Of one account at one node, the newest: what each may have (64 KiB) makes that half of what a reply to a peer may have."""
 
@@ -35,6 +39,7 @@ class Unreadable:
         shelf: Shelf,
         ledger: Ledger,
         peers: Peers,
+        clock: Clock,
     ) -> None:
         """``node``: this one's name. ``queues``: by provider."""
         self._node = node
@@ -44,6 +49,33 @@ class Unreadable:
         self._shelf = shelf
         self._ledger = ledger
         self._peers = peers
+        self._clock = clock
+
+    async def run(self) -> None:
+        """Drop those whose account was deleted, whoever did that and wherever this node was then; for ever."""
+        while True:
+            await self.drop_former()
+            await sleep(self._clock, LOOK_S)
+
+    async def drop_former(self) -> None:
+        """Drop those that are known to be of a former account. Never raises: what is not known now is looked at again."""
+        queues = set(self._queue_of.values())
+        raws = [raw for raw in self._journal.raws() if raw.queue in queues]
+        readings = await asyncio.gather(
+            *(self._ledger.get(raw.queue, raw.account) for raw in raws), return_exceptions=True
+        )
+        former = []
+        for raw, reading in zip(raws, readings, strict=True):
+            if isinstance(reading, errors.Error):
+                log.debug("whose an unreadable answer of %s is, is not known: %s", raw.account, reading)
+            elif isinstance(reading, BaseException):
+                raise reading
+            elif raw.grant < reading.began or (reading.row is None and raw.grant <= reading.floor):
+                former.append(raw)  # A store that has lost its accounts has lost the floor, too.
+        if former:
+            log.info("%d unreadable answers are dropped: their accounts were deleted", len(former))
+            self._journal.forget(former)
+            await self._journal.flush()
 
     async def of(self, provider: str, account: str) -> dict[str, Any]:
         """
@@ -51,8 +83,11 @@ class Unreadable:
         stored since its request; and ``silent``, the nodes that could not be asked. Raises: what the store raises.
         """
         queue = self._queue_of[provider]
-        row = (await self._ledger.get(queue, account)).row
-        now = (row.grant, row.generation) if row is not None else None
+        reading = await self._ledger.get(queue, account)
+        row = reading.row
+        if row is None:
+            return {"answers": [], "silent": []}
+        now = (row.grant, row.generation)
         others = sorted(({*self._peers.members(), *await self._shelf.nodes()}) - {self._node})
         replies = await asyncio.gather(*(self._peers.ask_kept(node, queue, account) for node in others))
         found = [(self._node, one) for one in kept_of(self._journal, self._vault, queue, account)]
@@ -61,6 +96,8 @@ class Unreadable:
         answers = []
         for node, one in sorted(found, key=lambda each: each[1].raw.unix_ms, reverse=True):
             raw = one.raw
+            if raw.grant < reading.began:
+                continue  # It came for another account of that name, perhaps somebody else's.
             try:
                 await self._vault.restore(one.key_id, one.key)
                 body = await self._vault.unseal(raw.body, Place(provider, account, "raw", raw.grant, raw.generation))

@@ -1,11 +1,12 @@
 -- get: read accounts; changes nothing.
 -- KEYS    1 the shard  2 the view
 -- ARGV    3… accounts
--- RETURNS per account: {now_ms, the shard's floor of grants, row | nil, troubles | nil}
+-- RETURNS per account: {now_ms, the shard's floor of grants, row | nil, troubles | nil, the grant that it began with | nil: the row's}
 open()
 local floor = tonumber(redis.call('HGET', META, 'floor')) or 0
 local names = {unpack(ARGV, 3)}
 local rows, troubles = redis.call('HMGET', ACCOUNTS, unpack(names)), redis.call('HMGET', TROUBLES, unpack(names))
+local first = redis.call('HMGET', FIRST, unpack(names))
 local reply = {}
-for i = 1, #names do reply[i] = {now, floor, rows[i], troubles[i]} end
+for i = 1, #names do reply[i] = {now, floor, rows[i], troubles[i], first[i]} end
 return finish(reply)

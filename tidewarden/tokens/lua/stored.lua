@@ -27,13 +27,9 @@ local function hope(account, row)
   if died then settle_task(account, row, t) else place(account, t) end -- a dead account has no task
 end
 
--- Whether the account that a request was for was deleted since: one put after that began with a greater grant than all that were deleted here.
+-- Whether the account that a request was for was deleted since: one put after that began with a greater grant.
 local function another(account, grant, head)
-  if head.grant <= grant then return false end
-  local first = tonumber(redis.call('HGET', FIRST, account))
-  if first and grant >= first then return false end
-  local floor = tonumber(redis.call('HGET', META, 'floor')) or 0
-  return grant <= floor and floor < head.grant
+  return grant < head.grant and grant < (tonumber(redis.call('HGET', FIRST, account)) or head.grant)
 end
 
 -- One pair, whatever has become of its account meanwhile.

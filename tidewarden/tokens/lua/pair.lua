@@ -1,0 +1,8 @@
+-- pair: read what is sealed of accounts; changes nothing.
+-- KEYS    1 the shard  2 the view
+-- ARGV    3… accounts
+-- RETURNS per account: {row | nil, spare | nil}
+open()
+local reply = {}
+for i = 3, #ARGV do reply[i - 2] = {redis.call('HGET', ACCOUNTS, ARGV[i]), redis.call('HGET', SPARES, ARGV[i])} end
+return finish(reply)
