@@ -162,6 +162,23 @@ def test_keys_and_certificates_are_looked_at(write: Write, tmp_path: Path) -> No
     assert "allowed only with tls_cert" in "\n".join(problems(write(base + 'auth = "tls"\n')))
 
 
+def test_the_certificate_of_a_signing_key_is_looked_at(write: Write, tmp_path: Path) -> None:
+    cert, key = make(tmp_path)
+    _, other = make(tmp_path, "other")
+    text = GOOD.replace('client_secret = "s"\n', f'auth = "private_key_jwt"\njwt_key_file = "{key}"\n')
+    named = text + f'jwt_cert_file = "{cert}"\njwt_thumbprint = "x5t"\n'
+    assert provider(write(named)).jwt_thumbprint == "x5t"
+    for file, fault in (
+        (other, "no certificate in PEM"),
+        (str(tmp_path / "none.pem"), "No such file or directory"),
+    ):
+        assert problems(write(text + f'jwt_cert_file = "{file}"\n')) == [
+            f"{tmp_path}/config.toml:6: providers.p.jwt_cert_file: found '{file}': {fault}; "
+            "allowed: the certificate in PEM of the key in jwt_key_file"
+        ]
+    assert "a certificate of another key" in problems(write(named.replace(key, other)))[0]
+
+
 def test_a_next_secret_comes_from_one_place(write: Write, tmp_path: Path) -> None:
     (tmp_path / "next").write_text("from file\n")
     found = provider(write(f'{GOOD}next_secret_file = "{tmp_path / "next"}"\n'))

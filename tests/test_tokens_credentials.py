@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
+import hashlib
 import json
+import ssl
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +20,13 @@ from tidewarden.tokens.credentials import ASSERTION_TYPE, Credentials
 ENDPOINT = "https://as.example/token"
 
 
-def claims_of(assertion: str) -> dict[str, Any]:
-    part = assertion.split(".")[1]
+def part_of(assertion: str, number: int) -> dict[str, Any]:
+    part = assertion.split(".")[number]
     return dict(json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4))))
+
+
+def claims_of(assertion: str) -> dict[str, Any]:
+    return part_of(assertion, 1)
 
 
 @pytest.mark.parametrize(
@@ -44,6 +51,25 @@ def test_an_assertion_is_for_its_audience_short_lived_and_never_the_same(
     assert (first["iss"], first["sub"], first["aud"]) == ("c0", "c0", audience)
     assert 0 < first["exp"] - clock.unix_ms() / 1000 <= 300
     assert first["jti"] != second["jti"]
+
+
+@pytest.mark.parametrize(("name", "digest"), [("x5t#S256", hashlib.sha256), ("x5t", hashlib.sha1)])
+def test_an_assertion_names_the_certificate_of_its_key(tmp_path: Path, name: str, digest: Any) -> None:
+    certificate, key = make(tmp_path)
+    _, older = make(tmp_path, "older")
+    both = tmp_path / "chain.pem"
+    both.write_text(Path(certificate).read_text() + (tmp_path / "older.pem").read_text())
+    provider = Provider(
+        name="p", client_id="c0", token_url=ENDPOINT, auth="private_key_jwt", jwt_key_file=key,
+        jwt_key_id="k1", jwt_cert_file=str(both), jwt_thumbprint=name,
+    )  # fmt: skip
+    _, members = Credentials(ManualClock()).prove(provider, 0, ENDPOINT)
+    raw = ssl.PEM_cert_to_DER_cert(Path(certificate).read_text())
+    wanted = base64.urlsafe_b64encode(digest(raw).digest()).decode().rstrip("=")
+    header = part_of(members["client_assertion"], 0)
+    assert header == {"alg": "ES256", "typ": "JWT", "kid": "k1", name: wanted}
+    with pytest.raises(ValueError, match="of another key"):
+        Credentials(ManualClock()).prove(dataclasses.replace(provider, jwt_key_file=older), 0, ENDPOINT)
 
 
 def test_the_secret_that_was_taken_last_comes_first() -> None:

@@ -22,6 +22,7 @@ ON_DELETES = ("keep", "revoke")
 AUTHS = ("basic", "basic_raw", "post", "none", "private_key_jwt", "tls")
 SECRET_AUTHS = ("basic", "basic_raw", "post")
 ALGORITHMS = ("auto", "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
+THUMBPRINTS = ("x5t#S256", "x5t")
 # Classes that the error map may give an answer; what each means is said in docs/providers.md.
 CLASSES = (
     "invalid_grant", "invalid_scope", "rejected", "invalid_client", "unauthorized_client", "misdirected", "rate_limited",
@@ -61,6 +62,10 @@ class Provider:
     """File (PEM) with the private key that signs assertions."""
     jwt_key_id: str = setting("", allowed="a key's identifier")
     """Its ``kid``. Empty, the default: none is said."""
+    jwt_cert_file: str = setting("", path=True)
+    """File (PEM) with the key's certificate, whose thumbprint the assertion names. Empty, the default: it names none."""
+    jwt_thumbprint: str = setting("x5t#S256", choices=THUMBPRINTS)
+    """By which digest: SHA-256, as Microsoft says, or the older SHA-1."""
     jwt_algorithm: str = setting("auto", choices=ALGORITHMS)
     """``auto``, the default: RS256, ES256/384/512 or EdDSA, as the key is."""
     jwt_audience: str = setting("", allowed="a text")

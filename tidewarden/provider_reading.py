@@ -140,6 +140,11 @@ def _proof_faults(provider: Provider) -> Iterator[tuple[str, str]]:
         yield "auth", "found 'private_key_jwt'; allowed only with jwt_key_file"
     if provider.jwt_key_file and (fault := signing.fault_of_key(provider.jwt_key_file, provider.jwt_algorithm)):
         yield "jwt_key_file", f"found {provider.jwt_key_file!r}: {fault}; allowed: a private key in PEM, not encrypted"
+    if (certificate := provider.jwt_cert_file) and (
+        fault := signing.fault_of_certificate(certificate, provider.jwt_key_file, provider.jwt_algorithm)
+    ):
+        allowed = "the certificate in PEM of the key in jwt_key_file"
+        yield "jwt_cert_file", f"found {certificate!r}: {fault}; allowed: {allowed}"
 
 
 def url_fault(url: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, padding, rsa
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from cryptography.x509 import Certificate, load_pem_x509_certificates
 
 RSA_BITS_MIN = 2048  # RFC 7518, 3.3
 _HASHES: dict[str, type[hashes.HashAlgorithm]] = {"256": hashes.SHA256, "384": hashes.SHA384, "512": hashes.SHA512}
@@ -26,10 +27,14 @@ class SigningKey:
 
     algorithm: str
     key: Any = field(repr=False)
+    thumbprint: tuple[str, str] | None = None
+    """A member of each header, by which its certificate is found."""
 
     def sign(self, header: Mapping[str, str], claims: Mapping[str, Any]) -> str:
         """The compact form of a signed statement; ``alg`` and ``typ`` are in the header anyway."""
         head = {"alg": self.algorithm, "typ": "JWT", **header}
+        if self.thumbprint is not None:
+            head[self.thumbprint[0]] = self.thumbprint[1]
         said = b".".join(_coded(json.dumps(part, separators=(",", ":")).encode()) for part in (head, claims))
         return (said + b"." + _coded(self._signature(said))).decode()
 
@@ -75,6 +80,38 @@ def load_signing_key(path: str, algorithm: str) -> SigningKey:
     if algorithm != "auto" and algorithm not in able:
         raise ValueError(f"a key for {' '.join(able)}, not for {algorithm}")
     return SigningKey(able[0] if algorithm == "auto" else algorithm, key)
+
+
+def with_thumbprint(key: SigningKey, path: str, kind: str) -> SigningKey:
+    """
+    The key whose statements name its certificate, the first in the file, in their header.
+
+    ``kind``: ``x5t`` (SHA-1) or ``x5t#S256`` (RFC 7515, 4.1.7 and 4.1.8). Raises: ValueError: what is wrong, in words.
+    """
+    try:
+        certificate: Certificate = load_pem_x509_certificates(Path(path).read_bytes())[0]
+    except OSError as error:
+        raise ValueError(error.strerror or str(error)) from error
+    except ValueError as error:
+        raise ValueError("no certificate in PEM") from error
+    if certificate.public_key() != key.key.public_key():
+        raise ValueError("a certificate of another key")
+    # No security hangs on the digest: it only finds the certificate among those that the server knows.
+    digest = hashes.SHA1() if kind == "x5t" else hashes.SHA256()
+    return replace(key, thumbprint=(kind, _coded(certificate.fingerprint(digest)).decode()))
+
+
+def fault_of_certificate(path: str, key_path: str, algorithm: str) -> str:
+    """What is wrong with the certificate of a signing key; empty: nothing, or nothing can be said without the key."""
+    try:
+        key = load_signing_key(key_path, algorithm)
+    except ValueError:
+        return ""
+    try:
+        with_thumbprint(key, path, "x5t#S256")
+    except ValueError as error:
+        return str(error)
+    return ""
 
 
 def fault_of_key(path: str, algorithm: str) -> str:

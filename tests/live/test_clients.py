@@ -59,17 +59,17 @@ async def test_a_secret_in_either_place(dot: Any) -> None:
 
 
 async def test_an_assertion_to_an_issuer_that_is_looked_up(oidc: Callable[..., Any], tmp_path: Path) -> None:
-    _, key_file = make(tmp_path)
+    cert_file, key_file = make(tmp_path)
     port = free_base_port()
     server = oidc(
         accounts=3, PORT=str(port), AUTH="private_key_jwt", JWKS=json.dumps({"keys": [jwk_of(key_file)]})
     )  # fmt: skip
-    settings = {"auth": "private_key_jwt", "jwt_key_file": key_file, "jwt_key_id": "k1"}
+    settings = {"auth": "private_key_jwt", "jwt_key_file": key_file, "jwt_key_id": "k1", "jwt_cert_file": cert_file}
     known = provider(server, token_url="", issuer=server.base, **settings)
     assert (await ask(known, server.seeds[0][1])).outcome == "ok"
     assert (await ask(provider(server, **settings), server.seeds[1][1])).outcome == "ok"
-    _, other_file = make(tmp_path, "other")
-    wrong = provider(server, **settings | {"jwt_key_file": other_file})
+    other_cert, other_file = make(tmp_path, "other")
+    wrong = provider(server, **settings | {"jwt_key_file": other_file, "jwt_cert_file": other_cert})
     assert (await ask(wrong, server.seeds[2][1])).outcome == "invalid_client"
     assert server.stats()["live"] == 3
     server.stop()

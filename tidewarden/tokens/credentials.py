@@ -12,7 +12,7 @@ from urllib.parse import quote_plus
 from tidewarden.clock import Clock
 from tidewarden.config import Provider
 from tidewarden.provider import SECRET_AUTHS
-from tidewarden.signing import SigningKey, load_signing_key
+from tidewarden.signing import SigningKey, load_signing_key, with_thumbprint
 
 ASSERTION_TYPE = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"  # RFC 7523, 2.2
 ASSERTION_LIFE_S = 120  # Long enough for a clock that goes wrong a little, too short for whoever finds it in a log.
@@ -55,7 +55,10 @@ class Credentials:
         """A new one each time: some servers remember ``jti`` and refuse a second use."""
         key = self._keys.get(provider.name)
         if key is None:
-            key = self._keys[provider.name] = load_signing_key(provider.jwt_key_file, provider.jwt_algorithm)
+            key = load_signing_key(provider.jwt_key_file, provider.jwt_algorithm)
+            if provider.jwt_cert_file:
+                key = with_thumbprint(key, provider.jwt_cert_file, provider.jwt_thumbprint)
+            self._keys[provider.name] = key
         now_s = self._clock.unix_ms() // 1000
         claims = {
             "iss": provider.client_id,
