@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,10 @@ import tokens_harness as harness
 from ledger_bench import LEASE_MS, QUEUE, Bench
 
 from tidewarden.errors import BadArg
+from tidewarden.queue.placing import prefix_of
 from tidewarden.tokens.findings import Opened, Refused
 from tidewarden.tokens.policy import Step
-from tidewarden.tokens.rows import Troubles
+from tidewarden.tokens.rows import Details, Troubles, parse_row
 
 
 @pytest.fixture
@@ -36,6 +38,69 @@ async def test_put_compares_what_was_read(bench: Bench) -> None:
     assert row is not None
     assert (row.grant, row.generation) == (2, 2)
     assert await bench.stats() == {"total": 1, "fresh": 1}
+
+
+def of(**details: Any) -> Details:
+    return Details({"shop": "a"}, **details)
+
+
+async def known(bench: Bench, account: str = "a") -> Details | None:
+    row = (await bench.ledger.get(QUEUE, account)).row
+    return row.details if row is not None else None
+
+
+def ending(bench: Bench, valkey: Any, account: str = "a") -> int:
+    """When its consent ends, as those have it that are told of it; 0: it is not among them."""
+    prefix = prefix_of("t", QUEUE, bench.queues.shard_of(QUEUE, account))
+    return int(valkey.client.zscore(f"{prefix}:account_consents", account) or 0)
+
+
+async def test_details_stay_with_their_account_until_others_come(bench: Bench, valkey: Any) -> None:
+    first = of(extras={"api": "x"}, consent_expires_ms=9_000_000, consent_end="fixed")
+    assert await bench.ledger.put(QUEUE, "a", (0, 0), replace(bench.row(), details=first), 1)
+    assert await known(bench) == first
+    assert ending(bench, valkey) == 9_000_000
+    bench.now_ms += 7_000
+    task = await bench.take("a")
+    opened = await bench.ledger.intend(QUEUE, "a", task.lease, LEASE_MS)
+    assert isinstance(opened, Opened)
+    assert opened.row.details == first
+    assert await bench.stored(bench.row(1, 2)) == "STORED"  # As a node of an earlier version writes it, too.
+    assert await known(bench) == first
+    later = of(extras={"api": "y"}, consent_expires_ms=9_500_000, consent_end="moves")
+    row = replace(bench.row(1, 3), details=later)
+    assert await bench.ledger.stored(QUEUE, "a", (1, 2), row.pack_all(), row.due_ms, row.expires_at_ms) == "STORED"
+    assert (await known(bench), ending(bench, valkey)) == (later, 0)
+    _, _, (entry,) = await bench.ledger.page(QUEUE, bench.queues.shard_of(QUEUE, "a"), 0, 10, troubled=False)
+    assert entry.row.details == later
+    _, (pair,) = await bench.ledger.pairs(QUEUE, bench.queues.shard_of(QUEUE, "a"), 0, 10)
+    assert parse_row(pair.row, pair.details).details == later
+    assert await bench.put("a", (1, 3))
+    assert await known(bench) == Details(), "a new grant has what it was put with"
+
+
+async def test_a_refreshed_pair_brings_its_details_while_its_task_is_leased(bench: Bench, valkey: Any) -> None:
+    await bench.put("a", due_ms=0)
+    task = await bench.take("a")
+    assert isinstance(await bench.ledger.intend(QUEUE, "a", task.lease, LEASE_MS), Opened)
+    row = replace(bench.row(1, 2), details=of(consent_expires_ms=8_000_000, consent_end="fixed"))
+    assert await bench.ledger.stored(QUEUE, "a", (1, 1), row.pack_all(), row.due_ms, row.expires_at_ms) == "STORED"
+    assert (await known(bench), ending(bench, valkey)) == (row.details, 8_000_000)
+
+
+async def test_whoever_is_dead_or_gone_has_no_consent_to_wait_for(bench: Bench, valkey: Any) -> None:
+    fixed = of(consent_expires_ms=9_000_000, consent_end="fixed")
+    assert await bench.ledger.put(QUEUE, "a", (0, 0), replace(bench.row(due_ms=0), details=fixed), 1)
+    task = await bench.take("a")
+    assert await bench.ledger.failed(QUEUE, "a", task.lease, Step("dead", 0, Troubles(dead=True)))
+    assert (await known(bench), ending(bench, valkey)) == (fixed, 0)
+    assert await bench.ledger.refresh(QUEUE, "a", force_ms=1) == "QUEUED"
+    assert await bench.stored(bench.row(1, 2)) == "RECOVERED"
+    assert ending(bench, valkey) == 9_000_000
+    assert await bench.ledger.delete(QUEUE, "a")
+    assert ending(bench, valkey) == 0
+    assert await bench.put("a", (1, 0))
+    assert await known(bench) == Details(), "of the one before nothing is left"
 
 
 async def test_a_deleted_accounts_numbers_are_never_given_again(bench: Bench) -> None:

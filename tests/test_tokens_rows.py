@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidewarden.errors import Internal
-from tidewarden.tokens.rows import Row, Troubles, parse_intent, parse_row, parse_troubles
+from tidewarden.tokens.rows import Details, Row, Troubles, parse_details, parse_intent, parse_row, parse_troubles
 
 times = st.integers(0, 2**42)
 
@@ -32,7 +32,39 @@ def test_a_head_alone_reads_too() -> None:
     assert (head.grant, head.generation, head.expires_at_ms, head.refresh) == (3, 4, 6, b"")
 
 
-@pytest.mark.parametrize("raw", [b"", b"\x01", b"\x02" + b"x" * 60])
+DETAILS = Details({"shop": "a"}, {"instance_url": "https://a.example", "hub": 7}, 2**41, "fixed", 2**40)
+
+
+def test_details_go_before_their_row_and_read_back() -> None:
+    row = Row(3, 4, 5, 6, 7, b"12345678", b"abcdefgh", "Bearer", "s", b"a", b"r", details=DETAILS)
+    assert parse_row(row.pack_all()) == row
+    assert parse_row(row.pack(), DETAILS.pack(3)) == row
+    assert parse_row(row.pack()[:44], DETAILS.pack(3)).details == DETAILS
+    assert parse_row(row.pack()).details == Details()
+    assert (Details().pack(3), parse_row(Row(3, 4, 5, 6, 7, b"1" * 8, b"a" * 8).pack_all()).details) == (b"", Details())
+
+
+def test_of_an_earlier_grants_details_only_the_parameters_count() -> None:
+    """A node of an earlier version puts a new grant and knows of no details."""
+    assert parse_details(DETAILS.pack(3), 4) == Details({"shop": "a"})
+
+
+@pytest.mark.parametrize(
+    "raw", [b"", b"x", b"\x02" + DETAILS.pack(3)[1:], DETAILS.pack(3)[:-3], b"\x01" + bytes(10) + b"\xc1"]
+)
+def test_details_that_nobody_can_read_are_none(raw: bytes) -> None:
+    assert parse_details(raw, 3) == Details()
+
+
+def test_details_that_a_later_version_wrote_are_read_as_far_as_they_are_known() -> None:
+    raw = DETAILS.pack(3)
+    assert raw[11] == 0x95, "an array of five"
+    assert parse_details(raw[:11] + b"\x96" + raw[12:] + b"\x07", 3) == DETAILS
+
+
+@pytest.mark.parametrize(
+    "raw", [b"", b"\x01", b"\x02" + b"x" * 60, b"\xfe", b"\xfe\0\0\0\x01", b"\xfe\0\0\0\xff" + bytes(80)]
+)
 def test_a_row_of_another_version_is_refused(raw: bytes) -> None:
     with pytest.raises(Internal, match="row has version"):
         parse_row(raw)

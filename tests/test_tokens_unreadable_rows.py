@@ -101,6 +101,7 @@ RUBBISH = {
     ),
     "account_troubles": (b"\xc1", b"\x93\x01", b"\x92\xa1x\x01"),
     "account_spares": RAWS,
+    "account_details": (b"", b"\xc1", b"\x01" + bytes(10) + b"\xc1", bytes(40)),
     "account_intents": (b"", b"x", bytes(36) + b"\xff"),
 }
 

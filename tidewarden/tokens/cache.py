@@ -125,7 +125,7 @@ def _bare(row: Row) -> Row:
     """The row without what only refreshes need. Made at once: a copy with something replaced costs twice as much."""
     return Row(
         row.grant, row.generation, row.stored_ms, row.expires_at_ms, row.due_ms, b"", b"", sys.intern(row.token_type),
-        row.scope, row.access, b"", row.refreshed,
+        row.scope, row.access, b"", row.refreshed, row.details,
     )  # fmt: skip
 
 

@@ -58,6 +58,8 @@ class Pairs:
     spare: bytes = field(repr=False)
     """Empty: there is none."""
     troubles: Troubles | None
+    details: bytes = b""
+    """Empty: there are none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,8 +38,8 @@ class Ledger:
 
     async def get(self, queue: str, account: str) -> Reading:
         """Read one account."""
-        now_ms, floor, raw, troubles, began = await self._item("get", queue, account, ())
-        row = parse_row(raw) if raw is not None else None
+        now_ms, floor, raw, troubles, began, details = await self._item("get", queue, account, ())
+        row = parse_row(raw, details) if raw is not None else None
         first = int(began or row.grant) if row is not None else 0
         return Reading(now_ms, floor, row, parse_troubles(troubles), first)
 
@@ -52,17 +52,17 @@ class Ledger:
         Store a new grant if grant and generation are still ``base`` (floor and 0: no such account); else 0. 1: it is stored;
         2: that, and an account has recovered of which :meth:`tell` tells.
         """
-        return int(await self._item("put", queue, account, (*base, row.pack(), row.due_ms, deadline_ms)))
+        return int(await self._item("put", queue, account, (*base, row.pack_all(), row.due_ms, deadline_ms)))
 
     async def intend(self, queue: str, account: str, lease: int, lease_ms: int) -> Opened | Refused:
         """Write down that the holder of ``lease`` is about to refresh; the lease runs ``lease_ms`` from now and sticks."""
         reply = await self._item("intent", queue, account, (lease, lease_ms))
         if reply[0] != b"OK":
             return Refused(reply[0].decode(), reply[1] if len(reply) > 1 else 0)
-        now_ms, row, troubles, spare, found = (*reply[1:], None, None, None)[:5]
+        now_ms, row, troubles, spare, found, details = reply[1:]
         return Opened(
             now_ms,
-            parse_row(row),
+            parse_row(row, details),
             parse_troubles(troubles) or Troubles(),
             _spare(account, spare),
             parse_intent(found),
@@ -111,18 +111,17 @@ class Ledger:
         kind = "troubled" if troubled else "all"
         after, now_ms, *found = await self.script("tokens.page", queue, shard, (cursor, count, kind))
         entries = [
-            Entry(item[0].decode(), parse_row(item[1]), parse_troubles(item[2] if len(item) > 2 else None))
-            for item in found
+            Entry(account.decode(), parse_row(row, details), parse_troubles(troubles))
+            for account, row, troubles, details in found
         ]
         return int(after), now_ms, entries
 
     async def pairs(self, queue: str, shard: int, cursor: int, count: int) -> tuple[int, list[Pairs]]:
         """About ``count`` accounts of a shard with what is sealed of them: ``(next cursor or 0, pairs)``."""
         after, *found = await self.script("tokens.pairs", queue, shard, (cursor, count))
-        whole = [(*item, None, None)[:4] for item in found]
         return int(after), [
-            Pairs(account.decode(), row, spare or b"", parse_troubles(troubles))
-            for account, row, spare, troubles in whole
+            Pairs(account.decode(), row, spare or b"", parse_troubles(troubles), details or b"")
+            for account, row, spare, troubles, details in found
         ]
 
     async def reseal(self, queue: str, shard: int, changes: Sequence[tuple[str, str, bytes, bytes]]) -> int:

@@ -9,12 +9,18 @@ troubles, so that a note about a failure can never overwrite a pair. Row, versio
 
 ``origin`` and ``current`` are fingerprints: of the refresh token that began the grant, and of the one in the row.
 Flag 1: the pair came from a refresh of ours, not from whoever put the grant.
+
+What else is known of an account (:class:`Details`) lies in a hash of its own, so that a node of an earlier version, which knows
+nothing of it, neither misreads a row nor loses any of it. On its way to the store, and in a journal, it goes before its row::
+
+    254 | length 4, details | row
 """
 
 from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
+from typing import Literal
 
 import msgspec
 
@@ -24,6 +30,47 @@ ROW_VERSION = 1
 FLAG_REFRESHED = 1
 _HEAD = struct.Struct(">BBII6s6s6s8s8s")
 _INTENT = struct.Struct(">II6s6s8sQ")
+_DETAILS = struct.Struct(">BI6s")
+DETAILS_VERSION = 1
+_DETAILED = struct.Struct(">BI")
+DETAILED = 254
+"""First byte of a row with its details before it; no version of a row."""
+_WITH_DETAILS = bytes([DETAILED])
+
+Scalar = str | int | float | bool
+ConsentEnd = Literal["unknown", "fixed", "moves"]
+
+
+class Details(msgspec.Struct, array_like=True, frozen=True):
+    """
+    What is known of an account beside its tokens. Fields are only ever added at the end.
+
+    Stored as ``version 1 | grant 4 | told_ms 6``, which scripts read, and this in msgpack.
+    """
+
+    parameters: dict[str, str] = {}
+    """What stands for the placeholders in its provider's settings, by name."""
+    extras: dict[str, Scalar] = {}
+    """Members of the provider's answers that are kept, by name; no secrets."""
+    consent_expires_ms: int = 0
+    """When the refresh token ends by itself, unix milliseconds; 0: not known."""
+    consent_end: ConsentEnd = "unknown"
+    """Whether that time moves with each refresh, as far as answers or settings tell."""
+    consent_noted_ms: int = 0
+    """When that was noted last, unix milliseconds."""
+
+    def __bool__(self) -> bool:
+        return bool(self.parameters or self.extras or self.consent_expires_ms)
+
+    def pack(self, grant: int) -> bytes:
+        """The stored form; empty when nothing is known."""
+        if not self:
+            return b""
+        told_ms = self.consent_expires_ms if self.consent_end == "fixed" else 0
+        return _DETAILS.pack(DETAILS_VERSION, grant, told_ms.to_bytes(6, "big")) + msgspec.msgpack.encode(self)
+
+
+NO_DETAILS = Details()
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +92,16 @@ class Row:
     """Sealed; empty when there is none yet."""
     refresh: bytes = field(default=b"", repr=False)
     refreshed: bool = False
+    details: Details = NO_DETAILS
+    """Of the account; they lie beside the row."""
+
+    def pack_all(self) -> bytes:
+        """The stored form with the details before it, which are to take the place of those that are there."""
+        details = self.details.pack(self.grant)
+        return _DETAILED.pack(DETAILED, len(details)) + details + self.pack()
 
     def pack(self) -> bytes:
-        """The stored form."""
+        """The stored form, without the details."""
         kind, scope = self.token_type.encode(), self.scope.encode()
         return b"".join(
             (
@@ -127,8 +181,15 @@ class Intent:
     holder: str
 
 
-def parse_row(raw: bytes) -> Row:
-    """The row of its stored form, or of its head alone. Raises Internal on one that cannot be read, as a newer version's."""
+def parse_row(raw: bytes, details: bytes | None = None) -> Row:
+    """
+    The row of its stored form, or of its head alone, with the account's ``details`` or those that stand before it.
+
+    Raises Internal on one that cannot be read, as a newer version's.
+    """
+    if raw[:1] == _WITH_DETAILS and len(raw) > _DETAILED.size:
+        at = _DETAILED.size + int(_DETAILED.unpack_from(raw)[1])
+        raw, details = raw[at:], raw[_DETAILED.size : at]
     if len(raw) < _HEAD.size or raw[0] != ROW_VERSION:
         raise errors.Internal(
             f"an account's row has version {raw[:1].hex() or 'none'}; this program reads {ROW_VERSION}"
@@ -136,8 +197,9 @@ def parse_row(raw: bytes) -> Row:
     _, flags, grant, generation, stored, expires, due, origin, current = _HEAD.unpack_from(raw)
     times = _number(stored), _number(expires), _number(due)
     refreshed = bool(flags & FLAG_REFRESHED)
+    known = parse_details(details, grant) if details else NO_DETAILS
     if len(raw) == _HEAD.size:
-        return Row(grant, generation, *times, origin, current, refreshed=refreshed)
+        return Row(grant, generation, *times, origin, current, refreshed=refreshed, details=known)
     at = _HEAD.size
     kind = raw[at + 1 : at + 1 + raw[at]]
     at += 1 + raw[at]
@@ -153,7 +215,23 @@ def parse_row(raw: bytes) -> Row:
     except UnicodeDecodeError:
         raise errors.Internal("an account's row holds a token's kind or scope that is no text") from None
     # Made whole at once: a copy with something replaced costs as much as all of this.
-    return Row(grant, generation, *times, origin, current, *words, raw[at : at + length], raw[at + length :], refreshed)
+    sealed = raw[at : at + length], raw[at + length :]
+    return Row(grant, generation, *times, origin, current, *words, *sealed, refreshed, known)
+
+
+def parse_details(raw: bytes, grant: int) -> Details:
+    """
+    The details of their stored form. Of an earlier grant only the parameters count; of those that nobody can read, nothing.
+
+    Nothing is sent for an account that lacks a parameter, so that to lose them harms no grant.
+    """
+    if len(raw) < _DETAILS.size or raw[0] != DETAILS_VERSION:
+        return NO_DETAILS
+    try:
+        found = msgspec.msgpack.decode(raw[_DETAILS.size :], type=Details)
+    except msgspec.DecodeError:
+        return NO_DETAILS
+    return found if _DETAILS.unpack_from(raw)[1] == grant else Details(found.parameters)
 
 
 def parse_troubles(raw: bytes | None) -> Troubles | None:

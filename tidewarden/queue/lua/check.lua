@@ -257,7 +257,8 @@ end
 local BESIDE = {account_intents = {'HSCAN', 'HDEL'}, account_spares = {'HSCAN', 'HDEL'}, account_troubles = {'HSCAN', 'HDEL'},
                 account_first = {'HSCAN', 'HDEL'}, account_failing = {'ZSCAN', 'ZREM'}, account_forced = {'ZSCAN', 'ZREM'}, account_dead = {'ZSCAN', 'ZREM'},
                 account_told = {'SSCAN', 'SREM'}, account_lost = {'SSCAN', 'SREM'},
-                account_stopped = {'SSCAN', 'SREM'}}
+                account_stopped = {'SSCAN', 'SREM'},
+                account_details = {'HSCAN', 'HDEL'}, account_noticed = {'HSCAN', 'HDEL'}, account_consents = {'ZSCAN', 'ZREM'}}
 local function check_beside(scan, drop)
   local page = redis.call(scan, key(part), ARGV[4], 'COUNT', most)
   for i = 1, #page[2], scan == 'SSCAN' and 1 or 2 do

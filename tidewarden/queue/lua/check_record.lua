@@ -71,6 +71,7 @@ end
 local names = {'tasks', 'tries', 'waits', 'delayed', 'buried', 'expiring', 'held', 'waiting', 'running'}
 if S.accounts == 1 then -- who is dead has no task
   names = {'account_troubles', 'account_dead', 'account_lost', 'account_stopped', 'account_failing', 'account_told', 'account_intents', 'account_spares', 'account_first', 'account_forced',
+           'account_details', 'account_noticed', 'account_consents',
            'accounts', unpack(names)}
 end
 for priority = 0, 99 do

@@ -11,6 +11,7 @@ for i = 3, #ARGV do
   local raw = redis.call('HGET', ACCOUNTS, account)
   if raw then
     local spare = redis.call('HGET', SPARES, account)
+    note_details(account, '')
     drop_task(account)
     redis.call('HDEL', ACCOUNTS, account)
     redis.call('HDEL', INTENTS, account)

@@ -3,7 +3,7 @@
 -- lease that is current vouches for grant and generation: whatever changes a row voids the lease on its task.
 -- KEYS    1 the shard  2 the view
 -- ARGV    3… per account: account, lease, lease ms
--- RETURNS per account: {'OK', now_ms, row, troubles | nil, spare | nil, intent found open | nil}, {'NOTHELD'}, {'GONE'} (no such
+-- RETURNS per account: {'OK', now_ms, row, troubles | nil, spare | nil, intent found open | nil, details | nil}, {'NOTHELD'}, {'GONE'} (no such
 --         account: its task is removed) or {'OPEN', until_ms}: another's intent that is not over
 open()
 redis.call('HDEL', INTENTS, '') -- a removal first: a full store lets the script go on
@@ -44,7 +44,7 @@ for i = 1, #accounts do
     indexes[index] = list
     list[#list + 1], list[#list + 2] = text(lease_clock() + lengths[i]), account
     note(lease_end)
-    reply[i] = {'OK', now, row, false, false, found[i]}
+    reply[i] = {'OK', now, row, false, false, found[i] or false, false}
   end
 end
 if #ids > 0 then
@@ -54,6 +54,10 @@ if #ids > 0 then
   local names = {}
   for i = 1, #ids do names[i] = accounts[ids[i]] end
   local troubles, spares = redis.call('HMGET', TROUBLES, unpack(names)), redis.call('HMGET', SPARES, unpack(names))
-  for i = 1, #ids do reply[ids[i]][4], reply[ids[i]][5] = troubles[i], spares[i] end
+  local details = redis.call('HMGET', key('account_details'), unpack(names))
+  for i = 1, #ids do
+    local one = reply[ids[i]]
+    one[4], one[5], one[7] = troubles[i], spares[i], details[i]
+  end
 end
 return finish(reply)

@@ -10,6 +10,9 @@
 --   account_told     set of accounts that live, of whose troubles it was told     account_outbox  zset, by time, of what is to be told (see tell.lua)
 --   account_first    hash account -> the grant that it began with, of those that have had another since (see another() of stored.lua)
 --   account_forced   zset account by time of those that somebody had refreshed by hand in the last minute, or will have in a moment
+--   account_details  hash account -> version 1, grant 4, consent_ms 6 (0: nobody is told of that), rest (see Details of tokens/rows.py)
+--   account_consents zset by consent_ms of accounts that live and whose refresh tokens end then, whatever is done
+--   account_noticed  hash account -> grant, days and consent_ms of the last notice that this comes; consents.lua's alone
 --   account_meta     hash floor -> the highest grant of any account deleted here: no number is ever given twice
 -- A token's task has the account's name, no payload, due = the row's due_ms, deadline = its expires_at_ms: while it is just that it
 -- has no record of its own (see layout.lua), and a dead account has none at all.
@@ -31,10 +34,25 @@ local function row_head(raw)
   return {grant = grant, generation = generation, stored = stored, expires = expires, due = due, origin = origin, current = current}
 end
 
+-- A row, and the details that stand before it; nil: none do.
 local function checked_row(i)
-  local raw = ARGV[i]
+  local raw, details = ARGV[i], nil
+  if raw and #raw > 5 and string.byte(raw) == 254 then
+    local length = struct.unpack('>I4', string.sub(raw, 2, 5))
+    details, raw = string.sub(raw, 6, 5 + length), string.sub(raw, 6 + length)
+  end
   if not raw or #raw < HEAD or string.byte(raw) ~= 1 then refuse('BADARG argument ' .. i .. ' is no row') end
-  return raw
+  return raw, details
+end
+
+-- The details of an account from now on; empty: none, nil: as they are. It stands among those whose consents end while it has a task.
+local function note_details(account, details, alive)
+  local known = details or redis.call('HGET', key('account_details'), account)
+  if details == '' then redis.call('HDEL', key('account_details'), account)
+  elseif details then redis.call('HSET', key('account_details'), account, details) end
+  local told_ms = alive and known and #known >= 11 and select(3, struct.unpack('>BI4I6', known)) or 0
+  if told_ms > 0 then redis.call('ZADD', key('account_consents'), text(told_ms), account)
+  elseif redis.call('ZREM', key('account_consents'), account) == 1 then redis.call('HDEL', key('account_noticed'), account) end
 end
 
 local function token_task(due, deadline, priority)
@@ -43,6 +61,7 @@ end
 
 -- Before the row goes, and before the account is among the dead: the row says where the task lies.
 local function drop_task(account)
+  note_details(account)
   displace(account)
   records_drop({account})
   local r = tries_get(account)

@@ -1,6 +1,6 @@
 -- stored: write refreshed pairs back. Only grant and generation are compared, never the lease: an answer in hand is the truth.
 -- KEYS    1 the shard  2 the view
--- ARGV    3… per account: account, grant and generation of the request, new row, due ms, deadline ms, the row it came from if its token may be
+-- ARGV    3… per account: account, grant and generation of the request, new row (details before it take the place of the account's), due ms, deadline ms, the row it came from if its token may be
 --         needed again (without its access token, see SPARES), else empty; `drop`: what does not fit is no spare
 -- RETURNS per account: STORED, RECOVERED (that, and it is to be told, see tell.lua), ALREADY (this very pair is there, perhaps sealed anew since, or its
 --         refresh token), SPARE (kept aside: the row had moved on), MOVED (it had, and the pair was to be dropped then), PAST (dropped: refreshes have
@@ -10,8 +10,9 @@ open()
 redis.call('HDEL', INTENTS, '') -- a removal first: a full store lets the script go on
 local items = {}
 for i = 3, #ARGV, 7 do
-  items[#items + 1] = {ARGV[i], int(i + 1, 'grant', 0, COUNT_MAX), int(i + 2, 'generation', 0, COUNT_MAX), checked_row(i + 3),
-                       int(i + 4, 'due ms', 0, NEVER), int(i + 5, 'deadline ms', 0, NEVER), ARGV[i + 6] or ''}
+  local row, details = checked_row(i + 3)
+  items[#items + 1] = {ARGV[i], int(i + 1, 'grant', 0, COUNT_MAX), int(i + 2, 'generation', 0, COUNT_MAX), row,
+                       int(i + 4, 'due ms', 0, NEVER), int(i + 5, 'deadline ms', 0, NEVER), ARGV[i + 6] or '', details}
 end
 if #items == 0 or #items > 1000 then refuse('BADARG pairs of 1 to 1000 accounts at a time') end
 
@@ -33,7 +34,7 @@ local function another(account, grant, head)
 end
 
 -- One pair, whatever has become of its account meanwhile.
-local function store(account, grant, generation, row, due, deadline, previous)
+local function store(account, grant, generation, row, due, deadline, previous, details)
   local old = redis.call('HGET', ACCOUNTS, account)
   local head = old and row_head(old)
   if not old or head and another(account, grant, head) then return 'GONE' end
@@ -43,6 +44,7 @@ local function store(account, grant, generation, row, due, deadline, previous)
     redis.call('HDEL', SPARES, account)
     displace(account, old) -- voids whatever lease lies on the task
     redis.call('HSET', ACCOUNTS, account, row)
+    note_details(account, details, true)
     if #previous > HEAD then redis.call('HSET', SPARES, account, previous) end
     count('accounts refreshed')
     if redis.call('ZSCORE', DEAD, account) then
@@ -87,6 +89,7 @@ for i = 1, #items do
       later[#later + 1], later[#later + 2] = due, account
       note(due)
     end
+    if items[i][8] then note_details(account, items[i][8], true) end
     reply[i] = 'STORED'
   end
 end
@@ -104,6 +107,6 @@ if #plain > 0 then
   for _, i in ipairs(odd) do settle_task(items[i][1], items[i][4], token_task(items[i][5], items[i][6])) end
 end
 for i = 1, #items do
-  if not reply[i] then reply[i] = store(unpack(items[i])) end
+  if not reply[i] then reply[i] = store(unpack(items[i], 1, 8)) end
 end
 return finish(reply)
