@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -15,32 +16,46 @@ OK = b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 20\r
 Talk = Callable[[bytes, asyncio.StreamWriter], Awaitable[None]]
 
 
-@contextlib.asynccontextmanager
-async def server(talk: Talk) -> AsyncIterator[str]:
-    """A raw server: ``talk`` gets each whole request and the writer; yields the URL."""
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
+
+@contextlib.asynccontextmanager
+async def listening(serve: Serve, tls: ssl.SSLContext | None = None) -> AsyncIterator[int]:
+    """A listener that ``serve`` serves until its peer has gone, or until the end; yields the port."""
     serving: set[asyncio.Task[None]] = set()
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         serving.add(asyncio.current_task())  # type: ignore[arg-type]
         try:
-            with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
-                while True:
-                    head = await reader.readuntil(b"\r\n\r\n")
-                    lengths = [line for line in head.split(b"\r\n") if line.lower().startswith(b"content-length")]
-                    await talk(head + await reader.readexactly(int(lengths[0].split(b":")[1])), writer)
+            # Of a task that was cancelled, its end would be an error to asyncio (until 3.12).
+            with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
+                await serve(reader, writer)
         finally:
             writer.transport.abort()
 
-    running = await asyncio.start_server(serve, "127.0.0.1", 0)
+    running = await asyncio.start_server(one, "127.0.0.1", 0, ssl=tls)
     try:
-        yield f"http://127.0.0.1:{running.sockets[0].getsockname()[1]}/token"
+        yield running.sockets[0].getsockname()[1]
     finally:
         running.close()
         for task in serving:
             task.cancel()
         await asyncio.gather(*serving, return_exceptions=True)
         await asyncio.sleep(0)  # The aborted transports are closed in the next turn.
+
+
+@contextlib.asynccontextmanager
+async def server(talk: Talk, tls: ssl.SSLContext | None = None) -> AsyncIterator[str]:
+    """A raw server: ``talk`` gets each whole request and the writer; yields the URL."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            head = await reader.readuntil(b"\r\n\r\n")
+            lengths = [line for line in head.split(b"\r\n") if line.lower().startswith(b"content-length")]
+            await talk(head + await reader.readexactly(int(lengths[0].split(b":")[1])), writer)
+
+    async with listening(serve, tls) as port:
+        yield f"http{'s' * bool(tls)}://127.0.0.1:{port}/token"
 
 
 def provider(url: str, **settings: Any) -> Provider:

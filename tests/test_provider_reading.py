@@ -179,6 +179,29 @@ def test_the_certificate_of_a_signing_key_is_looked_at(write: Write, tmp_path: P
     assert "a certificate of another key" in problems(write(named.replace(key, other)))[0]
 
 
+def test_a_proxy_is_set_or_the_environments_and_its_password_is_not_shown(write: Write) -> None:
+    there = "http://u:hunter2@proxy.example:3128"
+    found = provider(write(GOOD + f'proxy = "{there}"\n'))
+    assert found.proxy == there
+    assert "hunter2" not in repr(found)
+    path = write(GOOD + 'proxy = "environment"\n')
+    assert provider(path).proxy == ""
+    environ = {"HTTPS_PROXY": there, "NO_PROXY": "b.example"}
+    assert load(path, environ, {}).providers["p"].proxy == there
+    assert load(path, environ | {"NO_PROXY": "a.example"}, {}).providers["p"].proxy == ""
+    with pytest.raises(ConfigError) as caught:
+        load(path, {"https_proxy": "socks5://u:hunter2@p:1"}, {})
+    assert caught.value.problems == [
+        f"{path}:5: providers.p.proxy: the environment names no such proxy; "
+        "allowed: http://HOST:PORT, USER:PASSWORD@ before the host where it wants them, or 'environment'"
+    ]
+    for bad in ("https://u:hunter2@p:1", 5):
+        told = problems(write(GOOD + f"proxy = {bad!r}\n"))
+        assert len(told) == 1
+        assert "providers.p.proxy" in told[0]
+        assert "hunter2" not in told[0]
+
+
 def test_a_next_secret_comes_from_one_place(write: Write, tmp_path: Path) -> None:
     (tmp_path / "next").write_text("from file\n")
     found = provider(write(f'{GOOD}next_secret_file = "{tmp_path / "next"}"\n'))

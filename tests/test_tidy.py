@@ -37,6 +37,7 @@ ROOM_OF = {
     "budget": "clock",
     "settings": "config",
     "host_address": "config",
+    "egress_proxy": "config",
     "sources": "config",
     "secret": "config",
     "rights": "config",

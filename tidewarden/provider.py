@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+from .egress_proxy import PROXY_ALLOWED
 from .secret import Secret
 from .sources import setting
 
@@ -76,6 +77,9 @@ class Provider:
     """File (PEM) with its key."""
     tls_ca: str = setting("", path=True)
     """File (PEM) with the authorities by which the provider is trusted. Empty, the default: those of certifi."""
+    proxy: str = setting("", allowed=PROXY_ALLOWED, secret=True, show=False)
+    """The forward proxy through which it is asked, by a tunnel where its addresses are ``https://``.
+    ``environment``: the one that ``HTTPS_PROXY`` and its like name. Empty, the default: none, whatever they say."""
     body: str = setting("form", choices=("form", "json"))
     """How the request is written; RFC 6749 says ``form``."""
     parameters: dict[str, str] = setting({}, allowed="names with a text each", secret=True, show=False)  # noqa: RUF009  # becomes a factory

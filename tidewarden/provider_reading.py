@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from urllib.parse import urlsplit
 
 from . import presets, signing, tls
+from .egress_proxy import ENVIRONMENT, PROXY_ALLOWED, proxy_fault, proxy_of
 from .host_address import is_loopback
 from .provider import CLASSES, PATHS, QUEUE_BYTES_MAX, RESERVED, SECRET_AUTHS, Provider, queue_of
 from .secret import Secret, secret_of_file
@@ -35,6 +36,12 @@ def read_provider(name: str, table: dict[str, Found], environ: Mapping[str, str]
     problems.extend(
         f"{_origin(table, key)}{section}{'.' * bool(key)}{key}: {fault}" for key, fault in _faults(provider, table)
     )
+    proxy = proxy_of(provider.proxy, provider.token_url or provider.issuer, environ)
+    if proxy and (fault := proxy_fault(proxy)):
+        if provider.proxy == ENVIRONMENT:
+            fault = f"the environment names no such proxy; allowed: {PROXY_ALLOWED}"
+        problems.append(f"{_origin(table, 'proxy')}{section}.proxy: {fault}")
+    provider = dataclasses.replace(provider, proxy=proxy)
     first = _secret(section, SECRET_KEYS, table, environ, problems, provider, needed=True)
     return dataclasses.replace(
         provider,

@@ -23,7 +23,7 @@ STANDING = {
     "refusing": "refuses our client",
 }
 """How a provider may stand with us, and how that is said."""
-_SILENT = ("refused", "connect_timeout", "tls", "dns", "discovery")
+_SILENT = ("refused", "connect_timeout", "tls", "dns", "proxy", "discovery")
 _REFUSING = {
     "invalid_client": "look at client_id, its secret and auth of [providers.{name}]; then restart the nodes, one by one",
     "unauthorized_client": "have the provider allow this client the grant type refresh_token",
@@ -37,6 +37,7 @@ _PROVIDER = {
     "connect_timeout": "See whether {host} is up, and whether this host reaches it",
     "tls": "Its certificate is not trusted here: see tls_ca of [providers.{name}], and the date of {host}'s certificate",
     "dns": "See whether this host resolves the name of {host}",
+    "proxy": "See whether the proxy of [providers.{name}] is up, and whether it lets this host ask {host}",
     "discovery": "See whether the metadata of {host} can be had, or write token_url of [providers.{name}]",
     "unknown": "Ask whoever runs {host}, if it lasts; see timeout_s of [providers.{name}] if it is slow",
     "unavailable": "Ask whoever runs {host}, if it lasts",

@@ -72,7 +72,13 @@ _BY_CLASS: dict[str, Scope] = {
     "unavailable": "provider",
     "unknown": "unknown",
 }
-_UNSENT: dict[str, Scope] = {"dns": "ours", "late": "ours", "bad_url": "client", "misconfigured": "client"}
+_UNSENT: dict[str, Scope] = {
+    "dns": "ours",
+    "proxy": "ours",
+    "late": "ours",
+    "bad_url": "client",
+    "misconfigured": "client",
+}
 ODD = "its refresh token is no text of ASCII characters"
 REFUSALS = frozenset(("invalid_grant", "invalid_scope"))
 """Classes that say this grant will not do, of which two end an account."""
@@ -106,7 +112,7 @@ class Unsent:
     """The request never left: nothing can have happened at the provider."""
 
     reason: str
-    """``refused dns tls connect_timeout discovery bad_url``, ``late``, or ``misconfigured``: it could not be made."""
+    """``refused dns proxy tls connect_timeout discovery bad_url``, ``late``, or ``misconfigured``: it could not be made."""
     message: str
 
 

@@ -81,7 +81,7 @@ class Exchange:
         try:
             outcome = await self._refresh(provider, refresh_token, secret, coming, send_by)
         except aiohttp.ClientError as error:  # Before TimeoutError, which some of them are, too.
-            outcome = _judge_error(error)
+            outcome = _judge_error(error, proxied=bool(provider.proxy))
             if not coming.sent and isinstance(outcome, Unheard):
                 outcome = Unsent("refused", f"the connection ended before anything was sent ({type(error).__name__})")
         except TimeoutError:
@@ -191,6 +191,7 @@ def _new_line(provider: Provider, tls: ssl.SSLContext | None, clock: Clock) -> L
         connector=connector,
         cookie_jar=aiohttp.DummyCookieJar(),
         trust_env=False,
+        proxy=provider.proxy or None,
         max_line_size=HEADER_BYTES_MAX,
         max_field_size=HEADER_BYTES_MAX,
     )
@@ -206,7 +207,7 @@ def _new_line(provider: Provider, tls: ssl.SSLContext | None, clock: Clock) -> L
     # The whole of a request is timed by refresh().
     timeout = aiohttp.ClientTimeout(total=None, connect=connect_s, sock_connect=connect_s)
     headers = {**HEADERS, "Content-Type": KINDS[provider.body], **provider.headers}
-    return Line(asyncio.get_running_loop(), Poster(connector, timeout, headers, clock), client)
+    return Line(asyncio.get_running_loop(), Poster(connector, timeout, headers, clock, provider.proxy), client)
 
 
 def reason_of(error: BaseException, name: str) -> str:
@@ -220,12 +221,19 @@ def reason_of(error: BaseException, name: str) -> str:
     return os.strerror(number) if number and number > 0 else name
 
 
-def _judge_error(error: Exception) -> Outcome:
+def _judge_error(error: Exception, *, proxied: bool = False) -> Outcome:
     if isinstance(error, LateError):
         return Unsent("late", "the lease was almost over when there was a connection")
     name = type(error).__name__  # The text of such errors may quote the URL or bytes of the answer.
+    if isinstance(error, aiohttp.ClientHttpProxyError):
+        if error.status >= 500:
+            return Unsent("refused", f"the proxy has no connection to it (HTTP {error.status})")
+        return Unsent("proxy", f"the proxy refuses the way there (HTTP {error.status})")
+    if isinstance(error, aiohttp.ClientProxyConnectionError):
+        return Unsent("proxy", f"no connection to the proxy: {reason_of(error.os_error, name)}")
     if isinstance(error, aiohttp.ClientConnectorDNSError):
-        return Unsent("dns", "the name of the token endpoint does not resolve")
+        whose = "the proxy's name" if proxied else "the name of the token endpoint"
+        return Unsent("dns", f"{whose} does not resolve")
     if isinstance(error, aiohttp.ClientSSLError):
         return Unsent("tls", f"no trusted TLS connection: {reason_of(error.os_error, name)}")
     if isinstance(error, aiohttp.ClientConnectorError):

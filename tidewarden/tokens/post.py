@@ -8,6 +8,7 @@ are pinned to a minor version for it, and ``test_tokens_exchange`` shows what th
 
 from __future__ import annotations
 
+import base64
 import math
 import re
 from collections.abc import Mapping
@@ -50,13 +51,19 @@ class Poster:
     """POSTs by the connections of one connector. ``timeout``: for connecting; the whole of a request is timed by whoever asks."""
 
     def __init__(
-        self, connector: aiohttp.TCPConnector, timeout: aiohttp.ClientTimeout, headers: Mapping[str, str], clock: Clock
+        self,
+        connector: aiohttp.TCPConnector,
+        timeout: aiohttp.ClientTimeout,
+        headers: Mapping[str, str],
+        clock: Clock,
+        proxy: str = "",
     ) -> None:
-        """``headers``: of every request."""
+        """``headers``: of every request. ``proxy``: the way to every endpoint, or none."""
         self._connector = connector
         self._timeout = timeout
         self._headers = {name.title(): value for name, value in headers.items()}
         self._clock = clock
+        self._proxy = URL(proxy) if proxy else None
         self._requests: dict[str, aiohttp.ClientRequest] = {}
         self._heads: dict[tuple[str, tuple[tuple[str, str], ...]], bytes] = {}
 
@@ -72,7 +79,11 @@ class Poster:
             where = (self._requests.get(url) or self._request(url)).url
             headers = {"Host": where.host_port_subcomponent or "", **self._headers}
             headers |= {name.title(): value for name, value in proof.items()}
-            lines = [f"POST {where.raw_path_qs} HTTP/1.1"]
+            target = where.raw_path_qs
+            if self._proxy is not None and where.scheme == "http":  # No tunnel: the proxy reads it.
+                target = str(where)
+                headers |= _authorization(self._proxy)
+            lines = [f"POST {target} HTTP/1.1"]
             lines += (f"{name}: {value}" for name, value in headers.items() if name not in FRAMING)
             if any(_UNFIT.search(line) for line in lines):
                 raise ValueError("a header holds a line break")
@@ -153,5 +164,12 @@ class Poster:
             raise aiohttp.InvalidURL(url)
         if len(self._requests) >= HEADS_MAX:
             self._requests.clear()
-        request = self._requests[url] = aiohttp.ClientRequest("POST", where)
+        request = self._requests[url] = aiohttp.ClientRequest("POST", where, proxy=self._proxy)
         return request
+
+
+def _authorization(proxy: URL) -> dict[str, str]:
+    if proxy.user is None:
+        return {}
+    said = base64.b64encode(f"{proxy.user}:{proxy.password or ''}".encode()).decode()
+    return {"Proxy-Authorization": f"Basic {said}"}
