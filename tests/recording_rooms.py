@@ -285,6 +285,9 @@ class RecordingTokens:
     async def stats(self) -> dict[str, Any]:
         return {"p": {"total": 2, "fresh": 2, "dead": 0, "spares": 1}}
 
+    async def latest_stats(self, wait_s: float) -> tuple[dict[str, Any], float] | None:
+        return await self.stats(), 0.5
+
     def metrics(self) -> dict[str, Any]:
         return {"refreshes": {("p", "ok"): 9}, "in_flight": {"p": 1}, "late": {}, "spares": 3, "journal_pending": 4}
 

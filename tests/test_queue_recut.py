@@ -71,8 +71,10 @@ async def test_what_cannot_be_repeated_is_refused_once(node: Any) -> None:
     await n0.queues.delete("q", "a", force=True)
     await n0.queues.configure("q", {"shards": 1})
     with pytest.raises(Stale):
-        await n1.queues.stats("q")
+        await n1.queues.resume("q")
     assert (await n1.queues.stats("q"))["shards"] == 1
+    await n0.queues.configure("q", {"shards": 4})
+    assert (await n1.queues.stats("q"))["shards"] == 4, "what changes nothing is asked again"
 
 
 async def test_scripts_of_other_rooms_are_repeated(node: Any) -> None:

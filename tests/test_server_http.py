@@ -14,7 +14,7 @@ import pytest
 import server_doubles as doubles
 
 from tidewarden.clock import SystemClock
-from tidewarden.errors import StoreDown
+from tidewarden.errors import NotFound, StoreDown
 from tidewarden.server import HttpServer, metrics, users
 
 Door = doubles.Door
@@ -204,6 +204,9 @@ async def test_metrics() -> None:
             'tidewarden_tokens_spares_stored{provider="p"} 1.0',
             "tidewarden_tokens_journal_pending 4.0",
             "tidewarden_tokens_journal_unreadable 0.0",
+            "tidewarden_tokens_figures_age_seconds 0.5",
+            'tidewarden_scrape_complete{kind="accounts"} 1.0',
+            'tidewarden_scrape_complete{kind="queues"} 1.0',
         ):
             assert line in text.splitlines()
 
@@ -226,6 +229,44 @@ async def test_metrics_do_not_wait_for_a_store_that_owes_an_answer(monkeypatch: 
         assert status == 200
         assert "tidewarden_cluster_epoch 3.0" in text
         assert 'tidewarden_tokens_accounts{kind="fresh",provider="p"} 2.0' in text
+        assert 'tidewarden_scrape_complete{kind="accounts"} 1.0' in text
+        assert 'tidewarden_scrape_complete{kind="queues"} 0.0' in text
+
+
+async def test_metrics_say_what_is_missing_and_show_the_rest() -> None:
+    """Of thousands of providers no figure of tokens was shown, not this node's own either, and the answer looked like any other."""
+    async with site() as subject:
+
+        async def nothing(_wait_s: float) -> None:
+            return None
+
+        subject.door.tokens.latest_stats = nothing
+        text = (await subject.ask("GET", "/metrics"))[1]
+        assert 'tidewarden_scrape_complete{kind="accounts"} 0.0' in text
+        assert "tidewarden_tokens_figures_age_seconds" not in text
+        assert "tidewarden_tokens_accounts" not in text
+        assert 'tidewarden_tokens_refreshes_total{kind="ok",provider="p"} 9.0' in text
+        assert 'tidewarden_queue_ready{queue="mail"} 0.0' in text
+
+
+async def test_metrics_show_the_queues_that_have_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "QUEUES_S", 0.05)
+    never: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    async with site() as subject:
+        told = subject.door.queues.stats
+
+        async def stats(queue: str) -> Any:
+            return await (asyncio.shield(never) if queue == "mail" else told(queue))
+
+        subject.door.queues.stats = stats
+        text = (await subject.ask("GET", "/metrics"))[1]
+        assert 'tidewarden_queue_puts_total{queue="_tokens:x"} 7.0' in text
+        assert 'queue="mail"' not in text
+        assert 'tidewarden_scrape_complete{kind="queues"} 0.0' in text
+        for error, complete in ((StoreDown("away"), 0), (NotFound("it has gone"), 1)):
+            subject.door.queues.stats = _raise(error)
+            text = (await subject.ask("GET", "/metrics"))[1]
+            assert f'tidewarden_scrape_complete{{kind="queues"}} {complete}.0' in text
 
 
 def _raise(error: Exception) -> Callable[..., Any]:

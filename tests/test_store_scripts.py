@@ -64,6 +64,7 @@ VERBS = [
 def test_every_verb_has_a_script_by_its_room_and_file() -> None:
     scripts = Scripts(SHARED, ("tidewarden.queue",), plain=("tidewarden.cluster",))
     assert {script.name for script in scripts} == {f"queue.{verb}" for verb in VERBS} | {
+        "queue.stats.each",
         "cluster.beat", "cluster.bury", "cluster.claim", "cluster.clock", "cluster.register",
     }  # fmt: skip
     for script in scripts:
@@ -227,3 +228,38 @@ def test_the_shared_file_keeps_nothing_between_two_calls() -> None:
             assert re.fullmatch(r"local [A-Za-z_, ]+( --.*)?|local [A-Z_, ]+ = .*", line), (
                 f"{line} would keep its value"
             )
+
+
+@pytest.mark.parametrize("forgets", [False, True])
+async def test_a_script_that_changes_nothing_is_run_for_all_shards_in_one_call(node: Any, *, forgets: bool) -> None:
+    n0 = await node()
+    await n0.queues.configure("q", {"shards": 4})
+    ids = await asyncio.gather(*(n0.queues.put("q", NewTask(b"x")) for _ in range(20)))
+    for shard in range(4):
+        await n0.queues.script("queue.stats", "q", shard, ())
+    await n0.queues.script_each("queue.stats", "q", ())  # it knows the script now
+    if forgets:
+        await n0.link.call("SCRIPT", "FLUSH")
+        if n0.queues._scripts.uses_library:
+            await n0.link.call("FUNCTION", "FLUSH")
+    calls = n0.link.calls
+    rows = await n0.queues.script_each("queue.stats", "q", ())
+    assert n0.link.calls - calls <= (1 if not forgets else 4), "one, and what a server that has forgotten it is sent"
+    assert [row[1] for row in rows] == [
+        (await n0.queues.script("queue.stats", "q", shard, ()))[1] for shard in range(4)
+    ]
+    assert sum(row[1] for row in rows) == len(ids)
+
+
+async def test_a_shard_that_refuses_is_asked_by_itself(node: Any) -> None:
+    """The others of the call have answered; one that was cut anew, or cannot be read, is dealt with as ever."""
+    n0, n1 = await node(), await node("n1")
+    await n0.queues.configure("q", {"shards": 4})
+    assert len(await n0.queues.script_each("queue.stats", "q", ())) == 4
+    await n1.queues.settings("q")
+    await n1.queues.configure("q", {"shards": 2})
+    assert [row[1] for row in await n0.queues.script_each("queue.stats", "q", ())] == [0, 0]
+    assert (await n0.queues.stats("q"))["shards"] == 2
+    await n0.link.call("HSET", n0.queues._shards["q"][1].keys[0] + ":shard", "format", "99")
+    with pytest.raises(Error, match="has format 99"):
+        await n0.queues.script_each("queue.stats", "q", ())

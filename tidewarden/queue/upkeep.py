@@ -142,7 +142,7 @@ class Upkeep(Topics):
         counters: dict[str, int] = {}
         waiting_takes = 0
         each: list[dict[str, int]] = []
-        for row, shard in zip(await self._each(queue, "queue.stats", ()), self._shards[queue], strict=True):
+        for row, shard in zip(await self.script_each("queue.stats", queue, ()), self._shards[queue], strict=True):
             counts = dict(zip(STATES, (*row[:4], row[11]), strict=True))
             for name, value in counts.items():
                 total[name] += value

@@ -287,12 +287,9 @@ class HttpServer:
             samples.append(("http", {}, self._listener.stats()))
         for part, ask in self._stats.items():
             samples.append((part, {}, await _asked(ask)))
-        try:
-            async for found in metrics.of_store(self._queues, self._tokens, request[RIGHTS]):
-                samples += found
-        except (Error, TimeoutError) as error:
-            # The node's own figures matter most just when the store is away.
-            log.debug("metrics without what the store knows: %s", error)
+        # The node's own figures matter most just when the store is away.
+        async for found in metrics.of_store(self._queues, self._tokens, request[RIGHTS]):
+            samples += found
         return web.Response(
             body=await metrics.render(samples, self._clock),
             headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"},

@@ -9,19 +9,23 @@ keys as the label ``kind``. Anything else is left out: text belongs in ``/v1/sta
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 import re
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from tidewarden.clock import Clock, sleep
-from tidewarden.errors import Internal
+from tidewarden.errors import Error, Internal, NotFound
 from tidewarden.rights import Rights
 from tidewarden.tokens.policy import STATES
 
 from .parts import Queues, Tokens
+
+log = logging.getLogger("tidewarden.server")
 
 Sample = tuple[str, dict[str, str], Mapping[str, Any]]
 """A part's name, the labels of all its series, its stats."""
@@ -147,6 +151,10 @@ HELP = {
     "tidewarden_tokens_in_flight": "Refreshes under way on this node",
     "tidewarden_tokens_intents_stored": f"Refreshes that are under way, or of which nobody knows what became {CLUSTER}",
     "tidewarden_tokens_journal_pending": "Answers in this node's journal that are not stored yet",
+    "tidewarden_scrape_complete": (
+        "1: all that the store knows of it is here; 0: some is missing, for the store did not answer in time"
+    ),
+    "tidewarden_tokens_figures_age_seconds": "How long ago tidewarden_tokens_accounts and what else is of the whole cluster was read",
     "tidewarden_tokens_journal_unreadable": "Answers in this node's journal that could not be read (token answers shows them)",
     "tidewarden_tokens_late_total": "Refreshes of this node that came after the old token had expired",
     "tidewarden_tokens_levelled_total": "Accounts that this node had refreshed ahead of their time",
@@ -168,7 +176,10 @@ SAMPLES_A_TURN = 30  # of which a queue is one; a turn has some milliseconds
 SERIES_A_TURN = 300
 LONG_BYTES = 4096
 STORE_S = 2.0
-"""Longest wait for one answer of the store: Prometheus waits ten seconds for all of them, and less where it asks more often."""
+"""Longest wait for a list of queues, or the figures of all accounts: Prometheus waits ten seconds in all, or less."""
+QUEUES_S = 4.0
+"""Likewise for what it says of all queues."""
+QUEUES_AT_ONCE = 32
 _UNFIT = re.compile(r"[^a-zA-Z0-9_]")
 
 
@@ -246,23 +257,55 @@ def of_tokens(stats: Mapping[str, Mapping[str, Any]], counts: Mapping[str, Any])
 
 async def of_store(queues: Queues, tokens: Tokens | None, rights: Rights) -> AsyncIterator[list[Sample]]:
     """
-    What the store knows of accounts and queues, as far as ``rights`` let one see it.
+    What the store knows of accounts and queues, as far as ``rights`` let one see it, and whether that is all of it.
 
-    Raises: Error, TimeoutError: it is away, or owes an answer: whoever scrapes does not wait for it.
+    Whoever scrapes does not wait for a store that is away, or owes an answer: a graph that has a gap, or shows what was a while ago,
+    has to say so.
     """
+    complete = {}
     if tokens is not None and (rights.allow_every("stats") or rights.allow_every("token:read")):
-        async with asyncio.timeout(STORE_S):
-            stats = await tokens.stats()
+        found = await tokens.latest_stats(STORE_S)
+        stats, age_s = found or ({}, 0.0)
         yield of_tokens(stats, tokens.metrics())
-    async with asyncio.timeout(STORE_S):
-        names = [name for name in await queues.names() if rights.see(name)]
-    for name in names:
-        try:
-            async with asyncio.timeout(STORE_S):
-                found = await queues.stats(name)
-        except Internal:  # its settings cannot be read; the doctor names it
-            continue
-        yield [("queue", {"queue": name}, found)]
+        if found is not None:
+            yield [("tokens", {}, {"figures_age_ms": age_s * 1000})]
+        complete["accounts"] = int(found is not None)
+    shown: list[Sample] = []
+    complete["queues"] = int(await _of_queues(queues, rights, shown))
+    yield shown
+    yield [("scrape", {}, {"complete": complete})]
+
+
+async def _of_queues(queues: Queues, rights: Rights, shown: list[Sample]) -> bool:
+    """Some queues at a time, each in its place; whether there are all of them."""
+    found: dict[str, Mapping[str, Any]] = {}
+    names: list[str] = []
+
+    async def ask(left: Iterator[str]) -> None:
+        for name in left:
+            with contextlib.suppress(
+                Internal, NotFound
+            ):  # its settings cannot be read (the doctor names it), or it has gone
+                found[name] = await queues.stats(name)
+
+    try:
+        async with asyncio.timeout(STORE_S):
+            names = [name for name in await queues.names() if rights.see(name)]
+        left = iter(names)
+        async with asyncio.timeout(QUEUES_S), asyncio.TaskGroup() as group:
+            for _ in range(min(QUEUES_AT_ONCE, len(names))):
+                group.create_task(ask(left))
+    except (Error, TimeoutError) as error:
+        log.debug("metrics without all that the store knows of queues: %s", error)
+        return False
+    except ExceptionGroup as failed:
+        if rest := failed.split(Error)[1]:
+            raise rest from None
+        log.debug("metrics without all that the store knows of queues: %s", failed)
+        return False
+    finally:
+        shown += [("queue", {"queue": name}, found[name]) for name in names if name in found]
+    return True
 
 
 def _series(value: object) -> dict[str, float]:

@@ -23,6 +23,21 @@ log = logging.getLogger("tidewarden.store")
 PRELUDE = "prelude.lua"
 OFFER_S = 1.0
 GUARD = "~"  # behind a script's first key, a key that is never written
+EACH = ".each"
+"""Behind the name of a script: the same for several shards of one server in one call."""
+_EACH = "\n-- EACH "  # in the header of a script that can be run so: it changes nothing
+_EACH_LOOP = """
+local said, many, beside, replies = {{unpack({arguments}, 2)}}, tonumber({arguments}[1]), {{}}, {{}}
+for i = many + 1, #{keys} do beside[#beside + 1] = {keys}[i] end
+local prefixes = {keys}
+for i = 1, many do
+  local here = {{prefixes[i], unpack(beside)}}
+  {begin}
+  replies[i] = run(verb)
+end
+return replies
+"""
+"""Runs ``verb`` for each of the first ``ARGV[1]`` keys, with what stands behind these and the rest of the arguments."""
 _PARTS = re.compile(r"^-- VERBS +(.*)$", re.MULTILINE)
 _GUARDED = "\n-- GUARDED "  # in the header of a plain script that touches more than its first key
 _PREPARED = "local function prepare()"  # in a prelude: to be called before each verb
@@ -122,8 +137,17 @@ class Scripts:
                 "do",
                 f"{before}local function verb()\n{text}\nend",
                 f"redis.register_function('{function}', function(keys, arguments)\n{call}return run(verb)\nend)",
-                "end",
             ]
+            if _EACH in text:
+                here = begin.replace("KEYS, ARGV", "here, said")
+                loop = _EACH_LOOP.format(keys="keys", arguments="arguments", begin=here)
+                self._library.append(f"redis.register_function('{function}_each', function(keys, arguments){loop}end)")
+                whole = f"local function verb()\n{text}\nend" + _EACH_LOOP.format(
+                    keys="KEYS", arguments="ARGV", begin=here
+                )
+                source = f"local KEYS, ARGV = KEYS, ARGV\n{trim(head + prelude, whole)}{whole}"
+                self._keep(package, name.removesuffix(".lua") + EACH, source, f"{function}_each")
+            self._library.append("end")
         self._library.append("end")
 
     def __getitem__(self, name: str) -> Script:

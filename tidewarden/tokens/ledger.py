@@ -23,14 +23,18 @@ ORPHAN = b"drop"  # In the place of a previous row: what has no place any more i
 
 RunScript = Callable[[str, str, int, Sequence[str | bytes | int]], Awaitable[Any]]
 """``Queues.script``: name, queue, shard, arguments; returns the script's items."""
+RunEach = Callable[[str, str, Sequence[str | bytes | int]], Awaitable[list[Any]]]
+"""``Queues.script_each``: name, queue, arguments; returns each shard's items."""
 ShardOf = Callable[[str, str], int]
 
 
 class Ledger:
     """Reads and writes accounts. Every method raises what the store raises: StoreDown leaves a write undecided."""
 
-    def __init__(self, script: RunScript, shard_of: ShardOf) -> None:
+    def __init__(self, script: RunScript, shard_of: ShardOf, each: RunEach | None = None) -> None:
+        """``each`` runs a script that changes nothing on all shards of a queue; None: ``script`` does, on one after the other."""
         self.script = script
+        self._script_each = each
         self._shard_of = shard_of
         self._batches: dict[tuple[str, str, int], list[tuple[tuple[str | bytes | int, ...], asyncio.Future[Any]]]] = {}
         self._calls: set[asyncio.Task[None]] = set()
@@ -184,7 +188,7 @@ class Ledger:
 
     async def stats(self, queue: str, shards: int) -> dict[str, int]:
         """Accounts by state, ``total``, ``intents`` (open ones), ``spares``; ``next_ms``: the next try of one that fails, or 0."""
-        parts = await asyncio.gather(*(self.script("tokens.stats", queue, shard, ()) for shard in range(shards)))
+        parts = await self._each("tokens.stats", queue, shards, ())
         *columns, tries = zip(*parts, strict=True)
         total, fresh, late, failing, stopped, dead, lost, intents, spares = (sum(column) for column in columns)
         return {
@@ -200,6 +204,11 @@ class Ledger:
             "spares": spares,
             "next_ms": min((at_ms for at_ms in tries if at_ms), default=0),
         }
+
+    async def _each(self, name: str, queue: str, shards: int, args: Sequence[str | bytes | int]) -> Sequence[Any]:
+        if self._script_each is not None:
+            return await self._script_each(name, queue, args)
+        return await asyncio.gather(*(self.script(name, queue, shard, args) for shard in range(shards)))
 
     def _item(self, verb: str, queue: str, account: str, args: tuple[str | bytes | int, ...]) -> asyncio.Future[Any]:
         """One account's part of a script call, joined with others that are asked for in the same turn of the loop."""

@@ -103,13 +103,10 @@ class Listing:
             "refreshed": row.refreshed,
         }
 
-    async def stats(self) -> dict[str, dict[str, Any]]:
-        """The figures of every provider: see :func:`tidewarden.tokens.standing.figures`."""
-        found = {}
-        for name, queue in sorted(self._queue_of.items()):
-            stats = await self._ledger.stats(queue, SHARDS)
-            found[name] = stats | await self._stands(name, stats.pop("next_ms"))
-        return found
+    async def stats(self, provider: str) -> dict[str, Any]:
+        """The figures of a provider: see :func:`tidewarden.tokens.standing.figures`."""
+        stats = await self._ledger.stats(self._queue_of[provider], SHARDS)
+        return stats | await self._stands(provider, stats.pop("next_ms"))
 
     async def _stands(self, provider: str, due_ms: int = 0) -> dict[str, Any]:
         """See :func:`tidewarden.tokens.standing.figures`."""

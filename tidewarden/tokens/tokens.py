@@ -24,6 +24,7 @@ from .cache import Cache
 from .custody import Custody
 from .events import Call
 from .exchange import Exchange
+from .figures import Figures
 from .grants import Grants, Put
 from .hosts import Hosts
 from .journal import Journal
@@ -96,10 +97,11 @@ class Tokens:
         self._confirm_s = confirm_s
         self._forced_ms = forced_ms
         self._queue_of = {name: queue_of(name, p.client_id) for name, p in config.providers.items()}
-        self._ledger = Ledger(script or queues.script, queues.shard_of)
+        self._ledger = Ledger(script or queues.script, queues.shard_of, queues.script_each)
         self._outlets = Outlets(config, queues, self._ledger, self._queue_of, call, clock)
         self.events = self._outlets.events
         self._listing = Listing(self._ledger, self._queue_of, config.providers)
+        self._figures = Figures(self._queue_of, self._listing.stats, clock)
         self._journal = Journal(Path(config.node.data_dir) / "tokens.journal")
         self._exchange = exchange or Exchange(clock=clock)
         self._vault: Vault | None = None
@@ -179,6 +181,7 @@ class Tokens:
             self._reader.stop()
         if self._orphans is not None:
             await self._orphans.stop()
+        await self._figures.stop()
         await self._outlets.stop()
         if self._custody is not None:
             await self._custody.stop()
@@ -292,7 +295,11 @@ class Tokens:
         ``held_until_ms``: nothing is sent before that, 0 when nothing holds it back; ``failures``: probes in a row that failed;
         ``state since_ms next_ms error message nodes advice``: see :func:`tidewarden.tokens.standing.figures`.
         """
-        return await self._listing.stats()
+        return await self._figures.all()
+
+    async def latest_stats(self, wait_s: float) -> tuple[dict[str, dict[str, Any]], float] | None:
+        """As :meth:`stats`, within ``wait_s`` or as it was before, and how many seconds ago; None: neither is to be had."""
+        return await self._figures.latest(wait_s)
 
     @property
     def custody(self) -> Custody:

@@ -1,4 +1,5 @@
 -- stats: counts of one shard; changes nothing.
+-- EACH    of several shards of one server in one call
 -- KEYS    1 the shard  2 the view
 -- RETURNS {delayed, ready, leased, buried, paused until ms, waiting nodes, oldest ready due/deadline ms | -1, next ms | -1, epoch, counters, schedules, waiting in lanes}
 open()

@@ -1,4 +1,5 @@
 -- stats: how many accounts of a shard are in which state; cost does not grow with their number. Changes nothing.
+-- EACH    of several shards of one server in one call
 -- KEYS    1 the shard  2 the view
 -- RETURNS {accounts, fresh, late, failing, stopped, dead, lost, open intents, spares, next try of one that fails, ms | 0}; the rest of the accounts are expiring. A failing account
 --         whose retry is due counts as failing alone; one that is under way just now may count as expiring instead of late.

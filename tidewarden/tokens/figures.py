@@ -1,0 +1,89 @@
+"""The figures of every provider, put together once for all who ask for them at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
+
+from tidewarden import errors
+from tidewarden.clock import Clock
+
+Stats = dict[str, dict[str, Any]]
+AT_ONCE = 32  # Providers that are asked for together: more would keep others' requests waiting for the store.
+AGE_S = 60.0
+"""Figures that are older help nobody any more."""
+
+
+class Figures:
+    """
+    Of one node. ``one`` puts those of a provider together.
+
+    Whoever asks gets what was read after that, and shares it with all who have asked by then: of thousands of providers it takes
+    a while, and of many who ask together the store would have as many times the work.
+    """
+
+    def __init__(self, providers: Iterable[str], one: Callable[[str], Awaitable[dict[str, Any]]], clock: Clock) -> None:
+        self._providers = sorted(providers)
+        self._one = one
+        self._clock = clock
+        self._under_way: asyncio.Task[Stats] | None = None
+        self._next: asyncio.Task[Stats] | None = None
+        self._found: Stats = {}
+        self._found_at = float("-inf")
+
+    async def all(self) -> Stats:
+        """Read now. Raises what the store raises."""
+        if self._next is None:
+            self._next = asyncio.create_task(self._read_after(self._under_way), name="figures of the providers")
+            self._next.add_done_callback(_heard)
+        return await asyncio.shield(self._next)
+
+    async def latest(self, wait_s: float) -> tuple[Stats, float] | None:
+        """
+        What is read within ``wait_s``, else what was last read, and how old it is, seconds; None: nothing is known.
+
+        It goes on being read for whoever asks next.
+        """
+        try:
+            async with asyncio.timeout(wait_s):
+                await self.all()
+        except TimeoutError:
+            pass  # What was read before tells its age.
+        except errors.Error:
+            return None
+        age_s = self._clock.monotonic() - self._found_at
+        return (self._found, age_s) if age_s < AGE_S else None
+
+    async def stop(self) -> None:
+        """Nobody asks any more."""
+        tasks = [task for task in (self._under_way, self._next) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _read_after(self, former: asyncio.Task[Stats] | None) -> Stats:
+        if former is not None:
+            await asyncio.wait([former])
+        self._under_way, self._next = self._next, None  # Who asks from here on is told what is read later.
+        began = self._clock.monotonic()
+        left, found = iter(self._providers), Stats()
+
+        async def read() -> None:
+            for name in left:
+                found[name] = await self._one(name)
+
+        readers = [asyncio.ensure_future(read()) for _ in range(min(AT_ONCE, len(self._providers)))]
+        try:
+            await asyncio.gather(*readers)
+        finally:
+            for reader in readers:
+                reader.cancel()
+        self._found, self._found_at = {name: found[name] for name in self._providers}, began
+        return self._found
+
+
+def _heard(task: asyncio.Task[Stats]) -> None:
+    """Whoever asked may have gone; an error is told to those who are there."""
+    if not task.cancelled():
+        task.exception()
