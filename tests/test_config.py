@@ -14,6 +14,7 @@ from tidewarden.config import (
     NEXT_KEYS,
     SECRET_KEYS,
     SECTIONS,
+    SUBJECT_KEYS,
     Config,
     Provider,
     User,
@@ -93,7 +94,7 @@ def test_config_toml_shows_every_setting_with_its_default() -> None:
     for field in dataclasses.fields(Provider):
         if field.name in shown and field.default and field.default is not dataclasses.MISSING:
             assert shown[field.name] == field.default, field.name
-    assert all(key in text for key in SECRET_KEYS + NEXT_KEYS[:2])
+    assert all(key in text for key in SECRET_KEYS + NEXT_KEYS[:2] + SUBJECT_KEYS)
 
 
 def test_environment_overrides_the_file_and_flags_override_both(write: Write) -> None:

@@ -246,3 +246,98 @@ def test_an_address_with_a_password_is_not_shown(write: Write, url: str) -> None
     (problem,) = problems(write(GOOD.replace("https://a.example/token", url)))
     assert "providers.p.token_url: found " in problem
     assert "hush" not in problem
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> str:
+    return make(tmp_path)[1]
+
+
+NO_REFRESH = GOOD + 'grant = "client_credentials"\n'
+
+
+def test_a_grant_without_refresh_tokens_uses_nothing_up(write: Write) -> None:
+    found = provider(
+        write(NO_REFRESH + 'scope = "mail"\norphan = "refresh"\nparameters = { audience = "https://a" }\n')
+    )
+    assert (found.grant, found.rotation, found.scope, found.brings) == ("client_credentials", "none", "mail", "")
+    assert not found.renews
+    assert provider(write(NO_REFRESH + 'rotation = "none"\n')).rotation == "none"
+    assert provider(write(GOOD)).rotation == "single_use"
+
+
+def test_a_presets_refresh_tokens_are_not_those_of_another_grant(write: Write) -> None:
+    text = '[providers.p]\npreset = "github"\nclient_id = "c"\nclient_secret = "s"\n'
+    assert provider(write(text)).kills_access_token
+    found = provider(write(text + 'grant = "client_credentials"\n'))
+    assert (found.rotation, found.kills_access_token) == ("none", False)
+    assert found.token_url == "https://github.com/login/oauth/access_token"
+
+
+@pytest.mark.parametrize(
+    ("more", "line", "says"),
+    [
+        ('rotation = "rolling"', 6, "rotation: found 'rolling' with grant = 'client_credentials', which uses nothing up"),
+        ("grace_s = 5.0", 6, "grace_s: not allowed with grant = 'client_credentials'"),
+        ('on_delete = "revoke"\nrevocation_url = "https://a.example/r"', 6, "on_delete: found 'revoke' with grant"),
+        ('jwt_subject = "x"', 6, "jwt_subject: not allowed with grant = 'client_credentials'; allowed with grant = 'jwt_bearer'"),
+        ('scope_in = "assertion"', 6, "scope_in: not allowed with"),
+        ('subject_token = "hush"', 6, "subject_token: not allowed with grant = 'client_credentials'; allowed with"),
+        ('subject_token_type = "jwt"', 6, "subject_token_type: not allowed with"),
+        ('parameters = { scope = "x" }', 6, "parameters scope: the request says that by itself"),
+        ('auth = "assertion"', 6, "auth: found 'assertion'; allowed only with grant = 'jwt_bearer'"),
+        ('auth = "none"', 6, "auth: found 'none' with grant = 'client_credentials', by which the client asks for itself"),
+    ],
+)  # fmt: skip
+def test_what_does_not_go_with_client_credentials_is_named(write: Write, more: str, line: int, says: str) -> None:
+    found = problems(write(f"{NO_REFRESH}{more}\n"))
+    assert "hush" not in "".join(found)
+    assert any(f"config.toml:{line}: providers.p.{says}" in one for one in found), found
+
+
+def test_a_scope_is_not_asked_for_by_a_refresh_token(write: Write) -> None:
+    (found,) = problems(write(GOOD + 'scope = "mail"\n'))
+    assert "providers.p.scope: not allowed with grant = 'refresh_token', which is for what was consented to" in found
+
+
+def test_an_assertion_needs_a_key_and_says_its_own_claims_itself(write: Write, key: str) -> None:
+    (found,) = problems(write(GOOD + 'grant = "jwt_bearer"\n'))
+    assert "config.toml:5: providers.p.grant: found 'jwt_bearer'; allowed only with jwt_key_file" in found
+    whole = (
+        GOOD.replace('client_secret = "s"\n', "")
+        + f'grant = "jwt_bearer"\njwt_key_file = "{key}"\nauth = "assertion"\n'
+    )
+    assert provider(write(whole)).jwt_subject == "{account}"
+    bad = 'jwt_subject = "{acount}"\nscope_in = "assertion"\njwt_claims = { iss = "x", scope = "y", z = "{tenant}{account}" }\n'
+    found = problems(write(whole + bad))
+    assert len(found) == 4
+    for says in (
+        "jwt_subject: found {acount}",
+        "jwt_claims iss: the assertion says",
+        "jwt_claims scope: ",
+        "jwt_claims z: found {tenant}",
+    ):
+        assert any(says in one for one in found), (says, found)
+    (found,) = problems(write(whole + 'client_secret = "s"\n'))
+    assert "not allowed with auth = 'assertion', which sends no secret" in found
+
+
+def test_a_subject_token_is_the_sections_or_each_accounts(write: Write, tmp_path: Path) -> None:
+    text = GOOD + 'grant = "token_exchange"\n'
+    assert provider(write(text)).brings == "subject_token"
+    assert provider(write(text + 'subject_token = "hush"\n')).subject_token.reveal() == "hush"
+    (tmp_path / "subject").write_text("hush\n")
+    in_file = f'subject_token_file = "{tmp_path}/subject"\n'
+    assert provider(write(text + in_file)).brings == ""
+    env = 'subject_token_env = "SUBJECT"\n'
+    assert load(write(text + env), {"SUBJECT": "hush"}, {}).providers["p"].subject_token.reveal() == "hush"
+    (found,) = problems(write(text + env))
+    assert "providers.p.subject_token_env: found 'SUBJECT', which the environment does not have" in found
+    (found,) = problems(write(text + in_file + 'subject_token = "hush"\n'))
+    assert "allowed: at most one of subject_token, subject_token_env, subject_token_file" in found
+    (tmp_path / "subject").write_text("")
+    (found,) = problems(write(text + in_file))
+    assert "providers.p.subject_token_file" in found
+    assert "which is empty" in found
+    (found,) = problems(write(text + 'subject_token_type = "Id Token"\n'))
+    assert "subject_token_type: found neither a name nor a URI" in found

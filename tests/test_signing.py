@@ -67,3 +67,15 @@ def test_what_is_wrong_with_a_key_is_said(tmp_path: Path) -> None:
     assert "signs no assertion" in fault_of_key(written(tmp_path, dsa.generate_private_key(1024)), "auto")
     (tmp_path / "key.pem").write_text("nothing")
     assert fault_of_key(str(tmp_path / "key.pem"), "auto") == "no private key in PEM"
+
+
+def test_a_key_may_lie_in_the_json_of_a_service_account(tmp_path: Path) -> None:
+    pem = Path(written(tmp_path, RSA)).read_text()
+    path = tmp_path / "robot.json"
+    path.write_text(json.dumps({"type": "service_account", "private_key": pem, "private_key_id": "k7"}))
+    key = load_signing_key(str(path), "auto")
+    assert (key.algorithm, key.key_id) == ("RS256", "k7")
+    assert load_signing_key(written(tmp_path, RSA), "auto").key_id == ""
+    for odd in ("{}", "{", '{"private_key": 7}', '{"private_key": "nothing"}', "[]"):
+        path.write_text(odd)
+        assert fault_of_key(str(path), "auto") == "no private key in PEM"

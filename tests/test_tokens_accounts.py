@@ -96,6 +96,38 @@ def test_grants_that_are_refused(fields: dict[str, object], says: str) -> None:
     assert "secret" not in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("kind", "brings", "fields", "says"),
+    [
+        (
+            "client_credentials", "", {"refresh_token": "secret"},
+            "^refresh_token is not used: the provider's grant is client_credentials, which asks without one; leave it out",
+        ),
+        ("jwt_bearer", "", {"subject_token": "secret"}, "^subject_token is not used: the provider's grant is jwt_bearer"),
+        (
+            "token_exchange", "subject_token", {"refresh_token": "secret", "subject_token": "s"},
+            "^refresh_token is not used: .* token_exchange, which asks by a subject_token",
+        ),
+        ("token_exchange", "subject_token", {}, "^subject_token is missing"),
+        ("token_exchange", "", {"subject_token": "secret"}, "^subject_token is not used: .*token_exchange, which asks without"),
+        ("refresh_token", "refresh_token", {"subject_token": "secret", "refresh_token": "r"}, "^subject_token is not used"),
+        ("token_exchange", "subject_token", {"subject_token": "secret-é"}, "^subject_token holds characters"),
+    ],
+)  # fmt: skip
+def test_each_grant_demands_what_it_needs_and_refuses_what_it_cannot_use(
+    kind: str, brings: str, fields: dict[str, object], says: str
+) -> None:
+    with pytest.raises(BadArg, match=says) as raised:
+        parse_grant(fields, "c", kind, brings)
+    assert "secret" not in str(raised.value)
+
+
+def test_a_grant_may_need_nothing() -> None:
+    grant = parse_grant({}, "c", "client_credentials", "")
+    assert (grant.refresh_token, grant.subject_token, grant.scope) == ("", "", "")
+    assert "hush" not in repr(parse_grant({"subject_token": "hush"}, "c", "token_exchange", "subject_token"))
+
+
 def test_tokens_stay_out_of_repr() -> None:
     assert "hush" not in repr(parse_grant({"refresh_token": "hush-r", "access_token": "hush-a"}, "c"))
 

@@ -11,7 +11,9 @@ PROVIDER = Provider(name="shop", token_url="https://me:secret@auth.example.org:8
 UNSENT = ("refused", "connect_timeout", "tls", "dns", "discovery", "bad_url")
 
 
-@pytest.mark.parametrize("error", [*CLASSES, *UNSENT, "unsupported_grant_type", "unsealable", "one of tomorrow"])
+@pytest.mark.parametrize(
+    "error", [*CLASSES, *UNSENT, "unsupported_grant_type", "unsealable", "unfit", "one of tomorrow"]
+)
 def test_every_failure_has_its_advice(error: str) -> None:
     text = advice.of_account(PROVIDER, "failing", error)
     assert text[:1].isupper()

@@ -291,3 +291,52 @@ def test_members_may_lie_elsewhere() -> None:
 def test_every_class_of_a_map_has_a_scope() -> None:
     for word in CLASSES:
         assert judge(answer(418), NOW_MS, rules_of({}, {"418": word})).outcome == word
+
+
+ENDING = rules_of({"expires_at": "end"}, {})
+
+
+@pytest.mark.parametrize(
+    ("end", "headers", "life_s"),
+    [
+        ("2026-11-22T15:00:00Z", {"date": "Sun, 22 Nov 2026 14:00:00 GMT"}, 3600),
+        ("2026-11-22T16:00:00+01:00", {"date": "Sun, 22 Nov 2026 14:30:00 GMT"}, 1800),
+        (1_795_359_600, {"date": "Sun, 22 Nov 2026 14:00:00 GMT"}, 3600),
+        ("1795359600", {"date": "Sun, 22 Nov 2026 14:00:00 GMT"}, 3600),
+        (NOW_MS // 1000 + 60, {}, 60),
+        ("2026-11-22T15:00:00", {}, None),  # In whose zone?
+        ("2026-11-22T13:00:00Z", {"date": "Sun, 22 Nov 2026 14:00:00 GMT"}, None),
+        ("soon", {}, None),
+        (None, {}, None),
+        (True, {}, None),
+    ],
+)
+def test_an_end_tells_a_life_where_a_path_names_it(end: Any, headers: dict[str, str], life_s: float | None) -> None:
+    body = {"access_token": "a", "end": end}
+    pair = judge(answer(200, body, **headers), NOW_MS, ENDING).pair
+    assert pair is not None
+    assert pair.life_s == pytest.approx(life_s, abs=1) if life_s is not None else pair.life_s is None
+    told = judge(answer(200, {**body, "expires_in": 77}, **headers), NOW_MS, ENDING).pair
+    assert told is not None
+    assert told.life_s == 77
+    plain = judge(answer(200, {"access_token": "a", "expires_at": end}, **headers), NOW_MS).pair
+    assert plain is not None
+    assert plain.life_s is None
+
+
+@given(st.text(max_size=30) | st.floats() | st.integers() | st.datetimes().map(lambda moment: f"{moment.isoformat()}Z"))
+def test_no_end_is_an_exception(end: Any) -> None:
+    pair = judge(answer(200, {"access_token": "a", "end": end}), NOW_MS, ENDING).pair
+    assert pair is not None
+    assert pair.life_s is None or pair.life_s > 0
+
+
+def test_without_refresh_tokens_nothing_of_an_answer_can_be_lost() -> None:
+    rules = rules_of({}, {}, renews=False)
+    for odd in ("unasked", "é", 7):
+        verdict = judge(answer(200, {"access_token": "a", "refresh_token": odd}), NOW_MS, rules)
+        assert verdict.pair is not None
+        assert (verdict.pair.refresh_token, verdict.message, verdict.keep_body) == ("", "", False)
+    verdict = judge(answer(200, b"<html>"), NOW_MS, rules)
+    assert (verdict.outcome, verdict.keep_body) == ("unknown", False)
+    assert judge(answer(200, b"<html>"), NOW_MS).keep_body

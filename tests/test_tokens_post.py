@@ -153,6 +153,9 @@ async def test_what_cannot_be_a_request_is_none() -> None:
         for number in range(2 * HEADS_MAX):
             assert made.head(f"http://x/{number}", {}).startswith(f"POST /{number} ".encode())
         assert len(made._heads) <= HEADS_MAX
+        kept = dict(made._heads)
+        assert b"Once" in made.head("http://x/", {"Authorization": "Once"}, keep=False)
+        assert made._heads == kept
 
 
 async def test_too_late_is_not_sent_and_the_connection_stays() -> None:

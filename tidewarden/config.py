@@ -19,7 +19,7 @@ from .host_address import address_fault, is_loopback
 from .key_file import key_faults
 from .named_sections import EVENT_KINDS, FAMILIES, means, no_kinds, read_companions, read_webhooks
 from .provider import Provider
-from .provider_reading import NAME, NAME_ALLOWED, NEXT_KEYS, SECRET_KEYS, read_provider
+from .provider_reading import NAME, NAME_ALLOWED, NEXT_KEYS, SECRET_KEYS, SUBJECT_KEYS, read_provider
 from .rights import fault_of
 from .secret import HASH_ALLOWED, Secret, check_secret, hash_generated, hash_secret, known_hash
 from .settings import (
@@ -69,7 +69,7 @@ def keys(cls: type) -> frozenset[str]:
     return frozenset(item.name for item in dataclasses.fields(cls) if item.metadata)
 
 
-PROVIDER_KEYS = keys(Provider) | set(SECRET_KEYS) | set(NEXT_KEYS)
+PROVIDER_KEYS = keys(Provider) | set(SECRET_KEYS) | set(NEXT_KEYS) | set(SUBJECT_KEYS)
 
 
 def load(path: str | None, environ: Mapping[str, str], flags: Mapping[str, str]) -> Config:

@@ -30,7 +30,9 @@ _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARN
 _COLOURS = {logging.WARNING: "33", logging.ERROR: "31", logging.CRITICAL: "31;1", logging.DEBUG: "2"}
 # httpx writes each request's address at INFO, secrets in the query and all; PySyncObj its peers' every reconnect.
 QUIET = ("httpx", "httpcore", "aiohttp.access", "asyncio", "pysyncobj", "apscheduler")
-_NAMES = "access_token|refresh_token|client_secret|client_assertion|password|authorization|secret"
+_NAMES = (
+    "access_token|refresh_token|client_secret|client_assertion|assertion|subject_token|password|authorization|secret"
+)
 _SECRETS = (
     re.compile(rf"""(?i)((?:{_NAMES})["']?\s*[=:]\s*(?:(?:basic|bearer)\s+)?["']?)[^\s"'&,;}}\])]+"""),
     re.compile(r"(?i)(\b(?:basic|bearer)\s+)[A-Za-z0-9+/=._~-]{8,}"),

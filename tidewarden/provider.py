@@ -20,7 +20,10 @@ REFRESHERS = (16, 256)  # Under way at a time on one node, at least and at most,
 ROTATIONS = ("none", "rolling", "single_use")
 ORPHANS = ("hold", "refresh")
 ON_DELETES = ("keep", "revoke")
-AUTHS = ("basic", "basic_raw", "post", "none", "private_key_jwt", "tls")
+GRANTS = ("refresh_token", "client_credentials", "jwt_bearer", "token_exchange")
+AUTHS = ("basic", "basic_raw", "post", "none", "private_key_jwt", "tls", "assertion", "bearer")
+ASSERTION_AUTHS = ("assertion", "bearer")
+"""Only the grant's own assertion is shown."""
 SECRET_AUTHS = ("basic", "basic_raw", "post")
 ALGORITHMS = ("auto", "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 THUMBPRINTS = ("x5t#S256", "x5t")
@@ -29,11 +32,16 @@ CLASSES = (
     "invalid_grant", "invalid_scope", "rejected", "invalid_client", "unauthorized_client", "misdirected", "rate_limited",
     "account_limited", "too_early", "unavailable", "unknown",
 )  # fmt: skip
-PATHS = ("access_token", "refresh_token", "token_type", "scope", "expires_in", "error", "error_description")
+PATHS = (
+    "access_token", "refresh_token", "token_type", "scope", "expires_in", "expires_at", "error", "error_description",
+)  # fmt: skip
 # What the request says by itself; ``parameters`` may not say it, too.
 RESERVED = (
     "grant_type", "refresh_token", "client_id", "client_secret", "client_assertion", "client_assertion_type",
 )  # fmt: skip
+GRANT_RESERVED = ("scope", "assertion", "subject_token", "subject_token_type")
+"""The same where ``grant`` is not ``refresh_token``."""
+CLAIMS_RESERVED = ("iss", "sub", "aud", "exp", "iat", "jti")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +64,15 @@ class Provider:
     """Its secret: ``client_secret``, ``client_secret_file`` or ``client_secret_env``, exactly one where ``auth`` sends one."""
     next_secret: Secret = field(default_factory=Secret)
     """Another secret of the same client, tried when the first is refused, so that one can be rolled: written alike."""
+    grant: str = setting("refresh_token", choices=GRANTS)
+    """What an access token is asked for by: a refresh token (RFC 6749, 6), the client's own credentials (4.4), a signed
+    assertion (RFC 7523, 2.1), or another token that is exchanged (RFC 8693). The last three need no refresh token."""
+    scope: str = setting("", allowed="scopes with a blank between them")
+    """What is asked for where an account was put without a scope; not with ``refresh_token``, whose scope was consented to."""
     auth: str = setting("basic", choices=AUTHS)
     """How the client proves itself: Basic form-encoded first as RFC 6749 says, Basic raw, in the body, not, by a signed
-    assertion (RFC 7523), or by its TLS certificate (RFC 8705)."""
+    assertion (RFC 7523), by its TLS certificate (RFC 8705), or, with ``grant = "jwt_bearer"``, by that assertion alone: a
+    member of the body (``assertion``), or the header's bearer token (``bearer``)."""
     jwt_key_file: str = setting("", path=True)
     """File (PEM) with the private key that signs assertions."""
     jwt_key_id: str = setting("", allowed="a key's identifier")
@@ -71,6 +85,21 @@ class Provider:
     """``auto``, the default: RS256, ES256/384/512 or EdDSA, as the key is."""
     jwt_audience: str = setting("", allowed="a text")
     """Who the assertion is for. Empty, the default: the issuer where one is given, else the token endpoint."""
+    jwt_issuer: str = setting("", allowed="a text")
+    """Who issues the assertions of ``jwt_bearer``. Empty, the default: ``client_id``."""
+    jwt_subject: str = setting("{account}", allowed="a text, in which {account} is the account's name")
+    """Whom they are about. ``{account}``, the default: the account's name within the provider. Empty: no ``sub`` is said."""
+    jwt_claims: dict[str, str] = setting({}, allowed="names with a text each")  # noqa: RUF009
+    """Further claims of theirs, in which ``{account}`` stands for the account's name."""
+    scope_in: str = setting("body", choices=("body", "assertion"))
+    """Where ``jwt_bearer`` says the scope: as a member of the request (RFC 7523), or as a claim, as Google wants it."""
+    subject_token: Secret = field(default_factory=Secret)
+    """The token that ``token_exchange`` trades: ``subject_token`` or ``subject_token_env``. None, and no file either: each
+    account is put with its own."""
+    subject_token_file: str = setting("", path=True)
+    """File with that token, read for each request: whoever writes it may replace it."""
+    subject_token_type: str = setting("access_token", allowed="an RFC 8693 name, as access_token or jwt, or a URI")
+    """What kind of token that is; a name stands for ``urn:ietf:params:oauth:token-type:NAME``."""
     tls_cert: str = setting("", path=True)
     """File (PEM) with the client's certificate, shown on every connection where it is given."""
     tls_key: str = setting("", path=True)
@@ -137,6 +166,18 @@ class Provider:
     def secrets(self) -> tuple[Secret, ...]:
         """The secrets to try, in order; an empty one where none is sent."""
         return (self.client_secret, self.next_secret) if self.next_secret else (self.client_secret,)
+
+    @property
+    def renews(self) -> bool:
+        """Whether its accounts have refresh tokens, which a use may change."""
+        return self.grant == "refresh_token"
+
+    @property
+    def brings(self) -> str:
+        """The token without which none of its accounts can be put; empty: there is none."""
+        if self.grant == "token_exchange":
+            return "" if self.subject_token or self.subject_token_file else "subject_token"
+        return "refresh_token" if self.renews else ""
 
     @property
     def crew(self) -> tuple[int, int]:

@@ -14,12 +14,26 @@ from urllib.parse import urlsplit
 from . import presets, signing, tls
 from .egress_proxy import ENVIRONMENT, PROXY_ALLOWED, proxy_fault, proxy_of
 from .host_address import is_loopback
-from .provider import CLASSES, PATHS, QUEUE_BYTES_MAX, RESERVED, SECRET_AUTHS, Provider, queue_of
+from .provider import (
+    ASSERTION_AUTHS,
+    CLAIMS_RESERVED,
+    CLASSES,
+    GRANT_RESERVED,
+    PATHS,
+    QUEUE_BYTES_MAX,
+    RESERVED,
+    SECRET_AUTHS,
+    Provider,
+    queue_of,
+)
 from .secret import Secret, secret_of_file
 from .sources import Found, nearest, read
 
 SECRET_KEYS = ("client_secret", "client_secret_file", "client_secret_env")
 NEXT_KEYS = ("next_secret", "next_secret_file", "next_secret_env")
+SUBJECT_KEYS = ("subject_token", "subject_token_env")
+RENEWING_KEYS = ("rotation", "grace_s", "kills_access_token", "keep_alive_s", "on_delete")
+"""Settings of a preset that tell of refresh tokens."""
 NAME = r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}"
 NAME_ALLOWED = "1 to 63 of A-Z a-z 0-9 _ -, the first a letter or digit"
 ERROR_KEY = re.compile(r"\d{3}|(\d{3} )?\S(.{0,62}\S)?")
@@ -33,6 +47,9 @@ def read_provider(name: str, table: dict[str, Found], environ: Mapping[str, str]
         problems.append(f"{section}: found the name {name!r}; allowed: {NAME_ALLOWED}")
     table, unconfirmed = _with_preset(section, table, problems)
     provider = dataclasses.replace(read(Provider, section, table, problems), name=name, unconfirmed=unconfirmed)
+    provider = dataclasses.replace(
+        provider, subject_token=_subject_token(section, table, environ, problems, provider.grant)
+    )
     problems.extend(
         f"{_origin(table, key)}{section}{'.' * bool(key)}{key}: {fault}" for key, fault in _faults(provider, table)
     )
@@ -42,6 +59,8 @@ def read_provider(name: str, table: dict[str, Found], environ: Mapping[str, str]
             fault = f"the environment names no such proxy; allowed: {PROXY_ALLOWED}"
         problems.append(f"{_origin(table, 'proxy')}{section}.proxy: {fault}")
     provider = dataclasses.replace(provider, proxy=proxy)
+    if not provider.renews:
+        provider = dataclasses.replace(provider, rotation="none")  # What is sent can be sent again.
     first = _secret(section, SECRET_KEYS, table, environ, problems, provider, needed=True)
     return dataclasses.replace(
         provider,
@@ -64,6 +83,10 @@ def _with_preset(
         )
         return table, ()
     joined = {key: Found(value, f"preset {preset.name}") for key, value in preset.settings.items()}
+    grant = table.get("grant", joined.get("grant"))
+    if grant is not None and grant.value != preset.settings.get("grant", "refresh_token"):
+        for key in RENEWING_KEYS:  # Of another grant than the one that is asked for.
+            joined.pop(key, None)
     for written in ("token_url", "issuer"):  # Either of them stands for both.
         if written in table:
             joined.pop("token_url", None)
@@ -89,9 +112,11 @@ def _faults(provider: Provider, table: Mapping[str, Found]) -> Iterator[tuple[st
     """What contradicts itself, as (setting, fault)."""
     yield from _address_faults(provider)
     yield from _proof_faults(provider)
+    yield from _grant_faults(provider, table)
     if (excess := len(queue_of(provider.name, provider.client_id)) - QUEUE_BYTES_MAX) > 0:
         yield "client_id", f"is too long by {excess} for the name of a queue; allowed with this provider's name: less"
-    for name in (name for name in provider.parameters if name in RESERVED):
+    reserved = RESERVED if provider.renews else (*RESERVED, *GRANT_RESERVED)
+    for name in (name for name in provider.parameters if name in reserved):
         yield f"parameters {name}", "the request says that by itself; allowed: any other name"
     for name, value in provider.headers.items():
         if not HEADER.fullmatch(name) or not value.isprintable() or not value.isascii():
@@ -108,8 +133,9 @@ def _faults(provider: Provider, table: Mapping[str, Found]) -> Iterator[tuple[st
             yield f"errors {key}", f"found the class {word[:80]!r}; allowed is one of {', '.join(CLASSES)}"
     if 0 < provider.not_before_s < provider.margin_s and "margin_s" in table:
         yield "margin_s", f"found {provider.margin_s:g}; allowed with not_before_s: at most {provider.not_before_s:g}"
-    if provider.orphan == "refresh" and (provider.rotation != "none" or provider.kills_access_token):
-        found = "kills_access_token = true" if provider.rotation == "none" else f"rotation = {provider.rotation!r}"
+    uses_up = provider.renews and provider.rotation != "none"
+    if provider.orphan == "refresh" and (uses_up or provider.kills_access_token):
+        found = "kills_access_token = true" if not uses_up else f"rotation = {provider.rotation!r}"
         yield "orphan", f"found 'refresh' with {found}; allowed with rotation = 'none' and without kills_access_token"
     if provider.on_delete == "revoke" and not (provider.revocation_url or provider.issuer):
         yield "on_delete", "found 'revoke'; allowed only with revocation_url, or an issuer whose metadata name one"
@@ -131,6 +157,57 @@ def _address_faults(provider: Provider) -> Iterator[tuple[str, str]]:
             yield key, fault
     if "?" in provider.issuer:
         yield "issuer", f"found {provider.issuer!r}; allowed: an address without a query (RFC 8414, 2)"
+
+
+def _grant_faults(provider: Provider, table: Mapping[str, Found]) -> Iterator[tuple[str, str]]:
+    """What does not go with the grant that is set, or is missing for it."""
+    grant = f"grant = {provider.grant!r}"
+    if provider.renews:
+        if provider.scope:
+            yield "scope", f"not allowed with {grant}, which is for what was consented to; allowed: leave it out"
+    else:
+        if "rotation" in table and provider.rotation != "none":
+            yield "rotation", f"found {provider.rotation!r} with {grant}, which uses nothing up; allowed: leave it out"
+        if provider.grace_s:
+            yield "grace_s", f"not allowed with {grant}, which uses nothing up; allowed: leave it out"
+        if provider.on_delete == "revoke":
+            yield "on_delete", f"found 'revoke' with {grant}, which has no refresh token to revoke; allowed: 'keep'"
+    if provider.grant == "client_credentials" and provider.auth == "none":
+        yield "auth", f"found 'none' with {grant}, by which the client asks for itself; allowed: any that proves it"
+    yield from _assertion_faults(provider, table)
+    if provider.grant == "token_exchange":
+        if provider.subject_token_file and (fault := fault_of_secret_file(provider.subject_token_file)):
+            yield "subject_token_file", f"found {provider.subject_token_file!r}, {fault}"
+        if not re.fullmatch(r"[a-z0-9_]{1,40}|[a-z][a-z0-9+.-]*:\S{1,200}", provider.subject_token_type):
+            yield "subject_token_type", "found neither a name nor a URI; allowed: as access_token, jwt, or urn:…"
+    else:
+        for key in ("subject_token", "subject_token_env", "subject_token_file", "subject_token_type"):
+            if key in table:
+                yield key, f"not allowed with {grant}; allowed with grant = 'token_exchange'"
+
+
+def _assertion_faults(provider: Provider, table: Mapping[str, Found]) -> Iterator[tuple[str, str]]:
+    if provider.grant != "jwt_bearer":
+        for key in ("jwt_issuer", "jwt_subject", "jwt_claims", "scope_in"):
+            if key in table:
+                yield key, f"not allowed with grant = {provider.grant!r}; allowed with grant = 'jwt_bearer'"
+        if provider.auth in ASSERTION_AUTHS:
+            yield (
+                "auth",
+                f"found {provider.auth!r}; allowed only with grant = 'jwt_bearer', whose assertion is the proof",
+            )
+        return
+    if not provider.jwt_key_file:
+        yield "grant", "found 'jwt_bearer'; allowed only with jwt_key_file"
+    reserved = (*CLAIMS_RESERVED, "scope") if provider.scope_in == "assertion" else CLAIMS_RESERVED
+    for name in (name for name in provider.jwt_claims if name in reserved):
+        yield f"jwt_claims {name}", "the assertion says that by itself; allowed: any other name"
+    for key, text in (
+        ("jwt_subject", provider.jwt_subject),
+        *((f"jwt_claims {name}", text) for name, text in provider.jwt_claims.items()),
+    ):
+        if unknown := [name for name in re.findall(r"\{(\w*)\}", text) if name != "account"]:
+            yield key, f"found {{{unknown[0]}}}; allowed in braces: {{account}}"
 
 
 def _proof_faults(provider: Provider) -> Iterator[tuple[str, str]]:
@@ -213,11 +290,33 @@ def _secret(
     return Secret()
 
 
+def _subject_token(
+    section: str, table: Mapping[str, Found], environ: Mapping[str, str], problems: list[str], grant: str
+) -> Secret:
+    """The token that is exchanged for all of a provider's accounts, unless it is in a file."""
+    written = [key for key in (*SUBJECT_KEYS, "subject_token_file") if key in table]
+    if len(written) > 1:
+        allowed = f"at most one of {', '.join((*SUBJECT_KEYS, 'subject_token_file'))}"
+        problems.append(f"{_origin(table, written[0])}{section}: found {' and '.join(written)}; allowed: {allowed}")
+        return Secret()
+    if grant != "token_exchange" or not written or written == ["subject_token_file"]:
+        return Secret()
+    return _secret_of(section, written[0], table[written[0]], environ, problems)
+
+
+def fault_of_secret_file(path: str) -> str:
+    """What is wrong with a file that is to hold a secret; empty: nothing."""
+    try:
+        return "" if secret_of_file(path).strip() else "which is empty; allowed: a file with the token"
+    except OSError as error:
+        return f"{tls.reason(error)}; allowed: a readable file with the token"
+
+
 def _secret_of(section: str, key: str, found: Found, environ: Mapping[str, str], problems: list[str]) -> Secret:
     """The client's secret itself, wherever the file says it is. One line end after it belongs to the file."""
     fault = "found no text; allowed: a text"
     if isinstance(found.value, str) and found.value:
-        if key.endswith("_secret"):
+        if not key.endswith(("_file", "_env")):
             return Secret(found.value)
         if key.endswith("_env"):
             if text := environ.get(found.value, ""):

@@ -29,6 +29,8 @@ class SigningKey:
     key: Any = field(repr=False)
     thumbprint: tuple[str, str] | None = None
     """A member of each header, by which its certificate is found."""
+    key_id: str = ""
+    """Its ``kid``, where the file tells it."""
 
     def sign(self, header: Mapping[str, str], claims: Mapping[str, Any]) -> str:
         """The compact form of a signed statement; ``alg`` and ``typ`` are in the header anyway."""
@@ -54,17 +56,20 @@ class SigningKey:
 
 def load_signing_key(path: str, algorithm: str) -> SigningKey:
     """
-    The key in the file; ``algorithm``: one of RFC 7518 and 8037, or ``auto``: the key's usual one.
+    The key in the file: PEM, or JSON with one as ``private_key``, as Google gives service accounts theirs.
+
+    ``algorithm``: one of RFC 7518 and 8037, or ``auto``: the key's usual one.
 
     Raises: ValueError: what is wrong, in words.
     """
     try:
-        key = load_pem_private_key(Path(path).read_bytes(), password=None)
+        pem, key_id = _pem_of(Path(path).read_bytes())
+        key = load_pem_private_key(pem, password=None)
     except OSError as error:
         raise ValueError(error.strerror or str(error)) from error
     except TypeError as error:
         raise ValueError("the key is encrypted") from error
-    except (ValueError, UnsupportedAlgorithm) as error:
+    except (ValueError, KeyError, AttributeError, UnsupportedAlgorithm) as error:
         raise ValueError("no private key in PEM") from error
     able: tuple[str, ...] = ()
     if isinstance(key, rsa.RSAPrivateKey):
@@ -79,7 +84,16 @@ def load_signing_key(path: str, algorithm: str) -> SigningKey:
         raise ValueError("a key of a kind that signs no assertion")
     if algorithm != "auto" and algorithm not in able:
         raise ValueError(f"a key for {' '.join(able)}, not for {algorithm}")
-    return SigningKey(able[0] if algorithm == "auto" else algorithm, key)
+    return SigningKey(able[0] if algorithm == "auto" else algorithm, key, key_id=key_id)
+
+
+def _pem_of(raw: bytes) -> tuple[bytes, str]:
+    """The PEM of a key file and the key's identifier. Raises: ValueError: it is JSON without a key."""
+    if not raw.lstrip().startswith(b"{"):
+        return raw, ""
+    found = json.loads(raw)
+    pem, key_id = found["private_key"], found.get("private_key_id", "")
+    return pem.encode(), key_id if isinstance(key_id, str) else ""
 
 
 def with_thumbprint(key: SigningKey, path: str, kind: str) -> SigningKey:

@@ -24,14 +24,17 @@ _SIGNS = frozenset("_.:@+=/-'|!#$%&*?^,")
 """Of the signs that addresses and identity providers use, those that quoting in JSON or a shard's mark leave alone."""
 _ACCOUNT_ALLOWED = f"1 to {ACCOUNT_BYTES_MAX} bytes of letters, digits and {' '.join(sorted(_SIGNS))}"
 _TYPE = re.compile(r"[A-Za-z0-9_.:/-]{1,64}")
-_FIELDS = frozenset(("refresh_token", "access_token", "token_type", "scope", "expires_at_ms", "expires_in", "client"))
+_FIELDS = frozenset(("access_token", "token_type", "scope", "expires_at_ms", "expires_in", "client"))
+_BROUGHT = ("refresh_token", "subject_token")
+"""Of these an account brings the one that its provider's grant needs, or none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
     """A grant that somebody hands in, checked. Secrets stay out of its ``repr``."""
 
-    refresh_token: str = field(repr=False)
+    refresh_token: str = field(default="", repr=False)
+    subject_token: str = field(default="", repr=False)
     access_token: str = field(default="", repr=False)
     token_type: str = "Bearer"
     scope: str = ""
@@ -75,21 +78,30 @@ def _may_stand(char: str) -> bool:
     return char in _SIGNS or unicodedata.category(char)[0] in "LMN"
 
 
-def parse_grant(fields: Mapping[str, Any], client_id: str) -> Grant:
+def parse_grant(
+    fields: Mapping[str, Any], client_id: str, kind: str = "refresh_token", brings: str = "refresh_token"
+) -> Grant:
     """
     Check the fields of a grant, as ``T.PUT`` and imports name them.
+
+    ``kind``: the provider's ``grant``; ``brings``: the token that is needed for it, empty: none.
 
     Empty texts and ``None`` count as absent, as they come from a table's empty cells.
 
     Raises: BadArg: which field, what was found, what is allowed. The message never holds a token.
     """
     given = {name: value for name, value in fields.items() if value is not None and value != ""}
-    unknown = sorted(set(given) - _FIELDS)
-    if unknown:
-        raise errors.BadArg(f"unknown field {_short(str(unknown[0]))}; allowed are {', '.join(sorted(_FIELDS))}")
-    refresh_token = _token(given, "refresh_token")
-    if not refresh_token:
-        raise errors.BadArg("refresh_token is missing: without one nothing can be refreshed")
+    allowed = _FIELDS | {brings} if brings else _FIELDS
+    for name in _BROUGHT:
+        if name in given and name != brings:
+            raise errors.BadArg(
+                f"{name} is not used: the provider's grant is {kind}, which asks "
+                f"{f'by a {brings}' if brings else 'without one'}; leave it out"
+            )
+    if unknown := sorted(set(given) - allowed):
+        raise errors.BadArg(f"unknown field {_short(str(unknown[0]))}; allowed are {', '.join(sorted(allowed))}")
+    if brings and not _token(given, brings):
+        raise errors.BadArg(f"{brings} is missing: without one nothing can be refreshed")
     client = given.get("client", client_id)
     if client != client_id:
         raise errors.BadArg(f"client is {_short(str(client))}; the provider's client is {_short(client_id)}")
@@ -100,7 +112,8 @@ def parse_grant(fields: Mapping[str, Any], client_id: str) -> Grant:
     if not isinstance(scope, str) or len(scope.encode()) > SCOPE_BYTES_MAX:
         raise errors.BadArg(f"scope must be a text of at most {SCOPE_BYTES_MAX} bytes")
     return Grant(
-        refresh_token=refresh_token,
+        refresh_token=_token(given, "refresh_token"),
+        subject_token=_token(given, "subject_token"),
         access_token=_token(given, "access_token"),
         token_type=token_type,
         scope=scope,

@@ -47,6 +47,7 @@ _ACCOUNT = {
     "rejected": "the provider names no known cause: if it means a refused token, say so in [providers.{name}.errors]",
     "account_limited": "nothing: it was asked for too often",
     "too_early": "nothing: it is asked again later",
+    "unfit": "put it anew (token import, T.PUT): grant of [providers.{name}] has changed since it was put",
     "unsealable": "the key that sealed it is not here: bring it back (docs/operations.md), or put the grant anew",
 }
 _REFUSED = ("invalid_grant", "invalid_scope", "rejected", "unauthorized_client")

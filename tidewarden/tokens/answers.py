@@ -4,17 +4,19 @@ What a token endpoint's answer means: its class, and whose matter it is. Plain f
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any, Literal
 from urllib.parse import parse_qsl
 
 import msgspec
 
 from .error_shapes import NOTHING, Told, holds_token, read_error, read_error_at
-from .retry_after import retry_after
+from .retry_after import provider_now_s, retry_after
 
 Scope = Literal["ok", "account", "client", "provider", "unknown", "ours"]
 
@@ -166,6 +168,8 @@ class Rules:
 
     paths: Mapping[str, str] = field(default_factory=dict)
     errors: Mapping[str, str] = field(default_factory=dict)
+    renews: bool = True
+    """A refresh token may come with an answer; else an answer that cannot be read has lost nothing."""
 
     def of_error(self, status: int, codes: tuple[str, ...]) -> str:
         """
@@ -185,9 +189,9 @@ class Rules:
 PLAIN = Rules()
 
 
-def rules_of(paths: Mapping[str, str], errors: Mapping[str, str]) -> Rules:
+def rules_of(paths: Mapping[str, str], errors: Mapping[str, str], *, renews: bool = True) -> Rules:
     """The rules of a provider's settings: codes are compared without regard to case."""
-    return Rules(paths, {key.lower(): word for key, word in errors.items()})
+    return Rules(paths, {key.lower(): word for key, word in errors.items()}, renews)
 
 
 def judge(outcome: Outcome, unix_ms: int, rules: Rules = PLAIN) -> Verdict:
@@ -259,8 +263,8 @@ def error_of(answer: Answer) -> tuple[str, str]:
 def _judge_success(answer: Answer, members: Mapping[str, Any], unix_ms: int, rules: Rules) -> Verdict:
     token = _at(members, "access_token", rules.paths)
     if isinstance(token, str) and token and token.isascii() and token.isprintable():
-        pair = _pair(members, token, rules.paths)
-        odd = not pair.refresh_token and _at(members, "refresh_token", rules.paths) not in (None, "")
+        pair = _pair(members, token, rules, answer, unix_ms)
+        odd = rules.renews and not pair.refresh_token and _at(members, "refresh_token", rules.paths) not in (None, "")
         brief = f"HTTP {answer.status}"
         return Verdict("ok", "ok", ODD if odd else "", pair=pair, keep_body=odd, brief=brief)
     told = _error_of(members, answer.status, rules)
@@ -276,7 +280,7 @@ def _judge_success(answer: Answer, members: Mapping[str, Any], unix_ms: int, rul
     message = f"{brief} ({scrub(kind)[:80]}, {len(answer.body)} bytes)"
     if answer.cut:
         message = f"{message}: {answer.cut}"
-    return Verdict("unknown", "unknown", message, keep_body=bool(answer.body), brief=brief)
+    return Verdict("unknown", "unknown", message, keep_body=bool(answer.body) and rules.renews, brief=brief)
 
 
 def _come(answer: Answer, rules: Rules) -> dict[str, Any]:
@@ -308,15 +312,19 @@ def _at(members: Mapping[str, Any], name: str, paths: Mapping[str, str]) -> Any:
     return found
 
 
-def _pair(members: Mapping[str, Any], access_token: str, paths: Mapping[str, str]) -> Pair:
-    refresh_token = _at(members, "refresh_token", paths)
+def _pair(members: Mapping[str, Any], access_token: str, rules: Rules, answer: Answer, unix_ms: int) -> Pair:
+    paths = rules.paths
+    refresh_token = _at(members, "refresh_token", paths) if rules.renews else ""
     kind, scope = _at(members, "token_type", paths), _at(members, "scope", paths)
+    life_s = _life(_at(members, "expires_in", paths))
+    if life_s is None and "expires_at" in paths:
+        life_s = _life_until(_at(members, "expires_at", paths), provider_now_s(answer.headers, unix_ms))
     return Pair(
         access_token=access_token,
         refresh_token=refresh_token if isinstance(refresh_token, str) and refresh_token.isascii() else "",
         token_type=kind if isinstance(kind, str) and _KIND.fullmatch(kind) else "Bearer",
         scope=_scope(scope),
-        life_s=_life(_at(members, "expires_in", paths)),
+        life_s=life_s,
     )
 
 
@@ -333,6 +341,18 @@ def _life(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < LIFE_S_MAX:
         return None  # A token that is born expired would be refreshed without pause.
     return float(value)
+
+
+def _life_until(value: object, now_s: float) -> float | None:
+    """The life of a token of which is told when it ends: in ISO 8601 with a zone, or unix seconds."""
+    moment = None
+    if isinstance(value, str):
+        with contextlib.suppress(ValueError):
+            moment = datetime.fromisoformat(value.strip())
+    if moment is not None:
+        return _life(moment.timestamp() - now_s) if moment.tzinfo else None
+    end_s = _life(value)
+    return _life(end_s - now_s) if end_s is not None else None
 
 
 def _members(answer: Answer) -> dict[str, Any]:

@@ -7,11 +7,12 @@ from __future__ import annotations
 import base64
 import uuid
 from collections.abc import Mapping
+from typing import Any
 from urllib.parse import quote_plus
 
 from tidewarden.clock import Clock
 from tidewarden.config import Provider
-from tidewarden.provider import SECRET_AUTHS
+from tidewarden.provider import ASSERTION_AUTHS, SECRET_AUTHS
 from tidewarden.signing import SigningKey, load_signing_key, with_thumbprint
 
 ASSERTION_TYPE = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"  # RFC 7523, 2.2
@@ -53,12 +54,6 @@ class Credentials:
 
     def _assertion(self, provider: Provider, endpoint: str) -> dict[str, str]:
         """A new one each time: some servers remember ``jti`` and refuse a second use."""
-        key = self._keys.get(provider.name)
-        if key is None:
-            key = load_signing_key(provider.jwt_key_file, provider.jwt_algorithm)
-            if provider.jwt_cert_file:
-                key = with_thumbprint(key, provider.jwt_cert_file, provider.jwt_thumbprint)
-            self._keys[provider.name] = key
         now_s = self._clock.unix_ms() // 1000
         claims = {
             "iss": provider.client_id,
@@ -68,12 +63,24 @@ class Credentials:
             "iat": now_s,
             "exp": now_s + ASSERTION_LIFE_S,
         }
-        header = {"kid": provider.jwt_key_id} if provider.jwt_key_id else {}
-        return {"client_assertion_type": ASSERTION_TYPE, "client_assertion": key.sign(header, claims)}
+        return {"client_assertion_type": ASSERTION_TYPE, "client_assertion": self.sign(provider, claims)}
+
+    def sign(self, provider: Provider, claims: Mapping[str, Any]) -> str:
+        """A statement signed by the provider's ``jwt_key_file``. Raises: ValueError: the key cannot be used."""
+        key = self._keys.get(provider.name)
+        if key is None:
+            key = load_signing_key(provider.jwt_key_file, provider.jwt_algorithm)
+            if provider.jwt_cert_file:
+                key = with_thumbprint(key, provider.jwt_cert_file, provider.jwt_thumbprint)
+            self._keys[provider.name] = key
+        key_id = provider.jwt_key_id or key.key_id
+        return key.sign({"kid": key_id} if key_id else {}, claims)
 
 
 def by_secret(provider: Provider, number: int = 0) -> Proof:
     """Headers and members that carry the client's ``number``-th secret; an empty one is never sent."""
+    if provider.auth in ASSERTION_AUTHS:
+        return {}, {}  # The grant's own assertion says who asks.
     name, secret = provider.client_id, provider.secrets[number].reveal()
     if provider.auth not in SECRET_AUTHS or not secret:
         return {}, {"client_id": name}

@@ -35,6 +35,7 @@ from tidewarden.config import Provider
 from .answers import Answer, Outcome, Unheard, Unsent
 from .credentials import Credentials
 from .discovery import Discovery, NotFoundError
+from .grant_request import asking
 from .limit import Limit
 from .post import BODY_BYTES_MAX, HEADER_BYTES_MAX, TOLD, Coming, LateError, Poster
 from .revoked import Revoked, judge_revocation
@@ -69,17 +70,18 @@ class Exchange:
         self._discovery = Discovery(clock)
 
     async def refresh(
-        self, provider: Provider, refresh_token: str, secret: int = 0, send_by: float = math.inf
+        self, provider: Provider, brought: str, secret: int = 0, send_by: float = math.inf, account: str = ""
     ) -> Outcome:
         """
-        Trade a refresh token for a new pair; ``secret``: which of the client's to show.
+        Trade a refresh token, or what else the account brings, for a new pair; ``secret``: which of the client's to show.
 
+        ``account``: its name within the provider.
         ``send_by``: after that (monotonic seconds of the clock) nothing leaves any more; the outcome is ``late`` then.
         Never raises for what the network or the provider does.
         """
-        coming = Coming(_secrets(provider, refresh_token))
+        coming = Coming(_secrets(provider, brought))
         try:
-            outcome = await self._refresh(provider, refresh_token, secret, coming, send_by)
+            outcome = await self._refresh(provider, account, brought, secret, coming, send_by)
         except aiohttp.ClientError as error:  # Before TimeoutError, which some of them are, too.
             outcome = _judge_error(error, proxied=bool(provider.proxy))
             if not coming.sent and isinstance(outcome, Unheard):
@@ -141,13 +143,19 @@ class Exchange:
             await line.client.aclose()  # And the session under it.
 
     async def _refresh(
-        self, provider: Provider, refresh_token: str, secret: int, coming: Coming, send_by: float
+        self, provider: Provider, account: str, brought: str, secret: int, coming: Coming, send_by: float
     ) -> Outcome:
         line = self._line(provider)
         with Limit(line.loop, provider.timeout_s):
             url = await self._discovery.endpoint(provider, line.client)
             proof, members = self.credentials.prove(provider, secret, url)
-            head, body = line.poster.head(url, proof), _body(provider, refresh_token, members)
+            if provider.renews:
+                head, body = line.poster.head(url, proof), _refresh_body(provider, brought, members)
+            else:
+                asked = asking(provider, account, brought, url, self.credentials, self._clock)
+                coming.secrets += asked.secrets
+                head = line.poster.head(url, {**proof, **asked.headers}, keep=not asked.headers)
+                body = _body(provider, {**asked.members, **members, **provider.parameters})
             return await line.poster.post(url, head, body, coming, send_by)
 
     def _line(self, provider: Provider) -> Line:
@@ -161,13 +169,18 @@ def _secrets(provider: Provider, refresh_token: str) -> tuple[str, ...]:
     return (refresh_token, *(secret.reveal() for secret in provider.secrets))
 
 
-def _body(provider: Provider, refresh_token: str, members: Mapping[str, str]) -> bytes:
+def _refresh_body(provider: Provider, refresh_token: str, members: Mapping[str, str]) -> bytes:
     rest = {**members, **provider.parameters}
     if provider.body == "json":
-        whole = {"grant_type": "refresh_token", "refresh_token": refresh_token, **rest}
-        return json.dumps(whole, ensure_ascii=False, separators=(",", ":")).encode()
+        return _body(provider, {"grant_type": "refresh_token", "refresh_token": refresh_token, **rest})
     body = f"grant_type=refresh_token&refresh_token={quote_plus(refresh_token)}"
     return (f"{body}&{urlencode(rest)}" if rest else body).encode()
+
+
+def _body(provider: Provider, members: Mapping[str, str]) -> bytes:
+    if provider.body == "json":
+        return json.dumps(members, ensure_ascii=False, separators=(",", ":")).encode()
+    return urlencode(members).encode()
 
 
 @functools.cache

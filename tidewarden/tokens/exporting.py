@@ -17,6 +17,7 @@ from tidewarden.config import Provider
 from tidewarden.sealed_file import ID_BYTES, KEY_BYTES, NotSealed, open_line, seal_line
 
 from .findings import Pairs
+from .grant_request import fields_of
 from .grants import MARK_FIELDS, SPARE_FIELD
 from .ledger import Ledger
 from .listing import PAGE_MAX, SHARDS, parse_cursor
@@ -85,7 +86,7 @@ class Exporting:
         }
         at = (row.grant, row.generation)
         refresh = await self._vault.unseal(row.refresh, Place(name, pair.account, "refresh", *at))
-        fields["refresh_token"] = refresh.decode()
+        fields |= fields_of(refresh.decode())
         if row.access:
             access = await self._vault.unseal(row.access, Place(name, pair.account, "access", *at))
             fields |= {"access_token": access.decode(), "expires_at_ms": row.expires_at_ms}

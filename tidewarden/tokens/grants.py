@@ -14,6 +14,7 @@ from tidewarden.config import Provider
 
 from . import accounts, policy
 from .findings import Reading
+from .grant_request import brought
 from .ledger import Ledger
 from .policy import State
 from .revoking import Revoker
@@ -78,9 +79,10 @@ class Grants:
         pair: tuple[bytes, int] | None = None,
     ) -> Put:
         """See ``Tokens.put_told``. ``pair``: of which grant (the mark of its first token), and its generation, where they are known."""
-        grant, vault = accounts.parse_grant(fields, provider.client_id), self._vault
+        grant = accounts.parse_grant(fields, provider.client_id, provider.grant, provider.brings)
+        vault = self._vault
         await vault.ready()
-        mark = vault.fingerprint(provider.name, name, grant.refresh_token)
+        mark = vault.fingerprint(provider.name, name, brought(provider, grant))
         for _ in range(PUT_TRIES_MAX):
             reading = await self._ledger.get(queue, name)
             old = reading.row
@@ -185,9 +187,11 @@ class Grants:
             origin=mark,
             current=mark,
             token_type=grant.token_type,
-            scope=grant.scope,
+            scope=grant.scope or provider.scope,
             access=access,
-            refresh=vault.seal(grant.refresh_token.encode(), Place(provider.name, name, "refresh", number, generation)),
+            refresh=vault.seal(
+                brought(provider, grant).encode(), Place(provider.name, name, "refresh", number, generation)
+            ),
         )
 
 

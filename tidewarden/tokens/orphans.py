@@ -18,6 +18,7 @@ from tidewarden.config import Provider
 from . import answers, policy
 from .answers import Answer, Verdict
 from .cache import Kept
+from .grant_request import check_fit
 from .rows import Row
 from .tools import Tools
 from .vault import Place
@@ -157,10 +158,11 @@ class Orphans:
     async def _ask(self, provider: Provider, name: str, kept: Kept) -> Verdict:
         """The request, by each of the client's secrets; a pair is in the journal and the cache when this returns."""
         row, began = kept.row, self._cache.now_ms(kept)
-        token = (await self._vault.unseal(row.refresh, self._place(provider, name, "refresh", row))).decode()
-        rules = answers.rules_of(provider.paths, provider.errors)
+        sealed_for = self._place(provider, name, "refresh", row)
+        token = check_fit(provider, (await self._vault.unseal(row.refresh, sealed_for)).decode())
+        rules = answers.rules_of(provider.paths, provider.errors, renews=provider.renews)
         for number in self._exchange.credentials.order(provider):
-            outcome = await self._exchange.refresh(provider, token, number)
+            outcome = await self._exchange.refresh(provider, token, number, account=name)
             verdict = answers.judge(outcome, self._clock.unix_ms(), rules)
             if verdict.outcome != "invalid_client":
                 break

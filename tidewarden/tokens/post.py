@@ -67,9 +67,11 @@ class Poster:
         self._requests: dict[str, aiohttp.ClientRequest] = {}
         self._heads: dict[tuple[str, tuple[tuple[str, str], ...]], bytes] = {}
 
-    def head(self, url: str, proof: Mapping[str, str]) -> bytes:
+    def head(self, url: str, proof: Mapping[str, str], *, keep: bool = True) -> bytes:
         """
         The beginning of requests to ``url`` with the headers ``proof``, up to the length of their bodies.
+
+        ``keep``: others will begin so, too.
 
         Raises: aiohttp.InvalidURL; ValueError: a header does not fit into a line.
         """
@@ -87,9 +89,11 @@ class Poster:
             lines += (f"{name}: {value}" for name, value in headers.items() if name not in FRAMING)
             if any(_UNFIT.search(line) for line in lines):
                 raise ValueError("a header holds a line break")
-            if len(self._heads) >= HEADS_MAX:
+            head = "".join(f"{line}\r\n" for line in lines).encode()
+            if keep and len(self._heads) >= HEADS_MAX:
                 self._heads.clear()
-            head = self._heads[key] = "".join(f"{line}\r\n" for line in lines).encode()
+            if keep:
+                self._heads[key] = head
         return head
 
     async def post(self, url: str, head: bytes, body: bytes, coming: Coming, send_by: float = math.inf) -> Answer:

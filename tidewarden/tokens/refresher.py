@@ -20,6 +20,7 @@ from .answers import Verdict
 from .digest import Digest
 from .doubts import BUSY_S, Doubts
 from .findings import Opened
+from .grant_request import Unfit, check_fit
 from .limits.assessment import Assessment
 from .policy import Case, Step
 from .rows import Row, Troubles
@@ -53,7 +54,7 @@ class Refresher:
         self._watch = watch
         self._doubts = Doubts(provider, queue, tools, settler)
         self._digest = Digest(provider.name, tools.clock)
-        self._rules = answers.rules_of(provider.paths, provider.errors)
+        self._rules = answers.rules_of(provider.paths, provider.errors, renews=provider.renews)
         self._owed: list[tuple[Taken, Step]] = []
         self.owing = asyncio.Event()
         """Set while the store has to be told something by :meth:`pay`."""
@@ -133,7 +134,7 @@ class Refresher:
             return
         token, spare = chosen
         self._watch.began(opened)
-        outcome, verdict = await self._ask(token, until)
+        outcome, verdict = await self._ask(task.id, token, until)
         if verdict.outcome == "late":  # As if it had been found out before.
             await self._hold(task, 0, opened)
             return
@@ -158,7 +159,8 @@ class Refresher:
         try:
             token = await self._unsealed(task.id, opened.spare if spare and opened.spare is not None else opened.row)
         except Unsealable as error:
-            verdict = Verdict("unsealable", "account", answers.scrub(str(error)), answered=False)
+            word = "unfit" if isinstance(error, Unfit) else "unsealable"
+            verdict = Verdict(word, "account", answers.scrub(str(error)), answered=False)
             await self._failed(task, opened, verdict, spare, opened.now_ms)
             return None
         if not self._may_send(until) or self.stopping or not self.writable:
@@ -207,12 +209,12 @@ class Refresher:
         """Whether a request that begins now surely ends before a lease that lasts until then (monotonic seconds)."""
         return until - self._tools.clock.monotonic() >= self.provider.timeout_s + SEND_SLACK_S
 
-    async def _ask(self, token: str, until: float) -> tuple[answers.Outcome, Verdict]:
+    async def _ask(self, account: str, token: str, until: float) -> tuple[answers.Outcome, Verdict]:
         """The request, by each of the client's secrets until one is taken: a refused client has touched no grant."""
         tools, provider = self._tools, self.provider
         exchange = tools.exchange
         for number in exchange.credentials.order(provider):
-            outcome = await exchange.refresh(provider, token, number, until - SEND_SLACK_S)
+            outcome = await exchange.refresh(provider, token, number, until - SEND_SLACK_S, account)
             verdict = answers.judge(outcome, tools.clock.unix_ms(), self._rules)
             if verdict.outcome != "invalid_client" or not self._may_send(until):
                 break
@@ -247,7 +249,7 @@ class Refresher:
 
     async def _unsealed(self, account: str, row: Row) -> str:
         place = Place(self.provider.name, account, "refresh", row.grant, row.generation)
-        return (await self._tools.vault.unseal(row.refresh, place)).decode()
+        return check_fit(self.provider, (await self._tools.vault.unseal(row.refresh, place)).decode())
 
     async def _failed(self, task: Taken, opened: Opened, verdict: Verdict, used_spare: bool, now_ms: int) -> None:
         tools, name = self._tools, self.provider.name
@@ -302,7 +304,7 @@ class Refresher:
         elif (
             step.what == "retry"
             and now.outcome != before.outcome
-            and now.outcome in ("rejected", "account_limited", "unsealable")
+            and now.outcome in ("rejected", "account_limited", "unfit", "unsealable")
         ):
             level = logging.ERROR if now.outcome == "unsealable" else logging.WARNING
             self._digest.say(account, "failing", f"fails ({now.outcome}): {now.message}; tried again by itself", level)

@@ -17,12 +17,16 @@ def retry_after(headers: Mapping[str, str], unix_ms: int) -> float | None:
     text = headers.get("retry-after", "").strip()
     if re.fullmatch(r"\d+(\.\d*)?", text):
         return min(float(text), RETRY_AFTER_S_MAX)
-    then_s, told_s = _unix_s(text), _unix_s(headers.get("date", ""))
+    then_s = _unix_s(text)
     if then_s is None:
         return None
-    # Against the provider's own clock where it tells it: the two hosts need not agree.
-    now_s = unix_ms / 1000 if told_s is None else told_s
-    return min(max(0.0, then_s - now_s), RETRY_AFTER_S_MAX)
+    return min(max(0.0, then_s - provider_now_s(headers, unix_ms)), RETRY_AFTER_S_MAX)
+
+
+def provider_now_s(headers: Mapping[str, str], unix_ms: int) -> float:
+    """Tells the time by the provider's own clock where it says it: the two hosts need not agree."""
+    told_s = _unix_s(headers.get("date", ""))
+    return unix_ms / 1000 if told_s is None else told_s
 
 
 def _unix_s(text: str) -> float | None:

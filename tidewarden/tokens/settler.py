@@ -99,7 +99,7 @@ class Settler:
         base = (answer.grant, answer.generation)
         word = await tools.ledger.stored(
             self.queue, answer.account, base, answer.row, answer.due_ms, answer.deadline_ms,
-            ORPHAN if answer.orphan else previous,
+            ORPHAN if answer.orphan or not self.provider.renews else previous,
         )  # fmt: skip
         if word in ("SPARE", "PAST", "GONE", "MOVED"):
             tools.cache.drop(f"{self.provider.name}/{answer.account}")
@@ -110,6 +110,8 @@ class Settler:
             log.warning("%s/%s had moved on when its answer came: kept as a spare", self.provider.name, answer.account)
         elif word == "PAST":
             log.info("%s/%s was refreshed again since its answer came", self.provider.name, answer.account)
+        elif word == "MOVED" and not answer.orphan:  # Without a refresh token there is nothing to spare.
+            log.info("%s/%s had moved on when its answer came: it is dropped", self.provider.name, answer.account)
         elif word == "MOVED":
             tools.counts.orphans_dropped += 1
             log.info(
