@@ -21,10 +21,10 @@ from tidewarden.server.penalties import HOSTS_MAX, Penalties
 from tidewarden.server.users import Users
 from tidewarden.tokens import companions
 from tidewarden.tokens.cache import Cache
-from tidewarden.tokens.hosts import Hosts
+from tidewarden.tokens.limits.fair_share import FairShare
+from tidewarden.tokens.limits.host_rate_limit import HostRateLimits
 from tidewarden.tokens.post import HEADS_MAX, Poster
 from tidewarden.tokens.rows import Row
-from tidewarden.tokens.seats import Seats
 
 ROUNDS = 100_000
 NOW_MS = 1_700_000_000_000
@@ -94,7 +94,7 @@ async def test_secrets_of_clients_and_endpoints_that_change() -> None:
 
 
 def test_hosts_rates_without_the_store() -> None:
-    hosts = Hosts()
+    hosts = HostRateLimits()
     providers = [Provider(name=f"p{n}", token_url=f"https://h{n}.example/token", host_rate=5.0) for n in range(10)]
     for provider in providers:
         hosts.add(provider)
@@ -104,7 +104,7 @@ def test_hosts_rates_without_the_store() -> None:
 
 
 async def test_providers_that_wait_for_their_seats() -> None:
-    seats = Seats(10)
+    seats = FairShare(10)
     for n in range(1_000):
         waiting = asyncio.ensure_future(seats.wait(f"p{n % 10}"))
         await asyncio.sleep(0)

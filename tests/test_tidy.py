@@ -113,7 +113,21 @@ TESTED_IN = {
     "store_way": "test_store_sentinel",  # without sentinels it is one address
     "tokens_settler": "test_tokens_refresher",  # the second half of a refresh
     "tokens_unstored": "test_tokens_refresher",  # an answer outlives a store that is away
-    "tokens_watch": "test_tokens_pool",  # what a pool and its refresher share
+    **dict.fromkeys(  # played together: what is decided hangs on all of them
+        (
+            "tokens_limits_evidence",
+            "tokens_limits_client_record",
+            "tokens_limits_hold",
+            "tokens_limits_rate",
+            "tokens_limits_quarantine",
+            "tokens_limits_gathering",
+        ),
+        "test_tokens_limits_judgement",
+    ),
+    **dict.fromkeys(
+        ("tokens_limits_client_store", "tokens_limits_shared_record", "tokens_limits_node_limits"),
+        "test_tokens_limits_client_limits",
+    ),
     "tokens_tools": "test_tokens_refresher",  # declarations
     "server_upkeep_verbs": "test_server_queue_verbs",
 }

@@ -10,7 +10,7 @@ import pytest
 import tokens_harness as harness
 
 from tidewarden.errors import BadArg, NotFound
-from tidewarden.tokens.findings import Entry, GateView
+from tidewarden.tokens.findings import Entry
 from tidewarden.tokens.listing import LOOKED_MAX, Listing
 from tidewarden.tokens.rows import Row
 
@@ -108,11 +108,8 @@ async def test_one_page_looks_at_so_many_accounts_however_few_are_in_that_state(
             )
             return scan + count, 100, [Entry(f"a{number:09}", row, None) for number, row in rows]
 
-        async def gate(self, *_: Any) -> GateView:
-            return GateView()
-
-        async def standing(self, *_: Any) -> Any:
-            return False, []
+        async def script(self, *_: Any) -> Any:
+            return [0, 0, 0, 100, 0, b""]
 
     many: Any = Many()
     listing = Listing(many, {"p": "q"}, {"p": harness.provider("http://127.0.0.1:9/")})

@@ -146,12 +146,12 @@ async def test_what_is_refused_is_asked_rarely_and_kills_nobody(
                 await tokens.get("p/a", wait_ms=20_000)
         assert endpoint.requests == {"a.0": 1}
         # The client's rate is kept: the second of two at once has none.
-        tokens._orphans._spent.clear()
+        tokens._pools["p"].limits._spent_s = 0.0
         both = await asyncio.gather(*(tokens.get(f"p/{name}", wait_ms=20_000) for name in "bc"), return_exceptions=True)
         assert [getattr(one, "state", None) for one in both] == ["stale", None]
         # A refused client holds all of its accounts.
         endpoint.faults.append(harness.answers(401, {"error": "invalid_client"}))
-        tokens._orphans._spent.clear()
+        tokens._pools["p"].limits._spent_s = 0.0
         for _ in range(2):
             with pytest.raises(StoreDown):
                 await tokens.get("p/c", wait_ms=20_000)

@@ -13,7 +13,6 @@ import tokens_harness as harness
 from tidewarden.errors import StoreDown
 from tidewarden.tokens import journal as journal_module
 from tidewarden.tokens import pool as pool_module
-from tidewarden.tokens.answers import Verdict
 
 pytestmark = pytest.mark.live
 
@@ -134,11 +133,18 @@ async def test_a_wrong_client_secret_touches_no_account_and_is_asked_about_rarel
         endpoint.faults.extend([answers(401, {"error": "invalid_client"})] * 50)
         async with harness.node(valkey, tmp_path, harness.provider(endpoint.url, refreshers=4)) as side:
             await asyncio.gather(*(side.tokens.put(f"p/a{n}", {"refresh_token": f"a{n}.0"}) for n in range(50)))
-            await eventually(lambda: sum(endpoint.requests.values()) >= 5, 10)  # The first few, then a probe.
+
+            async def held() -> bool:
+                return bool((await side.tokens.stats())["p"]["failures"])
+
+            await eventually(held, 10)
+            asked = sum(endpoint.requests.values())
+            await eventually(lambda: sum(endpoint.requests.values()) > asked, 10)  # A probe.
             stats = (await side.tokens.stats())["p"]
-            assert (stats["failing"], stats["dead"], stats["total"]) == (0, 0, 50)
-            assert sum(endpoint.requests.values()) <= 8
-    assert caplog.text.count("refuses our client (invalid_client)") == 1
+            assert (stats["dead"], stats["total"]) == (0, 50)
+            assert stats["failing"] <= 12
+            assert sum(endpoint.requests.values()) <= 16
+    assert caplog.text.count("refuses our client (invalid_client HTTP 401") == 1
 
 
 async def test_a_stop_finishes_what_is_under_way_and_begins_nothing(valkey: Any, tmp_path: Path) -> None:
@@ -237,27 +243,37 @@ async def test_a_provider_that_suddenly_refuses_everybody_ends_nobody(
     valkey: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with harness.endpoint() as endpoint:
-        wrong = True
+        wrong = False
 
         async def refuse(request: Any, made: Any, token: str) -> Any:
             return await answers(400, {"error": "invalid_grant"})(request, made, token) if wrong else made.rotate(token)
 
-        endpoint.faults.extend([refuse] * 500)
+        endpoint.faults.extend([refuse] * 5000)
         chosen = harness.provider(endpoint.url, rotation="rolling")
-        async with harness.node(valkey, tmp_path, chosen, confirm_s=1.5) as side:
-            await asyncio.gather(*(side.tokens.put(f"p/a{n}", {"refresh_token": f"a{n}.0"}) for n in range(40)))
-            await eventually(lambda: sum(endpoint.requests.values()) >= 80)  # Each twice: that would have ended them.
-            stats = (await side.tokens.stats())["p"]
-            assert (stats["dead"], stats["failing"], stats["failures"]) == (0, 40, 0)
-            assert side.tokens.metrics()["quarantines"] == {"p": 1}
-            await eventually(lambda: side.tokens.events.told["p", "provider.quarantine_begun"] == 1)
-            wrong = False
+        async with harness.node(valkey, tmp_path, chosen) as side:
+            names = [f"p/a{n}" for n in range(40)]
+            await asyncio.gather(*(side.tokens.put(name, {"refresh_token": f"{name[2:]}.0"}) for name in names))
 
             async def all_fresh() -> bool:
                 return bool((await side.tokens.stats())["p"]["fresh"] == 40)
 
             await eventually(all_fresh)
-    assert caplog.text.count("no account is declared dead for it") == 1
+            wrong = True
+            for _ in range(3):
+                asked = sum(endpoint.requests.values())
+                await asyncio.gather(*(side.tokens.refresh(name) for name in names))
+                await eventually(lambda asked=asked: sum(endpoint.requests.values()) >= asked + 40)
+            stats = (await side.tokens.stats())["p"]
+            assert (stats["dead"], stats["stopped"], stats["failing"], stats["failures"]) == (0, 0, 40, 0)
+            assert stats["quarantined_since_ms"]
+            assert side.tokens.metrics()["quarantines"] == {"p": 1}
+            await eventually(lambda: side.tokens.events.told["p", "provider.quarantine_begun"] == 1)
+            wrong = False
+            for name in names[:3]:  # A sample of those that were refused; the others follow by themselves.
+                await side.tokens.refresh(name)
+            await eventually(all_fresh)
+            await eventually(lambda: side.tokens.events.told["p", "provider.quarantine_over"] == 1)
+    assert caplog.text.count("nobody is given up for it") == 1
 
 
 async def test_one_odd_account_does_not_hold_up_the_others_for_ever(valkey: Any, tmp_path: Path) -> None:
@@ -284,18 +300,6 @@ async def test_one_odd_account_does_not_hold_up_the_others_for_ever(valkey: Any,
             assert found["error"] == "unauthorized_client"
             stats = (await side.tokens.stats())["p"]
             assert (stats["failures"], stats["held_until_ms"]) == (0, 0)
-
-
-async def test_what_a_client_was_told_once_is_not_held_against_an_account_for_ever(valkey: Any, tmp_path: Path) -> None:
-    """The next time a secret is refused its accounts are asked first of all: they must not open the breaker."""
-    refused, ok = Verdict("invalid_client", "client"), Verdict("ok", "ok")
-    async with harness.node(valkey, tmp_path, harness.provider("http://127.0.0.1:9/"), go=False) as side:
-        watch = side.tokens._pools["p"].watch
-        assert watch.note("a", refused).scope == "client"
-        watch.note("b", ok)
-        assert watch.note("a", refused).scope == "account"  # It alone, while another is served.
-        watch.note("a", ok)
-        assert watch.note("a", refused).scope == "client"
 
 
 async def test_three_nodes_keep_to_one_rate_of_their_host(valkey: Any, tmp_path: Path) -> None:

@@ -20,7 +20,8 @@ from .findings import Pairs
 from .grant_request import fields_of
 from .grants import MARK_FIELDS, SPARE_FIELD
 from .ledger import Ledger
-from .listing import PAGE_MAX, SHARDS, parse_cursor
+from .limits.node_limits import SHARDS
+from .listing import PAGE_MAX, parse_cursor
 from .rows import Row, parse_row
 from .vault import Place, Vault
 

@@ -60,36 +60,3 @@ class Pairs:
     troubles: Troubles | None
     details: bytes = b""
     """Empty: there are none."""
-
-
-@dataclass(frozen=True, slots=True)
-class GateView:
-    """What a gate said: see ``tokens/lua/gate.lua``. Times are unix milliseconds of the store, the rate requests a second."""
-
-    now_ms: int = 0
-    granted: int = 0
-    wait_ms: int = 0
-    probe: bool = False
-    failures: int = 0
-    until_ms: int = 0
-    since_ms: int = 0
-    rate: float = 0.0
-    """0: as many as one likes."""
-    reason: str = ""
-    news: bool = False
-
-    @property
-    def free(self) -> bool:
-        """Nothing holds anybody back."""
-        return not self.failures and not self.rate and self.until_ms <= self.now_ms
-
-
-@dataclass(frozen=True, slots=True)
-class Trend:
-    """What the refusals of all nodes amount to."""
-
-    on: bool = False
-    """Nobody is to be declared dead."""
-    share: float = 0.0
-    """Refusals among the refreshes of late, 0 to 1."""
-    news: bool = False

@@ -10,9 +10,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from tidewarden import errors
-from tidewarden.queue import Taken
 
-from .findings import Entry, GateView, Opened, Pairs, Reading, Refused, Trend
+from .findings import Entry, Opened, Pairs, Reading, Refused
 from .policy import Step
 from .rows import Row, Troubles, parse_intent, parse_row, parse_troubles
 
@@ -137,21 +136,6 @@ class Ledger:
         items = await self.script("tokens.reseal", queue, shard, [part for change in changes for part in change])
         return sum(items)
 
-    async def gate(self, queue: str, verb: str, *args: str | int) -> GateView:
-        """``ask``, ``trip``, ``slow`` or ``recover`` the gate of a client; see ``tokens/lua/gate.lua``."""
-        found = await self.script("tokens.gate", queue, 0, (verb, *args))
-        granted, wait_ms, probe, failures, until_ms, since_ms, rate, reason, news, now_ms = found
-        rest = (failures, until_ms, since_ms, rate / 1000, _words(reason), bool(news))
-        return GateView(now_ms, granted, wait_ms, bool(probe), *rest)
-
-    async def standing(self, queue: str, verb: str, *args: str | int) -> tuple[bool, list[list[Any]]]:
-        """
-        ``note``, ``over`` or ``read``: see ``tokens/lua/standing.lua``; whether there is something to be told of now, and what each
-        node meets with.
-        """
-        told, *found = await self.script("tokens.standing", queue, 0, (verb, *args))
-        return bool(told), [[_words(item) if isinstance(item, bytes) else item for item in one] for one in found]
-
     async def tell(self, queue: str, shard: int, most: int, claim_ms: int, told: Sequence[bytes] = ()) -> list[bytes]:
         """
         What has become of a shard's accounts and is to be told, the oldest first, this node's to tell for ``claim_ms``; ``told``: what
@@ -159,32 +143,12 @@ class Ledger:
         """
         return list(await self.script("tokens.tell", queue, shard, (most, claim_ms, *told)))
 
-    async def trend(self, queue: str, well: int, refused: int) -> Trend:
-        """Add refreshes of this node to those of all, and hear what they amount to; see ``tokens/lua/trend.lua``."""
-        on, thousandths, news = await self.script("tokens.trend", queue, 0, (well, refused))
-        return Trend(bool(on), thousandths / 1000, bool(news))
-
-    async def held_by(self, queue: str) -> str:
-        """What holds a client's accounts back, as far as it can be had; empty: nothing."""
-        try:
-            return (await self.gate(queue, "ask", 0, 0, 1)).reason
-        except errors.Error:
-            return ""
-
     async def level(
         self, queue: str, shard: int, horizon_ms: int, every_ms: int, most: int, life_ms: int
     ) -> tuple[int, int]:
         """Level a shard, see ``tokens/lua/level.lua``: accounts moved, and about how many fall due within the horizon."""
         moved, due = await self.script("tokens.level", queue, shard, (horizon_ms, every_ms, most, life_ms))
         return moved, due
-
-    async def probe(self, queue: str, shard: int, lease_ms: int) -> Taken | None:
-        """Lease the first ready task of a shard although its queue is paused; None: there is none."""
-        found = await self.script("tokens.probe", queue, shard, (lease_ms,))
-        if not found:
-            return None
-        name, lease, payload, attempt, deadline_ms, lease_end_ms = found[0]
-        return Taken(queue, name.decode(), lease, payload, attempt, deadline_ms, lease_end_ms)
 
     async def stats(self, queue: str, shards: int) -> dict[str, int]:
         """Accounts by state, ``total``, ``intents`` (open ones), ``spares``; ``next_ms``: the next try of one that fails, or 0."""

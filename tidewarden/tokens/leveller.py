@@ -15,7 +15,7 @@ from tidewarden.clock import Clock, sleep
 from tidewarden.config import Provider
 
 from .ledger import Ledger
-from .listing import SHARDS
+from .limits.node_limits import SHARDS
 
 log = logging.getLogger("tidewarden.tokens")
 

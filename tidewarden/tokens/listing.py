@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,10 +11,11 @@ from tidewarden.config import Provider
 from . import advice, policy
 from .findings import Entry
 from .ledger import Ledger
+from .limits.client_store import read_client
+from .limits.node_limits import SHARDS
+from .limits.provider_status import beside, figures
 from .rows import Troubles
-from .standing import Seen, beside, figures
 
-SHARDS = 16
 PAGE_MAX = 1000
 LOOKED_MAX = 10  # Pages of the store that are looked through for one of ours, where a state is asked for.
 DIGITS_MAX = 20  # of the store's own cursor, which has 64 bits
@@ -104,17 +104,14 @@ class Listing:
         }
 
     async def stats(self, provider: str) -> dict[str, Any]:
-        """The figures of a provider: see :func:`tidewarden.tokens.standing.figures`."""
+        """The figures of a provider: see :func:`tidewarden.tokens.limits.provider_status.figures`."""
         stats = await self._ledger.stats(self._queue_of[provider], SHARDS)
         return stats | await self._stands(provider, stats.pop("next_ms"))
 
     async def _stands(self, provider: str, due_ms: int = 0) -> dict[str, Any]:
-        """See :func:`tidewarden.tokens.standing.figures`."""
-        queue = self._queue_of[provider]
-        gate, (_, seen) = await asyncio.gather(
-            self._ledger.gate(queue, "ask", 0, 0, 1), self._ledger.standing(queue, "read")
-        )
-        return figures(self._providers[provider], gate, [Seen(*one) for one in seen], due_ms)
+        """See :func:`tidewarden.tokens.limits.provider_status.figures`."""
+        record, now = await read_client(self._queue_of[provider], self._ledger.script)
+        return figures(self._providers[provider], record, now.clock_ms, now.lag_ms, due_ms)
 
 
 def parse_cursor(after: str, names: list[str]) -> tuple[str, int, int, str]:

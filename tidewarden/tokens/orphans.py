@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 from tidewarden import errors
@@ -19,10 +19,11 @@ from . import answers, policy
 from .answers import Answer, Verdict
 from .cache import Kept
 from .grant_request import check_fit
+from .limits.client_limits import ClientLimits
+from .limits.gathering import Ended
 from .rows import Row
 from .tools import Tools
 from .vault import Place
-from .watch import Watch
 
 log = logging.getLogger("tidewarden.tokens")
 
@@ -35,26 +36,22 @@ class Orphans:
 
     Args:
         tools: what the refreshers of this node work with.
-        watches: of the providers that may be refreshed so, by name.
+        limits: of the providers' clients that may be refreshed so, by name.
         queues: their accounts' queues.
-        nodes: how many nodes there are, so that each keeps to its part of a client's rate.
     """
 
     def __init__(
         self,
         tools: Tools,
-        watches: Mapping[str, Watch],
+        limits: Mapping[str, ClientLimits],
         queues: Mapping[str, str],
-        nodes: Callable[[], int],
     ) -> None:
-        self._watches = watches
+        self._limits = limits
         self._queues = queues
-        self._nodes = nodes
         self._cache = tools.cache
         self._vault = tools.vault
         self._journal = tools.journal
         self._exchange = tools.exchange
-        self._hosts = tools.hosts
         self._clock = tools.clock
         self._dice = tools.dice
         self._counts = tools.counts
@@ -63,12 +60,10 @@ class Orphans:
         """Failures in a row of an account, and until when it waits for them."""
         self._held: dict[str, float] = {}
         """Until when a provider is left alone."""
-        self._spent: dict[str, float] = {}
-        """Up to when a provider's rate is used up."""
 
     def serves(self, provider: str) -> bool:
         """Whether this provider's accounts may be refreshed without the store."""
-        return provider in self._watches
+        return provider in self._limits
 
     async def fresh(self, provider: Provider, name: str, min_ttl_ms: int, wait_s: float) -> None:
         """
@@ -116,20 +111,8 @@ class Orphans:
 
     def _may_begin(self, provider: Provider) -> bool:
         """Whether there is room for another request; counts it if so."""
-        now = self._clock.monotonic()
         under_way = sum(1 for one in self._work if one.startswith(f"{provider.name}/"))
-        watch = self._watches[provider.name]
-        if not watch.breaker.allowed(now, watch.crew.size, under_way):
-            return False
-        rate = provider.client_rate / max(1, self._nodes())
-        spent = max(self._spent.get(provider.name, 0.0), now - max(1.0, 1 / rate)) if rate else 0.0
-        if rate and spent + 1 / rate > now + 1e-9:
-            return False
-        if not self._hosts.alone(provider, now):
-            return False
-        if rate:
-            self._spent[provider.name] = spent + 1 / rate
-        return True
+        return self._limits[provider.name].acquire_alone(under_way)
 
     async def _refresh(self, provider: Provider, name: str, kept: Kept) -> None:
         account = f"{provider.name}/{name}"
@@ -166,7 +149,7 @@ class Orphans:
             verdict = answers.judge(outcome, self._clock.unix_ms(), rules)
             if verdict.outcome != "invalid_client":
                 break
-        verdict = self._watches[provider.name].note(name, verdict)
+        verdict = self._limits[provider.name].release(Ended(name, verdict, witness=False))
         pair = verdict.pair
         if pair is None or not isinstance(outcome, Answer):
             return verdict

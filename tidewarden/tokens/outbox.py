@@ -18,7 +18,7 @@ from tidewarden.clock import Clock, sleep
 from .companions import Companions
 from .events import ENDS, Events
 from .ledger import Ledger
-from .listing import SHARDS
+from .limits.node_limits import SHARDS
 from .rows import Troubles, parse_troubles
 
 log = logging.getLogger("tidewarden.tokens")

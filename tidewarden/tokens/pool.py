@@ -5,6 +5,7 @@ The refreshers of one provider's client on this node: how many are under way, wh
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections.abc import Mapping, Sequence
 
@@ -14,12 +15,12 @@ from tidewarden.config import Provider
 from tidewarden.queue import Taken
 
 from .leveller import Leveller
-from .listing import SHARDS
+from .limits.client_limits import ClientLimits
+from .limits.node_limits import NodeLimits
 from .records import Answer
 from .refresher import Refresher, lease_ms_of
 from .settler import Settler
 from .tools import Tools
-from .watch import Watch
 
 log = logging.getLogger("tidewarden.tokens")
 
@@ -32,13 +33,13 @@ TAKES_MAX = 3  # Takes under way while there is plenty to do: by one alone, less
 PAUSE_S = 1.0  # After the store refused.
 STOP_S = 5.0
 STOP_TIMES = 2.5  # So much longer for an answer without which the account is lost; a node ends within 25 s in all (process.END_S).
-GATE_S = 2.0  # Longest sleep before a gate is asked again: another node may have opened it.
+LEAVE_S = 2.0  # Longest sleep before leave is asked for again: another node may have opened.
 
 
 class Pool:
-    """As many refreshes under way on this node, for one provider's client, as its crew has (:mod:`tidewarden.tokens.crew`)."""
+    """As many refreshes under way on this node, for one provider's client, as its limits let begin (:mod:`.limits.client_limits`)."""
 
-    def __init__(self, provider: Provider, queue: str, tools: Tools) -> None:
+    def __init__(self, provider: Provider, queue: str, tools: Tools, shared: NodeLimits) -> None:
         if provider.unconfirmed:
             log.warning(
                 "%s: its preset says %s, which is not in the provider's own words: look there, then set it yourself",
@@ -47,13 +48,12 @@ class Pool:
         self.queue = queue
         self._provider = provider
         self._tools = tools
-        self.watch = Watch(provider, queue, tools, lease_ms_of(provider))
+        self.limits = ClientLimits(provider, queue, shared, lease_ms_of(provider))
         self._settler = Settler(provider, queue, tools)
-        self._refresher = Refresher(provider, queue, tools, self._settler, self.watch)
+        self._refresher = Refresher(provider, queue, tools, self._settler, self.limits)
         self.leveller = Leveller(
             provider, queue, tools.ledger, tools.clock, lambda: self._settler.life_s, lambda: self._idle
         )
-        tools.hosts.add(provider)
         self._session = tools.queues.open_session("_tokens")
         self._work: set[asyncio.Task[None]] = set()
         self._takes: dict[asyncio.Task[bool], int] = {}
@@ -64,12 +64,12 @@ class Pool:
     @property
     def _idle(self) -> bool:
         """Whether there is room for refreshes that could wait."""
-        return not self.watch.held and len(self._work) < self.watch.crew.size
+        return not self.limits.held and len(self._work) < self.limits.concurrency.size
 
     @property
     def _rest(self) -> int:
         """How many more may be begun, whatever has become of those that were."""
-        return SETTLING * self.watch.crew.size - len(self._work)
+        return SETTLING * self.limits.concurrency.size - len(self._work)
 
     @property
     def in_flight(self) -> int:
@@ -121,7 +121,7 @@ class Pool:
     async def _turn(self) -> None:
         """Begin one more take if there is room for it, else wait until there may be."""
         room = self._room()
-        if room > 0 and len(self._takes) < (TAKES_MAX if self._plenty and not self.watch.held else 1):
+        if room > 0 and len(self._takes) < (TAKES_MAX if self._plenty and not self.limits.held else 1):
             self._takes[asyncio.create_task(self._begin(room), name=f"take for {self._provider.name}")] = room
         elif self._takes:
             done, _ = await asyncio.wait(self._takes, return_when=asyncio.FIRST_COMPLETED)
@@ -136,12 +136,9 @@ class Pool:
 
     def _room(self) -> int:
         """How many tasks another take may ask for."""
-        crew, asked = self.watch.crew, sum(self._takes.values())
-        self.watch.freed.clear()
-        free = self.watch.breaker.allowed(self._tools.clock.monotonic(), crew.size, len(self.watch.unanswered) + asked)
-        if free == 0 and (self._plenty or not asked):  # Else a take waits, and asks for all there is room for.
-            crew.full()
-        return min(free, self._rest - asked, self._tools.seats.free(self._provider.name) - asked, TAKE_MAX)
+        asked = sum(self._takes.values())
+        room = self.limits.room(asked, plenty=self._plenty)
+        return min(room, self._rest - asked, TAKE_MAX)
 
     async def _begin(self, room: int) -> bool:
         """Take what is due, as much as may be begun, and begin it; whether there was as much."""
@@ -155,38 +152,33 @@ class Pool:
         taken = await self._take(room)
         loop = asyncio.get_running_loop()
         for task in taken:
-            tools.seats.take(name, 1)
-            self.watch.unanswered.add(task.id)
+            self.limits.begin(task.id)
             work = loop.create_task(self._refresh(task), name=f"refresh {name}/{task.id}")
             self._work.add(work)
-            work.add_done_callback(self._ended)
+            work.add_done_callback(functools.partial(self._ended, task.id))
         return len(taken) == room
 
     async def _take(self, free: int) -> Sequence[Taken]:
-        """At most ``free`` tasks, as many as the host and the gate let begin; empty after a wait else."""
-        rated = self._tools.hosts.rated(self._provider)
-        if rated and not self._eager:
+        """At most ``free`` tasks, as many as the client's limits let begin; empty after a wait else."""
+        if self.limits.rated and not self._eager:
             return await self._take_first()
-        requests, wait_s = await self._tools.hosts.ask(self._provider, free)
-        if requests:
-            leave = await self.watch.gate.ask(requests)
-            await self._tools.hosts.give_back(self._provider, requests - leave.requests)
-            if leave.probe:
-                return await self._take_probe()
-            requests, wait_s = leave.requests, leave.wait_s
-        if requests == 0:
-            await self._wait_for_leave(wait_s)
+        leave = await self.limits.acquire(free)
+        if leave.probe:
+            return await self._take_probe()
+        if leave.requests == 0:
+            await self._wait_for_leave(leave.wait_s)
             return ()
-        taken = await self._take_or_close(requests, 0 if rated else TAKE_WAIT_MS)
-        self._eager = len(taken) == requests
-        await self._give_back(requests - len(taken), requests - len(taken))
+        taken = await self._take_or_close(leave.requests, 0 if self.limits.rated else TAKE_WAIT_MS)
+        self._eager = len(taken) == leave.requests
+        rest = leave.requests - len(taken)
+        await self.limits.give_back(rest, rest)
         return taken
 
     async def _take_first(self) -> Sequence[Taken]:
         """
         The first task that comes, where the host has a rate: whoever waits for one has no part of it, which others there may need.
         """
-        leave = await self.watch.gate.ask(1)
+        leave = await self.limits.acquire(1, host=False)
         if leave.probe:
             return await self._take_probe()
         if not leave.requests:
@@ -195,34 +187,26 @@ class Pool:
         taken = await self._take_or_close(1, TAKE_WAIT_MS)
         self._eager = bool(taken)
         try:
-            granted = (await self._tools.hosts.ask(self._provider, 1))[0] if taken else 0
+            granted = bool(taken) and await self.limits.acquire_host()
         except errors.Error:
-            granted = 0
+            granted = False
             log.debug("the host of %s was not asked", self._provider.name, exc_info=True)
         if granted:
             return taken
         for task in taken:
             await self._tools.queues.release(self._session, self.queue, task.id, task.lease)
-        await self._give_back(1, 0)
+        await self.limits.give_back(1, 0)
         return ()
 
     async def _wait_for_leave(self, wait_s: float) -> None:
-        await sleep(self._tools.clock, min(max(wait_s, 0.01), GATE_S))
-
-    async def _give_back(self, of_gate: int, of_host: int) -> None:
-        """So many are not sent of what was granted. Never raises: what was taken beside is not to wait for its lease's end."""
-        try:
-            await self.watch.gate.give_back(of_gate)
-            await self._tools.hosts.give_back(self._provider, of_host)
-        except errors.Error as error:
-            log.debug("some of the rate of %s is lost: %s", self._provider.name, error)
+        await sleep(self._tools.clock, min(max(wait_s, 0.01), LEAVE_S))
 
     async def _take_or_close(self, count: int, wait_ms: int) -> Sequence[Taken]:
-        """At most ``count`` tasks, waiting for the first unless this node closes the gate meanwhile."""
+        """At most ``count`` tasks, waiting for the first unless all are held back meanwhile."""
         taking = self._tools.queues.take(
             self._session, [self.queue], count=count, wait_ms=wait_ms, lease_ms=self._refresher.lease_ms
         )
-        closing = asyncio.create_task(self.watch.gate.closed.wait())
+        closing = asyncio.create_task(self.limits.closed.wait())
         try:
             await asyncio.wait((taking, closing), return_when=asyncio.FIRST_COMPLETED)
             return taking.result() if taking.done() else ()
@@ -232,36 +216,24 @@ class Pool:
 
     async def _take_probe(self) -> Sequence[Taken]:
         """One task past the pause, while the claim to probe lasts."""
-        tools, lease_ms = self._tools, self._refresher.lease_ms
-        until = tools.clock.monotonic() + lease_ms / 1000 - self._provider.timeout_s
-        while tools.clock.monotonic() < until:
-            for shard in tools.dice.sample(range(SHARDS), SHARDS):
-                task = await tools.ledger.probe(self.queue, shard, lease_ms)
-                if task is not None:
-                    self._session.hold([task], task.lease_end_ms - lease_ms)
-                    return (task,)
-            await sleep(tools.clock, PAUSE_S)
-        return ()
+        lease_ms = self._refresher.lease_ms
+        limit_s = lease_ms / 1000 - self._provider.timeout_s
+        task = await self.limits.take_probe(lease_ms, limit_s, PAUSE_S)
+        if task is None:
+            return ()
+        self._session.hold([task], task.lease_end_ms - lease_ms)
+        return (task,)
 
     async def _refresh(self, task: Taken) -> None:
         await self._refresher.refresh(task)
-        self.watch.answered(task.id)  # Or never asked for.
         self._session.drop(self.queue, task.id, task.lease)
 
     async def _wait_for_room(self) -> None:
-        tools, breaker, now = self._tools, self.watch.breaker, self._tools.clock.monotonic()
-        pause_s = breaker.opens_in_s(now)
-        if pause_s > 0:
-            await sleep(tools.clock, pause_s)
-        elif not breaker.allowed(now, self.watch.crew.size, len(self.watch.unanswered)) or self._rest <= 0:
-            await self.watch.freed.wait()
-        else:
-            await tools.seats.wait(self._provider.name)
+        await self.limits.wait_for_room(begun_all=self._rest <= 0)
 
-    def _ended(self, work: asyncio.Task[None]) -> None:
+    def _ended(self, account: str, work: asyncio.Task[None]) -> None:
         self._work.discard(work)
-        self.watch.freed.set()
-        self._tools.seats.leave(self._provider.name)
+        self.limits.end(account)
 
     async def _drain(self) -> None:
         """Begin nothing, finish what is under way, give back what is held."""
@@ -278,6 +250,7 @@ class Pool:
         try:
             async with asyncio.timeout(1):
                 await self._refresher.pay()
+                await self.limits.close()
                 await self._tools.queues.close_session(self._session)
         except TimeoutError:
             log.warning("leases of %s were not given back: no answer in time", name)
@@ -290,7 +263,7 @@ def figures(pools: Mapping[str, Pool]) -> dict[str, dict[str, float]]:
     return {
         "in_flight": {name: pool.in_flight for name, pool in pools.items()},
         "levelled": {name: pool.leveller.levelled for name, pool in pools.items()},
-        "refreshers": {name: pool.watch.crew.size for name, pool in pools.items()},
-        "held": {name: int(pool.watch.held) for name, pool in pools.items()},
-        "rate": {name: rate for name, pool in pools.items() if (rate := pool.watch.gate.view.rate)},
+        "refreshers": {name: pool.limits.concurrency.size for name, pool in pools.items()},
+        "held": {name: int(pool.limits.held) for name, pool in pools.items()},
+        "rate": {name: rate.per_second for name, pool in pools.items() if (rate := pool.limits.known.record.rate)},
     }

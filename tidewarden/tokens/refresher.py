@@ -21,13 +21,15 @@ from .digest import Digest
 from .doubts import BUSY_S, Doubts
 from .findings import Opened
 from .grant_request import Unfit, check_fit
-from .limits.assessment import Assessment
+from .limits.adaptive_concurrency import late
+from .limits.client_limits import ClientLimits
+from .limits.evidence import kind_of
+from .limits.gathering import Ended
 from .policy import Case, Step
 from .rows import Row, Troubles
 from .settler import Settler
 from .tools import Tools
 from .vault import Place, Unsealable
-from .watch import Watch
 
 log = logging.getLogger("tidewarden.tokens")
 
@@ -41,17 +43,24 @@ def lease_ms_of(provider: Provider) -> int:
     return int((provider.timeout_s * len(provider.secrets) + LEASE_SLACK_S) * 1000)
 
 
+def _ended(account: str, verdict: Verdict, opened: Opened) -> Ended:
+    """An answer as evidence: whoever failed last time is no witness."""
+    troubles = opened.troubles
+    witness = not troubles.outcome
+    return Ended(account, verdict, witness, witness and opened.row.refreshed, bool(troubles.refusals))
+
+
 class Refresher:
     """Refreshes accounts of one provider's client whose tasks were leased; many at once."""
 
-    def __init__(self, provider: Provider, queue: str, tools: Tools, settler: Settler, watch: Watch) -> None:
+    def __init__(self, provider: Provider, queue: str, tools: Tools, settler: Settler, limits: ClientLimits) -> None:
         self.provider = provider
         self.queue = queue
         self.lease_ms = lease_ms_of(provider)
         self.stopping = False
         self._tools = tools
         self._settler = settler
-        self._watch = watch
+        self._limits = limits
         self._doubts = Doubts(provider, queue, tools, settler)
         self._digest = Digest(provider.name, tools.clock)
         self._rules = answers.rules_of(provider.paths, provider.errors, renews=provider.renews)
@@ -133,16 +142,19 @@ class Refresher:
         if chosen is None:
             return
         token, spare = chosen
-        self._watch.began(opened)
+        if not opened.troubles.tries:  # One that was tried before is late by its backoff, which says nothing.
+            row = opened.row
+            behind = late(row.due_ms, row.expires_at_ms, opened.now_ms)
+            self._limits.concurrency.began(late=behind)
         outcome, verdict = await self._ask(task.id, token, until)
         if verdict.outcome == "late":  # As if it had been found out before.
             await self._hold(task, 0, opened)
             return
-        verdict = self._watch.note(task.id, verdict)
+        verdict = self._limits.release(_ended(task.id, verdict, opened))
         try:
             await self._conclude(task, opened, outcome, verdict, token, spare, begun)
         finally:
-            await self._watch.tell(verdict)
+            await self._limits.settled()
 
     async def _choose(self, task: Taken, opened: Opened, until: float) -> tuple[str, bool] | None:
         """The refresh token to send, and whether it is the spare's; None: nothing is sent now, and the store knows."""
@@ -253,8 +265,11 @@ class Refresher:
 
     async def _failed(self, task: Taken, opened: Opened, verdict: Verdict, used_spare: bool, now_ms: int) -> None:
         tools, name = self._tools, self.provider.name
-        if verdict.outcome == "invalid_grant":
-            await self._watch.weigh()  # Before anybody is given up.
+        if kind_of(verdict) in ("refused", "client"):
+            await self._limits.weigh()  # Before anybody is given up.
+        assessment = self._limits.assess(verdict)
+        if verdict.scope == "client" and not assessment.shared:
+            verdict = replace(verdict, scope="account")  # Others are not told so: it is this one's own matter.
         step = policy.after_failure(
             Case(
                 verdict=verdict,
@@ -267,7 +282,7 @@ class Refresher:
                 has_spare=self._spare_may_do(opened),
                 dice=tools.dice.random(),
                 confirm_s=tools.confirm_s,
-                assessment=Assessment(quarantined=self._watch.quarantined),
+                assessment=assessment,
             )
         )
         if tools.tidings is not None:

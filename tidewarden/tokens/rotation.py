@@ -21,7 +21,7 @@ from tidewarden.queue.task import NewTask
 
 from .keeper import provider_of, reseal_row
 from .ledger import Ledger
-from .listing import SHARDS
+from .limits.node_limits import SHARDS
 from .shelf import Known, Rotation, Shelf
 from .vault import FINGERPRINT_KEY_ID, Unsealable, Vault
 

@@ -9,7 +9,7 @@ from tidewarden import errors
 from tidewarden.provider import QUEUE_PREFIX
 
 from .ledger import Ledger
-from .listing import SHARDS
+from .limits.node_limits import SHARDS
 
 log = logging.getLogger("tidewarden.tokens")
 

@@ -26,11 +26,16 @@ from .events import Call
 from .exchange import Exchange
 from .figures import Figures
 from .grants import Grants, Put
-from .hosts import Hosts
 from .journal import Journal
 from .keeper import restore_keys
 from .keyring import Keyring
 from .ledger import Ledger, RunScript
+from .limits import judgement
+from .limits.client_limits import ClientLimits
+from .limits.client_record import ClientRecord
+from .limits.client_store import read_client
+from .limits.host_rate_limit import HostRateLimits
+from .limits.node_limits import NodeLimits
 from .listing import Listing
 from .orphans import Orphans
 from .outlets import Outlets
@@ -147,14 +152,21 @@ class Tokens:
         tools = Tools(
             self._queues, self._ledger, self._vault, self._journal, self._exchange, self._clock, self._dice,
             self.counts, self._on_settled, self._cache, self._peers, self._confirm_s, self._outlets.tidings,
-            self._revoker, hosts=Hosts(self._ledger.script, self._nodes),
+            self._revoker,
+        )  # fmt: skip
+        limits = NodeLimits(
+            self._queues, self._ledger.script, self._clock, self._dice,
+            self._queues.holder.partition(".")[0], self._nodes,
+            hosts=HostRateLimits(self._ledger.script, self._nodes),
+            on_event=self._outlets.tidings.of_provider,
+            refreshes=self.counts.refreshes, quarantines=self.counts.quarantines,
         )  # fmt: skip
         for name, provider in self._config.providers.items():
             await self._queues.settings(self._queue_of[name])  # reads it, or makes it
-            self._pools[name] = Pool(provider, self._queue_of[name], tools)
+            self._pools[name] = Pool(provider, self._queue_of[name], tools, limits)
         if self._alone:
-            watches = {name: self._pools[name].watch for name in self._alone}
-            self._orphans = self._reader.orphans = Orphans(tools, watches, self._queue_of, self._nodes)
+            alone = {name: self._pools[name].limits for name in self._alone}
+            self._orphans = self._reader.orphans = Orphans(tools, alone, self._queue_of)
         self._unstored = Unstored(tools, self._pools, self._mac)
         await self._unstored.replay()
 
@@ -233,7 +245,7 @@ class Tokens:
         try:
             return await self._opened(self._reader).get(provider, queue, name, min_ttl_ms, wait_ms, newer)
         except errors.Timeout as error:
-            reason = await self._ledger.held_by(queue)
+            reason = await self._held_by(provider.name)
             if not reason:
                 raise
             raise errors.Timeout(f"{error}; all accounts of {provider.name} wait: {reason}") from error
@@ -293,7 +305,7 @@ class Tokens:
         Accounts by state and how it stands with us, per provider; the cost does not grow with their number.
 
         ``held_until_ms``: nothing is sent before that, 0 when nothing holds it back; ``failures``: probes in a row that failed;
-        ``state since_ms next_ms error message nodes advice``: see :func:`tidewarden.tokens.standing.figures`.
+        ``state since_ms next_ms error message nodes advice``: see :func:`tidewarden.tokens.limits.provider_status.figures`.
         """
         return await self._figures.all()
 
@@ -318,7 +330,39 @@ class Tokens:
             "stale_served_total": self._reader.stale_served if self._reader is not None else 0,
         }
 
+    async def client_of(self, provider: str) -> tuple[ClientRecord, int, int]:
+        """
+        What all nodes know of a provider's client, the leases' clock that its times are of, and how far unix time is ahead of that.
+
+        Raises: NotFound, and what the store raises.
+        """
+        record, reply = await read_client(self._queue_of[self._provider(provider).name], self._ledger.script)
+        return record, reply.clock_ms, reply.lag_ms
+
+    async def release_provider(self, provider: str) -> None:
+        """An operator says that a provider's refusals are true, and that whatever holds our client back is over. Raises: NotFound."""
+        await self._limits(provider).known.change(judgement.release)
+
+    async def quarantine_provider(self, provider: str) -> None:
+        """An operator says that none of a provider's accounts is to be given up until :meth:`release_provider`. Raises: NotFound."""
+        await self._limits(provider).known.change(judgement.set_quarantine)
+
+    async def probe_provider(self, provider: str) -> None:
+        """An operator wants a provider asked now that all hold back from. Raises: NotFound."""
+        await self._limits(provider).known.change(judgement.ask_probe)
+
     # --- within
+
+    async def _held_by(self, provider: str) -> str:
+        """What holds a client's accounts back, as far as it can be had; empty: nothing."""
+        try:
+            record, _, _ = await self.client_of(provider)
+        except errors.Error:
+            return ""
+        return judgement.said(record)
+
+    def _limits(self, provider: str) -> ClientLimits:
+        return self._opened(self._pools.get(self._provider(provider).name)).limits
 
     async def _put_new(self, account: str, fields: Mapping[str, Any]) -> bool:
         provider, name = self._known(account)

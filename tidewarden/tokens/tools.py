@@ -15,14 +15,11 @@ from tidewarden.queue import Queues
 from . import policy
 from .cache import Cache
 from .exchange import Exchange
-from .hosts import Hosts
 from .journal import Journal
 from .ledger import Ledger
 from .peers import Peers
 from .revoking import Revoker
-from .seats import SEATS, Seats
 from .tidings import Tidings
-from .trends import Weather
 from .vault import Vault
 
 OnSettled = Callable[[str, int], None]
@@ -84,6 +81,3 @@ class Tools:
     """Accounts (queue and name) whose answers are on their way into the store."""
     asking: set[tuple[str, str]] = field(default_factory=set)
     """Accounts (queue and name) that a request of this node is, or may be, under way for."""
-    weather: Weather = field(default_factory=Weather)
-    seats: Seats = field(default_factory=lambda: Seats(SEATS))
-    hosts: Hosts = field(default_factory=Hosts)

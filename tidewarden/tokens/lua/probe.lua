@@ -1,29 +1,59 @@
--- probe: lease the first ready task of a shard although its queue is paused; those that still live before those that are late.
+-- probe: lease one ready task of a shard although its queue is paused: who can be saved now alone (a priority before those that somebody
+-- waits for), then who was well and still lives, the first to expire first, then who was well, the last to expire first (accounts that fail
+-- for good expired long ago). Only where told so, one that fails: the one whose next try has been due for longest, so that no one of them is asked twice before others.
 -- KEYS    1 the shard  2 the view
--- ARGV    3 lease ms
+-- ARGV    3 lease ms  4 one that fails will do, 0|1
 -- RETURNS a list of at most one {id, lease, payload, attempt, deadline_ms, lease_end_ms}
 -- Errors  STALE: the caller's boot was declared dead
 open()
 alive(CALLER)
-local lease_ms = int(3, 'lease ms', 1, NEVER)
+local lease_ms, any, LOOKED = int(3, 'lease ms', 1, NEVER), int(4, 'any', 0, 1) == 1, 50
 if now >= S.alarm then promote(100) end
-local reply = {}
-for word in string.gmatch(S.pris, '%S+') do
-  local name = key('ready:' .. word)
-  local id = redis.call('ZRANGEBYSCORE', name, '(' .. text(now), '+inf', 'LIMIT', 0, 1)[1] or redis.call('ZRANGE', name, 0, 0)[1]
-  local raw = id and record_get(id)
-  if raw then
-    local t, r = decode(raw), tries_get(id) or fresh_tries()
-    redis.call('ZREM', name, id)
-    set('taken', S.taken + 1)
-    r.lease, r.attempts, r.sticky, r.own, r.lease_ms, r.holder = new_lease(), math.min(r.attempts + 1, 65535), false, true, lease_ms, CALLER
-    tries_put(id, r)
-    redis.call('ZADD', key('leased:' .. CALLER), text(lease_clock() + lease_ms), id)
-    if not has(S.holders, CALLER) then set('holders', with(S.holders, CALLER)) end
-    note(now + lease_ms)
-    count('taken')
-    reply[1] = {id, r.lease, t.payload, r.attempts, t.deadline, now + lease_ms}
-    break
+local function well(ids)
+  if #ids == 0 then return nil end
+  local troubles = redis.call('HMGET', TROUBLES, unpack(ids))
+  for i, id in ipairs(ids) do
+    if not troubles[i] then return id end
   end
+end
+local function chosen()
+  local ready = {}
+  for word in string.gmatch(S.pris, '%S+') do
+    local name = key('ready:' .. word)
+    ready[#ready + 1] = name
+    if tonumber(word) < WANTED then
+      local id = redis.call('ZRANGE', name, 0, 0)[1]
+      if id then return id, name end
+    end
+  end
+  for _, name in ipairs(ready) do
+    local id = well(redis.call('ZRANGEBYSCORE', name, '(' .. text(now), '+inf', 'LIMIT', 0, LOOKED))
+    if id then return id, name end
+  end
+  for _, name in ipairs(ready) do
+    local id = well(redis.call('ZREVRANGEBYSCORE', name, text(now), '-inf', 'LIMIT', 0, LOOKED))
+    if id then return id, name end
+  end
+  if not any then return nil end
+  for _, id in ipairs(redis.call('ZRANGEBYSCORE', FAILING, '-inf', text(now), 'LIMIT', 0, LOOKED)) do
+    for _, name in ipairs(ready) do
+      if redis.call('ZSCORE', name, id) then return id, name end
+    end
+  end
+end
+local reply = {}
+local id, name = chosen()
+local raw = id and record_get(id)
+if raw then
+  local t, r = decode(raw), tries_get(id) or fresh_tries()
+  redis.call('ZREM', name, id)
+  set('taken', S.taken + 1)
+  r.lease, r.attempts, r.sticky, r.own, r.lease_ms, r.holder = new_lease(), math.min(r.attempts + 1, 65535), false, true, lease_ms, CALLER
+  tries_put(id, r)
+  redis.call('ZADD', key('leased:' .. CALLER), text(lease_clock() + lease_ms), id)
+  if not has(S.holders, CALLER) then set('holders', with(S.holders, CALLER)) end
+  note(now + lease_ms)
+  count('taken')
+  reply[1] = {id, r.lease, t.payload, r.attempts, t.deadline, now + lease_ms}
 end
 return finish(reply)

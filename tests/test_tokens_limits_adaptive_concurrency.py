@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tidewarden.tokens.crew import Crew, late
+from tidewarden.tokens.limits.adaptive_concurrency import AdaptiveConcurrency, late
 
 STEP_S = 0.1
 Latency = Callable[[int], float]
@@ -15,7 +15,7 @@ class Play:
     """Accounts that fall due at ``rate`` a second, and are late once they have waited for ten seconds."""
 
     def __init__(self, latency: Latency, waiting: float = 0.0) -> None:
-        self.crew = Crew(16, 256)
+        self.crew = AdaptiveConcurrency(16, 256)
         self.latency = latency
         self.now = 1.0
         self.waiting = waiting
@@ -91,7 +91,7 @@ def test_a_provider_in_trouble_is_asked_by_fewer() -> None:
 
 
 def test_a_number_that_was_set_is_kept() -> None:
-    crew = Crew(4, 4)
+    crew = AdaptiveConcurrency(4, 4)
     for at in range(1000):
         crew.full()
         crew.began(late=True)

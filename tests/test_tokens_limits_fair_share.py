@@ -1,4 +1,4 @@
-"""Seats: shared fairly, and a provider that hangs keeps nobody from beginning."""
+"""FairShare: shared fairly, and a provider that hangs keeps nobody from beginning."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidewarden.tokens.seats import Seats
+from tidewarden.tokens.limits.fair_share import FairShare
 
 
 def test_one_alone_may_have_all_and_leaves_the_last_tenth_when_another_has_work() -> None:
-    seats = Seats(20)
+    seats = FairShare(20)
     assert seats.free("a") == 20
     seats.take("a", 15)
     assert seats.free("b") == 5
@@ -28,7 +28,7 @@ def test_one_alone_may_have_all_and_leaves_the_last_tenth_when_another_has_work(
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.booleans()), max_size=200))
 def test_never_more_than_there_are_and_nobody_is_starved(moves: list[tuple[str, bool]]) -> None:
-    seats, held = Seats(10), {"a": 0, "b": 0, "c": 0}
+    seats, held = FairShare(10), {"a": 0, "b": 0, "c": 0}
     for name, takes in moves:
         free = seats.free(name)
         assert 0 <= free <= 10 - sum(held.values())
@@ -44,7 +44,7 @@ def test_never_more_than_there_are_and_nobody_is_starved(moves: list[tuple[str, 
 
 
 async def test_whoever_waits_hears_of_a_seat() -> None:
-    seats = Seats(1)
+    seats = FairShare(1)
     seats.take("a", 1)
     waiting = asyncio.create_task(seats.wait("b"))
     await asyncio.sleep(0)

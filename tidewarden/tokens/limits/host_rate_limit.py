@@ -11,13 +11,13 @@ from urllib.parse import urlsplit
 
 from tidewarden.config import Provider
 
-from .ledger import RunScript
+from .client_store import RunScript
 
 QUEUE = "_hosts"
 BURST_S = 1.0
 
 
-class Hosts:
+class HostRateLimits:
     """The rates of hosts. Where two providers of one host set a rate, the lower counts."""
 
     def __init__(self, script: RunScript | None = None, nodes: Callable[[], int] = lambda: 1) -> None:

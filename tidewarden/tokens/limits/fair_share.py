@@ -13,7 +13,7 @@ from collections import Counter
 SEATS = 2000  # What the load aimed at needs (3,000 refreshes a second) where each takes more than half a second.
 
 
-class Seats:
+class FairShare:
     """``total`` seats among the providers that have work."""
 
     RESERVE = 0.1

@@ -14,7 +14,7 @@ LATE_SHARE = 20
 """One part in so many of the time from due to expiry that an account may be late before more are wanted."""
 
 
-class Crew:
+class AdaptiveConcurrency:
     """:attr:`size`: how many may be under way, between ``least`` and ``most``."""
 
     PERIOD_S = 1.0

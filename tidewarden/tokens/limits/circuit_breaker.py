@@ -9,14 +9,14 @@ from __future__ import annotations
 import math
 
 
-class Breaker:
+class CircuitBreaker:
     """
     Holds one node's requests to a provider back when none of them comes through: its own network may be the reason, so other nodes
     are not held. Then one request probes; any answer closes it. Times are monotonic seconds.
     """
 
     FIRST_S = 1.0
-    MAX_S = 30.0
+    MAX_S = 15.0
 
     def __init__(self, patience: int) -> None:
         """``patience``: requests in a row without an answer that are borne."""
@@ -24,6 +24,11 @@ class Breaker:
         self._streak = 0
         self._opened = 0
         self._until = -math.inf
+
+    @property
+    def streak(self) -> int:
+        """Requests in a row without an answer."""
+        return self._streak
 
     @property
     def open(self) -> bool:
@@ -54,7 +59,7 @@ class Breaker:
         return self._opened == 1
 
 
-class Weather:
+class OwnNetwork:
     """Whether no provider at all can be reached: then it is our own network, and no account's counters move for it."""
 
     RECENT_S = 60.0

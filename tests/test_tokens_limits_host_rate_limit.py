@@ -10,7 +10,7 @@ import pytest
 import tokens_harness as harness
 
 from tidewarden.config import Provider
-from tidewarden.tokens.hosts import QUEUE, Hosts, host_of
+from tidewarden.tokens.limits.host_rate_limit import QUEUE, HostRateLimits, host_of
 
 pytestmark = pytest.mark.live
 NOW_MS = 1_800_000_000_000
@@ -48,7 +48,7 @@ async def test_a_host_is_asked_no_more_than_it_may_be(valkey: Any, tmp_path: Pat
 
 async def test_one_node_may_use_what_the_others_leave(valkey: Any, tmp_path: Path) -> None:
     async with harness.node(valkey, tmp_path, harness.provider("http://127.0.0.1:9/token"), go=False) as side:
-        one, two = Hosts(side.queues.script, lambda: 3), Hosts(side.queues.script, lambda: 3)
+        one, two = HostRateLimits(side.queues.script, lambda: 3), HostRateLimits(side.queues.script, lambda: 3)
         dear = Provider(name="a", token_url="https://As.example/t", host_rate=0.02)
         more = Provider(name="b", issuer="https://as.example/tenant", host_rate=0.01)
         free = Provider(name="c", token_url="https://other.example/t")
@@ -68,7 +68,7 @@ async def test_one_node_may_use_what_the_others_leave(valkey: Any, tmp_path: Pat
 
 def test_without_the_store_each_node_keeps_to_its_part() -> None:
     living = 4
-    hosts = Hosts(nodes=lambda: living)
+    hosts = HostRateLimits(nodes=lambda: living)
     some = Provider(name="a", token_url="https://as.example/t", host_rate=40.0)
     hosts.add(some)
     assert sum(hosts.alone(some, 100.0) for _ in range(50)) == 10
@@ -81,7 +81,7 @@ def test_without_the_store_each_node_keeps_to_its_part() -> None:
 
 
 def test_without_the_store_less_than_one_a_second() -> None:
-    hosts = Hosts()
+    hosts = HostRateLimits()
     slow = Provider(name="a", token_url="https://as.example/t", host_rate=0.1)
     hosts.add(slow)
     assert [hosts.alone(slow, now) for now in (100.0, 100.0, 109.0, 110.0)] == [True, False, False, True]

@@ -1,0 +1,334 @@
+"""Holds, rates and quarantines, decided by evidence alone: fleets and providers played in time that is handed in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidewarden.tokens.limits import hold, quarantine, rate
+from tidewarden.tokens.limits.client_record import ClientRecord, parse_record
+from tidewarden.tokens.limits.evidence import COUNTS, KEPT_MS, Bucket, within
+from tidewarden.tokens.limits.judgement import (
+    Event,
+    Told,
+    ask_probe,
+    fold,
+    release,
+    said,
+    set_quarantine,
+)
+
+WORDS = {"client": ("invalid_client", "HTTP 401"), "erring": ("unavailable", "HTTP 500")}
+STEP_MS = 250
+
+
+@dataclass
+class Play:
+    """A record and the time; each call is one node telling."""
+
+    record: ClientRecord = field(default_factory=ClientRecord)
+    now_ms: int = 1_000_000
+    events: list[str] = field(default_factory=list)
+
+    def tell(self, goodput: float = 10.0, wait_ms: int = 0, **counts: int) -> None:
+        others = sum(counts.get(name, 0) for name in ("erring", "client", "refused"))
+        counts.setdefault("others", others)
+        told = Told("n0", Bucket(**counts), words=dict(WORDS), goodput=goodput, wait_ms=wait_ms)
+        self.note(fold(self.record, told, self.now_ms))
+        self.record = parse_record(self.record.pack())  # As the store gives it back.
+
+    def note(self, events: list[Event]) -> None:
+        self.events += [event.kind.removeprefix("provider.") for event in events]
+
+    def run(self, seconds: float, **counts: int) -> None:
+        """So long, each quarter of a second."""
+        for _ in range(int(seconds * 1000 / STEP_MS)):
+            self.tell(**counts)
+            self.now_ms += STEP_MS
+
+
+def test_a_refused_client_is_held_at_the_fifth_witness_and_one_success_opens() -> None:
+    play = Play()
+    play.tell(client=4)
+    assert play.record.hold is None
+    assert hold.shared(play.record, "client", play.now_ms)  # Nobody is blamed for it even so.
+    play.tell(client=1)
+    assert play.record.hold is not None
+    assert said(play.record) == "invalid_client HTTP 401 (5 of 5 accounts that were well)"
+    assert play.events == ["breaker_open"]
+    play.now_ms += 60_000
+    play.tell(ok=1)
+    assert play.record.hold is None
+    play.run(hold.CALM_MS / 1000 + 1, ok=1)
+    assert play.events == ["breaker_open", "breaker_closed"]
+
+
+@pytest.mark.parametrize("kind", ["client", "erring"])
+@pytest.mark.parametrize("share", [0.01, 0.03, 0.2, 0.5])
+def test_some_accounts_that_fail_hold_nobody(kind: str, share: float) -> None:
+    play = Play()
+    for n in range(2000):
+        play.tell(**{kind: int(share * 100), "ok": 100 - int(share * 100)})
+        play.now_ms += 1000
+        assert play.record.hold is None, n
+    assert play.events == ["quarantine_begun"] * (kind == "client" and share > 0.1)
+
+
+def test_bad_accounts_that_failed_before_are_no_evidence() -> None:
+    play = Play()
+    play.run(600, others=50)
+    assert play.record.hold is None
+    assert not play.events
+
+
+def test_an_outage_is_seen_at_once_although_all_was_well_just_before() -> None:
+    play = Play()
+    play.run(120, ok=25)
+    play.now_ms += 4_000
+    play.tell(erring=10)
+    assert play.record.hold is not None
+    assert play.record.hold.kind == "erring"
+
+
+def test_three_probes_fail_before_the_pause_grows_and_it_stays_short() -> None:
+    play = Play()
+    play.tell(client=5)
+    pauses = []
+    for _ in range(300):
+        found = play.record.hold
+        assert found is not None
+        play.now_ms = max(play.now_ms, found.until_ms)
+        assert hold.claim(play.record, "n0", play.now_ms, 40_000)
+        assert not hold.claim(play.record, "n1", play.now_ms + 39_999, 40_000)
+        before_ms = play.now_ms
+        fold(play.record, Told("n0", probe=False), play.now_ms)
+        pauses.append(found.until_ms - before_ms)
+    assert pauses[:5] == [2000, 2000, 3000, 3000, 3000]
+    assert max(pauses[:150]) == 4000  # Whoever mends it sees it within seconds.
+    assert pauses[-1] == 30_000
+    claimed_ms = play.now_ms + pauses[-1]
+    assert hold.claim(play.record, "n0", claimed_ms, 40_000)
+    assert hold.claim(play.record, "n1", claimed_ms + 40_000, 40_000)  # Its node died.
+    fold(play.record, Told("n1", probe=True), claimed_ms + 40_001)
+    assert play.record.hold is None
+
+
+def test_a_hold_that_comes_and_goes_is_told_once() -> None:
+    play = Play()
+    for _ in range(100):
+        play.tell(erring=12)
+        play.now_ms += 3000
+        fold(play.record, Told("n0", probe=True), play.now_ms)
+        play.now_ms += 1000
+    assert play.events == ["breaker_open"]
+
+
+def test_a_probe_that_is_not_sent_makes_way() -> None:
+    play = Play()
+    play.tell(client=5)
+    play.now_ms += 2000
+    assert hold.claim(play.record, "n0", play.now_ms, 40_000)
+    fold(play.record, Told("n1", unclaim=True), play.now_ms)
+    assert not hold.claim(play.record, "n1", play.now_ms + 600, 40_000)
+    fold(play.record, Told("n0", unclaim=True), play.now_ms)
+    assert hold.claim(play.record, "n1", play.now_ms + 600, 40_000)
+
+
+# --- rates
+
+
+def played(limit: float, need: float, seconds: float, *, limited_share: float = 0.0) -> tuple[float, float]:
+    """
+    Goodput and the share of 429 at a provider that bears ``limit`` requests a second (0: any), and answers some 429
+    whatever comes, when ``need`` are needed: what is sent follows the rate, what was refused is sent again.
+    """
+    play, budget, wanted, due_share, granted = Play(), limit, 0.0, 0.0, 0.0
+    ok_sum = limited_sum = 0
+    for _ in range(int(seconds * 1000 / STEP_MS)):
+        step_s = STEP_MS / 1000
+        wanted += need * step_s
+        rate_now = play.record.rate.per_second if play.record.rate else 300.0
+        granted = min(granted + rate_now * step_s, max(1.0, rate_now))  # The token bucket's.
+        sent = int(min(wanted, granted))
+        granted -= sent
+        budget = min(max(1.0, limit), budget + limit * step_s)
+        ok = min(sent, int(budget)) if limit else sent
+        budget -= ok
+        due_share += ok * limited_share
+        odd, due_share = int(due_share), due_share % 1
+        ok -= odd
+        play.tell(goodput=ok / step_s, ok=ok, limited=sent - ok)
+        wanted -= ok
+        ok_sum, limited_sum = ok_sum + ok, limited_sum + sent - ok
+        play.now_ms += STEP_MS
+    return ok_sum / seconds, limited_sum / max(1, ok_sum + limited_sum)
+
+
+@pytest.mark.parametrize(("limit", "share_max"), [(5.0, 0.25), (20.0, 0.05), (100.0, 0.05), (250.0, 0.05)])
+def test_a_true_limit_is_found_and_kept(limit: float, share_max: float) -> None:
+    """The first crowd, before anything is known, is a good part of all requests where few are borne."""
+    goodput, share = played(limit, 1.25 * limit, 300)
+    assert goodput >= 0.9 * limit
+    assert share <= share_max
+
+
+@pytest.mark.parametrize("need", [5.0, 20.0, 200.0])
+def test_a_few_429_slow_nobody_down(need: float) -> None:
+    goodput, share = played(0, need, 300, limited_share=0.01)
+    assert goodput >= 0.97 * need
+    assert share <= 0.012
+
+
+def test_a_rate_is_forgotten_soon_after_the_limit_is_gone() -> None:
+    play = Play()
+    play.tell(goodput=50, ok=5, limited=20)
+    assert play.record.rate is not None
+    assert play.record.rate.per_second == pytest.approx(46.5)
+    play.run(15, ok=10)
+    assert play.record.rate is None
+
+
+def test_all_rest_where_every_answer_says_so_and_not_before() -> None:
+    play = Play()
+    play.tell(ok=2, limited=20, wait_ms=30_000)
+    assert play.record.rest_ms == 0
+    play.now_ms += 10_000
+    play.tell(limited=8, wait_ms=30_000)
+    assert play.record.rest_ms == play.now_ms + 30_000
+    assert play.record.hold is None  # Then all go on: nobody need probe.
+
+
+# --- quarantine
+
+
+def test_refusals_that_jump_are_noticed_and_time_alone_ends_nothing() -> None:
+    play = Play()
+    play.run(1800, ok=10)
+    play.run(1, refused=10)
+    assert play.record.quarantine is None  # A hundredth of the last ten minutes.
+    play.run(900, refused=10)
+    assert play.record.quarantine is not None
+    usual = quarantine.usual_share(play.record)
+    play.run(7 * 3600, refused=2, refused_again=1)
+    assert play.record.quarantine is not None
+    assert quarantine.usual_share(play.record) == usual  # Nothing of it has become usual.
+    play.run(1, accepted=1, ok=1)
+    play.run(30, accepted=1, ok=1)
+    assert play.record.quarantine is None
+    assert play.record.rouse_ms
+    assert play.events == ["quarantine_begun", "quarantine_over"]
+
+
+@given(st.integers(6, 50), st.integers(10, 100))
+def test_a_fleet_that_is_refused_as_one_is_quarantined(refused: int, well: int) -> None:
+    play = Play()
+    play.tell(ok=well)
+    play.now_ms += 60_000
+    play.tell(refused=refused)
+    share = refused / (refused + well)
+    assert (play.record.quarantine is not None) == (share > 0.1)
+
+
+def test_a_share_that_is_usual_is_none() -> None:
+    play = Play()
+    for _ in range(4 * 24 * 60):
+        play.tell(ok=97, refused=3)
+        play.now_ms += 60_000
+    assert quarantine.usual_share(play.record) == pytest.approx(0.03, abs=0.003)
+    assert not play.events
+    for _ in range(30):
+        play.tell(ok=80, refused=20)
+        play.now_ms += 60_000
+    assert play.events == ["quarantine_begun"]
+
+
+def test_accounts_that_never_were_well_are_no_evidence() -> None:
+    play = Play()
+    play.run(600, others=100, ok=1)  # A file of grants of which most are gone.
+    assert play.record.quarantine is None
+
+
+def test_one_of_the_quarantined_that_is_accepted_is_not_enough() -> None:
+    play = Play()
+    play.run(60, refused=2)
+    play.tell(accepted=1, ok=1)
+    play.tell(refused_again=5)
+    play.tell(accepted=1, ok=1)
+    assert play.record.quarantine is not None
+
+
+def test_an_operator_ends_it_and_it_does_not_come_back_for_the_same() -> None:
+    play = Play()
+    play.run(60, refused=2)
+    play.note(release(play.record, play.now_ms))
+    assert play.record.quarantine is None
+    assert play.record.released_ms
+    assert play.record.rouse_ms
+    play.run(3600, refused_again=2, refused=1)
+    assert play.record.quarantine is None
+    play.run(700, ok=10)
+    assert not play.record.released_ms  # As usual again: what comes then is another matter.
+    play.run(60, refused=40)
+    assert play.events == ["quarantine_begun", "quarantine_over", "quarantine_begun"]
+
+
+def test_an_operator_may_begin_one_and_only_an_operator_ends_that() -> None:
+    play = Play()
+    play.note(set_quarantine(play.record, play.now_ms))
+    play.note(set_quarantine(play.record, play.now_ms))
+    play.run(60, ok=10, accepted=1)
+    assert play.record.quarantine is not None
+    play.note(release(play.record, play.now_ms))
+    assert play.events == ["quarantine_begun", "quarantine_over"]
+
+
+def test_a_hold_is_no_quarantine() -> None:
+    play = Play()
+    play.run(60, client=20)
+    assert play.record.hold is not None
+    assert play.record.quarantine is None
+    ask_probe(play.record, play.now_ms)
+    assert hold.claim(play.record, "n0", play.now_ms, 1000)
+
+
+# --- the record
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 700_000),
+            st.sampled_from(COUNTS),
+            st.integers(1, 500),
+            st.sampled_from([None, True, False]),
+            st.integers(0, 90_000),
+        ),
+        max_size=60,
+    )
+)
+def test_whatever_is_told_the_record_stays_small_and_readable(
+    told: list[tuple[int, str, int, bool | None, int]],
+) -> None:
+    play = Play()
+    for passed_ms, name, count, probe, wait_ms in told:
+        play.now_ms += passed_ms
+        one = Told("n0", Bucket(**{name: count}), words=dict(WORDS), probe=probe, wait_ms=wait_ms)
+        fold(play.record, one, play.now_ms)
+        found = play.record.rate
+        assert found is None or found.per_second >= rate.PER_SECOND_MIN
+        times = [bucket.since_ms for bucket in play.record.buckets]
+        assert times == sorted(times)
+        assert not times or times[0] >= play.now_ms - KEPT_MS
+        raw = play.record.pack()
+        assert len(raw) < 4096
+        assert parse_record(raw) == play.record
+    total = within(play.record.buckets, 0)
+    assert all(getattr(total, name) >= 0 for name in COUNTS)
+
+
+def test_a_record_that_cannot_be_read_is_begun_anew() -> None:
+    assert parse_record(b"\xc1") == ClientRecord()
+    assert parse_record(b"") == ClientRecord()

@@ -1,0 +1,357 @@
+"""
+What one provider's client may send from this node, and what its answers mean for others: ``acquire()``, then ``release()``.
+
+All that holds requests back ends here: how many are under way on this node, its share of the node, silence that may be this node's
+own, the host's rate, and, for all nodes together, the client's record: its rate, its hold, its quarantine (:mod:`.judgement`).
+While nothing is the matter it costs no call to the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass, replace
+
+from tidewarden import errors
+from tidewarden.clock import sleep
+from tidewarden.config import Provider
+from tidewarden.queue import Taken
+from tidewarden.tokens.answers import Verdict
+
+from . import hold, judgement, rate
+from .adaptive_concurrency import AdaptiveConcurrency
+from .assessment import Assessment
+from .circuit_breaker import CircuitBreaker
+from .client_record import ClientRecord
+from .evidence import Kind, kind_of
+from .gathering import Ended, Gathering
+from .judgement import Event
+from .node_limits import SHARDS, NodeLimits
+from .node_trouble import NodeTrouble
+from .shared_record import SharedRecord
+
+log = logging.getLogger("tidewarden.tokens")
+
+LOOK_S = 30.0  # How old a node's view of a client may be that seemed free.
+TELL_S = 30.0  # How often good answers are told while nothing is the matter …
+TELL_RATED_S = 1.0  # … and while a rate is to grow by them.
+TELL_APART_S = 0.25
+SILENT_STREAK = 3  # Requests in a row without an answer that are no single account's matter.
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """How many requests may begin now; if none, when to ask again. ``probe``: one, past the pause."""
+
+    requests: int
+    wait_s: float = 0.0
+    probe: bool = False
+
+
+class ClientLimits:
+    """The limits of one provider's client, as one node keeps them."""
+
+    def __init__(self, provider: Provider, queue: str, shared: NodeLimits, lease_ms: int) -> None:
+        """``lease_ms``: how long a probe may take; when its node dies another is made after that."""
+        self.provider = provider
+        self._shared = shared
+        self._clock = shared.clock
+        self._lease_ms = lease_ms
+        self.known = SharedRecord(provider, queue, shared)
+        """What all nodes know of the client."""
+        self.concurrency = AdaptiveConcurrency(*provider.crew)
+        self.breaker = CircuitBreaker(max(10, self.concurrency.size))
+        self._trouble = NodeTrouble(provider)
+        self._gathering = Gathering(shared.clock.monotonic())
+        self.unanswered: set[str] = set()
+        """Accounts whose refreshes have begun and are not answered yet: what the concurrency bounds."""
+        self.freed = asyncio.Event()
+        """Set when there may be room for another; whoever looks for room clears it."""
+        self._probing: set[str] = set()
+        self._looked_s = float("-inf")
+        self._spent_s = 0.0
+        self._told_s = shared.clock.monotonic()
+        self._tell_at_s = float("inf")
+        self._news = False
+        """Something was counted that others should hear of soon."""
+        self._sleeping: asyncio.Task[None] | None = None
+        self._telling: asyncio.Task[None] | None = None
+        shared.hosts.add(provider)
+
+    # --- before a request
+
+    @property
+    def rated(self) -> bool:
+        """Whether the provider's host has a rate."""
+        return self._shared.hosts.rated(self.provider)
+
+    @property
+    def held(self) -> bool:
+        """Whether this node knows its requests to be held back for more than their rate."""
+        return self.breaker.open or self.known.record.hold is not None
+
+    @property
+    def closed(self) -> asyncio.Event:
+        """Set when all are held back, until this node asks again: a take that waits is in vain then."""
+        return self.known.closed
+
+    def room(self, asked: int, *, plenty: bool) -> int:
+        """
+        How many more tasks may be asked for, with ``asked`` being taken already; ``plenty``: the last take had all it could.
+        """
+        self.freed.clear()
+        under_way = len(self.unanswered) + asked
+        free = self.breaker.allowed(self._clock.monotonic(), self.concurrency.size, under_way)
+        if free == 0 and (plenty or not asked):  # Else a take waits, and asks for all there is room for.
+            self.concurrency.full()
+        return min(free, self._shared.fair_share.free(self.provider.name) - asked)
+
+    async def wait_for_room(self, *, begun_all: bool) -> None:
+        """Return when there may be room; ``begun_all``: as many are begun as may be, whatever is unanswered."""
+        now_s = self._clock.monotonic()
+        pause_s = self.breaker.opens_in_s(now_s)
+        if pause_s > 0:
+            await sleep(self._clock, pause_s)
+        elif begun_all or not self.breaker.allowed(now_s, self.concurrency.size, len(self.unanswered)):
+            await self.freed.wait()
+        else:
+            await self._shared.fair_share.wait(self.provider.name)
+
+    def begin(self, account: str) -> None:
+        """An account's task is taken and its refresh begins; :meth:`end` follows, and :meth:`release` if it is asked for."""
+        self._shared.fair_share.take(self.provider.name, 1)
+        self.unanswered.add(account)
+
+    def end(self, account: str) -> None:
+        """A refresh that began has ended, its answer stored, or was never sent."""
+        self.answered(account)
+        self._shared.fair_share.leave(self.provider.name)
+        if account in self._probing:
+            self._probing.discard(account)
+            self._gathering.unclaim = True
+            self._tell_in(0)
+
+    async def acquire(self, wanted: int, *, host: bool = True) -> Leave:
+        """
+        Leave for at most ``wanted`` requests, of the client's rate and, unless ``host`` is False, the host's. Raises what the store raises.
+        """
+        granted, wait_s = await self._shared.hosts.ask(self.provider, wanted) if host else (wanted, 0.0)
+        if not granted:
+            return Leave(0, wait_s)
+        leave = await self._acquire(granted)
+        if host:
+            await self._shared.hosts.give_back(self.provider, granted - leave.requests)
+        return leave
+
+    async def acquire_host(self) -> bool:
+        """Leave for one request of the host's rate alone. Raises what the store raises."""
+        return bool((await self._shared.hosts.ask(self.provider, 1))[0])
+
+    def acquire_alone(self, under_way: int) -> bool:
+        """Leave for one request while the store is away: this node's part of every rate; counts it if so."""
+        now_s = self._clock.monotonic()
+        if not self.breaker.allowed(now_s, self.concurrency.size, under_way):
+            return False
+        per_second = self.provider.client_rate / max(1, self._shared.nodes())
+        each_s = 1 / per_second if per_second else 0.0
+        spent_s = max(self._spent_s, now_s - max(1.0, each_s))
+        if per_second and spent_s + each_s > now_s + 1e-9:
+            return False
+        if not self._shared.hosts.alone(self.provider, now_s):
+            return False
+        self._spent_s = spent_s + each_s
+        return True
+
+    async def give_back(self, of_client: int, of_host: int) -> None:
+        """So many are not sent of what was granted. Never raises: some of a rate is lost then."""
+        try:
+            await self.known.give_back(of_client)
+            await self._shared.hosts.give_back(self.provider, of_host)
+        except errors.Error as error:
+            log.debug("some of the rate of %s is lost: %s", self.provider.name, error)
+
+    async def take_probe(self, lease_ms: int, limit_s: float, pause_s: float) -> Taken | None:
+        """The account that probes, by a lease past the pause; None: there was none within ``limit_s``."""
+        until_s = self._clock.monotonic() + limit_s
+        while self._clock.monotonic() < until_s and self.known.record.hold is not None:
+            for failing in (False, True):
+                for shard in self._shared.dice.sample(range(SHARDS), SHARDS):
+                    task = await self.known.store.probe(shard, lease_ms, failing=failing)
+                    if task is not None:
+                        self._probing.add(task.id)
+                        return task
+            await sleep(self._clock, pause_s)
+        return None
+
+    async def _acquire(self, wanted: int) -> Leave:
+        now_s, known = self._clock.monotonic(), self.known
+        self.closed.clear()  # Also when it was opened again meanwhile: each take would be broken off at once.
+        if not self.provider.client_rate and known.free and now_s - self._looked_s < LOOK_S:
+            return Leave(wanted)
+        self._looked_s = now_s
+        reply = await known.ask(wanted)
+        if known.record.hold is None:
+            return Leave(reply.granted, reply.wait_ms / 1000)
+        if await self._claim():
+            return Leave(1, probe=True)
+        held = known.record.hold
+        until_ms = max(held.until_ms, held.claim_ms if held.claim else 0) if held is not None else 0
+        return Leave(0, max(0, until_ms - known.clock_ms) / 1000)
+
+    async def _claim(self) -> bool:
+        found, clock_ms = self.known.record.hold, self.known.clock_ms
+        if found is None or found.until_ms > clock_ms or (found.claim and found.claim_ms > clock_ms):
+            return False
+        claimed = False
+
+        def change(record: ClientRecord, clock_ms: int) -> list[Event]:
+            nonlocal claimed
+            claimed = hold.claim(record, self._shared.node, clock_ms, self._lease_ms)
+            return []
+
+        await self.known.change(change)
+        return claimed
+
+    # --- after a request
+
+    def release(self, ended: Ended) -> Verdict:
+        """
+        Take an answer in; others hear of it as soon as it may matter to them. The verdict comes back, as our own network's if no
+        provider at all can be reached.
+        """
+        account, verdict, now_s = ended.account, ended.verdict, self._clock.monotonic()
+        kind, name, shared = kind_of(verdict), self.provider.name, self._shared
+        if verdict.pair is not None:  # Else not before all nodes may know of it: others would meet the same.
+            self.answered(account)
+        shared.refreshes[name, verdict.outcome] += 1
+        if self.breaker.note(verdict.answered, now_s):
+            log.error("%s does not answer this node (%s); it is asked rarely now", name, verdict.message)
+        shared.own_network.note(name, verdict.answered, now_s)
+        ill = kind in ("silent", "limited") or (kind in ("erring", "client") and ended.witness)
+        self.concurrency.ended(well=not ill, now=now_s)
+        self._gathering.count(ended, kind, now_s)
+        known_well = bool(self.known.record.well_ms) or verdict.pair is not None
+        self._trouble.heard(account, verdict, kind, known_well=known_well, silent=self.breaker.open, now_s=now_s)
+        if kind == "ok" and shared.node in self.known.record.silences:
+            self._trouble.over()  # Of this node before it was started again, perhaps.
+        if account in self._probing:
+            self._probing.discard(account)
+            self._gathering.probe = self._shows_well(kind)
+        self._tell_in(self._delay_s(ended, kind))
+        if kind == "silent" and verdict.scope == "provider" and shared.own_network.ours(now_s):
+            return replace(verdict, scope="ours")
+        return verdict
+
+    async def settled(self) -> None:
+        """Tell at once what should keep others from beginning, or lets them: whoever is answered waits for it. Never raises."""
+        if self._gathering.probe is not None or self._suspects():
+            await self.tell()
+
+    def answered(self, account: str) -> None:
+        """There is an answer, or there will be none: another may be asked for meanwhile."""
+        self.unanswered.discard(account)
+        self.freed.set()
+
+    def assess(self, verdict: Verdict) -> Assessment:
+        """What is known of the client's other accounts when one of its refreshes has failed."""
+        record, kind, clock_ms = self.known.record, kind_of(verdict), self.known.clock_ms
+        if kind in ("erring", "client"):
+            shared = hold.shared(record, kind, clock_ms, self._gathering.recent)
+        elif kind == "silent":
+            shared = verdict.scope == "ours" or self.breaker.streak >= SILENT_STREAK
+        else:
+            shared = kind == "limited" and (record.rate is not None or record.rest_ms > clock_ms)
+        found = record.quarantine
+        return Assessment(
+            shared=shared,
+            quarantined=found is not None or record.hold is not None,
+            well_ms=record.well_ms + self.known.lag_ms if record.well_ms else 0,
+            refused=found.refused if found is not None else 0,
+            released=bool(record.released_ms),
+        )
+
+    async def weigh(self) -> None:
+        """Bring what this node knows up to date before an account is given up. Never raises."""
+        await self.tell()
+        try:
+            await self.known.look()
+        except errors.Error as error:
+            log.debug("%s: what others know of it was not asked: %s", self.provider.name, error)
+
+    async def close(self) -> None:
+        """Tell what was counted, and end what goes on beside. Never raises."""
+        for task in (self._sleeping, self._telling):
+            if task is not None:
+                task.cancel()
+        await self.tell()
+        await self.known.close()
+
+    def _shows_well(self, kind: Kind) -> bool:
+        """Whether a probe's answer shows that what all are held for is over."""
+        found = self.known.record.hold
+        if found is None or kind == "ok":
+            return True
+        if found.kind == "client":
+            return kind in ("limited", "refused", "other")
+        return found.kind == "erring" and kind not in ("erring", "silent")
+
+    def _suspects(self) -> bool:
+        """Whether what is not told yet would hold all back, or slow them down."""
+        recent, record = self._gathering.recent, self.known.record
+        if rate.too_many(recent.limited, recent.answered):
+            return True
+        return record.hold is None and any(
+            getattr(recent, kind) and hold.share_of(record, kind, self.known.clock_ms, least, recent)
+            for kind, least in hold.LEAST.items()
+        )
+
+    # --- telling the other nodes
+
+    def _delay_s(self, ended: Ended, kind: Kind) -> float:
+        """After how many seconds what was just counted is to be told."""
+        again = ended.witness or ended.refused_before
+        news = self._gathering.probe is not None or self._trouble.due or kind == "limited"
+        news = news or (kind in ("erring", "client", "refused") and again)
+        news = news or (kind == "ok" and (ended.refused_before or self.known.record.hold is not None))
+        self._news = self._news or news
+        apart_s = TELL_APART_S if news else TELL_S if self.known.free else TELL_RATED_S
+        return max(0.0, apart_s - (self._clock.monotonic() - self._told_s))
+
+    def _tell_in(self, delay_s: float) -> None:
+        at_s = self._clock.monotonic() + delay_s
+        if at_s >= self._tell_at_s:
+            return
+        self._tell_at_s = at_s
+        if self._sleeping is not None:
+            self._sleeping.cancel()
+        self._sleeping = asyncio.create_task(self._tell_at(at_s), name=f"telling of {self.provider.name}")
+
+    async def _tell_at(self, at_s: float) -> None:
+        await sleep(self._clock, max(0.0, at_s - self._clock.monotonic()))
+        self._tell_at_s, self._sleeping = float("inf"), None
+        if self._telling is None or self._telling.done():  # Apart: whoever wants it told sooner cancels the sleep.
+            self._telling = asyncio.create_task(self._tell_now(), name=f"telling of {self.provider.name}")
+
+    async def _tell_now(self) -> None:
+        await self.tell()
+        if self._news:  # It came meanwhile.
+            self._tell_in(TELL_APART_S)
+
+    async def tell(self) -> None:
+        """Tell the other nodes what was counted. Never raises: untold, it is told with what comes next."""
+        now_s, known = self._clock.monotonic(), self.known
+        if self._gathering.empty and not self._trouble.due:
+            return
+        self._told_s, self._news = now_s, False
+        told = self._gathering.take(self._shared.node, now_s, max(1, self._shared.nodes()))
+        try:
+            if not known.clock_ms:
+                await known.ask()
+            opens_ms = int(self.breaker.opens_in_s(now_s) * 1000)
+            told.silence, told.silent, told.answered = self._trouble.take(now_s, known.clock_ms, opens_ms)
+            await known.change(lambda record, clock_ms: judgement.fold(record, told, clock_ms))
+        except errors.Error as error:
+            log.debug("%s: what it answered was not told: %s", self.provider.name, error)
+            self._gathering.put_back(told)
+            self._trouble.untold()
+            self._tell_in(TELL_S)

@@ -1,0 +1,132 @@
+"""
+What all nodes know of one client: kept in the store as one record, read and written whole (:mod:`.client_store`).
+
+Times are milliseconds of the leases' clock unless a name says unix. Fields are only ever appended, so that nodes of two
+versions read each other's.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from .evidence import Bucket
+
+HoldKind = Literal["client", "erring", "operator"]
+
+
+class Hold(msgspec.Struct, array_like=True):
+    """All of a client's requests wait but one that probes at a time."""
+
+    kind: str = "erring"
+    """See :data:`HoldKind`."""
+    since_ms: int = 0
+    until_ms: int = 0
+    """Nothing is sent before it; from then on one request probes."""
+    probes: int = 0
+    """That failed."""
+    claim: str = ""
+    """The node that probes; empty: nobody does."""
+    claim_ms: int = 0
+    """Until when its claim lasts: should it die, another probes from then on."""
+    outcome: str = ""
+    brief: str = ""
+    """What most were answered, status and code alone."""
+    failed: int = 0
+    """Witnesses that were answered so when it began …"""
+    asked: int = 0
+    """… of so many."""
+
+
+class Quarantine(msgspec.Struct, array_like=True):
+    """Refusals have jumped: nobody is given up."""
+
+    since_ms: int = 0
+    refused: int = 0
+    """Accounts that were refused since it began, and in the time whose share began it."""
+    refused_share: float = 0.0
+    """Share of refusals that began it."""
+    usual_share: float = 0.0
+    outcome: str = ""
+    brief: str = ""
+    by_operator: bool = False
+    accepted: int = 0
+    """Of the sample: accounts that were refused and were accepted when asked again …"""
+    sampled: int = 0
+    """… of so many, of late."""
+
+
+class Rate(msgspec.Struct, array_like=True):
+    """Requests a second that the provider seems to bear, and where the next growth leads."""
+
+    per_second: float = 0.0
+    peak: float = 0.0
+    """What it was answered when it last proved too much."""
+    shrunk_ms: int = 0
+    meter_ms: int = 0
+    """Since when the next two are counted."""
+    answered: int = 0
+    limited: int = 0
+    since_shrunk: int = 0
+    """Answers since it shrank last."""
+
+
+class Silence(msgspec.Struct, array_like=True):
+    """What one node meets with that is not one account's, of which the provider may know nothing."""
+
+    since_ms: int = 0
+    last_ms: int = 0
+    next_ms: int = 0
+    """When it tries next; 0: as each account is due."""
+    outcome: str = ""
+    brief: str = ""
+    told: bool = False
+    """``provider.silent`` was told of it."""
+
+
+class ClientRecord(msgspec.Struct, array_like=True):
+    """The record of one client at one provider."""
+
+    buckets: list[Bucket] = msgspec.field(default_factory=list)
+    well_ms: int = 0
+    """When an account was refreshed well last."""
+    hold: Hold | None = None
+    opened_ms: int = 0
+    """When the last hold ended: what was answered before says nothing of now."""
+    incident_ms: int = 0
+    """Since when ``provider.breaker_open`` is told and not ``provider.breaker_closed``; 0: it is not."""
+    rest_ms: int = 0
+    """Nothing is sent before it, for every answer named a time to wait; then all go on."""
+    rest_brief: str = ""
+    rate: Rate | None = None
+    quarantine: Quarantine | None = None
+    usual_well: float = 0.0
+    """Answers of the last days that went well, old ones counting less and less …"""
+    usual_refused: float = 0.0
+    """… and refusals among witnesses."""
+    usual_ms: int = 0
+    released_ms: int = 0
+    """When an operator ended a quarantine, until refusals are as usual again; 0: nobody did."""
+    rouse_ms: int = 0
+    """Since when all failing accounts are to be tried anew; 0: they are not, or it is done."""
+    rouse_claim_ms: int = 0
+    """Until when some node does it."""
+    silences: dict[str, Silence] = msgspec.field(default_factory=dict)
+    """By node."""
+
+    def pack(self) -> bytes:
+        """The stored form."""
+        return msgspec.msgpack.encode(self)
+
+
+def parse_record(raw: bytes) -> ClientRecord:
+    """
+    The record of its stored form. One that cannot be read is as good as none: evidence comes anew with each answer.
+    """
+    if not raw:
+        return ClientRecord()
+    try:
+        return msgspec.msgpack.decode(raw, type=ClientRecord)
+    except msgspec.DecodeError:
+        return ClientRecord()

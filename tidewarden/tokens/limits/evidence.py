@@ -1,0 +1,143 @@
+"""
+Evidence of one client's answers: counts by kind, of accounts that were healthy when asked, in buckets of time.
+
+An account that failed last time is no witness (it may fail for good), so a kind that many witnesses meet is met by as
+many accounts: whoever has failed once is no witness again before it is well. Times are milliseconds of the leases'
+clock, which is stepped by nobody. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+import msgspec
+
+from tidewarden.tokens.answers import Verdict
+
+Kind = Literal["ok", "limited", "erring", "client", "refused", "silent", "other"]
+
+WIDTH_MS = 2_000
+"""Of a bucket that is young; old ones are joined to buckets of :data:`WIDTH_OLD_MS`."""
+WIDTH_OLD_MS = 30_000
+YOUNG_MS = 40_000
+KEPT_MS = 600_000
+
+_KINDS: dict[str, Kind] = {
+    "ok": "ok",
+    "rate_limited": "limited",
+    "unavailable": "erring",
+    "unknown": "erring",
+    "invalid_client": "client",
+    "unauthorized_client": "client",
+    "unsupported_grant_type": "client",
+    "misdirected": "client",
+    "invalid_grant": "refused",
+    "invalid_scope": "refused",
+    "rejected": "refused",
+}
+
+
+def kind_of(verdict: Verdict) -> Kind:
+    """The kind of evidence that a verdict is; ``silent``: there was no answer, ``other``: it says nothing of others."""
+    if not verdict.answered:
+        return "other" if verdict.outcome in ("late", "unsealable") else "silent"
+    return _KINDS.get(verdict.outcome, "other")
+
+
+class Bucket(msgspec.Struct, array_like=True):
+    """Answers to one client's refreshes, of all nodes, that came from ``since_ms`` on."""
+
+    since_ms: int = 0
+    ok: int = 0
+    limited: int = 0
+    others: int = 0
+    """Answers of any other kind, of witnesses or not."""
+    erring: int = 0
+    """Witnesses that were answered with the provider's errors, gateways' and pages of HTML included."""
+    client: int = 0
+    """Witnesses that were told that our client is refused."""
+    refused: int = 0
+    """Witnesses, refreshed well before, whose grant was refused, by whichever word."""
+    accepted: int = 0
+    """Accounts that had been refused and are accepted again."""
+    refused_again: int = 0
+    """Accounts that had been refused and are refused again."""
+
+    def add(self, other: Bucket) -> None:
+        """Add the counts of another."""
+        for name in COUNTS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+    @property
+    def answered(self) -> int:
+        """All answers."""
+        return self.ok + self.limited + self.others
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing is counted."""
+        return not any(getattr(self, name) for name in COUNTS)
+
+
+COUNTS = tuple(name for name in Bucket.__struct_fields__ if name != "since_ms")
+
+
+def total(buckets: Iterable[Bucket]) -> Bucket:
+    """The sum of buckets."""
+    found = Bucket()
+    for bucket in buckets:
+        found.add(bucket)
+    return found
+
+
+def within(buckets: Iterable[Bucket], since_ms: int) -> Bucket:
+    """The sum of the buckets that began at that time or later."""
+    return total(bucket for bucket in buckets if bucket.since_ms >= since_ms)
+
+
+def collect(buckets: list[Bucket], recent: Bucket, older: Bucket, clock_ms: int, split_ms: int = 0) -> list[Bucket]:
+    """
+    Add what a node tells now to what all have told, in place; those that are too old are taken out and returned.
+
+    Args:
+        buckets: in order of time; joined where they are old.
+        recent: what came within the last moment.
+        older: what came before, as much as half a minute ago: counted as of then.
+        split_ms: nothing from this time on is joined with what was before it.
+    """
+    _add(buckets, older, clock_ms - YOUNG_MS, split_ms)
+    _add(buckets, recent, clock_ms, split_ms)
+    _join_old(buckets, clock_ms)
+    gone = [bucket for bucket in buckets if bucket.since_ms < clock_ms - KEPT_MS]
+    del buckets[: len(gone)]
+    return gone
+
+
+def _add(buckets: list[Bucket], told: Bucket, at_ms: int, split_ms: int) -> None:
+    if told.empty:
+        return
+    place = len(buckets)
+    while place and buckets[place - 1].since_ms > at_ms:
+        place -= 1
+    if place:
+        last = buckets[place - 1]
+        if at_ms - last.since_ms < WIDTH_MS and not last.since_ms < split_ms <= at_ms:
+            last.add(told)
+            return
+    fresh = Bucket(at_ms)
+    fresh.add(told)
+    buckets.insert(place, fresh)
+
+
+def _join_old(buckets: list[Bucket], clock_ms: int) -> None:
+    at = 0
+    while at + 1 < len(buckets):
+        one, following = buckets[at], buckets[at + 1]
+        if following.since_ms >= clock_ms - YOUNG_MS:
+            break
+        if following.since_ms - one.since_ms < WIDTH_OLD_MS:
+            one.add(following)
+            del buckets[at + 1]
+        else:
+            at += 1

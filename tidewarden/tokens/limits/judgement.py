@@ -1,0 +1,153 @@
+"""
+What one client's record becomes by what a node tells: the only place where holds, rates and quarantines are decided. Pure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import msgspec
+
+from . import hold, quarantine, rate
+from .client_record import ClientRecord, Quarantine, Silence
+from .evidence import Bucket, Kind, collect, total
+
+HEARD_MS = 180_000
+"""A node whose trouble goes on tells of it again sooner; what is older is forgotten."""
+
+
+class Event(NamedTuple):
+    """Something that is to be told of the provider: ``data`` as ``tokens/outbox.py`` reads it."""
+
+    kind: str
+    data: str = ""
+
+
+@dataclass(slots=True)
+class Told:
+    """What a node tells at a time. Times are milliseconds."""
+
+    node: str = ""
+    recent: Bucket = field(default_factory=Bucket)
+    """Answers of the last moment, as counts."""
+    older: Bucket = field(default_factory=Bucket)
+    """Answers before that."""
+    words: dict[Kind, tuple[str, str]] = field(default_factory=dict)
+    """Class and brief of the last answer by kind."""
+    goodput: float = 0.0
+    """Answers a second but 429, of all nodes, as this one reckons."""
+    wait_ms: int = 0
+    """The shortest time that a 429 named; 0: none did."""
+    error_wait_ms: int = 0
+    """The longest time that an error of the provider's named."""
+    probe: bool | None = None
+    """Whether a probe of this node's went well; None: there was none."""
+    unclaim: bool = False
+    """This node's probe was not sent."""
+    silence: Silence | None = None
+    """What this node meets with that is no account's."""
+    silent: bool = False
+    """Nobody answers it any more."""
+    answered: bool = False
+    """What it had told of is over."""
+
+
+def fold(record: ClientRecord, told: Told, clock_ms: int) -> list[Event]:
+    """Change a client's record by what a node tells; what of it is to be told to whoever wants to know."""
+    was_quarantined = record.quarantine is not None
+    was_incident = bool(record.incident_ms)
+    gone = collect(record.buckets, told.recent, told.older, clock_ms, record.opened_ms)
+    quarantine.learn(record, gone, clock_ms)
+    counted = total((told.recent, told.older))
+    if counted.ok:
+        record.well_ms = clock_ms
+    if told.probe is not None:
+        wait_ms = max(told.wait_ms, told.error_wait_ms)
+        hold.probe_ended(record, well=told.probe, wait_ms=wait_ms, clock_ms=clock_ms)
+    if told.unclaim:
+        hold.unclaim(record, told.node, clock_ms)
+    hold.judge(record, told.recent, told.words, told.error_wait_ms, clock_ms)
+    _, limited_brief = told.words.get("limited", ("", ""))
+    rate.judge(record, told.recent, told.goodput, told.wait_ms, limited_brief, clock_ms)
+    words = told.words.get("refused") or told.words.get("client") or ("", "")
+    quarantine.judge(record, counted, words, clock_ms)
+    events = _of_nodes(record, told, clock_ms)
+    if record.incident_ms and not was_incident and record.hold is not None:
+        events.append(Event("provider.breaker_open", said(record)))
+    if hold.over(record, clock_ms):
+        record.incident_ms = 0
+        events.append(Event("provider.breaker_closed"))
+    if record.quarantine is not None and not was_quarantined:
+        events.append(_begun(record.quarantine))
+    elif was_quarantined and record.quarantine is None:
+        events.append(Event("provider.quarantine_over"))
+    return events
+
+
+def said(record: ClientRecord) -> str:
+    """What holds a client back, in words: class, status and code, and how many met with it; empty: nothing does."""
+    held = record.hold
+    if held is None:
+        return ""
+    if held.kind == "operator":
+        return "operator held by an operator"
+    return f"{held.outcome} {held.brief} ({held.failed} of {held.asked} accounts that were well)".strip()
+
+
+def set_quarantine(record: ClientRecord, clock_ms: int) -> list[Event]:
+    """An operator says that nobody is to be given up until a release."""
+    if record.quarantine is not None:
+        record.quarantine.by_operator = True
+        return []
+    record.released_ms = 0
+    record.quarantine = Quarantine(clock_ms, usual_share=quarantine.usual_share(record), by_operator=True)
+    return [_begun(record.quarantine)]
+
+
+def release(record: ClientRecord, clock_ms: int) -> list[Event]:
+    """An operator ends whatever holds a client back: quarantine, hold, rest and rate."""
+    events = []
+    if record.quarantine is not None:
+        quarantine.release(record, clock_ms)
+        events.append(Event("provider.quarantine_over"))
+    if record.hold is not None:
+        hold.end(record, clock_ms)
+    record.rest_ms, record.rate = 0, None
+    return events
+
+
+def ask_probe(record: ClientRecord, clock_ms: int) -> list[Event]:
+    """An operator wants the next probe now."""
+    if record.hold is not None:
+        record.hold.until_ms = min(record.hold.until_ms, clock_ms)
+        record.hold.claim, record.hold.claim_ms = "", 0
+    record.rest_ms = min(record.rest_ms, clock_ms)
+    return []
+
+
+def _begun(found: Quarantine) -> Event:
+    return Event("provider.quarantine_begun", str(round(found.refused_share * 1000)))
+
+
+def _of_nodes(record: ClientRecord, told: Told, clock_ms: int) -> list[Event]:
+    """Take in what the node meets with that is no account's, or that it is over."""
+    node, silences, events = told.node, record.silences, []
+    if told.silence is not None:
+        now, old = msgspec.structs.replace(told.silence), silences.get(node)
+        if old is not None and clock_ms - old.last_ms < HEARD_MS:  # Of its last boot, perhaps.
+            now.since_ms, now.told = min(now.since_ms, old.since_ms), old.told
+        if told.silent and not now.told:
+            now.told = True
+            events.append(Event("provider.silent", f"{node} {now.outcome} {now.brief}"))
+        silences[node] = now
+    elif told.answered:
+        was = silences.pop(node, None)
+        if was is not None and was.told:
+            events.append(Event("provider.answers", node))
+        # One node is answered: others whose trouble goes on say so anew, and since when.
+        for other in [name for name, one in silences.items() if not one.told]:
+            del silences[other]
+    for other in [name for name, one in silences.items() if clock_ms - one.last_ms > HEARD_MS and not one.told]:
+        del silences[other]
+    return events

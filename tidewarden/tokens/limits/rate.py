@@ -1,0 +1,98 @@
+"""
+How many requests a second a provider's client may send that answers 429: what it is answered well, and a little more. Pure.
+
+A rate shrinks when the *share* of 429 passes a bound: a few are some accounts' own limits and delay those alone. It becomes what
+was answered otherwise (the goodput), a little less, and grows by the cubic function of CUBIC (RFC 9438, 4.2): fast towards what was
+borne last, slowly about it, faster and faster beyond, until it is forgotten. The AWS SDKs' adaptive retry does likewise.
+"""
+
+from __future__ import annotations
+
+from .client_record import ClientRecord, Rate
+from .evidence import Bucket, within
+
+SHARE = 0.05
+HANDFUL = 6
+HANDFUL_RATED = 2
+"""While there is a rate the provider is known to limit us: it takes fewer to show that the rate is too high again."""
+FEW, WINDOW_FEW_MS = 20, 20_000
+"""Of so few answers no rate is reckoned: those of a longer time count."""
+ANSWERS_A_SECOND = 3.0
+"""Growth by time counts no faster than this many answers a second: where few come, what is borne is not known so soon."""
+ANSWERS = 40
+"""What is judged by, at least, while there is a rate: at two requests a second five seconds tell little."""
+BETA = 0.93
+GROWTH = 0.004
+"""Of the peak, for each cubed second: back at the peak after 2.6 s, a quarter beyond it after 6.6 s."""
+PER_SECOND_MIN = 0.2
+FORGET = 2.0
+"""Times the peak at which the rate is forgotten."""
+APART_MS = 1_000
+"""Between two times that it shrinks: what was under way at the first is answered by then."""
+WINDOW_MS = 5_000
+REST_SHARE = 0.95
+
+
+def judge(record: ClientRecord, told: Bucket, goodput: float, wait_ms: int, brief: str, clock_ms: int) -> None:
+    """
+    Shrink the rate, let it grow, or forget it, by what a node tells now.
+
+    Args:
+        told: this node's answers since it told last, already in the record's buckets.
+        goodput: answers a second but 429 that all nodes seem to get, by this one's.
+        wait_ms: the shortest time that a 429 named; 0: one named none.
+    """
+    if told.limited and _rest(record, wait_ms, brief, clock_ms):
+        return
+    rate = record.rate
+    if rate is None:
+        seen = within(record.buckets, max(record.opened_ms, clock_ms - WINDOW_MS))
+        if told.limited and too_many(seen.limited, seen.answered):
+            record.rate = _shrunk(goodput, clock_ms)
+        return
+    rate.answered += told.answered
+    rate.limited += told.limited
+    rate.since_shrunk += told.answered
+    if too_many(rate.limited, rate.answered, HANDFUL_RATED) and clock_ms - rate.shrunk_ms >= APART_MS:
+        well = (rate.answered - rate.limited) * 1000 / max(250, clock_ms - rate.meter_ms)
+        if rate.answered < FEW:
+            seen = within(record.buckets, clock_ms - WINDOW_FEW_MS)
+            well = max(well, (seen.answered - seen.limited) * 1000 / WINDOW_FEW_MS)
+        record.rate = _shrunk(min(well, rate.per_second), clock_ms)
+        return
+    if clock_ms - rate.meter_ms >= WINDOW_MS and rate.answered >= ANSWERS:
+        rate.meter_ms, rate.answered, rate.limited = clock_ms, 0, 0
+    grow(record, clock_ms)
+
+
+def grow(record: ClientRecord, clock_ms: int) -> None:
+    """Let the rate grow by the time that has passed; forget it when it holds nothing back any more."""
+    rate = record.rate
+    if rate is None:
+        return
+    back_s = ((1 - BETA) / GROWTH) ** (1 / 3)
+    passed_s = max(0, clock_ms - rate.shrunk_ms) / 1000
+    passed_s = min(passed_s, rate.since_shrunk / ANSWERS_A_SECOND)
+    rate.per_second = max(rate.per_second, rate.peak * (1 + GROWTH * (passed_s - back_s) ** 3))
+    if rate.per_second >= FORGET * rate.peak:
+        record.rate = None
+
+
+def too_many(limited: int, answered: int, least: int = HANDFUL) -> bool:
+    """Whether so many 429 among so many answers are more than some accounts' own limits."""
+    return limited >= least and limited > SHARE * answered
+
+
+def _shrunk(goodput: float, clock_ms: int) -> Rate:
+    peak = max(PER_SECOND_MIN, goodput)
+    return Rate(max(PER_SECOND_MIN, BETA * peak), peak, clock_ms, clock_ms)
+
+
+def _rest(record: ClientRecord, wait_ms: int, brief: str, clock_ms: int) -> bool:
+    """Leave the provider alone for as long as it says, where every answer of late is a 429 that says so."""
+    seen = within(record.buckets, max(record.opened_ms, record.rest_ms, clock_ms - WINDOW_MS))
+    if not wait_ms or seen.limited < HANDFUL or seen.limited < REST_SHARE * seen.answered:
+        return False
+    if clock_ms + wait_ms > record.rest_ms:
+        record.rest_ms, record.rest_brief = clock_ms + wait_ms, brief
+    return True
