@@ -125,7 +125,7 @@ def test_a_preset_lies_beneath_what_is_written(write: Write) -> None:
     other = provider(write(text + 'issuer = "https://github.example"\n'))
     assert (other.token_url, other.issuer) == ("", "https://github.example")
     assert "did you mean 'github'?" in "\n".join(problems(write(text.replace('"github"', '"git-hub"'))))
-    assert "known are atlassian" in "\n".join(problems(write(text.replace('"github"', "5"))))
+    assert "known are adobe-sign" in "\n".join(problems(write(text.replace('"github"', "5"))))
 
 
 def test_what_is_not_confirmed_is_said_until_it_is_written(write: Write) -> None:

@@ -35,6 +35,8 @@ _BY_CODE: dict[str, tuple[str, Scope]] = {
     "invalid_refresh_token": ("invalid_grant", "account"),
     "invalid_code": ("invalid_grant", "account"),
     "token_revoked": ("invalid_grant", "account"),
+    "account_inactive": ("invalid_grant", "account"),
+    "bad_hub": ("invalid_grant", "account"),
     "invalid_token": ("invalid_grant", "account"),
     "refresh_token_expired": ("invalid_grant", "account"),
     "refresh_token:invalid": ("invalid_grant", "account"),
