@@ -36,7 +36,9 @@ _WORDS = (
     "errordescription", "message", "msg", "errormessage", "errormsg", "errmsg", "faultstring", "description",
     "detail", "reason", "title",
 )  # fmt: skip
-_SAYS_NOTHING = ("error", "fail", "failed", "failure", "ok", "success", "about:blank")
+_ALL_WELL = ("0", "false", "none", "null", "ok", "success")
+_SAYS_NOTHING = (*_ALL_WELL, "error", "fail", "failed", "failure", "about:blank")
+_TOKEN = re.compile(r"token|jwt", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,7 @@ def read_error(members: Mapping[str, Any], status: int) -> Told:
     plain = {_plain(name): value for name, value in members.items()}
     codes = dict.fromkeys(code for code in _codes(plain, 0) if code != str(status))
     words = next(_words(plain, 0), "")
-    return Told(tuple(codes)[:CODES_MAX], words, _is_refusal(plain, bool(words)))
+    return Told(tuple(codes)[:CODES_MAX], words, _is_refusal(plain, words))
 
 
 def read_error_at(value: object, words: object) -> Told:
@@ -75,25 +77,27 @@ def holds_token(value: object, depth: int = 0) -> bool:
     if not isinstance(value, dict) or depth == DEPTH_MAX:
         return False
     return any(
-        holds_token(item, depth + 1) or (isinstance(item, str) and item != "" and "token" in name.lower())
+        holds_token(item, depth + 1) or (isinstance(item, str) and item != "" and bool(_TOKEN.search(name)))
         for name, item in value.items()
     )
 
 
-def _is_refusal(plain: Mapping[str, Any], has_words: bool) -> bool:
+def _is_refusal(plain: Mapping[str, Any], words: str) -> bool:
     if plain.get("success") is False or plain.get("ok") is False:
         return True
     if any(_says_error(plain.get(name)) for name in (*_ERRORS, *_NUMBERS)):
         return True
     number = plain.get("code")  # Many call it so, and say 0 or 200 when all is well.
-    if has_words and isinstance(number, int) and number != 0 and not 200 <= number < 300:
+    if _says_error(words) and isinstance(number, int) and number != 0 and not 200 <= number < 300:
         return True
     inner = plain.get("data")
     return isinstance(inner, dict) and _says_error(inner.get("error_code"))
 
 
 def _says_error(value: object) -> bool:
-    return not isinstance(value, bool) and bool(value) and value != "0"
+    if isinstance(value, str):
+        return value != "" and value.lower() not in _ALL_WELL
+    return bool(value) and not isinstance(value, bool)
 
 
 def _codes(plain: Mapping[str, Any], depth: int) -> Iterator[str]:
