@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import tokens_harness as harness
@@ -16,6 +18,7 @@ from tidewarden.tokens import outbox
 from tidewarden.tokens.ledger import Ledger
 from tidewarden.tokens.outbox import Outbox
 
+NO_SETTINGS: Mapping[str, Any] = MappingProxyType({})
 FAILING = {"events": Events(failing_s=0)}
 """Every failure is told of."""
 
@@ -43,15 +46,19 @@ def before_it_stores() -> None:
     Ledger.stored = die  # type: ignore[method-assign]
 
 
-def play(where: str, socket: str, folder: Path, url: str) -> None:
-    """What such a process does. ``where``: the name of one of the functions above."""
+def nowhere() -> None:
+    """It goes on until somebody else kills it."""
+
+
+def play(where: str, socket: str, folder: Path, url: str, settings: Mapping[str, Any] = NO_SETTINGS) -> None:
+    """What such a process does. ``where``: the name of one of the functions above; ``settings``: of its provider."""
     globals()[where]()
-    asyncio.run(_run(where == "before_it_stores", socket, folder, url))
+    asyncio.run(_run(where == "before_it_stores", socket, folder, url, settings))
 
 
-async def _run(failing: bool, socket: str, folder: Path, url: str) -> None:
+async def _run(failing: bool, socket: str, folder: Path, url: str, settings: Mapping[str, Any]) -> None:
     store = StoreServer(socket, f"unix://{socket}")
     outbox.CLAIM_MS = 500  # what it had to tell is soon another's
     sections = FAILING if failing else None
-    async with harness.node(store, folder, harness.provider(url), "n1", sections=sections, confirm_s=0.05):
+    async with harness.node(store, folder, harness.provider(url, **settings), "n1", sections=sections, confirm_s=0.05):
         await asyncio.sleep(60)

@@ -123,18 +123,20 @@ def dot(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Auth
         server.stop()
 
 
-@pytest.fixture(scope="session")
-def oidc_folder() -> Path:
-    """A cache folder with oidc-provider installed; skips, saying why, where that cannot be had."""
+def installed(folder_name: str, script: str) -> list[str]:
+    """
+    The command that runs a server of Node's: ``script`` beside what the ``package.json`` of ``folder_name`` asks for, which
+    is installed into a cache folder once. Skips, saying why, where that cannot be had.
+    """
     node, npm = shutil.which("node"), shutil.which("npm")
     if node is None or npm is None:
-        pytest.skip("oidc-provider needs node and npm on PATH: apt-get install nodejs npm")
-    package = (HERE / "oidc" / "package.json").read_bytes()
+        pytest.skip(f"{script} needs node and npm on PATH: apt-get install nodejs npm")
+    package = (HERE / folder_name / "package.json").read_bytes()
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = cache / "tidewarden" / f"oidc-{hashlib.sha256(package).hexdigest()[:12]}"
+    folder = cache / "tidewarden" / f"{folder_name}-{hashlib.sha256(package).hexdigest()[:12]}"
     if not (folder / "node_modules").is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
-        fresh = Path(tempfile.mkdtemp(prefix="oidc-", dir=folder.parent))
+        fresh = Path(tempfile.mkdtemp(prefix=f"{folder_name}-", dir=folder.parent))
         (fresh / "package.json").write_bytes(package)
         command = [
             npm,
@@ -152,16 +154,30 @@ def oidc_folder() -> Path:
             problem = f"not within {INSTALL_S:g} s"
         if problem:
             shutil.rmtree(fresh)
-            pytest.skip(f"npm could not install oidc-provider: {problem}")
+            pytest.skip(f"npm could not install what {script} needs: {problem}")
         with contextlib.suppress(OSError):  # another run was first
             fresh.rename(folder)
         shutil.rmtree(fresh, ignore_errors=True)
-    shutil.copy(HERE / "oidc_provider.mjs", folder)
-    return folder
+    text = (HERE / script).read_bytes()
+    # By its content: runs of another version of the file may share the folder.
+    copy = folder / f"{hashlib.sha256(text).hexdigest()[:12]}-{script}"
+    if not copy.exists():
+        partly = folder / f"{copy.name}.{os.getpid()}"
+        partly.write_bytes(text)
+        partly.rename(copy)
+    return ["node", "--no-warnings", str(copy)]
+
+
+@pytest.fixture(scope="session")
+def oidc_command() -> list[str]:
+    """What starts oidc-provider."""
+    return installed("oidc", "oidc_provider.mjs")
 
 
 @pytest.fixture(scope="module")
-def oidc(oidc_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., AuthorizationServer]]:
+def oidc(
+    oidc_command: list[str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[..., AuthorizationServer]]:
     """
     ``oidc(accounts=50, life=60)`` starts oidc-provider: single-use refresh tokens, reuse revokes the grant, no grace. Further
     names are its environment, such as ``AUTH`` (see oidc_provider.mjs).
@@ -170,8 +186,41 @@ def oidc(oidc_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
     def factory(accounts: int = 50, life: int = 60, **settings: str) -> AuthorizationServer:
         environ = {**os.environ, "ACCOUNTS": str(accounts), "LIFE": str(life), **settings}
-        command = ["node", "--no-warnings", "oidc_provider.mjs"]
-        servers.append(start(command, oidc_folder, environ, tmp_path_factory.mktemp("oidc") / "log"))
+        folder = tmp_path_factory.mktemp("oidc")
+        servers.append(start(oidc_command, folder, environ, folder / "log"))
+        return servers[-1]
+
+    yield factory
+    for server in servers:
+        server.stop()
+
+
+@pytest.fixture
+def authlib(tmp_path: Path) -> Iterator[Callable[..., AuthorizationServer]]:
+    """
+    ``authlib(key, life=60)`` starts Authlib's server, which gives tokens to its client and for assertions signed by the
+    private ``key`` (a PEM file).
+    """
+    servers: list[AuthorizationServer] = []
+
+    def factory(key: str, life: int = 60) -> AuthorizationServer:
+        command = [sys.executable, str(HERE / "authlib_provider.py"), "--key", key, "--life", str(life)]
+        servers.append(start(command, tmp_path, dict(os.environ), tmp_path / f"authlib-{len(servers)}.log"))
+        return servers[-1]
+
+    yield factory
+    for server in servers:
+        server.stop()
+
+
+@pytest.fixture
+def exchanging(tmp_path: Path) -> Iterator[Callable[..., AuthorizationServer]]:
+    """``exchanging(life=60)`` starts @jmondi/oauth2-server, which exchanges subject tokens ``sub-NAME`` of the kind jwt."""
+    servers: list[AuthorizationServer] = []
+
+    def factory(life: int = 60) -> AuthorizationServer:
+        command, environ = installed("exchanging", "exchanging_provider.mjs"), {**os.environ, "LIFE": str(life)}
+        servers.append(start(command, tmp_path, environ, tmp_path / f"exchanging-{len(servers)}.log"))
         return servers[-1]
 
     yield factory

@@ -1,5 +1,6 @@
 // An authorization server that is not ours: npm's oidc-provider, OpenID-certified. Single-use refresh tokens without grace;
 // a second use revokes the whole grant. Started by the `oidc` fixture with ACCOUNTS and LIFE (seconds) in the environment;
+// GRANT=client_credentials makes it give tokens to the client itself, for scopes s0, s1 …; they are counted by those.
 // AUTH and JWKS say how the client proves itself, TLS_CERT and TLS_KEY (files) make it serve TLS and ask for certificates.
 // Prints one line of JSON when it serves and ends when its standard input closes. The counters and faults (GET /admin/stats,
 // POST /admin/fault) are ours, around the library; they mean the same as in dot_provider.py.
@@ -9,7 +10,7 @@ import { readFileSync } from 'node:fs';
 import https from 'node:https';
 import { Provider, errors } from 'oidc-provider';
 
-const { LIFE = '60', ACCOUNTS = '50', PORT = '0', AUTH = 'client_secret_basic', JWKS, TLS_CERT, TLS_KEY } = process.env;
+const { LIFE = '60', ACCOUNTS = '50', PORT = '0', AUTH = 'client_secret_basic', JWKS, TLS_CERT, TLS_KEY, GRANT } = process.env;
 const SCHEME = TLS_CERT ? 'https' : 'http';
 const LIFE_S = Number(LIFE);
 const DAY_S = 86400;
@@ -54,16 +55,19 @@ const provider = new Provider(`${SCHEME}://127.0.0.1:${PORT}`, {
   clients: [{
     client_id: CLIENT_ID, client_secret: CLIENT_SECRET, token_endpoint_auth_method: AUTH,
     ...(JWKS ? { jwks: JSON.parse(JWKS) } : {}),
-    grant_types: ['authorization_code', 'refresh_token'], redirect_uris: ['http://127.0.0.1/cb'],
+    ...(GRANT
+      ? { grant_types: [GRANT], redirect_uris: [], response_types: [] }
+      : { grant_types: ['authorization_code', 'refresh_token'], redirect_uris: ['http://127.0.0.1/cb'] }),
   }],
-  scopes: ['openid', 'offline_access', 'mail', 'files'],
-  ttl: { AccessToken: LIFE_S, RefreshToken: DAY_S, Grant: DAY_S, IdToken: 60 },
+  scopes: ['openid', 'offline_access', 'mail', 'files', ...Array.from({ length: Number(ACCOUNTS) }, (_, i) => `s${i}`)],
+  ttl: { AccessToken: LIFE_S, ClientCredentials: LIFE_S, RefreshToken: DAY_S, Grant: DAY_S, IdToken: 60 },
   rotateRefreshToken: true,
   issueRefreshToken: async () => true,
   findAccount: (ctx, id) => ({ accountId: id, claims: () => ({ sub: id }) }),
   clientAuthMethods: [AUTH],
   features: {
     devInteractions: { enabled: false },
+    clientCredentials: { enabled: Boolean(GRANT) },
     revocation: { enabled: true, allowedPolicy: async (ctx, client, token) => token.clientId === client.clientId },
     mTLS: {
       enabled: Boolean(TLS_CERT),
@@ -80,6 +84,7 @@ const provider = new Provider(`${SCHEME}://127.0.0.1:${PORT}`, {
 const known = new Map(); // refresh token -> [account, generation]
 const accounts = new Map(); // account -> { generation, requests: {}, refreshes: {} }
 const answers = {};
+const scopes = {}; // scope -> answers, of the client's own tokens
 let requests = 0, refreshes = 0, reuse = 0, faults = 0, hits = 0;
 const NO_FAULT = { kind: '', every: 1, times: 0, delay_ms: 0, status: 503, retry_after: null };
 let fault = NO_FAULT;
@@ -124,7 +129,7 @@ async function text(stream) {
 
 provider.use(async (ctx, next) => {
   if (ctx.path === '/admin/stats') {
-    ctx.body = { accounts: Object.fromEntries(accounts), requests, refreshes, answers, live: live(), reuse, faults };
+    ctx.body = { accounts: Object.fromEntries(accounts), requests, refreshes, answers, scopes, live: live(), reuse, faults };
     return;
   }
   if (ctx.path === '/admin/fault') {
@@ -139,7 +144,8 @@ provider.use(async (ctx, next) => {
   }
   if (ctx.path !== '/token') { await next(); return; }
   ctx.req.body = await text(ctx.req); // the library takes a body that was read already
-  const token = new URLSearchParams(ctx.req.body).get('refresh_token') ?? '';
+  const form = new URLSearchParams(ctx.req.body);
+  const token = form.get('refresh_token') ?? '';
   asked(token);
   const { kind, delay_ms: delayMs, status, retry_after: retryAfter } = nextFault();
   if (kind === 'delay') {
@@ -157,12 +163,13 @@ provider.use(async (ctx, next) => {
   if (kind === 'html') { ctx.type = 'html'; ctx.body = '<html><body>Sign in</body></html>'; return; }
   await next();
   answered(token, ctx.status, ctx.body);
+  if (GRANT) raise(scopes[form.get('scope')] ??= {}, `${ctx.status}`);
   if (kind === 'drop') ctx.req.socket.destroy();
 });
 
 const seeds = [];
 const client = await provider.Client.find(CLIENT_ID);
-for (let i = 0; i < Number(ACCOUNTS); i += 1) {
+for (let i = 0; !GRANT && i < Number(ACCOUNTS); i += 1) {
   const accountId = `u${i}`;
   const grant = new provider.Grant({ accountId, clientId: CLIENT_ID });
   grant.addOIDCScope(SCOPE);
