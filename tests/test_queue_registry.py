@@ -135,3 +135,38 @@ async def test_a_queue_is_cut_as_configured_from_the_first_put_on(node: Any) -> 
             assert len(n0.queues._shards[queue]) == 16
         for task in range(20):
             assert (await n0.queues.peek(queue, f"t{task}"))["state"] == "ready"
+
+
+async def test_when_something_happens_in_each_shard_is_read_of_its_record(node: Any) -> None:
+    n0 = await node()
+    queues, call = n0.queues, n0.link.call
+    await queues.configure("q", {"shards": 4})
+    assert await queues.delays("q") == [-1] * 4
+    await queues.put("q", NewTask(id="late~0", delay_ms=60_000))
+    await queues.put("q", NewTask(id="now~1"))
+    (task,) = await queues.take(queues.open_session(), ["q"], lease_ms=20_000)
+    assert task.id == "now~1"
+    delays_ms = await queues.delays("q")
+    assert 50_000 < delays_ms[0] <= 60_000
+    assert 10_000 < delays_ms[1] <= 20_000
+    await call("HSET", queues._shards["q"][2].keys[0] + ":shard", "tick", "5")
+    await call("HSET", queues._shards["q"][3].keys[0] + ":shard", "alarm", "soon")
+    assert (await queues.delays("q"))[2:] == [0, 0]
+    await call("HDEL", queues._shards["q"][2].keys[0] + ":shard", "tick")
+    await call("HDEL", queues._shards["q"][3].keys[0] + ":shard", "alarm")
+
+
+async def test_which_shards_have_a_key_is_asked_for_many_at_a_time(node: Any) -> None:
+    n0 = await node()
+    queues, call = n0.queues, n0.link.call
+    names = [f"q{n}" for n in range(20)]
+    for name in names:
+        await queues.configure(name, {"shards": 16})
+    assert await queues.having(names, "letters") == []
+    for name, shard in (("q3", 0), ("q3", 15), ("q19", 7)):
+        await call("SET", f"{queues._shards[name][shard].keys[0]}:letters", "x")
+    calls = n0.link.calls
+    assert await queues.having(names, "letters") == [("q3", 0), ("q3", 15), ("q19", 7)]
+    assert n0.link.calls - calls <= 320 / 64 + 2 * 64
+    for name, shard in (("q3", 0), ("q3", 15), ("q19", 7)):
+        await call("DEL", f"{queues._shards[name][shard].keys[0]}:letters")

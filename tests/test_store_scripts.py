@@ -64,6 +64,7 @@ VERBS = [
 def test_every_verb_has_a_script_by_its_room_and_file() -> None:
     scripts = Scripts(SHARED, ("tidewarden.queue",), plain=("tidewarden.cluster",))
     assert {script.name for script in scripts} == {f"queue.{verb}" for verb in VERBS} | {
+        "queue.configure.each",
         "queue.stats.each",
         "cluster.beat", "cluster.bury", "cluster.claim", "cluster.clock", "cluster.register",
     }  # fmt: skip
@@ -231,7 +232,7 @@ def test_the_shared_file_keeps_nothing_between_two_calls() -> None:
 
 
 @pytest.mark.parametrize("forgets", [False, True])
-async def test_a_script_that_changes_nothing_is_run_for_all_shards_in_one_call(node: Any, *, forgets: bool) -> None:
+async def test_a_script_is_run_for_all_shards_of_a_queue_in_one_call(node: Any, *, forgets: bool) -> None:
     n0 = await node()
     await n0.queues.configure("q", {"shards": 4})
     ids = await asyncio.gather(*(n0.queues.put("q", NewTask(b"x")) for _ in range(20)))

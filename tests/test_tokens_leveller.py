@@ -117,9 +117,47 @@ async def test_it_looks_more_often_while_there_is_something_to_do() -> None:
         told["found"] = found
         assert await leveller.round(1.0) == period_s
     assert leveller.levelled == 16 * 5
+    # Where little falls due it looks ever more seldom, but several times within the horizon: a heap is found before it falls due.
+    told["found"] = (0, 3)
+    periods = [30.0]
+    for _ in range(6):
+        periods.append(await leveller.round(periods[-1]))
+    assert periods == [30, 60, 120, 225, 225, 225, 225]
+    told["found"] = (0, 300)
+    assert await leveller.round(periods[-1]) == PERIOD_S[1]
     for settings in ({"level_share": 0.0}, {"not_before_s": 30.0}, {"kills_access_token": True}):
         off = Leveller(Provider(name="p", **settings), QUEUE, store, ManualClock(), lambda: 3600.0, lambda: True)  # type: ignore[arg-type]
         await off.run()  # Ends at once.
+
+
+async def test_those_of_many_providers_do_not_look_together() -> None:
+    clock, asked = ManualClock(), dict[str, float]()
+
+    class Store:
+        async def level(self, queue: str, *_: object) -> tuple[int, int]:
+            asked.setdefault(queue, clock.monotonic())
+            return 0, 0
+
+    store: Any = Store()
+    began = clock.monotonic()
+    tasks = [
+        asyncio.create_task(
+            Leveller(Provider(name=f"p{n}"), f"_tokens:p{n}:c0", store, clock, lambda: 3600.0, lambda: True).run()
+        )
+        for n in range(100)
+    ]
+    await asyncio.sleep(0)
+    for _ in range(26):
+        await clock.advance(1)
+        await asyncio.sleep(0)
+    await clock.advance(5)
+    assert len(asked) == 100
+    seconds = [int(at - began) for at in asked.values()]
+    assert min(seconds) >= PERIOD_S[1]
+    assert max(seconds.count(second) for second in seconds) <= 20
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def test_it_goes_on_whatever_goes_wrong(caplog: pytest.LogCaptureFixture) -> None:

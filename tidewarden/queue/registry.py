@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -42,7 +42,19 @@ SHARED = (
 )
 CUT_S = 1.0  # whoever cuts a queue anew is through within so long, or has died over it
 CUT_ASK_S = 0.02
+KEYS_TOGETHER = 64  # in one EXISTS: a few of them are asked for one by one where there is any
+HAVING_MAX = 1024  # keys asked for at a time
+NEVER_MS = 1 << 42  # in a shard's record, as record.lua has it
 REREAD_S = 0.5  # after the store did not answer
+
+
+def _delay_ms(moments: Sequence[bytes | None], now_ms: int) -> int:
+    """Until the first of these moments of a shard's record; -1: there is none."""
+    said = [moment for moment in moments if moment is not None]
+    if not all(moment.isdigit() for moment in said):
+        return 0  # Whoever reads it as a script does will put it right.
+    at_ms = min((int(moment) for moment in said), default=NEVER_MS)
+    return max(0, at_ms - now_ms) if at_ms < NEVER_MS else -1
 
 
 def _nobody(*_: object) -> None:
@@ -120,7 +132,7 @@ class Registry(Names):
         """
         while True:
             try:
-                newer = await write(self._shards[queue], self._settings[queue])
+                newer = await write(self._shards[queue], self._settings[queue], self._together)
             except Recut:
                 continue  # its settings were read anew
             if not newer:
@@ -356,25 +368,69 @@ class Registry(Names):
         except Recut:
             return await self._shard_at(queue, shard).run(name, args, now_ms)
 
+    async def delays(self, queue: str) -> list[int]:
+        """
+        In how many ms something happens in each shard, as its record says, which every script keeps true; -1: nothing.
+
+        0 on several servers, each with a clock of its own, and where it cannot be read. Raises: StoreDown; Internal.
+        """
+        shards = await self._open(queue)
+        if self._link.clustered:
+            return [0] * len(shards)
+        records = (self._link.call("HMGET", f"{shard.keys[0]}:shard", "alarm", "tick") for shard in shards)
+        (seconds, micros), *found = await asyncio.gather(self.time(), *records)
+        now_ms = int(seconds) * 1000 + int(micros) // 1000
+        return [_delay_ms(record, now_ms) for record in found]
+
+    async def having(self, queues: Iterable[str], name: str) -> list[tuple[str, int]]:
+        """The shards of these queues that have a key of that name: on one server many are asked for in one command. Raises: StoreDown."""
+        places = [
+            (queue, shard.index, f"{shard.keys[0]}:{name}") for queue in queues for shard in await self._open(queue)
+        ]
+        together = 1 if self._link.clustered else KEYS_TOGETHER
+        found = []
+        for first in range(0, len(places), HAVING_MAX):
+            some = places[first : first + HAVING_MAX]
+            parts = [some[at : at + together] for at in range(0, len(some), together)]
+            there = await asyncio.gather(*(self._link.call("EXISTS", *(key for *_, key in part)) for part in parts))
+            doubtful = [place for part, count in zip(parts, there, strict=True) if count for place in part]
+            each = await asyncio.gather(*(self._link.call("EXISTS", key) for *_, key in doubtful))
+            found += [(queue, shard) for (queue, shard, _), one in zip(doubtful, each, strict=True) if one]
+        return found
+
     async def script_each(self, name: str, queue: str, args: Sequence[Arg]) -> list[Any]:
         """
-        Run a script that changes nothing (its header says EACH) on every shard of a queue; the items of each.
+        Run a script (its header says EACH) on every shard of a queue; the items of each.
 
         In one call where all shards lie on one server. Raises: as :meth:`script`.
         """
         shards = await self._open(queue)
+        try:
+            return await self._together(shards, name, args)
+        except Recut:
+            return await self._together(self._shards[queue], name, args)
+
+    async def _together(self, shards: Sequence[Shard], name: str, args: Sequence[Arg]) -> list[Any]:
+        """
+        Run a script on these shards of one queue, in one call where they lie on one server. Raises: as :meth:`Shard.run`.
+
+        One that has refused finds out by itself what that means.
+        """
+        replies: list[Any] = [StoreDown("it was not asked")] * len(shards)
         if not self._link.clustered and len(shards) > 1:
             keys = (*(shard.keys[0] for shard in shards), *shards[0].keys[1:])
             said = (len(shards), shards[0].stamped(0), self.holder, *args)
             replies = await self._scripts.run(self._link, name + EACH, keys, said)
-            if not any(isinstance(reply, Exception) for reply in replies):
-                return [reply[3] for reply in replies]
-        # Several servers, or a refusal, perhaps for the queue was cut anew: the first that is asked by itself reads its settings then.
-        found: list[Any] = []
-        while len(found) != len(self._shards[queue]):
-            found = [await self.script(name, queue, 0, args)]
-            rest = (self.script(name, queue, index, args) for index in range(1, len(self._shards[queue])))
-            found += await asyncio.gather(*rest)
+        found: list[Any] = [None] * len(shards)
+        alone: dict[int, asyncio.Future[Any]] = {}
+        for place, (shard, reply) in enumerate(zip(shards, replies, strict=True)):
+            if isinstance(reply, Exception):
+                alone[place] = shard.run(name, args)
+            else:
+                now_ms, next_ms, woke, found[place] = reply
+                shard.heard(now_ms, next_ms, bool(woke))
+        for place, items in zip(alone, await asyncio.gather(*alone.values()), strict=True):
+            found[place] = items
         return found
 
     def _shard_at(self, queue: str, index: int) -> Shard:

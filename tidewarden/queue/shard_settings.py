@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
 from tidewarden.queue.settings import QueueSettings
 from tidewarden.queue.shard import Shard
+from tidewarden.store.route import Arg
 
 log = logging.getLogger("tidewarden.queue")
 
@@ -15,14 +17,18 @@ LANES_PIECE = 200  # lanes that one script looks at when a setting of theirs cha
 NOT_EMPTY = b"NOTEMPTY"
 OTHER_LANES = 2
 
+RunAll = Callable[[Sequence[Shard], str, Sequence[Arg]], Awaitable[list[Any]]]
 
-async def write(shards: Sequence[Shard], settings: QueueSettings) -> int:
+
+async def write(shards: Sequence[Shard], settings: QueueSettings, run: RunAll) -> int:
     """
     Bring the settings into force in every shard that has no newer ones; the newest version that one has, or 0: none is newer.
 
+    ``run`` runs a script on all of these shards.
+
     Raises: StoreDown: perhaps in some alone; Recut: these are not the queue's shards any more.
     """
-    replies = await asyncio.gather(*(shard.run("queue.configure", settings.shard_fields()) for shard in shards))
+    replies = await run(shards, "queue.configure", settings.shard_fields())
     await look_at_lanes([shard for shard, reply in zip(shards, replies, strict=True) if reply == OTHER_LANES])
     if NOT_EMPTY in replies:
         log.warning("a shard of %s keeps another order than %s until it is empty", shards[0].queue, settings.order)

@@ -25,7 +25,7 @@ OFFER_S = 1.0
 GUARD = "~"  # behind a script's first key, a key that is never written
 EACH = ".each"
 """Behind the name of a script: the same for several shards of one server in one call."""
-_EACH = "\n-- EACH "  # in the header of a script that can be run so: it changes nothing
+_EACH = "\n-- EACH "  # in the header of a script that can be run so: its answers wait for no durability
 _EACH_LOOP = """
 local said, many, beside, replies = {{unpack({arguments}, 2)}}, tonumber({arguments}[1]), {{}}, {{}}
 for i = many + 1, #{keys} do beside[#beside + 1] = {keys}[i] end

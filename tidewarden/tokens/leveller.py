@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import zlib
 from collections.abc import Callable
 
 from tidewarden import errors
@@ -20,6 +21,8 @@ from .limits.node_limits import SHARDS
 log = logging.getLogger("tidewarden.tokens")
 
 PERIOD_S = (1.0, 5.0, 30.0)  # Between two rounds: while there is something to level, while there might be, else.
+PERIOD_S_MAX = 480.0
+"""Where little falls due the period doubles up to this, and a quarter of the horizon: looks alone kept a store of thousands busy."""
 FEW = 64  # Accounts of a shard that fall due within the horizon and are not worth a look every few seconds.
 MOVED_MAX = 200  # A script blocks the store while it runs; what is left comes a second later.
 HORIZON_S_MAX = 6 * 3600.0
@@ -43,6 +46,8 @@ class Leveller:
         self._clock = clock
         self._life_s = life_s
         self._room = room
+        # Levellers of thousands of providers that begin together would ask the store together for ever.
+        self._begin_s = PERIOD_S[1] + zlib.crc32(queue.encode()) % 1000 / 1000 * (PERIOD_S[2] - PERIOD_S[1])
         self.levelled = 0
         """Accounts that were refreshed ahead of their time by this node's doing."""
 
@@ -54,11 +59,11 @@ class Leveller:
 
     async def run(self) -> None:
         """Until cancelled; at once where nothing may be levelled."""
-        period_s = PERIOD_S[1]
+        period_s, wait_s = PERIOD_S[1], self._begin_s
         while self.wanted:
-            await sleep(self._clock, period_s)
+            await sleep(self._clock, wait_s)
             if not self._room():
-                period_s = PERIOD_S[1]
+                period_s = wait_s = PERIOD_S[1]
                 continue
             try:
                 period_s = await self.round(period_s)
@@ -68,6 +73,7 @@ class Leveller:
             except Exception:  # nobody waits for this task, so its end would not be noticed
                 log.exception("the work of %s is not levelled now, for a reason of ours", self._provider.name)
                 period_s = PERIOD_S[2]
+            wait_s = period_s
 
     async def round(self, period_s: float) -> float:
         """Look at every shard once; after how many seconds to look again. Raises what the store raises."""
@@ -85,4 +91,6 @@ class Leveller:
         self.levelled += moved
         if moved:
             return PERIOD_S[0]
-        return PERIOD_S[1] if max(due for _, due in found) >= FEW else PERIOD_S[2]
+        if max(due for _, due in found) >= FEW:
+            return PERIOD_S[1]
+        return max(PERIOD_S[2], min(2 * period_s, PERIOD_S_MAX, horizon_ms / 4000))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 from tidewarden import errors
@@ -18,7 +18,6 @@ from tidewarden.clock import Clock, sleep
 from .companions import Companions
 from .events import ENDS, Events
 from .ledger import Ledger
-from .limits.node_limits import SHARDS
 from .rows import Troubles, parse_troubles
 
 log = logging.getLogger("tidewarden.tokens")
@@ -29,8 +28,12 @@ CLAIM_MS = 10_000
 AWAY_S = 1.0
 STOP_S = 1.0
 
+OUTBOX = "account_outbox"
+"""The key of what is to be told, in each shard that has something (see lua/prelude.lua)."""
 Place = tuple[str, int]
 """A queue and a shard."""
+Having = Callable[[Iterable[str], str], Awaitable[list[Place]]]
+"""``Queues.having``."""
 
 
 class Outbox:
@@ -40,6 +43,7 @@ class Outbox:
     Args:
         queues: of accounts, by provider.
         shard_of: of a queue and an account's name.
+        having: which shards of queues have a key of that name.
     """
 
     def __init__(
@@ -47,6 +51,7 @@ class Outbox:
         ledger: Ledger,
         queues: Mapping[str, str],
         shard_of: Callable[[str, str], int],
+        having: Having,
         events: Events,
         companions: Companions,
         clock: Clock,
@@ -54,6 +59,7 @@ class Outbox:
         self._ledger = ledger
         self._queues = queues
         self._shard_of = shard_of
+        self._having = having
         self._events = events
         self._companions = companions
         self._clock = clock
@@ -102,9 +108,14 @@ class Outbox:
 
     async def _look_everywhere(self) -> None:
         while True:
-            for queue in self._queues.values():
-                self._places.update(dict.fromkeys((queue, shard) for shard in range(SHARDS)))
-            self._noted.set()
+            try:
+                if found := await self._having(self._queues.values(), OUTBOX):
+                    self._places.update(dict.fromkeys(found))
+                    self._noted.set()
+            except errors.Error as error:
+                log.debug("what nobody has told is looked for later: %s", error)
+            except Exception:  # nobody waits for this task, so its end would not be noticed
+                log.exception("what nobody has told is looked for later, for a reason of ours")
             await sleep(self._clock, LOOK_S)
 
     async def _tell(self, queue: str, shard: int) -> None:

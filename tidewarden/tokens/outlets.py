@@ -32,7 +32,7 @@ class Outlets:
         drop = functools.partial(queues.delete, force=True)
         self._companions = Companions(config.companions, queues.put, drop, clock)
         self._left_over = LeftOver(config.companions, config.providers, queues, call, config.cluster.name, clock)
-        self._outbox = Outbox(ledger, queue_of, queues.shard_of, self.events, self._companions, clock)
+        self._outbox = Outbox(ledger, queue_of, queues.shard_of, queues.having, self.events, self._companions, clock)
         self._stranded = Stranded(ledger, queues.names, queue_of.values())
         self.tidings = Tidings(self._outbox, self._companions, config.events.failing_s)
 

@@ -49,6 +49,7 @@ from .vault import Vault, open_vault
 
 log = logging.getLogger("tidewarden.tokens")
 
+OPENED_TOGETHER = 32  # queues that are made, or read, at a time
 FORCED_MS = 5000
 """An account is refreshed at most once in so long by hand, or by readers to whom its token is of no use."""
 GENERATION_MAX = 4_294_967_295
@@ -161,8 +162,10 @@ class Tokens:
             on_event=self._outlets.tidings.of_provider,
             refreshes=self.counts.refreshes, quarantines=self.counts.quarantines,
         )  # fmt: skip
+        queues = list(self._queue_of.values())
+        for first in range(0, len(queues), OPENED_TOGETHER):  # One after the other, thousands took many seconds.
+            await asyncio.gather(*(self._queues.shards(queue) for queue in queues[first : first + OPENED_TOGETHER]))
         for name, provider in self._config.providers.items():
-            await self._queues.settings(self._queue_of[name])  # reads it, or makes it
             self._pools[name] = Pool(provider, self._queue_of[name], tools, limits)
         if self._alone:
             alone = {name: self._pools[name].limits for name in self._alone}

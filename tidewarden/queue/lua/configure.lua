@@ -1,4 +1,5 @@
 -- configure: write settings of the queue into the shard's record.
+-- EACH    of several shards of one server in one call
 -- KEYS    1 the shard  2 the view
 -- ARGV    3… pairs of name and value; names: urgent_ms urgent_max_ms lease_ms late_share early_share order dedup_ms losses_max backoff_cap_ms capacity history
 --         lane_limit lane_rate (per 1000 s) lane_burst layout same_layout version
