@@ -360,6 +360,31 @@ GUARDS = (
         (("server/connection.py", "if now - began > TURN_S:", "if now < began:"),),
         ("server_flow",),
     ),
+    Guard(
+        "parameters-put",
+        (("tokens/grants.py", "        placeholders.filled(provider, found.parameters)\n", ""),),
+        ("tokens_parameters",),
+    ),
+    Guard(
+        "parameters-sent",
+        (("placeholders.py", "    values = check(provider, {", "    values = dict({"),),
+        ("tokens_parameters",),
+    ),
+    Guard(
+        "parameters-in-addresses",
+        (("placeholders.py", "if not _IN_ADDRESS.fullmatch(values[name]):", "if not values[name]:"),),
+        ("placeholders",),
+    ),
+    Guard(
+        "patterns",
+        (("placeholders.py", "    if _PATTERN.fullmatch(pattern):", "    if pattern:"),),
+        ("placeholders",),
+    ),
+    Guard(
+        "hosts-of-patterns",
+        (("placeholders.py", "            labels[0] or not all(labels[1:])", "            not all(labels[1:])"),),
+        ("placeholders",),
+    ),
 )  # fmt: skip
 FAILED = re.compile(r"^(?:FAILED|ERROR) (tests/\S+?\.py)", re.MULTILINE)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from tidewarden.errors import NotFound, NotHeld
@@ -213,6 +215,9 @@ class RecordingToken:
     grant = 2
     keep_ms = 61_900
 
+    def __init__(self, extras: Mapping[str, Any] = MappingProxyType({})) -> None:
+        self.extras = extras
+
 
 class RecordingCustody:
     def __init__(self, calls: list[tuple[Any, ...]]) -> None:
@@ -247,6 +252,7 @@ class RecordingTokens:
         self.calls: list[tuple[Any, ...]] = []
         self.custody = RecordingCustody(self.calls)
         self.events: Any = None
+        self.extras: Mapping[str, Any] = {}
 
     async def put_told(self, account: str, fields: dict[str, Any], *, keep: bool = False) -> Put:
         self.calls.append(("put", account, fields, *(["keep"] if keep else [])))
@@ -256,12 +262,13 @@ class RecordingTokens:
         self.calls.append(("get", account, min_ttl_ms, wait_ms, *((newer,) if newer else ())))
         if account.endswith("/nobody"):
             raise NotFound("there is no such account")
-        return RecordingToken()
+        return RecordingToken(self.extras)
 
     async def get_many(self, names: Any, min_ttl_ms: int = 0, wait_ms: int = 0) -> list[Any]:
         self.calls.append(("get_many", names, min_ttl_ms, wait_ms))
         return [
-            NotFound("there is no such account") if name.endswith("/nobody") else RecordingToken() for name in names
+            NotFound("there is no such account") if name.endswith("/nobody") else RecordingToken(self.extras)
+            for name in names
         ]
 
     async def refresh(self, account: str, generation: int = 0) -> str:

@@ -66,6 +66,22 @@ def test_moments_that_could_be_two_or_none(written: Any) -> None:
         unix_ms(written)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"account,refresh_token,parameters.shop,extras.org.id,consent_expires_at\np/a,r,s1,7,1700000000\np/b,r2,,,\n",
+        b'{"account": "p/a", "refresh_token": "r", "parameters": {"shop": "s1"}, "extras": {"org.id": "7"}, '
+        b'"consent_expires_ms": 1700000000000}\n{"account": "p/b", "refresh_token": "r2"}\n',
+    ],
+)
+def test_what_is_known_of_an_account_stands_in_columns_or_objects(text: bytes) -> None:
+    one, two = [json.loads(row.fields) for row in rows(text.splitlines(keepends=True), "") if row.fields]
+    assert one == {
+        "refresh_token": "r", "parameters": {"shop": "s1"}, "extras": {"org.id": "7"}, "consent_expires_ms": 1_700_000_000_000,
+    }  # fmt: skip
+    assert two == {"refresh_token": "r2"}
+
+
 def test_a_column_of_moments_becomes_milliseconds() -> None:
     text = b"account,refresh_token,expires_at,expires_at_ms\na,r1,1795262400,\nb,r2,,1795262400000\nc,r3,1,1\n"
     assert [(fields.get("expires_at_ms"), fault) for _, _, fields, fault in parsed(text)] == [

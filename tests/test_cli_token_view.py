@@ -49,6 +49,21 @@ def test_list_of_nobody_says_so(run: Run, node: Any) -> None:
     assert json.loads(run("token", "list", "--json").stdout) == {"accounts": [], "after": ""}
 
 
+def test_show_tells_what_is_known_of_an_account_beside_its_tokens(run: Run, node: Any) -> None:
+    known = {
+        "consent_expires_ms": 1_700_000_000_000, "consent_moves": True, "parameters": {"shop": "a", "dc": "eu"},
+        "extras": {"instance_url": "https://x"},
+    }  # fmt: skip
+    node.answers = {"T.PEEK": DEAD | known, "T.STATS": {}}
+    text = run("token", "show", "p/b").stdout
+    for line in (
+        "consent       ends 2023-11-14 22:13:20 UTC, later with each refresh",
+        "parameters    dc = eu, shop = a",
+        "extras        instance_url = https://x",
+    ):
+        assert line in text
+
+
 def test_show_tells_of_one_account_and_its_provider(run: Run, node: Any) -> None:
     node.answers = {"T.PEEK": DEAD | {"access_token": False, "scope": "mail"}, "T.STATS": {"p": DOWN}}
     text = run("token", "show", "p/b").stdout

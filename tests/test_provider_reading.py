@@ -11,6 +11,7 @@ from certificate import make
 
 from tidewarden.config import load
 from tidewarden.errors import ConfigError
+from tidewarden.placeholders import PATTERN_ALLOWED
 from tidewarden.presets import PRESETS
 from tidewarden.provider import Provider
 
@@ -54,6 +55,38 @@ def test_every_setting_is_read(write: Write) -> None:
     flags = {"providers.p.kills_access_token": "False", "providers.p.errors": "500=unknown"}
     flagged = load(write(text), {}, flags).providers["p"]
     assert (flagged.kills_access_token, flagged.errors) == (False, {"500": "unknown"})
+
+
+def test_placeholders_are_read_and_looked_at(write: Write) -> None:
+    text = GOOD.replace("https://a.example/token", "https://{shop}.a.example/token") + 'extras = ["api", "org.id"]\n'
+    found = provider(write(text + "[providers.p.account_parameters]\nshop = '[a-z]+'\n"))
+    assert (found.account_parameters, found.extras) == ({"shop": "[a-z]+"}, ("api", "org.id"))
+    assert problems(write(text + "[providers.p.account_parameters]\nshop = '.+'\ntenant = 'x'\n")) == [
+        f"{path_of(write)}:7: providers.p.account_parameters shop: found '.+', which may let through / @ : or the like; allowed in "
+        "an address: " + PATTERN_ALLOWED,
+        f"{path_of(write)}:8: providers.p.account_parameters tenant: found 'tenant', which no address, client_id, parameter or "
+        "header holds",
+    ]
+    (missing,) = problems(write(text))
+    assert "token_url: found {shop}; allowed: a placeholder with a pattern in account_parameters" in missing
+    plain = text.replace("https:", "http:") + "[providers.p.account_parameters]\nshop = '[a-z]+'\n"
+    assert "found http:// to another machine" in "".join(problems(write(plain)))
+    assert "extras: found" in "".join(problems(write(GOOD + 'extras = ["a..b"]\n')))
+
+
+def path_of(write: Write) -> str:
+    return write("")
+
+
+def test_a_grants_end_is_told_in_one_way_and_a_token_is_used_before_it_ends_unused(write: Write) -> None:
+    found = provider(write(GOOD + "consent_life_s = 1000\n"))
+    assert (found.consent_life_s, found.keep_alive_s) == (1000, 500)
+    assert provider(write(GOOD + "consent_life_s = 1000\nkeep_alive_s = 700\n")).keep_alive_s == 700
+    assert provider(write(GOOD + "consent_fixed_s = 1000\n")).keep_alive_s == 0
+    (both,) = problems(write(GOOD + "consent_life_s = 1000\nconsent_fixed_s = 1000\n"))
+    assert "consent_life_s: found with consent_fixed_s; allowed: one of them" in both
+    (late,) = problems(write(GOOD + "consent_life_s = 1000\nkeep_alive_s = 1000\n"))
+    assert "keep_alive_s: found 1000; allowed: less than consent_life_s" in late
 
 
 def test_a_bad_file_tells_every_problem_with_its_line(write: Write) -> None:

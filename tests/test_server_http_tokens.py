@@ -90,8 +90,24 @@ async def test_what_reaches_the_tokens(request_: str, call: tuple[Any, ...], sta
 async def test_a_token() -> None:
     assert await ask(doubles.RecordingTokens(), "GET", "/v1/tokens/p/a") == (
         200,
-        {"access_token": "at-1", "token_type": "Bearer", "expires_at_ms": 2**41, "generation": 4, "state": "fresh"},
+        {
+            "access_token": "at-1",
+            "token_type": "Bearer",
+            "expires_at_ms": 2**41,
+            "generation": 4,
+            "state": "fresh",
+            "extras": {},
+        },
     )
+
+
+async def test_a_token_with_what_else_its_provider_said() -> None:
+    tokens = doubles.RecordingTokens()
+    tokens.extras = {"instance_url": "https://x", "org.id": 7}
+    _, answer = await ask(tokens, "GET", "/v1/tokens/p/a")
+    assert answer["extras"] == {"instance_url": "https://x", "org.id": 7}
+    _, many = await ask(tokens, "POST", "/v1/tokens:read", b'{"accounts": ["p/a"]}')
+    assert many["tokens"][0]["extras"] == answer["extras"]
 
 
 async def test_an_answer_that_is_no_text_comes_in_base64() -> None:

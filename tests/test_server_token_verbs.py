@@ -74,6 +74,21 @@ async def test_a_badarg_quotes_no_secret(request_: tuple[str | bytes, ...]) -> N
         assert not door.tokens.calls
 
 
+@pytest.mark.parametrize("resp", ["2", "3"])
+async def test_a_token_brings_what_else_its_provider_said_as_a_sixth_item(resp: str) -> None:
+    async with Door(users=(doubles.ADMIN,)) as door:
+        door.tokens.extras = {"instance_url": "https://x", "ok": True}
+        line = await door.dial()
+        line.send(("HELLO", resp, "AUTH", "admin", doubles.SECRET), "T.GET p/a", "T.MGET p/a", "QUIT")
+        text = b'{"instance_url":"https://x","ok":true}'
+        one = b"*6\r\n$4\r\nat-1\r\n$6\r\nBearer\r\n:%d\r\n:4\r\n$5\r\nfresh\r\n$%d\r\n%s\r\n" % (
+            2**41,
+            len(text),
+            text,
+        )
+        assert (await line.rest()).endswith(one + b"*1\r\n" + one + b"+OK\r\n")
+
+
 async def test_get_replies_with_five_items() -> None:
     async with Door(users=(doubles.ADMIN,)) as door:
         line = await door.dial()

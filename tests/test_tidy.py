@@ -44,6 +44,7 @@ ROOM_OF = {
     "tls": "config",
     "provider": "config",
     "provider_reading": "config",
+    "placeholders": "config",
     "presets": "config",
     "toml_lines": "config",
     "signing": "config",

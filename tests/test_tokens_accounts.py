@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidewarden.errors import BadArg
-from tidewarden.provider import queue_of
+from tidewarden.provider import Provider, queue_of
+from tidewarden.secret import Secret
 from tidewarden.tokens.accounts import check_name, parse_grant, split
 
 
@@ -52,17 +53,29 @@ def test_no_two_clients_share_a_queue(one: str, two: str) -> None:
     assert (queue_of("p", one) == queue_of("p", two)) == (one == two)
 
 
+P = Provider(name="p", client_id="c", account_parameters={"shop": "[a-z]+"}, extras=("api", "org.id"))
+
+
+def test_what_is_known_of_an_account_is_put_with_its_grant() -> None:
+    fields = {"parameters": {"shop": "a"}, "extras": {"api": "https://x", "org.id": 7}, "consent_expires_ms": 2**41}
+    grant = parse_grant({"refresh_token": "r", "refresh_token_expires_in": "86400"} | fields, P)
+    assert (grant.parameters, grant.extras) == ({"shop": "a"}, {"api": "https://x", "org.id": 7})
+    assert (grant.consent_expires_ms, grant.consent_end, grant.consent_s) == (2**41, "fixed", 86_400)
+    bare = parse_grant({"refresh_token": "r"}, P)
+    assert (bare.parameters, bare.extras, bare.consent_expires_ms, bare.consent_s) == (None, None, 0, 0)
+
+
 def test_a_grant_with_everything() -> None:
     grant = parse_grant(
         {"refresh_token": "r", "access_token": "a", "token_type": "DPoP", "scope": "x y", "expires_at_ms": "1700", "client": "c"},
-        "c",
+        P,
     )  # fmt: skip
     assert (grant.refresh_token, grant.access_token, grant.token_type) == ("r", "a", "DPoP")
     assert (grant.scope, grant.expires_at_ms) == ("x y", 1700)
 
 
 def test_empty_cells_count_as_absent() -> None:
-    grant = parse_grant({"refresh_token": "r", "access_token": "", "expires_at_ms": "", "scope": None}, "c")
+    grant = parse_grant({"refresh_token": "r", "access_token": "", "expires_at_ms": "", "scope": None}, P)
     assert (grant.access_token, grant.expires_at_ms, grant.token_type) == ("", 0, "Bearer")
 
 
@@ -87,12 +100,23 @@ def test_empty_cells_count_as_absent() -> None:
         ({"refresh_token": "r", "expires_in": True}, "expires_in is 'True'"),
         ({"refresh_token": "r", "client": "other"}, "client is 'other'; the provider's client is 'c'"),
         ({"refresh_token": "r", "token_type": "Bea rer"}, "token_type must be"),
+        (
+            {"refresh_token": "r", "parameters": {"shop": "A"}},
+            "parameters.shop is 'A', which its pattern does not match",
+        ),
+        ({"refresh_token": "r", "parameters": {"shop": "a", "x": "y"}}, "parameters has 'x'; p knows shop"),
+        ({"refresh_token": "r", "parameters": "a"}, "parameters is no JSON object"),
+        ({"refresh_token": "r", "extras": {"other": 1}}, "extras has 'other'; p keeps api, org.id"),
+        ({"refresh_token": "r", "extras": {"api": ["x"]}}, "extras.api is no number"),
+        ({"refresh_token": "r", "extras": ["api"]}, "extras is no JSON object"),
+        ({"refresh_token": "r", "consent_end": "soon"}, "consent_end is 'soon'; allowed are unknown, fixed, moves"),
+        ({"refresh_token": "r", "consent_expires_ms": 1_795_287_209}, "consent_expires_ms is 1795287209, which looks"),
         ({"refresh_token": "r", "scope": "s" * 9000}, "scope must be a text of at most 8192 bytes"),
     ],
 )
 def test_grants_that_are_refused(fields: dict[str, object], says: str) -> None:
     with pytest.raises(BadArg, match=says) as raised:
-        parse_grant(fields, "c")
+        parse_grant(fields, P)
     assert "secret" not in str(raised.value)
 
 
@@ -118,18 +142,25 @@ def test_each_grant_demands_what_it_needs_and_refuses_what_it_cannot_use(
     kind: str, brings: str, fields: dict[str, object], says: str
 ) -> None:
     with pytest.raises(BadArg, match=says) as raised:
-        parse_grant(fields, "c", kind, brings)
+        parse_grant(fields, asking(kind, brings))
     assert "secret" not in str(raised.value)
 
 
+def asking(kind: str, brings: str) -> Provider:
+    own = Secret("" if brings else "given") if kind == "token_exchange" else Secret()
+    found = Provider(name="p", client_id="c", grant=kind, subject_token=own)
+    assert found.brings == brings
+    return found
+
+
 def test_a_grant_may_need_nothing() -> None:
-    grant = parse_grant({}, "c", "client_credentials", "")
+    grant = parse_grant({}, asking("client_credentials", ""))
     assert (grant.refresh_token, grant.subject_token, grant.scope) == ("", "", "")
-    assert "hush" not in repr(parse_grant({"subject_token": "hush"}, "c", "token_exchange", "subject_token"))
+    assert "hush" not in repr(parse_grant({"subject_token": "hush"}, asking("token_exchange", "subject_token")))
 
 
 def test_tokens_stay_out_of_repr() -> None:
-    assert "hush" not in repr(parse_grant({"refresh_token": "hush-r", "access_token": "hush-a"}, "c"))
+    assert "hush" not in repr(parse_grant({"refresh_token": "hush-r", "access_token": "hush-a"}, P))
 
 
 @pytest.mark.parametrize(

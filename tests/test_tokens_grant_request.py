@@ -37,7 +37,7 @@ def provider(grant: str, **settings: Any) -> Provider:
 
 
 def text_of(one: Provider, **fields: Any) -> str:
-    return brought(one, parse_grant(fields, "c0", one.grant, one.brings))
+    return brought(one, parse_grant(fields, one))
 
 
 def said(one: Provider, account: str = "a", **fields: Any) -> Asking:

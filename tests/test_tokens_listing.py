@@ -72,7 +72,7 @@ async def test_by_state(still: Any) -> None:
         assert page[0] | {"stored_ms": 0, "due_ms": 0, "next_ms": 0} == {
             "account": "p/late", "provider": "p", "state": "late", "grant": 1, "generation": 1, "stored_ms": 0,
             "expires_at_ms": 1000, "due_ms": 0, "tries": 0, "error": "", "message": "", "next_ms": 0,
-            "since_ms": 1000, "advice": "",
+            "since_ms": 1000, "advice": "", "consent_expires_ms": 0, "parameters": {},
         }  # fmt: skip
 
 

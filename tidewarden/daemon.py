@@ -47,7 +47,7 @@ log = logging.getLogger("tidewarden.daemon")
 DRAIN_S = 5.0
 HAND_OVER_S = 1.0
 DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
-FIRM_SCRIPTS = ("tokens.put", "tokens.intent", "tokens.stored", "tokens.reseal", "tokens.delete")
+FIRM_SCRIPTS = ("tokens.put", "tokens.detail", "tokens.intent", "tokens.stored", "tokens.reseal", "tokens.delete")
 
 
 class Daemon(Participant):

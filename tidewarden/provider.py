@@ -33,8 +33,10 @@ CLASSES = (
     "account_limited", "too_early", "unavailable", "unknown",
 )  # fmt: skip
 PATHS = (
-    "access_token", "refresh_token", "token_type", "scope", "expires_in", "expires_at", "error", "error_description",
+    "access_token", "refresh_token", "token_type", "scope", "expires_in", "expires_at", "refresh_expires_in", "error",
+    "error_description",
 )  # fmt: skip
+EXTRA = r"[^\s.]{1,64}(\.[^\s.]{1,64}){0,7}"
 # What the request says by itself; ``parameters`` may not say it, too.
 RESERVED = (
     "grant_type", "refresh_token", "client_id", "client_secret", "client_assertion", "client_assertion_type",
@@ -109,6 +111,9 @@ class Provider:
     proxy: str = setting("", allowed=PROXY_ALLOWED, secret=True, show=False)
     """The forward proxy through which it is asked, by a tunnel where its addresses are ``https://``.
     ``environment``: the one that ``HTTPS_PROXY`` and its like name. Empty, the default: none, whatever they say."""
+    account_parameters: dict[str, str] = setting({}, allowed="names with a regular expression each")  # noqa: RUF009
+    """What differs from account to account, by the name that stands as ``{name}`` in addresses, ``client_id``, ``parameters`` and
+    ``headers``: the pattern that a value matches as a whole."""
     body: str = setting("form", choices=("form", "json"))
     """How the request is written; RFC 6749 says ``form``."""
     parameters: dict[str, str] = setting({}, allowed="names with a text each", secret=True, show=False)  # noqa: RUF009  # becomes a factory
@@ -117,6 +122,8 @@ class Provider:
     """Further headers of the request."""
     paths: dict[str, str] = setting({}, allowed=f"of {', '.join(PATHS)}, a dotted path each")  # noqa: RUF009
     """Where a member of the answer lies, if not under its own name at the top: ``access_token = "authed_user.access_token"``."""
+    extras: tuple[str, ...] = setting((), pattern=EXTRA, allowed="names of members of the answer, dotted paths")
+    """Members of the answer that are kept with the pair and given to readers: ``instance_url``. Not sealed: no secrets."""
     errors: dict[str, str] = setting({}, allowed="'STATUS', 'CODE' or 'STATUS CODE' with a class each")  # noqa: RUF009
     """What this provider's errors mean, before what they mean elsewhere; the closest of the three forms counts."""
     rotation: str = setting("single_use", choices=ROTATIONS)
@@ -145,6 +152,10 @@ class Provider:
     """Life of an access token when the provider tells none. An hour is what most use."""
     life_s_max: float = setting(31_536_000.0, low=1, high=31_622_400)
     """Longest life that is believed: a token that never seems to end would never be refreshed."""
+    consent_life_s: float = setting(0.0, low=0, high=315_360_000)
+    """How long a refresh token lives unused there: each use begins that anew. 0, the default: not known."""
+    consent_fixed_s: float = setting(0.0, low=0, high=315_360_000)
+    """How long a grant lasts from its consent, however it is used. 0, the default: not known."""
     keep_alive_s: float = setting(0.0, low=0, high=31_536_000)
     """A refresh token that dies when idle is used at least so often, however long access tokens live. 0, the default: need not."""
     account_interval_s: float = setting(0.0, low=0, high=86_400)
@@ -161,6 +172,8 @@ class Provider:
     """Most refreshes under way at a time on one node. 0, the default: 16, and up to 256 while accounts would be refreshed too late."""
     unconfirmed: tuple[str, ...] = ()
     """Settings of its preset that nobody has found in the provider's own words: named in the log at the start."""
+    own_hosts: bool = False
+    """This is the provider as one account has it, at a host that is that account's."""
 
     @property
     def secrets(self) -> tuple[Secret, ...]:

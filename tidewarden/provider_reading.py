@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from urllib.parse import urlsplit
 
-from . import presets, signing, tls
+from . import placeholders, presets, signing, tls
 from .egress_proxy import ENVIRONMENT, PROXY_ALLOWED, proxy_fault, proxy_of
 from .host_address import is_loopback
 from .provider import (
@@ -30,6 +30,8 @@ from .secret import Secret, secret_of_file
 from .sources import Found, nearest, read
 
 SECRET_KEYS = ("client_secret", "client_secret_file", "client_secret_env")
+KEEP_ALIVE_SHARE = 0.5
+"""Of the time that a refresh token lives unused: so often it is used at least."""
 NEXT_KEYS = ("next_secret", "next_secret_file", "next_secret_env")
 SUBJECT_KEYS = ("subject_token", "subject_token_env")
 RENEWING_KEYS = ("rotation", "grace_s", "kills_access_token", "keep_alive_s", "on_delete")
@@ -50,6 +52,9 @@ def read_provider(name: str, table: dict[str, Found], environ: Mapping[str, str]
     provider = dataclasses.replace(
         provider, subject_token=_subject_token(section, table, environ, problems, provider.grant)
     )
+    if provider.consent_life_s and not provider.keep_alive_s:
+        # Else it would end unused beside an access token that lives longer.
+        provider = dataclasses.replace(provider, keep_alive_s=provider.consent_life_s * KEEP_ALIVE_SHARE)
     problems.extend(
         f"{_origin(table, key)}{section}{'.' * bool(key)}{key}: {fault}" for key, fault in _faults(provider, table)
     )
@@ -110,6 +115,7 @@ def _origin(table: Mapping[str, Found], key: str) -> str:
 
 def _faults(provider: Provider, table: Mapping[str, Found]) -> Iterator[tuple[str, str]]:
     """What contradicts itself, as (setting, fault)."""
+    yield from placeholders.faults(provider)
     yield from _address_faults(provider)
     yield from _proof_faults(provider)
     yield from _grant_faults(provider, table)
@@ -141,6 +147,10 @@ def _faults(provider: Provider, table: Mapping[str, Found]) -> Iterator[tuple[st
         yield "on_delete", "found 'revoke'; allowed only with revocation_url, or an issuer whose metadata name one"
     if provider.life_s_max < provider.default_life_s and "life_s_max" in table:
         yield "life_s_max", f"found {provider.life_s_max:g}; allowed: at least default_life_s"
+    if provider.consent_life_s and provider.consent_fixed_s:
+        yield "consent_life_s", "found with consent_fixed_s; allowed: one of them"
+    if 0 < provider.consent_life_s <= provider.keep_alive_s:
+        yield "keep_alive_s", f"found {provider.keep_alive_s:g}; allowed: less than consent_life_s"
     if provider.connect_timeout_s > provider.timeout_s:
         yield "connect_timeout_s", f"found {provider.connect_timeout_s:g}; allowed: at most timeout_s"
 
@@ -153,7 +163,8 @@ def _address_faults(provider: Provider) -> Iterator[tuple[str, str]]:
         ("issuer", provider.issuer),
         ("revocation_url", provider.revocation_url),
     ):
-        if url and (fault := url_fault(url) or plain_fault(url, allowed=provider.plain_http)):
+        plain = placeholders.plainly(url)
+        if url and (fault := url_fault(plain) or plain_fault(plain, allowed=provider.plain_http)):
             yield key, fault
     if "?" in provider.issuer:
         yield "issuer", f"found {provider.issuer!r}; allowed: an address without a query (RFC 8414, 2)"

@@ -18,7 +18,11 @@ from .seen import Seen
 
 COLUMNS = (
     "account", "provider", "refresh_token", "access_token", "token_type", "expires_at", "expires_at_ms", "scope", "client",
+    "consent_expires_at", "consent_expires_ms",
 )  # fmt: skip
+MAPS = ("parameters", "extras")
+"""What has entries of its own names: an object in JSONL, a column ``parameters.NAME`` each elsewhere."""
+ALLOWED = (*COLUMNS, *(f"{name}.NAME" for name in MAPS))
 REQUIRED = ("account", "refresh_token")
 LINE_BYTES_MAX = 262_144
 SECONDS_END = 100_000_000_000  # A unix time below it is in seconds (the year 5138), from it on in milliseconds (1973).
@@ -129,10 +133,10 @@ def _header(raw: bytes, form: str, number: int) -> list[str]:
     except Fault as error:
         raise NotAccounts(f"line {number}: the header cannot be read: {error}") from None
     for column in columns:
-        if column not in COLUMNS:
+        if column not in COLUMNS and not _in_map(column):
             shown = column if len(column) <= 40 else column[:37] + "..."
             hint = f" ({HINTS[column]})" if column in HINTS else ""
-            raise NotAccounts(f"line {number}: unknown column {shown!r}{hint}; allowed are {', '.join(COLUMNS)}")
+            raise NotAccounts(f"line {number}: unknown column {shown!r}{hint}; allowed are {', '.join(ALLOWED)}")
     for column in REQUIRED:
         if column not in columns:
             raise NotAccounts(
@@ -152,19 +156,36 @@ def _fields(raw: bytes, form: str, columns: list[str]) -> dict[str, Any]:
             raise Fault("", "is not JSON, as the first line is") from None
         if not isinstance(found, dict):
             raise Fault("", "is not a JSON object")
-        if unknown := [name for name in found if name not in COLUMNS]:
-            raise Fault("", f"unknown field {unknown[0][:40]!r}; allowed are {', '.join(COLUMNS)}")
+        if unknown := [name for name in found if name not in (*COLUMNS, *MAPS)]:
+            raise Fault("", f"unknown field {unknown[0][:40]!r}; allowed are {', '.join((*COLUMNS, *MAPS))}")
         return found
     cells = _cells(raw, form)
     if len(cells) == len(columns):
         # Blanks around a cell are the table's, not the token's.
-        return dict(zip(columns, (cell.strip() for cell in cells), strict=True))
+        return _nested(dict(zip(columns, (cell.strip() for cell in cells), strict=True)))
     if raw.lstrip().startswith(b"{"):
         raise Fault("", f"is JSON in a file that began as {form[:3].upper()}")
     has = f"{len(cells)} field{'s' * (len(cells) != 1)} where the header has {len(columns)}"
     if len(cells) > len(columns):
         raise Fault("", f'has {has} ({", ".join(columns)}); a field that holds the delimiter stands in "quotes"')
     raise Fault(columns[len(cells)], f"is missing: {has} ({', '.join(columns)})")
+
+
+def _in_map(column: str) -> bool:
+    name, dot, entry = column.partition(".")
+    return name in MAPS and bool(dot and entry)
+
+
+def _nested(cells: dict[str, str]) -> dict[str, Any]:
+    """Columns ``parameters.NAME`` become the entries of ``parameters``; an empty cell is none."""
+    found: dict[str, Any] = {}
+    for column, cell in cells.items():
+        name, _, entry = column.partition(".")
+        if not entry:
+            found[column] = cell
+        elif cell:
+            found.setdefault(name, {})[entry] = cell
+    return found
 
 
 def _cells(raw: bytes, form: str) -> list[str]:
@@ -201,10 +222,12 @@ def _account(found: dict[str, Any], provider: str, known: Collection[str]) -> tu
     fields = {column: value for column, value in found.items() if value not in (None, "")}
     if "refresh_token" not in fields:
         raise Fault("refresh_token", "is empty")
-    if "expires_at" in fields:
-        if "expires_at_ms" in fields:
-            raise Fault("expires_at", "stands beside expires_at_ms; one of them is allowed")
-        fields["expires_at_ms"] = unix_ms(fields.pop("expires_at"))
+    for name in ("expires_at", "consent_expires_at"):
+        if name in fields:
+            told = f"{name.removesuffix('_at')}_ms" if name.startswith("consent") else f"{name}_ms"
+            if told in fields:
+                raise Fault(name, f"stands beside {told}; one of them is allowed")
+            fields[told] = unix_ms(fields.pop(name), name)
     return whole, fields
 
 
@@ -233,7 +256,7 @@ def _whole(name: str, whose: str, provider: str, known: Collection[str]) -> str:
     return f"{said}/{name.removeprefix(f'{said}/')}"
 
 
-def unix_ms(value: Any) -> int:
+def unix_ms(value: Any, name: str = "expires_at") -> int:
     """A moment as people and databases write it, in unix milliseconds: ISO 8601 with a zone, or unix time. Raises: Fault."""
     text = str(value).strip()
     if re.fullmatch(r"\d{1,15}(\.\d{1,9})?", text):
@@ -245,7 +268,5 @@ def unix_ms(value: Any) -> int:
         moment = None
     if moment is None or moment.tzinfo is None:
         missing = "cannot be read" if moment is None else "says no time zone"
-        raise Fault(
-            "expires_at", f"{missing}; allowed are 2026-11-21T18:00:00Z, +01:00 for a zone, or unix time in s or ms"
-        )
+        raise Fault(name, f"{missing}; allowed are 2026-11-21T18:00:00Z, +01:00 for a zone, or unix time in s or ms")
     return int(moment.timestamp() * 1000)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -43,7 +44,8 @@ def get(
         answer = node.call("T.GET", account, "MINTTL", min_ttl_ms, "WAIT", wait_ms)
     names = ("access_token", "token_type", "expires_at_ms", "generation", "state")
     if as_json:
-        print_json({"account": account, **dict(zip(names, answer, strict=False))})
+        extras = json.loads(answer[len(names)]) if len(answer) > len(names) else {}
+        print_json({"account": account, **dict(zip(names, answer, strict=False)), "extras": extras})
     else:
         typer.echo(answer[0])
 

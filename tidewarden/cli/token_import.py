@@ -99,7 +99,8 @@ def import_(
     Import accounts: each line a grant that you obtained. Repeating an import changes nothing.
 
     Columns: account, refresh_token, and optionally provider, access_token, token_type, expires_at (2026-11-21T18:00:00Z, or unix
-    time), scope, client. Without --provider and without a column provider, an account is written provider/account.
+    time), scope, client, consent_expires_at (when the refresh token ends by itself), parameters.NAME and extras.NAME (in JSONL: objects),
+    as its provider's settings name them. Without --provider and without a column provider, an account is written provider/account.
 
     Every bad line is reported with its number and reason, the good ones are kept; then the exit code is 1. Correct these lines and
     import the file again: a refresh token that is there already, or was there first, changes nothing. --json prints a line of JSON

@@ -103,10 +103,24 @@ def show(account: Account, url: Url = "", data_dir: DataDir = Path(DATA_DIR), as
             else "none yet",
             "grant": f"{found.get('grant')}, generation {found.get('generation')}, stored {moment(found.get('stored_ms'))}",
             "scope": found.get("scope") or "-",
+            "consent": _consent(found),
+            **{name: _pairs(found[name]) for name in ("parameters", "extras") if found.get(name)},
             "provider": _stands(stands),
             "what to do": found.get("advice") or "-",
         }
     )
+
+
+def _consent(found: Mapping[str, Any]) -> str:
+    """When the refresh token ends by itself, as far as is known."""
+    if not found.get("consent_expires_ms"):
+        return "no end is known"
+    moves = ", later with each refresh" if found.get("consent_moves") else ""
+    return f"ends {moment(found['consent_expires_ms'])} UTC{moves}"
+
+
+def _pairs(found: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} = {value}" for name, value in sorted(found.items()))
 
 
 def answers(account: Account, url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = False) -> None:

@@ -22,7 +22,7 @@ from .lock import AsyncLock
 from .nodes import Nodes
 from .options import words
 from .queue import AsyncQueue
-from .replies import Token, mapped, plain
+from .replies import Token, mapped, plain, token
 from .task import AsyncTask
 from .touch import Toucher
 
@@ -193,7 +193,7 @@ class AsyncClient:
         if newer:  # Which older nodes do not know.
             command += ("NEWER", newer)
         row, _ = only(await self.wait([command], wait_ms))
-        return Token(*plain(row)[:5])
+        return token(row)
 
     async def tokens(
         self, accounts: Sequence[str], *, min_ttl_ms: int = 0, wait_ms: int = 0
@@ -205,7 +205,7 @@ class AsyncClient:
         """
         command: tuple[Arg, ...] = ("T.MGET", "MINTTL", min_ttl_ms, "WAIT", wait_ms, *accounts)
         rows, _ = only(await self.wait([command], wait_ms))
-        found = [Token(*row[:5]) if isinstance(row, list) else from_wire(row) for row in plain(rows)]
+        found = [token(row) if isinstance(row, list) else from_wire(plain(row)) for row in rows]
         return dict(zip(accounts, found, strict=True))
 
     async def queues(self) -> list[str]:

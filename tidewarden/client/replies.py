@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,6 +63,8 @@ class Token:
     expires_at_ms: int
     generation: int
     state: str
+    extras: Mapping[str, Any] = field(default_factory=dict)
+    """What its provider said beside it and the node keeps: ``instance_url``."""
 
 
 def plain(value: Any) -> Any:
@@ -84,6 +87,13 @@ def mapped(value: Any) -> dict[str, Any]:
         value = dict(zip(value[::2], value[1::2], strict=True))
     found: dict[str, Any] = plain(value)
     return found
+
+
+def token(row: Sequence[Any]) -> Token:
+    """A token of T.GET; what older nodes do not say, and what newer ones say besides, does no harm."""
+    kept: dict[str, Any] = json.loads(row[5]) if len(row) > 5 else {}
+    access_token, kind, expires_at_ms, generation, state = plain(list(row[:5]))
+    return Token(access_token, kind, expires_at_ms, generation, state, kept)
 
 
 def task_info(value: Any) -> TaskInfo:

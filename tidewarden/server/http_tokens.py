@@ -145,6 +145,7 @@ def _shown(token: Any) -> dict[str, Any]:
         "expires_at_ms": token.expires_at_ms,
         "generation": token.generation,
         "state": token.state,
+        "extras": dict(token.extras),
     }
 
 

@@ -187,7 +187,8 @@ def _token(token: Any, resp: int) -> bytes:
 
 
 def _values(token: Any) -> list[Any]:
-    return [revealed(token.access_token), token.token_type, token.expires_at_ms, token.generation, token.state]
+    values = [revealed(token.access_token), token.token_type, token.expires_at_ms, token.generation, token.state]
+    return [*values, msgspec.json.encode(token.extras)] if token.extras else values
 
 
 def _tokens_or_errors(found: Any, resp: int) -> bytes:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("tidewarden.store")
 
 LOOK_S = 1.0
-GROWING = frozenset(("queue.put", "tokens.put", "scheduler.put"))
+GROWING = frozenset(("queue.put", "tokens.put", "tokens.detail", "scheduler.put"))
 MARGIN_SHARE = (
     0.05  # of the store's maxmemory is kept free for what has to be written also when nothing more is taken in
 )

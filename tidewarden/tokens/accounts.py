@@ -8,11 +8,17 @@ import re
 import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
-from tidewarden import errors
+from tidewarden import errors, placeholders
+from tidewarden.config import Provider
+
+from .answers import CONSENT_S_MAX, EXTRA_CHARS_MAX, Scalar, is_extra
+from .rows import ConsentEnd
 
 ACCOUNT_BYTES_MAX = 200
+EXTRAS_CHARS_MAX = 8_192
+"""Of all an account's extras together: they lie in the store's memory."""
 TOKEN_BYTES_MAX = 32_768
 SCOPE_BYTES_MAX = 8_192
 UNIX_MS_END = 1 << 42
@@ -24,7 +30,10 @@ _SIGNS = frozenset("_.:@+=/-'|!#$%&*?^,")
 """Of the signs that addresses and identity providers use, those that quoting in JSON or a shard's mark leave alone."""
 _ACCOUNT_ALLOWED = f"1 to {ACCOUNT_BYTES_MAX} bytes of letters, digits and {' '.join(sorted(_SIGNS))}"
 _TYPE = re.compile(r"[A-Za-z0-9_.:/-]{1,64}")
-_FIELDS = frozenset(("access_token", "token_type", "scope", "expires_at_ms", "expires_in", "client"))
+_FIELDS = frozenset((
+    "access_token", "token_type", "scope", "expires_at_ms", "expires_in", "client", "parameters", "extras",
+    "consent_expires_ms", "consent_end", "refresh_token_expires_in",
+))  # fmt: skip
 _BROUGHT = ("refresh_token", "subject_token")
 """Of these an account brings the one that its provider's grant needs, or none."""
 
@@ -42,6 +51,16 @@ class Grant:
     """Unix milliseconds; 0: not known."""
     expires_in_s: float = 0.0
     """Seconds from now; 0: not given."""
+    parameters: dict[str, str] | None = None
+    """For its provider's placeholders. None: not given."""
+    extras: dict[str, Scalar] | None = None
+    """What its provider said beside the tokens and is kept. None: not given."""
+    consent_expires_ms: int = 0
+    """When the refresh token ends, unix milliseconds; 0: not given."""
+    consent_end: ConsentEnd = "fixed"
+    """Whether that moves with each refresh."""
+    consent_s: float = 0.0
+    """The same, in seconds from now, and as its provider said: whether that moves is not known. 0: not given."""
 
 
 def split(account: str) -> tuple[str, str]:
@@ -78,24 +97,21 @@ def _may_stand(char: str) -> bool:
     return char in _SIGNS or unicodedata.category(char)[0] in "LMN"
 
 
-def parse_grant(
-    fields: Mapping[str, Any], client_id: str, kind: str = "refresh_token", brings: str = "refresh_token"
-) -> Grant:
+def parse_grant(fields: Mapping[str, Any], provider: Provider) -> Grant:
     """
     Check the fields of a grant, as ``T.PUT`` and imports name them.
-
-    ``kind``: the provider's ``grant``; ``brings``: the token that is needed for it, empty: none.
 
     Empty texts and ``None`` count as absent, as they come from a table's empty cells.
 
     Raises: BadArg: which field, what was found, what is allowed. The message never holds a token.
     """
     given = {name: value for name, value in fields.items() if value is not None and value != ""}
+    brings, client_id = provider.brings, provider.client_id
     allowed = _FIELDS | {brings} if brings else _FIELDS
     for name in _BROUGHT:
         if name in given and name != brings:
             raise errors.BadArg(
-                f"{name} is not used: the provider's grant is {kind}, which asks "
+                f"{name} is not used: the provider's grant is {provider.grant}, which asks "
                 f"{f'by a {brings}' if brings else 'without one'}; leave it out"
             )
     if unknown := sorted(set(given) - allowed):
@@ -119,7 +135,40 @@ def parse_grant(
         scope=scope,
         expires_at_ms=_unix_ms(given, "expires_at_ms"),
         expires_in_s=_number(given, "expires_in", 0, LIFE_S_MAX),
+        parameters=placeholders.check(provider, given["parameters"]) if "parameters" in given else None,
+        extras=_extras(given["extras"], provider) if "extras" in given else None,
+        consent_expires_ms=_unix_ms(given, "consent_expires_ms"),
+        consent_end=_consent_end(given.get("consent_end", "fixed")),
+        consent_s=_number(given, "refresh_token_expires_in", 0, CONSENT_S_MAX),
     )
+
+
+def _consent_end(value: Any) -> ConsentEnd:
+    if value not in get_args(ConsentEnd):
+        raise errors.BadArg(f"consent_end is {_short(str(value))}; allowed are {', '.join(get_args(ConsentEnd))}")
+    found: ConsentEnd = value
+    return found
+
+
+def _extras(given: Any, provider: Provider) -> dict[str, Scalar]:
+    if not isinstance(given, Mapping):
+        raise errors.BadArg('extras is no JSON object; allowed is {"NAME": value}')
+    for name, value in given.items():
+        if name not in provider.extras:
+            known = ", ".join(provider.extras) or "none"
+            raise errors.BadArg(f"extras has {_short(str(name))}; {provider.name} keeps {known} (extras)")
+        if not is_extra(value):
+            raise errors.BadArg(
+                f"extras.{name} is no number, true, false or printable text of {EXTRA_CHARS_MAX} characters"
+            )
+    if (size := extras_size(given)) > EXTRAS_CHARS_MAX:
+        raise errors.BadArg(f"extras has {size} characters; at most {EXTRAS_CHARS_MAX}")
+    return dict(given)
+
+
+def extras_size(extras: Mapping[str, Scalar]) -> int:
+    """How many characters they have."""
+    return sum(len(name) + len(str(value)) for name, value in extras.items())
 
 
 def _token(given: Mapping[str, Any], name: str) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Literal
@@ -18,12 +18,20 @@ import msgspec
 from .error_shapes import NOTHING, Told, holds_token, read_error, read_error_at
 from .retry_after import provider_now_s, retry_after
 
+Scalar = str | int | float | bool
 Scope = Literal["ok", "account", "client", "provider", "unknown", "ours"]
 
 LIFE_S_MAX = 1e12  # What is told beyond that, and may be no float, is nonsense.
 MESSAGE_CHARS_MAX = 240
 SAID_CHARS_MAX = 4 * MESSAGE_CHARS_MAX  # Of an error text, of which much is left out.
 SCOPE_CHARS_MAX = 8192
+EXTRA_CHARS_MAX = 2048
+INTEGER_END = 2**63
+CONSENT_S_MAX = (
+    315_360_000  # Ten years: a refresh token that lives longer is said to, for want of a way to say for ever.
+)
+# Keycloak says the second, QuickBooks the last.
+CONSENT_NAMES = ("refresh_token_expires_in", "refresh_expires_in", "x_refresh_token_expires_in")
 PAGES = ("text/html", "application/xhtml+xml")
 SECRET_CHARS_MIN = 4  # A shorter one would be found in words that have nothing to do with it.
 MEMBERS_MAX = 64  # Commas that are looked back for in an answer that broke off.
@@ -142,6 +150,10 @@ class Pair:
     """None: as before."""
     life_s: float | None
     """None: not told."""
+    consent_s: float | None = None
+    """How long the refresh token lives, if it is not used. None: not told."""
+    extras: dict[str, Scalar] = field(default_factory=dict)
+    """Members that the provider's ``extras`` name and that can be kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +184,8 @@ class Rules:
     errors: Mapping[str, str] = field(default_factory=dict)
     renews: bool = True
     """A refresh token may come with an answer; else an answer that cannot be read has lost nothing."""
+    extras: Mapping[str, str] = field(default_factory=dict)
+    """What is kept of a successful answer: by its name, where it lies."""
 
     def of_error(self, status: int, codes: tuple[str, ...]) -> str:
         """
@@ -191,9 +205,11 @@ class Rules:
 PLAIN = Rules()
 
 
-def rules_of(paths: Mapping[str, str], errors: Mapping[str, str], *, renews: bool = True) -> Rules:
+def rules_of(
+    paths: Mapping[str, str], errors: Mapping[str, str], extras: Sequence[str] = (), *, renews: bool = True
+) -> Rules:
     """The rules of a provider's settings: codes are compared without regard to case."""
-    return Rules(paths, {key.lower(): word for key, word in errors.items()}, renews)
+    return Rules(paths, {key.lower(): word for key, word in errors.items()}, renews, {name: name for name in extras})
 
 
 def judge(outcome: Outcome, unix_ms: int, rules: Rules = PLAIN) -> Verdict:
@@ -303,8 +319,8 @@ def _come(answer: Answer, rules: Rules) -> dict[str, Any]:
 def _at(members: Mapping[str, Any], name: str, paths: Mapping[str, str]) -> Any:
     """A member of the answer, under its own name or where ``paths`` says; None: it is not there."""
     path = paths.get(name)
-    if path is None:
-        return members.get(name)
+    if path is None or path in members:
+        return members.get(path or name)
     found: Any = members
     for step in path.split("."):
         if isinstance(found, list) and step.isdecimal() and int(step) < len(found):
@@ -327,7 +343,29 @@ def _pair(members: Mapping[str, Any], access_token: str, rules: Rules, answer: A
         token_type=kind if isinstance(kind, str) and _KIND.fullmatch(kind) else "Bearer",
         scope=_scope(scope),
         life_s=life_s,
+        consent_s=_consent(members, paths) if rules.renews else None,
+        extras=_extras(members, rules.extras),
     )
+
+
+def _extras(members: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Scalar]:
+    """Members that are kept: numbers, truths and texts that are not too long."""
+    found = {name: _at(members, name, names) for name in names}
+    return {name: value for name, value in found.items() if is_extra(value)}
+
+
+def is_extra(value: object) -> bool:
+    """Whether the value may be kept beside a pair."""
+    if isinstance(value, str):
+        return len(value) <= EXTRA_CHARS_MAX and value.isprintable()
+    return isinstance(value, bool) or (isinstance(value, (int, float)) and abs(value) < INTEGER_END)
+
+
+def _consent(members: Mapping[str, Any], paths: Mapping[str, str]) -> float | None:
+    """How long the refresh token lives by itself, by any of the names in use; 0, as some say for ever, tells nothing."""
+    names = ("refresh_expires_in",) if "refresh_expires_in" in paths else CONSENT_NAMES
+    lives = (_life(_at(members, name, paths), CONSENT_S_MAX) for name in names)
+    return next((life_s for life_s in lives if life_s is not None), None)
 
 
 def _scope(value: object) -> str | None:
@@ -337,10 +375,10 @@ def _scope(value: object) -> str | None:
     return value[:SCOPE_CHARS_MAX] if isinstance(value, str) and value.isascii() else None
 
 
-def _life(value: object) -> float | None:
+def _life(value: object, most_s: float = LIFE_S_MAX) -> float | None:
     if isinstance(value, str) and re.fullmatch(r"\d{1,12}(\.\d+)?", value.strip()):
         value = float(value)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < LIFE_S_MAX:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < most_s:
         return None  # A token that is born expired would be refreshed without pause.
     return float(value)
 

@@ -25,6 +25,7 @@ SHARE = (
 )  # Of a refresh's time for each place where they may lie; the rest is for the refresh, which an old endpoint may serve.
 RETRY_S = 10.0  # After a failure; whoever asks in between hears of the same one, or gets the endpoint known before.
 BODY_BYTES_MAX = 262_144
+KNOWN_MAX = 10_000  # Issuers whose endpoints are remembered.
 
 
 class NotFoundError(Exception):
@@ -45,7 +46,9 @@ class Discovery:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._known: dict[str, _Known] = {}
+        self._known: dict[
+            tuple[str, str], _Known
+        ] = {}  # By provider and issuer: accounts may have issuers of their own.
 
     async def endpoint(self, provider: Provider, client: httpx.AsyncClient) -> str:
         """
@@ -55,7 +58,11 @@ class Discovery:
         """
         if provider.token_url:
             return provider.token_url
-        known = self._known.setdefault(provider.name, _Known())
+        known = self._known.get((provider.name, provider.issuer))
+        if known is None:
+            if len(self._known) >= KNOWN_MAX:
+                self._known.clear()
+            known = self._known[provider.name, provider.issuer] = _Known()
         if self._clock.monotonic() >= known.until and not (known.url and known.asking.locked()):
             async with known.asking:
                 if self._clock.monotonic() >= known.until:
@@ -69,7 +76,7 @@ class Discovery:
         if provider.revocation_url:
             return provider.revocation_url
         await self.endpoint(provider, client)
-        known = self._known.get(provider.name)
+        known = self._known.get((provider.name, provider.issuer))
         if known is None or not known.revocation:
             raise NotFoundError("its metadata name no revocation_endpoint")
         return known.revocation

@@ -22,6 +22,7 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from http.cookiejar import CookieJar, DefaultCookiePolicy
+from typing import Any
 from urllib.parse import quote_plus, urlencode
 
 import aiohttp
@@ -149,6 +150,8 @@ class Exchange:
         with Limit(line.loop, provider.timeout_s):
             url = await self._discovery.endpoint(provider, line.client)
             proof, members = self.credentials.prove(provider, secret, url)
+            if provider.account_parameters:
+                proof = {**provider.headers, **proof}
             if provider.renews:
                 head, body = line.poster.head(url, proof), _refresh_body(provider, brought, members)
             else:
@@ -197,9 +200,9 @@ def _new_line(provider: Provider, tls: ssl.SSLContext | None, clock: Clock) -> L
         context = httpx.create_ssl_context(trust_env=False) if provider.tls_cert else _usual_trust()
     if provider.tls_cert:
         context.load_cert_chain(provider.tls_cert, provider.tls_key)
-    connector = aiohttp.TCPConnector(
-        limit=provider.crew[1] + 4, ssl=context, keepalive_timeout=KEEPALIVE_S, ttl_dns_cache=30
-    )
+    # To a host of one account nobody comes back soon: kept, its connections would only take descriptors.
+    lasting: dict[str, Any] = {"force_close": True} if provider.own_hosts else {"keepalive_timeout": KEEPALIVE_S}
+    connector = aiohttp.TCPConnector(limit=provider.crew[1] + 4, ssl=context, ttl_dns_cache=30, **lasting)
     session = aiohttp.ClientSession(
         connector=connector,
         cookie_jar=aiohttp.DummyCookieJar(),
@@ -219,7 +222,9 @@ def _new_line(provider: Provider, tls: ssl.SSLContext | None, clock: Clock) -> L
     )
     # The whole of a request is timed by refresh().
     timeout = aiohttp.ClientTimeout(total=None, connect=connect_s, sock_connect=connect_s)
-    headers = {**HEADERS, "Content-Type": KINDS[provider.body], **provider.headers}
+    headers = {**HEADERS, "Content-Type": KINDS[provider.body]}
+    if not provider.account_parameters:  # Else they may be each account's own.
+        headers |= provider.headers
     return Line(asyncio.get_running_loop(), Poster(connector, timeout, headers, clock, provider.proxy), client)
 
 

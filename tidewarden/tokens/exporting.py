@@ -22,7 +22,7 @@ from .grants import MARK_FIELDS, SPARE_FIELD
 from .ledger import Ledger
 from .limits.node_limits import SHARDS
 from .listing import PAGE_MAX, parse_cursor
-from .rows import Row, parse_row
+from .rows import Details, Row, parse_row
 from .vault import Place, Vault
 
 log = logging.getLogger("tidewarden.tokens")
@@ -77,7 +77,7 @@ class Exporting:
         return lines, "", unreadable
 
     async def _opened(self, name: str, pair: Pairs) -> bytes:
-        row = parse_row(pair.row)
+        row = parse_row(pair.row, pair.details)
         fields: dict[str, Any] = {
             "account": f"{name}/{pair.account}",
             "client": self._providers[name].client_id,
@@ -91,6 +91,7 @@ class Exporting:
         if row.access:
             access = await self._vault.unseal(row.access, Place(name, pair.account, "access", *at))
             fields |= {"access_token": access.decode(), "expires_at_ms": row.expires_at_ms}
+        fields |= _beside(row.details)
         if spare := await self._spare_of(name, pair, row):
             fields[SPARE_FIELD] = spare
         return msgspec.json.encode(fields)
@@ -106,6 +107,19 @@ class Exporting:
         except errors.Internal as error:  # Unsealable, or its row cannot be read.
             log.warning("the spare pair of an account is not exported: %s", error)
             return ""
+
+
+def _beside(details: Details) -> dict[str, Any]:
+    """What is known of an account beside its tokens, as a put takes it."""
+    found: dict[str, Any] = {}
+    if details.parameters:
+        found["parameters"] = details.parameters
+    if details.extras:
+        found["extras"] = details.extras
+    if details.consent_expires_ms:
+        found["consent_expires_ms"] = details.consent_expires_ms
+        found["consent_end"] = details.consent_end
+    return found
 
 
 async def put_lines(put: Put, sealing: Sealing, lines: Sequence[bytes]) -> Results:

@@ -5,20 +5,20 @@ Putting a grant: the tokens of a new consent become an account's row, sealed, an
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, Literal
 
-from tidewarden import errors
+from tidewarden import errors, placeholders
 from tidewarden.config import Provider
 
-from . import accounts, policy
+from . import accounts, details, policy
 from .findings import Reading
 from .grant_request import brought
 from .ledger import Ledger
 from .policy import State
 from .revoking import Revoker
-from .rows import Row
+from .rows import NO_DETAILS, Details, Row
 from .tidings import Tidings
 from .tools import OnSettled
 from .vault import Place, Unsealable, Vault
@@ -31,6 +31,7 @@ MARK_FIELDS = ("origin", "generation")
 ELSEWHERE = (
     4_294_967_294  # The generation of the request that a spare of another cluster came of: none that is counted here.
 )
+FORCE_MS = 5_000  # Who gives a parameter that was missing does not wait for the next try.
 NEW_MS = 60_000  # A grant without an access token is wanted refreshed within this.
 
 
@@ -79,8 +80,7 @@ class Grants:
         pair: tuple[bytes, int] | None = None,
     ) -> Put:
         """See ``Tokens.put_told``. ``pair``: of which grant (the mark of its first token), and its generation, where they are known."""
-        grant = accounts.parse_grant(fields, provider.client_id, provider.grant, provider.brings)
-        vault = self._vault
+        grant, vault = accounts.parse_grant(fields, provider), self._vault
         await vault.ready()
         mark = vault.fingerprint(provider.name, name, brought(provider, grant))
         for _ in range(PUT_TRIES_MAX):
@@ -94,8 +94,11 @@ class Grants:
                 return Put(old.generation, "same", policy.state(old, troubles, reading.now_ms))
             base = (old.grant, old.generation) if old else (reading.floor, 0)
             row = self._new_row(provider, name, grant, base, reading.now_ms, mark)
+            row = replace(row, details=self._details(provider, grant, reading))
             place = Place(provider.name, name, "access", *base)
             if old is not None and known and not await self._consented_anew(reading, row, grant, place):
+                if not await self._note(provider, queue, name, reading, grant):
+                    continue
                 return Put(old.generation, "same", policy.state(old, troubles, reading.now_ms))
             stored = await self._ledger.put(queue, name, base, row, row.expires_at_ms or reading.now_ms + NEW_MS)
             if stored:
@@ -106,6 +109,28 @@ class Grants:
                 return Put(row.generation, "new" if old is None else "renewed", state)
         raise errors.Timeout(f"{provider.name}/{name} changed {PUT_TRIES_MAX} times while it was put; try again")
 
+    @staticmethod
+    def _details(provider: Provider, grant: accounts.Grant, reading: Reading) -> Details:
+        """Of a new grant. Raises BadArg: it lacks a parameter."""
+        old = reading.row.details if reading.row is not None else NO_DETAILS
+        found = details.put(provider, old, grant, reading.now_ms, renewed=True)
+        placeholders.filled(provider, found.parameters)
+        return found
+
+    async def _note(self, provider: Provider, queue: str, name: str, reading: Reading, grant: accounts.Grant) -> bool:
+        """What is put of the grant that the account has, beside its tokens; False: it has changed meanwhile."""
+        row = reading.row
+        assert row is not None
+        new = details.put(provider, row.details, grant, reading.now_ms, renewed=False)
+        if new == row.details:
+            return True
+        placeholders.filled(provider, new.parameters)
+        noted = await self._ledger.detail(queue, name, replace(row, details=new))
+        if noted and new.parameters != row.details.parameters and reading.troubles is not None:
+            await self._ledger.refresh(queue, name, force_ms=FORCE_MS, seen=(row.grant, row.generation))
+        self._on_settled(f"{provider.name}/{name}", row.generation)
+        return noted
+
     async def take_in(self, provider: Provider, queue: str, name: str, fields: Mapping[str, Any]) -> bool:
         """
         Put the account of a sealed export, its spare with it: it is tried before the account is given up. False: nothing was new.
@@ -115,11 +140,13 @@ class Grants:
         own = {key: value for key, value in fields.items() if key not in (SPARE_FIELD, *MARK_FIELDS)}
         origin, generation = (fields.get(name) for name in MARK_FIELDS)
         pair = (bytes.fromhex(origin), generation) if isinstance(origin, str) and isinstance(generation, int) else None
+        if extras := own.pop("extras", None):  # What nobody keeps here is left behind.
+            own["extras"] = {name: value for name, value in extras.items() if name in provider.extras}
         put = await self.put(provider, queue, name, own, pair=pair)
         if SPARE_FIELD in fields:
             row = (await self._ledger.get(queue, name)).row
             if row is not None and not row.refreshed:  # Else its own token has worked here.
-                spare = accounts.parse_grant({"refresh_token": fields[SPARE_FIELD]}, provider.client_id)
+                spare = accounts.parse_grant({"refresh_token": fields[SPARE_FIELD]}, provider)
                 await self._keep_spare(provider.name, queue, name, row, spare)
         return put.change != "same"
 

@@ -15,7 +15,7 @@ from tidewarden.provider import QUEUE_PREFIX
 
 from .journal import Journal
 from .records import Answer, Raw
-from .rows import parse_row
+from .rows import DETAILED, parse_row
 from .shelf import Known, Shelf
 from .vault import Place, Unsealable, Vault, key_id_of
 
@@ -146,7 +146,8 @@ async def reseal_row(vault: Vault, provider: str, account: str, raw: bytes) -> b
     refresh = await vault.reseal(row.refresh, Place(provider, account, "refresh", *at))
     if access is row.access and refresh is row.refresh:
         return raw
-    return replace(row, access=access, refresh=refresh).pack()
+    anew = replace(row, access=access, refresh=refresh)
+    return anew.pack_all() if raw[0] == DETAILED else anew.pack()
 
 
 def provider_of(queue: str) -> str:

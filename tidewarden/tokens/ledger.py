@@ -57,6 +57,10 @@ class Ledger:
         """
         return int(await self._item("put", queue, account, (*base, row.pack_all(), row.due_ms, deadline_ms)))
 
+    async def detail(self, queue: str, account: str, row: Row) -> bool:
+        """Note the details of a row that stays as it is; False: it is another one by now."""
+        return bool(await self._item("detail", queue, account, (row.grant, row.generation, row.pack_all())))
+
     async def intend(self, queue: str, account: str, lease: int, lease_ms: int) -> Opened | Refused:
         """Write down that the holder of ``lease`` is about to refresh; the lease runs ``lease_ms`` from now and sticks."""
         reply = await self._item("intent", queue, account, (lease, lease_ms))
@@ -217,11 +221,12 @@ def _words(raw: bytes) -> str:
     return raw.decode("utf-8", "ignore")
 
 
-def _readable(account: str, raws: Sequence[bytes | None]) -> list[Row]:
+def _readable(account: str, found: Sequence[bytes | None]) -> list[Row]:
+    *raws, details = found
     rows = []
     for raw in raws:
         try:
-            rows += [parse_row(raw)] if raw else []
+            rows += [parse_row(raw, details)] if raw else []
         except errors.Internal as error:
             log.error("a pair of %s cannot be read: %s", account, error)
     return rows

@@ -82,6 +82,8 @@ class Listing:
             "stored_ms": row.stored_ms,
             "expires_at_ms": row.expires_at_ms,
             "due_ms": row.due_ms,
+            "consent_expires_ms": row.details.consent_expires_ms,
+            "parameters": dict(row.details.parameters),
             "tries": troubles.tries,
             "error": troubles.outcome,
             "message": troubles.message,
@@ -99,6 +101,8 @@ class Listing:
         return beside(self._described(provider, entry, reading.now_ms), await self._stands(provider)) | {
             "token_type": row.token_type,
             "scope": row.scope,
+            "extras": dict(row.details.extras),
+            "consent_moves": row.details.consent_end == "moves",
             "access_token": bool(row.access),
             "refreshed": row.refreshed,
         }

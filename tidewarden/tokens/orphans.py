@@ -12,10 +12,10 @@ import logging
 from collections.abc import Mapping
 from dataclasses import replace
 
-from tidewarden import errors
+from tidewarden import errors, placeholders
 from tidewarden.config import Provider
 
-from . import answers, policy
+from . import answers, details, policy
 from .answers import Answer, Verdict
 from .cache import Kept
 from .grant_request import check_fit
@@ -143,9 +143,10 @@ class Orphans:
         row, began = kept.row, self._cache.now_ms(kept)
         sealed_for = self._place(provider, name, "refresh", row)
         token = check_fit(provider, (await self._vault.unseal(row.refresh, sealed_for)).decode())
-        rules = answers.rules_of(provider.paths, provider.errors, renews=provider.renews)
+        rules = answers.rules_of(provider.paths, provider.errors, provider.extras, renews=provider.renews)
+        its = placeholders.filled(provider, row.details.parameters)
         for number in self._exchange.credentials.order(provider):
-            outcome = await self._exchange.refresh(provider, token, number, account=name)
+            outcome = await self._exchange.refresh(its, token, number, account=name)
             verdict = answers.judge(outcome, self._clock.unix_ms(), rules)
             if verdict.outcome != "invalid_client":
                 break
@@ -158,6 +159,7 @@ class Orphans:
             row, generation=kept.base[1] + 1, stored_ms=began, expires_at_ms=expires_at_ms, due_ms=due_ms,
             current=self._vault.fingerprint(provider.name, name, pair.refresh_token or token),
             token_type=pair.token_type, scope=row.scope if pair.scope is None else pair.scope, refreshed=True,
+            details=details.refreshed(provider, row.details, pair, began),
         )  # fmt: skip
         new = replace(
             new,
@@ -173,7 +175,7 @@ class Orphans:
         former = journal.find(queue, name, *kept.base)
         due, key = (new.due_ms, new.expires_at_ms), self._vault.wrapped_key(new.refresh)
         try:
-            await journal.add_answer(queue, name, *kept.base, new.pack(), due, key, orphan=True)
+            await journal.add_answer(queue, name, *kept.base, new.pack_all(), due, key, orphan=True)
         except OSError as error:
             log.error("the journal does not take an answer of %s/%s: %s", provider.name, name, error)
         if former is not None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -16,6 +16,7 @@ from tidewarden.clock import Clock
 from tidewarden.config import Provider
 
 from . import policy
+from .answers import Scalar
 from .cache import Cache
 from .findings import Reading
 from .ledger import Ledger
@@ -50,6 +51,8 @@ class Token:
     grant: int = 0
     keep_ms: int = 0
     """How long a reader may use it without asking again: until it is refreshed, or has less life than was asked for."""
+    extras: Mapping[str, Scalar] = field(default_factory=dict)
+    """What else its provider said and is kept."""
 
 
 class Reader:
@@ -158,7 +161,10 @@ class Reader:
         self.stale_served += 1
         place = Place(provider.name, name, "access", row.grant, row.generation)
         access_token = (await self._vault.unseal(row.access, place)).decode()
-        return Token(access_token, row.token_type, row.expires_at_ms, row.generation, "stale", row.scope, row.grant)
+        return Token(
+            access_token, row.token_type, row.expires_at_ms, row.generation, "stale", row.scope, row.grant,
+            extras=row.details.extras,
+        )  # fmt: skip
 
     def _serves_alone(self, account: str) -> bool:
         """Whether this node could refresh the account without the store."""
@@ -220,8 +226,9 @@ class Reader:
         state = policy.state(row, troubles, reading.now_ms)
         keep_ms = max(0, min(row.due_ms, row.expires_at_ms - min_ttl_ms) - reading.now_ms)
         return Token(
-            access_token, row.token_type, row.expires_at_ms, row.generation, state, row.scope, row.grant, keep_ms
-        )
+            access_token, row.token_type, row.expires_at_ms, row.generation, state, row.scope, row.grant, keep_ms,
+            row.details.extras,
+        )  # fmt: skip
 
     async def _join(self, provider: Provider, queue: str, name: str, before: tuple[int, int], wait_s: float) -> None:
         """Wait until the account's generation moved or a try of it ended; one watcher for all who wait on this node."""

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from dataclasses import replace
 
-from tidewarden import errors
+from tidewarden import errors, placeholders
 from tidewarden.config import Provider
 from tidewarden.queue import Taken
 
@@ -63,7 +63,7 @@ class Refresher:
         self._limits = limits
         self._doubts = Doubts(provider, queue, tools, settler)
         self._digest = Digest(provider.name, tools.clock)
-        self._rules = answers.rules_of(provider.paths, provider.errors, renews=provider.renews)
+        self._rules = answers.rules_of(provider.paths, provider.errors, provider.extras, renews=provider.renews)
         self._owed: list[tuple[Taken, Step]] = []
         self.owing = asyncio.Event()
         """Set while the store has to be told something by :meth:`pay`."""
@@ -146,7 +146,8 @@ class Refresher:
             row = opened.row
             behind = late(row.due_ms, row.expires_at_ms, opened.now_ms)
             self._limits.concurrency.began(late=behind)
-        outcome, verdict = await self._ask(task.id, token, until)
+        its = placeholders.filled(provider, opened.row.details.parameters)
+        outcome, verdict = await self._ask(its, task.id, token, until)
         if verdict.outcome == "late":  # As if it had been found out before.
             await self._hold(task, 0, opened)
             return
@@ -169,10 +170,15 @@ class Refresher:
             return None
         spare = policy.use_spare(opened.troubles, self._spare_may_do(opened))
         try:
+            placeholders.filled(self.provider, opened.row.details.parameters)
             token = await self._unsealed(task.id, opened.spare if spare and opened.spare is not None else opened.row)
         except Unsealable as error:
             word = "unfit" if isinstance(error, Unfit) else "unsealable"
             verdict = Verdict(word, "account", answers.scrub(str(error)), answered=False)
+            await self._failed(task, opened, verdict, spare, opened.now_ms)
+            return None
+        except errors.BadArg as error:  # Nothing leaves for an account that does not say where to.
+            verdict = Verdict("no_parameters", "account", answers.scrub(str(error)), answered=False)
             await self._failed(task, opened, verdict, spare, opened.now_ms)
             return None
         if not self._may_send(until) or self.stopping or not self.writable:
@@ -221,9 +227,9 @@ class Refresher:
         """Whether a request that begins now surely ends before a lease that lasts until then (monotonic seconds)."""
         return until - self._tools.clock.monotonic() >= self.provider.timeout_s + SEND_SLACK_S
 
-    async def _ask(self, account: str, token: str, until: float) -> tuple[answers.Outcome, Verdict]:
+    async def _ask(self, provider: Provider, account: str, token: str, until: float) -> tuple[answers.Outcome, Verdict]:
         """The request, by each of the client's secrets until one is taken: a refused client has touched no grant."""
-        tools, provider = self._tools, self.provider
+        tools = self._tools
         exchange = tools.exchange
         for number in exchange.credentials.order(provider):
             outcome = await exchange.refresh(provider, token, number, until - SEND_SLACK_S, account)

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from tidewarden import errors, placeholders
 from tidewarden.clock import Clock
 from tidewarden.config import Provider
 from tidewarden.queue import Queues, Taken
@@ -45,6 +46,8 @@ class Revocation(msgspec.Struct, frozen=True, array_like=True):
     generation: int
     refresh: bytes
     """Sealed."""
+    parameters: dict[str, str] = {}
+    """Of the account, for its provider's placeholders."""
 
     def __repr__(self) -> str:
         return f"Revocation({self.provider}/{self.account}, grant={self.grant}, generation={self.generation})"
@@ -96,7 +99,9 @@ class Revoker:
         """A pair has no account any more, or soon none. Raises what the store raises; again it changes nothing."""
         if provider not in self._providers or not row.refresh:
             return
-        payload = msgspec.msgpack.encode(Revocation(provider, account, row.grant, row.generation, row.refresh))
+        payload = msgspec.msgpack.encode(
+            Revocation(provider, account, row.grant, row.generation, row.refresh, row.details.parameters)
+        )
         task_id = f"{provider}:{row.current.hex()}"  # of one token there is one, however often it is deleted
         await self._queues.put(
             QUEUE,
@@ -140,6 +145,9 @@ class Revoker:
         place = Place(wanted.provider, wanted.account, "refresh", wanted.grant, wanted.generation)
         try:
             token = (await self._vault.unseal(wanted.refresh, place)).decode()
+            its = placeholders.filled(provider, wanted.parameters)
+        except errors.BadArg as error:
+            return Revoked("unsupported", str(error))
         except Unsealable as error:
             return Revoked("unsupported", f"it cannot be read any more: {error}")
-        return await self._exchange.revoke(provider, token)
+        return await self._exchange.revoke(its, token)

@@ -26,6 +26,8 @@ import msgspec
 
 from tidewarden import errors
 
+from .answers import Scalar
+
 ROW_VERSION = 1
 FLAG_REFRESHED = 1
 _HEAD = struct.Struct(">BBII6s6s6s8s8s")
@@ -37,7 +39,6 @@ DETAILED = 254
 """First byte of a row with its details before it; no version of a row."""
 _WITH_DETAILS = bytes([DETAILED])
 
-Scalar = str | int | float | bool
 ConsentEnd = Literal["unknown", "fixed", "moves"]
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from tidewarden.config import Provider
 
-from . import policy
+from . import details, policy
 from .answers import Pair
 from .findings import Opened
 from .ledger import ORPHAN
@@ -54,14 +54,17 @@ class Settler:
             access=tools.vault.seal(pair.access_token.encode(), Place(name, account, "access", old.grant, generation)),
             refresh=tools.vault.seal(refresh_token.encode(), Place(name, account, "refresh", old.grant, generation)),
             refreshed=True,
+            details=details.refreshed(self.provider, old.details, pair, opened.now_ms),
         )
+        # With its details where they are others, and where whoever revokes it has to know them.
+        whole = row.details != old.details or self.provider.account_parameters
         if 0 < old.expires_at_ms <= opened.now_ms:
             tools.counts.late[name] += 1
         base = (old.grant, old.generation)
         key = tools.vault.wrapped_key(row.refresh)
         try:
             answer = await tools.journal.add_answer(
-                self.queue, account, *base, row.pack(), (due_ms, expires_at_ms), key
+                self.queue, account, *base, row.pack_all() if whole else row.pack(), (due_ms, expires_at_ms), key
             )
         except OSError as error:
             # In memory it is still whole, and the store may well take it.

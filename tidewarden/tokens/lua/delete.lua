@@ -1,7 +1,7 @@
 -- delete: forget accounts, with all that belongs to them. An answer that is still under way for one finds no row and is dropped.
 -- KEYS    1 the shard  2 the view
 -- ARGV    3… accounts
--- RETURNS per account: {row, spare | nil} as they were, or 0 when there was none
+-- RETURNS per account: {row, spare | nil, details | nil} as they were, or 0 when there was none
 open()
 redis.call('HDEL', INTENTS, '') -- a removal first: a full store lets the script go on
 local reply = {}
@@ -10,7 +10,7 @@ for i = 3, #ARGV do
   local account = ARGV[i]
   local raw = redis.call('HGET', ACCOUNTS, account)
   if raw then
-    local spare = redis.call('HGET', SPARES, account)
+    local spare, details = redis.call('HGET', SPARES, account), redis.call('HGET', key('account_details'), account)
     note_details(account, '')
     drop_task(account)
     redis.call('HDEL', ACCOUNTS, account)
@@ -24,7 +24,7 @@ for i = 3, #ARGV do
     floor = head and math.max(floor, head.grant) or math.max(floor, math.min(floor + 1000, 2147483648))
     redis.call('HSET', META, 'floor', text(floor))
     count('accounts deleted')
-    reply[#reply + 1] = {raw, spare}
+    reply[#reply + 1] = {raw, spare, details}
   else
     reply[#reply + 1] = 0
   end

@@ -1,0 +1,197 @@
+"""Accounts with addresses of their own, on a real store: each is asked about at its own, and none anywhere else."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tokens_harness as harness
+from aiohttp import web
+from tokens_harness import eventually
+
+from tidewarden.config import Provider
+from tidewarden.errors import BadArg
+from tidewarden.queue.placing import prefix_of
+from tidewarden.tokens.rows import Details
+
+SEALING = (b"k" * 32, b"i" * 16, 1)
+EVIL = "127.0.0.3"
+
+
+@dataclass
+class Hosts:
+    """One server on three addresses of this machine; the patterns mean two of them."""
+
+    port: int = 0
+    got: list[tuple[str, str, dict[str, str], dict[str, str]]] = field(default_factory=list)
+    """Host and path of each request, its form and its headers."""
+    extras: dict[str, Any] = field(default_factory=dict)
+
+    async def handle(self, request: web.Request) -> web.Response:
+        form = {name: str(value) for name, value in (await request.post()).items()}
+        self.got.append((request.host.partition(":")[0], request.path, form, dict(request.headers)))
+        if request.path.endswith("/revoke"):
+            return web.Response()
+        account, _, number = form["refresh_token"].rpartition(".")
+        token = f"{account}.{int(number) + 1}"
+        return web.json_response(
+            {"access_token": f"at-{token}", "expires_in": 3600, "refresh_token": token} | self.extras
+        )
+
+    def asked(self, path: str = "/token") -> list[tuple[str, str, str]]:
+        return [
+            (host, at, form.get("refresh_token") or form["token"])
+            for host, at, form, _ in self.got
+            if at.endswith(path)
+        ]
+
+
+@contextlib.asynccontextmanager
+async def hosts() -> AsyncIterator[Hosts]:
+    made = Hosts()
+    app = web.Application()
+    app.router.add_post("/{tail:.*}", made.handle)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    for host in ("127.0.0.1", "127.0.0.2", EVIL):
+        site = web.TCPSite(runner, host, made.port)
+        await site.start()
+        made.port = site._server.sockets[0].getsockname()[1]
+    try:
+        yield made
+    finally:
+        await runner.cleanup()
+
+
+def provider(there: Hosts, **settings: Any) -> Provider:
+    base = f"http://{{host}}:{there.port}/{{tenant}}"
+    patterns = {"host": r"127\.0\.0\.1|127\.0\.0\.2", "tenant": "[a-z0-9-]+"}
+    chosen: dict[str, Any] = {
+        "account_parameters": patterns, "plain_http": True, "extras": ("api_domain", "org.id"),
+        "parameters": {"resource": "urn:{tenant}"}, "headers": {"X-Tenant": "{tenant}"}, "revocation_url": f"{base}/revoke",
+    }  # fmt: skip
+    return harness.provider(f"{base}/token", **(chosen | settings))
+
+
+def grant(number: int, name: str = "a", **more: Any) -> dict[str, Any]:
+    return {"refresh_token": f"{name}.0", "parameters": {"host": f"127.0.0.{number}", "tenant": f"t{number}"}} | more
+
+
+async def test_each_account_is_refreshed_at_its_own_address(valkey: Any, tmp_path: Path) -> None:
+    async with hosts() as there, harness.node(valkey, tmp_path, provider(there, on_delete="revoke")) as side:
+        for number, name in ((1, "a"), (2, "b")):
+            await side.tokens.put(f"p/{name}", grant(number, name))
+            assert (await side.tokens.get(f"p/{name}", wait_ms=60_000)).access_token == f"at-{name}.1"
+        assert there.asked() == [("127.0.0.1", "/t1/token", "a.0"), ("127.0.0.2", "/t2/token", "b.0")]
+        forms = [form["resource"] for *_, form, _ in there.got]
+        headers = [headers["X-Tenant"] for *_, headers in there.got]
+        assert (forms, headers) == (["urn:t1", "urn:t2"], ["t1", "t2"])
+        assert (await side.tokens.peek("p/b"))["parameters"] == {"host": "127.0.0.2", "tenant": "t2"}
+        (shown, _) = await side.tokens.list()
+        assert [one["parameters"]["tenant"] for one in sorted(shown, key=lambda one: one["account"])] == ["t1", "t2"]
+        await side.tokens.delete("p/b")
+        await eventually(lambda: there.asked("/revoke"))
+        assert there.asked("/revoke") == [("127.0.0.2", "/t2/revoke", "b.1")]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "says"),
+    [
+        (None, "parameters.host is missing; p allows 127"),
+        ({"host": "127.0.0.1"}, "parameters.tenant is missing"),
+        ({"host": EVIL, "tenant": "t"}, "parameters.host is '127.0.0.3', which its pattern does not match; p allows"),
+        ({"host": "127.0.0.1", "tenant": "../x"}, "parameters.tenant is '../x'"),
+        ({"host": "127.0.0.1@127.0.0.3", "tenant": "t"}, "parameters.host"),
+    ],
+)
+async def test_a_grant_that_would_lead_elsewhere_is_not_put(
+    valkey: Any, tmp_path: Path, parameters: Any, says: str
+) -> None:
+    async with hosts() as there, harness.node(valkey, tmp_path, provider(there)) as side:
+        with pytest.raises(BadArg, match=says):
+            await side.tokens.put("p/a", {"refresh_token": "a.0", "parameters": parameters})
+        assert (await side.tokens.stats())["p"]["total"] == 0
+        assert there.got == []
+
+
+async def test_no_secret_goes_where_the_patterns_do_not_lead_whatever_the_store_says(
+    valkey: Any, tmp_path: Path
+) -> None:
+    """As after somebody has written into the store, or the patterns were narrowed."""
+    async with hosts() as there:
+        chosen = provider(there)
+        async with harness.node(valkey, tmp_path, chosen, go=False) as side:
+            await side.tokens.put("p/a", grant(1))
+            queue = "_tokens:p:c0"
+            key = f"{prefix_of('t', queue, side.queues.shard_of(queue, 'a'))}:account_details"
+            valkey.client.hset(key, "a", Details({"host": EVIL, "tenant": "t"}).pack(1))
+            side.go()
+            failing = await harness.in_state(side, "failing")
+            assert (failing["error"], there.got) == ("no_parameters", [])
+            assert "parameters.host is '127.0.0.3'" in failing["message"]
+        narrower = {"host": r"127\.0\.0\.2", "tenant": "[a-z0-9-]+"}
+        async with harness.node(valkey, tmp_path, replace(chosen, account_parameters=narrower), boot=2) as side:
+            await side.tokens.put("p/b", grant(2, "b"))
+            assert (await side.tokens.get("p/b", wait_ms=60_000)).generation == 2
+            assert {host for host, *_ in there.got} == {"127.0.0.2"}
+
+
+async def test_an_account_of_before_gets_its_parameters_by_the_put_of_its_token(valkey: Any, tmp_path: Path) -> None:
+    async with hosts() as there:
+        first = provider(there, account_parameters={}, parameters={}, headers={}, revocation_url="")
+        first = replace(first, token_url=f"http://127.0.0.1:{there.port}/t1/token")
+        async with harness.node(valkey, tmp_path, first, go=False) as side:
+            await side.tokens.put("p/a", {"refresh_token": "a.0"})
+        async with harness.node(valkey, tmp_path, provider(there), boot=2) as side:
+            assert (await harness.in_state(side, "failing"))["error"] == "no_parameters"
+            assert (await side.tokens.put_told("p/a", grant(2))).change == "same"
+            assert (await side.tokens.get("p/a", wait_ms=60_000)).access_token == "at-a.1"
+            assert there.asked() == [("127.0.0.2", "/t2/token", "a.0")]
+            # An old file, whose token is not the account's any more, moves nothing.
+            await side.tokens.put("p/a", grant(1))
+            assert (await side.tokens.peek("p/a"))["parameters"]["tenant"] == "t2"
+
+
+async def test_what_else_an_answer_says_is_kept_and_read_with_the_token(valkey: Any, tmp_path: Path) -> None:
+    async with hosts() as there, harness.node(valkey, tmp_path, provider(there)) as side:
+        there.extras = {
+            "api_domain": "https://eu.example",
+            "org": {"id": 7},
+            "other": "x",
+            "refresh_token_expires_in": 86_400,
+        }
+        await side.tokens.put(
+            "p/a", grant(1, extras={"api_domain": "https://first.example"}, access_token="x", expires_in=3600)
+        )
+        assert (await side.tokens.get("p/a")).extras == {"api_domain": "https://first.example"}
+        token = await side.tokens.get("p/a", newer=1, wait_ms=60_000)
+        assert token.extras == {"api_domain": "https://eu.example", "org.id": 7}
+        there.extras = {"api_domain": "https://us.example"}
+        token = await side.tokens.get("p/a", newer=2, wait_ms=60_000)
+        assert token.extras == {"api_domain": "https://us.example", "org.id": 7}
+        shown = await side.tokens.peek("p/a")
+        assert shown["extras"] == token.extras
+        assert shown["consent_expires_ms"] == 0, "the refresh token that it was told of is used"
+
+
+async def test_a_sealed_export_carries_all_that_is_known(valkey: Any, tmp_path: Path) -> None:
+    async with hosts() as there:
+        chosen = provider(there)
+        there.extras = {"api_domain": "https://eu.example"}
+        async with harness.node(valkey, tmp_path / "a", chosen) as side:
+            await side.tokens.put("p/a", grant(2, consent_expires_ms=2**41))
+            assert (await side.tokens.get("p/a", wait_ms=60_000)).generation == 2
+            lines, _, unreadable = await side.tokens.custody.export(SEALING)
+            assert unreadable == []
+            known = ("parameters", "extras", "consent_expires_ms", "consent_moves")
+            before = await side.tokens.peek("p/a")
+        valkey.client.flushdb()
+        async with harness.node(valkey, tmp_path / "b", replace(chosen, extras=("api_domain",)), go=False) as side:
+            assert await side.tokens.custody.import_sealed(SEALING, lines) == [1]
+            after = await side.tokens.peek("p/a")
+            assert {name: after[name] for name in known} == {name: before[name] for name in known}
+            assert after["consent_expires_ms"] == 2**41
