@@ -162,7 +162,7 @@ def test_a_preset_lies_beneath_what_is_written(write: Write) -> None:
 
 
 def test_what_is_not_confirmed_is_said_until_it_is_written(write: Write) -> None:
-    text = '[providers.p]\npreset = "quickbooks"\nclient_id = "c"\nclient_secret = "s"\n'
+    text = '[providers.p]\npreset = "strava"\nclient_id = "c"\nclient_secret = "s"\n'
     assert provider(write(text)).unconfirmed == ("token_url", "auth", "rotation")
     assert provider(write(text + 'rotation = "single_use"\n')).unconfirmed == ("token_url", "auth")
 
