@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from tidewarden.provider import CLASSES, Provider
+from tidewarden.provider import CLASSES, GRANTS, Provider
 from tidewarden.tokens import advice
 
 PROVIDER = Provider(name="shop", token_url="https://me:secret@auth.example.org:8443/token?x=1")
@@ -36,6 +38,18 @@ def test_who_has_to_do_something() -> None:
     assert "consent again" in advice.of_account(PROVIDER, "stopped", "rejected")
     for state in ("fresh", "expiring", "late"):
         assert advice.of_account(PROVIDER, state, "") == ""
+
+
+@pytest.mark.parametrize("grant", GRANTS[1:])
+def test_nobody_is_asked_to_consent_to_what_needs_no_consent(grant: str) -> None:
+    provider = replace(PROVIDER, grant=grant)
+    for state in ("dead", "stopped", "failing"):
+        text = advice.of_account(provider, state, "invalid_grant")
+        assert text
+        assert "consent" not in text
+        assert "{" not in text
+    for error in ("unauthorized_client", "unsupported_grant_type"):
+        assert f"the grant type {grant}" in advice.of_provider(provider, error)
 
 
 def test_an_answer_that_is_kept_is_told_of_first() -> None:

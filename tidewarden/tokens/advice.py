@@ -9,6 +9,12 @@ from urllib.parse import urlsplit
 from tidewarden.config import Provider
 
 CONSENT = "ask the account's owner to consent again and put the new refresh token (token import, T.PUT)"
+MEND = {
+    "client_credentials": "see that the provider gives this client what it asks for (scope, parameters)",
+    "jwt_bearer": "see that the provider knows the key and lets this subject in (jwt_… of [providers.{name}])",
+    "token_exchange": "put another subject_token, or see to the one of [providers.{name}]",
+}
+"""What stands for a consent where there are no refresh tokens, by the provider's ``grant``."""
 GIVE_UP = "`token refresh` asks once more; `token delete` forgets the account"
 AGAIN = (
     "Nothing asks for it by itself any more; its grant may live: `token refresh` asks again"
@@ -26,8 +32,8 @@ STANDING = {
 _SILENT = ("refused", "connect_timeout", "tls", "dns", "proxy", "discovery")
 _REFUSING = {
     "invalid_client": "look at client_id, its secret and auth of [providers.{name}]; then restart the nodes, one by one",
-    "unauthorized_client": "have the provider allow this client the grant type refresh_token",
-    "unsupported_grant_type": "have the provider allow the grant type refresh_token, or look at token_url of [providers.{name}]",
+    "unauthorized_client": "have the provider allow this client the grant type {grant}",
+    "unsupported_grant_type": "have the provider allow the grant type {grant}, or look at token_url of [providers.{name}]",
     "misdirected": "look at token_url of [providers.{name}]: there is no token endpoint",
     "bad_url": "look at token_url of [providers.{name}]: it is no address",
     "misconfigured": "look at [providers.{name}]: no request can be made of it",
@@ -73,7 +79,7 @@ def of_provider(provider: Provider, error: str) -> str:
     if error in _REFUSING:
         words = _REFUSING[error]
         return f"{words[0].upper()}{words[1:]}; no account is harmed, all wait".format(
-            name=provider.name, host=host_of(provider)
+            name=provider.name, host=host_of(provider), grant=provider.grant
         )
     words = _PROVIDER.get(error, _PROVIDER["unavailable"])
     return f"{words}; {ITSELF}".format(name=provider.name, host=host_of(provider))
@@ -85,17 +91,23 @@ def of_account(provider: Provider, state: str, error: str, kept: str = "") -> st
     return f"{KEPT.format(node=kept)}. {rest}" if kept and rest else rest
 
 
+def after_refusal(provider: Provider) -> str:
+    """What gets an account going whose refresh token, or what it has in its place, is refused."""
+    return CONSENT if provider.renews else MEND[provider.grant].format(name=provider.name)
+
+
 def _of_account(provider: Provider, state: str, error: str) -> str:
+    consent = after_refusal(provider)
     if state in ("dead", "lost_rotation"):
-        return f"{CONSENT[0].upper()}{CONSENT[1:]}; {GIVE_UP}"
+        return f"{consent[0].upper()}{consent[1:]}; {GIVE_UP}"
     if state == "stopped":
         again = AGAIN.format(name=provider.name)
-        return f"{again}; if it is refused then, {CONSENT}" if error in _REFUSED else again
+        return f"{again}; if it is refused then, {consent}" if error in _REFUSED else again
     if state != "failing":
         return ""
     if error in ("invalid_grant", "invalid_scope"):
         again = "It is asked again, minutes to an hour apart, before it is given up (now: `token refresh`)"
-        return f"{again}; if it was revoked, {CONSENT}"
+        return f"{again}; if it was revoked, {consent}"
     if error in _ACCOUNT:
         words = _ACCOUNT[error].format(name=provider.name)
         return f"{words[0].upper()}{words[1:]}"

@@ -16,6 +16,7 @@ from tidewarden.config import Provider
 from tidewarden.queue import Taken
 
 from . import answers, policy
+from .advice import after_refusal
 from .answers import Verdict
 from .digest import Digest
 from .doubts import BUSY_S, Doubts
@@ -314,7 +315,8 @@ class Refresher:
         if step.what == "lost":
             self._digest.say(account, "lost_rotation", f"lost_rotation: {now.message}", logging.ERROR)
         elif step.what == "dead":
-            self._digest.say(account, "dead", f"is dead: {now.message}; its owner has to consent again")
+            mend = "its owner has to consent again" if self.provider.renews else after_refusal(self.provider)
+            self._digest.say(account, "dead", f"is dead: {now.message}; {mend}")
         elif step.what == "retry" and now.refusals == 1 and before.refusals == 0:
             again = (
                 f"asked once more in {step.delay_s / 60:.0f} min, then given up"
