@@ -168,9 +168,12 @@ def test_what_is_not_confirmed_is_said_until_it_is_written(write: Write) -> None
 
 
 @pytest.mark.parametrize("name", sorted(PRESETS))
-def test_every_preset_can_be_used_and_names_its_source(write: Write, name: str) -> None:
+def test_every_preset_can_be_used_and_names_its_source(write: Write, name: str, tmp_path: Path) -> None:
     preset = PRESETS[name]
-    text = f'[providers.p]\npreset = "{name}"\nclient_id = "c"\nclient_secret = "s"\n'
+    proof = (
+        'client_secret = "s"' if preset.settings.get("auth") != "assertion" else f'jwt_key_file = "{make(tmp_path)[1]}"'
+    )
+    text = f'[providers.p]\npreset = "{name}"\nclient_id = "c"\n{proof}\n'
     if "token_url" not in preset.settings:
         text += 'token_url = "https://tenant.example/token"\n'
     found = provider(write(text))
