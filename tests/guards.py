@@ -381,6 +381,21 @@ GUARDS = (
         ("placeholders",),
     ),
     Guard(
+        "notices-once",
+        (("tokens/lua/consents.lua", "if not news(account, grant, days, end_ms) then return true end", ""),),
+        ("tokens_consents",),
+    ),
+    Guard(
+        "notices-kept",
+        (("tokens/lua/consents.lua", "redis.call('HSET', META, field, from)", "redis.call('HSET', META, field, last)"),),
+        ("tokens_consents",),
+    ),
+    Guard(
+        "notices-together",
+        (("tokens/lua/consents.lua", "for j = 1, #same do due[#due + 1], due[#due + 2] = same[j], last end", ""),),
+        ("tokens_consents",),
+    ),
+    Guard(
         "hosts-of-patterns",
         (("placeholders.py", "            labels[0] or not all(labels[1:])", "            not all(labels[1:])"),),
         ("placeholders",),

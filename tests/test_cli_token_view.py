@@ -49,6 +49,14 @@ def test_list_of_nobody_says_so(run: Run, node: Any) -> None:
     assert json.loads(run("token", "list", "--json").stdout) == {"accounts": [], "after": ""}
 
 
+def test_stats_tell_how_many_consents_end_soon(run: Run, node: Any) -> None:
+    counts = {"total": 9, "consents_1d": 1, "consents_7d": 20, "consents_30d": 1300}
+    node.answers = {"T.STATS": {"p": counts, "q": counts | {"consents_30d": 0}}}
+    text = run("token", "stats").stdout
+    assert "p: consents end of 1,300 within 30 days, 20 within 7 days, 1 within a day." in text
+    assert "q: consents" not in text
+
+
 def test_show_tells_what_is_known_of_an_account_beside_its_tokens(run: Run, node: Any) -> None:
     known = {
         "consent_expires_ms": 1_700_000_000_000, "consent_moves": True, "parameters": {"shop": "a", "dc": "eu"},

@@ -54,6 +54,23 @@ def only(path: str | None, environ: dict[str, str] | None = None, flags: dict[st
     return found[0]
 
 
+@pytest.mark.parametrize("value", ["30", "[30, 0]", "[3651]", '["7"]', "[true]", "[1.5]"])
+def test_a_list_of_numbers_holds_whole_ones_within_their_bounds(write: Write, value: str) -> None:
+    said = only(write(f"[tokens]\nconsent_notice_days = {value}\n"))
+    assert said.endswith(
+        f"tokens.consent_notice_days: found {value}; allowed: a list of whole numbers from 1 to 3,650".replace(
+            "true", "True"
+        ).replace('"', "'")
+    )
+
+
+def test_a_list_of_numbers_is_written_with_commas_where_it_is_text() -> None:
+    named = "TIDEWARDEN_TOKENS_CONSENT_NOTICE_DAYS"
+    assert load(None, {named: "14, 3"}, {}).tokens.consent_notice_days == (14, 3)
+    assert load(None, {named: ""}, {}).tokens.consent_notice_days == ()
+    assert "found '14,x'; allowed: a list of whole numbers" in only(None, {named: "14,x"})
+
+
 def test_defaults_need_no_file() -> None:
     assert load(None, {}, {}) == Config()
     assert Config().limits.request_bytes == 1_048_576 + 65_536

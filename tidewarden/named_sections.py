@@ -20,7 +20,7 @@ SECRET_BYTES = (24, 64)  # as Standard Webhooks recommends
 SECRET_ALLOWED = f"{SECRET_PREFIX} and the base64 of {SECRET_BYTES[0]} to {SECRET_BYTES[1]} bytes"
 
 EVENT_KINDS = (
-    "account.dead", "account.stopped", "account.recovered", "account.failing", "provider.breaker_open",
+    "account.dead", "account.stopped", "account.recovered", "account.failing", "account.consent_expiring", "provider.breaker_open",
     "provider.breaker_closed",    "provider.quarantine_begun", "provider.quarantine_over", "provider.silent", "provider.answers",
 )  # fmt: skip
 PLACES = ("account", "provider", "name")

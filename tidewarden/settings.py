@@ -168,6 +168,8 @@ class Tokens:
 
     cache_max: int = setting(10_000, low=0, high=10_000_000)
     """Access tokens that a node keeps, sealed, to serve while the store is away; about 1 KiB each. 0: none."""
+    consent_notice_days: tuple[int, ...] = setting((30, 7, 1), low=1, high=3650)
+    """How many days ahead it is told that an account's consent ends, where that is known and fixed; none: it is not told."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -245,6 +245,8 @@ def _convert(found: Found, hint: Any, limits: Mapping[str, Any]) -> Any:
         return _mapping(found, limits)
     if hint == tuple[str, ...]:
         return _texts(found, limits)
+    if hint == tuple[int, ...]:
+        return _numbers(found, limits)
     if not isinstance(value, str) or "\0" in value:
         raise ValueError(limits["allowed"] or "a text")
     if limits["choices"] and value not in limits["choices"]:
@@ -300,6 +302,21 @@ def _texts(found: Found, limits: Mapping[str, Any]) -> tuple[str, ...]:
         raise ValueError(f"a list of {limits['allowed']}")
     if not all(re.fullmatch(limits["pattern"], item) for item in value):
         raise ValueError(f"a list of {limits['allowed']}")
+    return tuple(value)
+
+
+def _numbers(found: Found, limits: Mapping[str, Any]) -> tuple[int, ...]:
+    """A list of whole numbers, each within the bounds; as text it is written ``30,7``."""
+    low, high = limits["low"], limits["high"]
+    allowed = ValueError(f"a list of whole numbers from {low:,} to {high:,}")
+    value = found.value
+    if found.text:
+        words = [word.strip() for word in value.split(",") if word.strip()]
+        if not all(word.isascii() and word.isdigit() for word in words):
+            raise allowed
+        value = [int(word) for word in words]
+    if not isinstance(value, list) or not all(type(one) is int and low <= one <= high for one in value):
+        raise allowed
     return tuple(value)
 
 

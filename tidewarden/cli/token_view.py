@@ -183,6 +183,9 @@ def stats(url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = F
         ],
     )
     for name, one in answer.items():
+        if one.get("consents_30d"):
+            ending = ", ".join(f"{one.get(f'consents_{days}d', 0):,} within {days} days" for days in (30, 7))
+            typer.echo(f"{name}: consents end of {ending}, {one.get('consents_1d', 0):,} within a day.")
         if one.get("advice"):
             typer.echo(f"{name}: {_why(one)}. {one['advice']}.")
 

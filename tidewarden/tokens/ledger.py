@@ -147,6 +147,14 @@ class Ledger:
         """
         return list(await self.script("tokens.tell", queue, shard, (most, claim_ms, *told)))
 
+    async def consents(self, queue: str, shard: int, most: int, days: Sequence[int]) -> tuple[int, bool]:
+        """
+        Leave notices that consents end in so many days, the fewest first, in a shard's outbox: how many, and whether there are more
+        to leave at once. See ``tokens/lua/consents.lua``.
+        """
+        told, more = await self.script("tokens.consents", queue, shard, (most, *days))
+        return told, bool(more)
+
     async def level(
         self, queue: str, shard: int, horizon_ms: int, every_ms: int, most: int, life_ms: int
     ) -> tuple[int, int]:
@@ -157,7 +165,7 @@ class Ledger:
     async def stats(self, queue: str, shards: int) -> dict[str, int]:
         """Accounts by state, ``total``, ``intents`` (open ones), ``spares``; ``next_ms``: the next try of one that fails, or 0."""
         parts = await self._each("tokens.stats", queue, shards, ())
-        *columns, tries = zip(*parts, strict=True)
+        *columns, tries, one, seven, thirty = zip(*parts, strict=True)
         total, fresh, late, failing, stopped, dead, lost, intents, spares = (sum(column) for column in columns)
         return {
             "total": total,
@@ -170,6 +178,9 @@ class Ledger:
             "lost_rotation": lost,
             "intents": intents,
             "spares": spares,
+            "consents_1d": sum(one),
+            "consents_7d": sum(seven),
+            "consents_30d": sum(thirty),
             "next_ms": min((at_ms for at_ms in tries if at_ms), default=0),
         }
 

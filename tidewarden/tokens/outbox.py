@@ -72,6 +72,11 @@ class Outbox:
         self._places[queue, self._shard_of(queue, account) if account else 0] = None
         self._noted.set()
 
+    def look_at(self, queue: str, shard: int) -> None:
+        """Something is to be told in that shard; returns at once."""
+        self._places[queue, shard] = None
+        self._noted.set()
+
     async def run(self) -> None:
         """Tell what is there, for ever."""
         everywhere = asyncio.create_task(self._look_everywhere(), name="what nobody has told")
@@ -145,6 +150,9 @@ def details(kind: str, data: bytes) -> dict[str, Any]:
     if kind == "provider.breaker_open":
         error, _, message = data.decode("utf-8", "replace").partition(" ")
         return {"error": error, "message": message}
+    if kind == "account.consent_expiring":
+        days, end_ms = data.split(b" ")
+        return {"days": int(days), "consent_expires_ms": int(end_ms)}
     if kind == "provider.quarantine_begun":
         return {"refused_share": int(data) / 1000}
     if kind in ("provider.silent", "provider.answers"):

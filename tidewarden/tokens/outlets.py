@@ -11,6 +11,7 @@ from tidewarden.config import Config
 from tidewarden.queue import Queues
 
 from .companions import Companions
+from .consents import Consents
 from .events import Call, Events
 from .ledger import Ledger
 from .left_over import LeftOver
@@ -33,12 +34,21 @@ class Outlets:
         self._companions = Companions(config.companions, queues.put, drop, clock)
         self._left_over = LeftOver(config.companions, config.providers, queues, call, config.cluster.name, clock)
         self._outbox = Outbox(ledger, queue_of, queues.shard_of, queues.having, self.events, self._companions, clock)
+        days = config.tokens.consent_notice_days
+        self._consents = Consents(ledger, queue_of.values(), queues.having, days, self._outbox.look_at, clock)
         self._stranded = Stranded(ledger, queues.names, queue_of.values())
         self.tidings = Tidings(self._outbox, self._companions, config.events.failing_s)
 
     def jobs(self) -> Sequence[Callable[[], Coroutine[Any, Any, None]]]:
         """What runs for ever, or returns when there is nothing to do."""
-        return self._outbox.run, self._webhooks.run, self._companions.run, self._left_over.run, self._stranded.say
+        return (
+            self._outbox.run,
+            self._consents.run,
+            self._webhooks.run,
+            self._companions.run,
+            self._left_over.run,
+            self._stranded.say,
+        )
 
     async def stop(self) -> None:
         """Tell what is noted, within a second. After the jobs."""
