@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from typing import Any
 
 import pytest
@@ -22,6 +23,11 @@ def verdict_of(name: str, status: int, body: Any) -> tuple[str, str]:
     return verdict.outcome, verdict.scope
 
 
+def lives_of(name: str) -> tuple[float, float]:
+    settings = PRESETS[name].settings
+    return settings.get("consent_life_s", 0), settings.get("consent_fixed_s", 0)
+
+
 def test_presets_say_only_what_a_provider_may_have() -> None:
     known = {item.name for item in dataclasses.fields(Provider) if item.metadata}
     for preset in PRESETS.values():
@@ -38,17 +44,16 @@ def test_what_nobody_says_of_rotation_is_the_careful_one() -> None:
 def test_a_refresh_token_of_a_preset_lives_longer_than_an_access_token() -> None:
     for preset in PRESETS.values():
         access_s = preset.settings.get("default_life_s", 0)
-        for life_s in (preset.consent_life_s, preset.consent_fixed_s):
+        for life_s in lives_of(preset.name):
             assert life_s == 0 or life_s >= max(DAY_S, access_s), preset.name
 
 
 @pytest.mark.parametrize(
     ("name", "life_days", "fixed_days"),
-    [("box", 60, 0), ("microsoft", 90, 0), ("atlassian", 90, 365), ("spotify", 0, 180), ("linkedin", 0, 365), ("github", 0, 0)],
+    [("box", 60, 0), ("microsoft", 90, 0), ("atlassian", 0, 365), ("spotify", 0, 180), ("linkedin", 0, 365)],
 )  # fmt: skip
 def test_how_long_a_refresh_token_lives(name: str, life_days: int, fixed_days: int) -> None:
-    preset = PRESETS[name]
-    assert (preset.consent_life_s, preset.consent_fixed_s) == (life_days * DAY_S, fixed_days * DAY_S)
+    assert lives_of(name) == (life_days * DAY_S, fixed_days * DAY_S)
 
 
 def test_the_most_used_are_there() -> None:
@@ -86,8 +91,16 @@ def test_salesforce_uses_no_refresh_token_up_unless_its_app_says_so() -> None:
     assert "single_use" in preset.note
 
 
-@pytest.mark.parametrize("name", ["shopify", "okta", "auth0", "zendesk"])
-def test_where_each_tenant_has_an_address_of_its_own_the_note_says_so(name: str) -> None:
-    preset = PRESETS[name]
-    assert "token_url" not in preset.settings
-    assert "section" in preset.note
+@pytest.mark.parametrize(("name", "host"), [("shopify", "acme.myshopify.com"), ("zendesk", "acme.zendesk.com")])
+def test_where_each_tenant_has_an_address_of_its_own_it_is_the_accounts(name: str, host: str) -> None:
+    settings = PRESETS[name].settings
+    ((parameter, pattern),) = settings["account_parameters"].items()
+    assert settings["token_url"].format(**{parameter: "acme"}).startswith(f"https://{host}/")
+    for bad in ("", "a.b", "evil.example/x", "-a", "a@b"):
+        assert not re.fullmatch(pattern, bad)
+
+
+@pytest.mark.parametrize("name", ["okta", "auth0"])
+def test_where_a_tenant_may_have_any_address_the_note_says_so(name: str) -> None:
+    assert "token_url" not in PRESETS[name].settings
+    assert "section" in PRESETS[name].note

@@ -161,6 +161,26 @@ def test_a_preset_lies_beneath_what_is_written(write: Write) -> None:
     assert "known are adobe-sign" in "\n".join(problems(write(text.replace('"github"', "5"))))
 
 
+def test_an_address_that_is_written_needs_none_of_its_presets_parameters(write: Write) -> None:
+    text = '[providers.p]\npreset = "shopify"\nclient_id = "c"\nclient_secret = "s"\n'
+    found = provider(write(text))
+    assert (found.token_url, list(found.account_parameters)) == (
+        "https://{shop}.myshopify.com/admin/oauth/access_token",
+        ["shop"],
+    )
+    own = provider(write(text + 'token_url = "https://acme.myshopify.com/admin/oauth/access_token"\n'))
+    assert own.account_parameters == {}
+    both = provider(write(text + 'token_url = "https://{shop}.shops.example/token"\n'))
+    assert list(both.account_parameters) == ["shop"]
+
+
+def test_a_consents_life_that_is_written_takes_the_place_of_its_presets(write: Write) -> None:
+    text = '[providers.p]\npreset = "spotify"\nclient_id = "c"\nclient_secret = "s"\n'
+    assert provider(write(text)).consent_fixed_s == 15_552_000
+    found = provider(write(text + "consent_life_s = 864000\n"))
+    assert (found.consent_life_s, found.consent_fixed_s) == (864_000, 0)
+
+
 def test_what_is_not_confirmed_is_said_until_it_is_written(write: Write) -> None:
     text = '[providers.p]\npreset = "strava"\nclient_id = "c"\nclient_secret = "s"\n'
     assert provider(write(text)).unconfirmed == ("token_url", "auth", "rotation")

@@ -23,10 +23,6 @@ class Preset:
     unconfirmed: tuple[str, ...]
     """Settings that were not found in the provider's own words."""
     note: str
-    consent_life_s: float = 0.0
-    """How long a refresh token lives unless it is used. 0: nobody says."""
-    consent_fixed_s: float = 0.0
-    """How long it lives whatever is done. 0: nobody says, or for ever."""
 
 
 def _load() -> Mapping[str, Preset]:
@@ -40,8 +36,6 @@ def _load() -> Mapping[str, Preset]:
                 table["settings"],
                 tuple(table.get("unconfirmed", ())),
                 table.get("note", ""),
-                float(table.get("consent_life_s", 0)),
-                float(table.get("consent_fixed_s", 0)),
             )
             for name, table in document.items()
         }

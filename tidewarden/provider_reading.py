@@ -96,12 +96,24 @@ def _with_preset(
         if written in table:
             joined.pop("token_url", None)
             joined.pop("issuer", None)
+            joined["account_parameters"] = _needed_parameters(preset, str(table[written].value))
+    for written in ("consent_life_s", "consent_fixed_s"):
+        if written in table:
+            joined.pop("consent_life_s", None)
+            joined.pop("consent_fixed_s", None)
     for key, own in table.items():
         below = joined.get(key)
         if below is not None and isinstance(own.value, dict) and isinstance(below.value, dict):
             own = dataclasses.replace(own, value=below.value | own.value)
         joined[key] = own
     return joined, tuple(key for key in preset.unconfirmed if key not in table)
+
+
+def _needed_parameters(preset: presets.Preset, address: str) -> Found:
+    """The preset's parameters of accounts that the address which is written in place of its own holds, too."""
+    known = preset.settings.get("account_parameters", {})
+    needed = {name: pattern for name, pattern in known.items() if f"{{{name}}}" in address}
+    return Found(needed, f"preset {preset.name}")
 
 
 def _origin(table: Mapping[str, Found], key: str) -> str:
