@@ -275,6 +275,22 @@ def test_an_operator_ends_it_and_it_does_not_come_back_for_the_same() -> None:
     assert play.events == ["quarantine_begun", "quarantine_over", "quarantine_begun"]
 
 
+def test_a_release_lasts_until_those_that_were_refused_have_been_asked_again() -> None:
+    """What others were answered before it says nothing of that, nor do some that go well beside it."""
+    play = Play()
+    play.tell(ok=300)
+    play.now_ms += 60_000
+    play.tell(refused=50)
+    play.note(release(play.record, play.now_ms))
+    play.now_ms += 10_000
+    play.tell(ok=20, refused_again=5)
+    assert play.record.released_ms
+    play.run(300, ok=10, refused_again=3)
+    assert play.record.released_ms
+    play.run(900, ok=10)
+    assert not play.record.released_ms
+
+
 def test_an_operator_may_begin_one_and_only_an_operator_ends_that() -> None:
     play = Play()
     play.note(set_quarantine(play.record, play.now_ms))

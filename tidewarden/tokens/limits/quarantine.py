@@ -54,12 +54,25 @@ def judge(record: ClientRecord, told: Bucket, words: tuple[str, str], clock_ms: 
     usual = usual_share(record)
     jumped = refused >= HANDFUL and share > max(SHARE_MIN, TIMES * usual)
     if record.released_ms:
-        over = clock_ms - record.released_ms > RELEASED_MS or (seen.ok >= HANDFUL and not jumped)
-        if over:
+        if _release_over(record, clock_ms):
             record.released_ms = 0
         return
     if jumped and (told.refused or told.client) and record.hold is None:
         record.quarantine = Quarantine(clock_ms, refused, share, usual, *words)
+
+
+def _release_over(record: ClientRecord, clock_ms: int) -> bool:
+    """
+    Whether a release has done its work: refusals are as usual, among those that were refused before, too.
+
+    Only what was answered since then counts, and for as long as is judged by: those that were refused
+    have to be asked again first.
+    """
+    lasts_ms = clock_ms - record.released_ms
+    seen = within(record.buckets, clock_ms - KEPT_MS)
+    refused = seen.refused + seen.client + seen.refused_again
+    usual = refused <= max(SHARE_MIN, TIMES * usual_share(record)) * (refused + seen.ok)
+    return lasts_ms > RELEASED_MS or (lasts_ms >= KEPT_MS and seen.ok >= HANDFUL and usual)
 
 
 def _sample(record: ClientRecord, told: Bucket, clock_ms: int) -> None:
