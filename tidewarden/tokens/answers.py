@@ -259,7 +259,7 @@ def _class_of(answer: Answer, codes: tuple[str, ...], rules: Rules) -> tuple[str
 
 def _known(codes: tuple[str, ...]) -> tuple[str, Scope] | None:
     """The class of the first code that has one, whatever its stops and the path before it."""
-    found = [known for code in codes if (known := _BY_LETTERS.get(_letters(code)))]
+    found = [known for code in codes if (known := _BY_CODE.get(code) or _BY_LETTERS.get(_letters(code)))]
     found.sort(key=lambda known: known == _BY_CODE[_ANYTHING])
     return found[0] if found else None
 
@@ -350,6 +350,8 @@ def _pair(members: Mapping[str, Any], access_token: str, rules: Rules, answer: A
 
 def _extras(members: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Scalar]:
     """Members that are kept: numbers, truths and texts that are not too long."""
+    if not names:
+        return {}
     found = {name: _at(members, name, names) for name in names}
     return {name: value for name, value in found.items() if is_extra(value)}
 
@@ -364,8 +366,11 @@ def is_extra(value: object) -> bool:
 def _consent(members: Mapping[str, Any], paths: Mapping[str, str]) -> float | None:
     """How long the refresh token lives by itself, by any of the names in use; 0, as some say for ever, tells nothing."""
     names = ("refresh_expires_in",) if "refresh_expires_in" in paths else CONSENT_NAMES
-    lives = (_life(_at(members, name, paths), CONSENT_S_MAX) for name in names)
-    return next((life_s for life_s in lives if life_s is not None), None)
+    for name in names:
+        told = _at(members, name, paths)
+        if told is not None and (life_s := _life(told, CONSENT_S_MAX)) is not None:
+            return life_s
+    return None
 
 
 def _scope(value: object) -> str | None:
@@ -460,9 +465,9 @@ def scrub(text: str) -> str:
     line = "".join(char if char.isprintable() else " " for char in text[: SAID_CHARS_MAX + 1])
     if len(line) > SAID_CHARS_MAX:
         line = line.rpartition(" ")[0]  # What is left of a token that was cut looks like none.
-    for hidden in (_ADDRESS, _TOKENLIKE, _PHONE):
-        line = hidden.sub("…", line)
-    return line[:MESSAGE_CHARS_MAX]
+    if "@" in line or "%40" in line:  # To look for one costs more than all else here.
+        line = _ADDRESS.sub("…", line)
+    return _PHONE.sub("…", _TOKENLIKE.sub("…", line))[:MESSAGE_CHARS_MAX]
 
 
 def _words(answer: Answer, codes: tuple[str, ...], words: str) -> str:

@@ -108,6 +108,8 @@ def _codes(plain: Mapping[str, Any], depth: int) -> Iterator[str]:
         return
     for name in (*_CODES, *_AROUND):
         value = plain.get(name)
+        if value is None:
+            continue
         first = value[0] if isinstance(value, list) and value else value
         if isinstance(first, dict):
             if depth < DEPTH_MAX:
