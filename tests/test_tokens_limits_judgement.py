@@ -74,7 +74,7 @@ def test_some_accounts_that_fail_hold_nobody(kind: str, share: float) -> None:
         play.tell(**{kind: int(share * 100), "ok": 100 - int(share * 100)})
         play.now_ms += 1000
         assert play.record.hold is None, n
-    assert play.events == ["quarantine_begun"] * (kind == "client" and share > 0.1)
+    assert play.events == ["quarantine_begun"] * (share > 0.1)
 
 
 def test_bad_accounts_that_failed_before_are_no_evidence() -> None:
@@ -215,10 +215,12 @@ def test_refusals_that_jump_are_noticed_and_time_alone_ends_nothing() -> None:
     play.run(7 * 3600, refused=2, refused_again=1)
     assert play.record.quarantine is not None
     assert quarantine.usual_share(play.record) == usual  # Nothing of it has become usual.
-    play.run(1, accepted=1, ok=1)
     play.run(30, accepted=1, ok=1)
+    assert play.record.quarantine.ending_ms
+    assert play.record.rouse_ms  # Whoever failed is tried now.
+    assert play.events == ["quarantine_begun"]
+    play.run(590, ok=5)
     assert play.record.quarantine is None
-    assert play.record.rouse_ms
     assert play.events == ["quarantine_begun", "quarantine_over"]
 
 
@@ -258,6 +260,40 @@ def test_one_of_the_quarantined_that_is_accepted_is_not_enough() -> None:
     play.tell(refused_again=5)
     play.tell(accepted=1, ok=1)
     assert play.record.quarantine is not None
+    assert not play.record.quarantine.ending_ms
+
+
+def test_refusals_and_well_answers_mixed_for_long_are_one_incident() -> None:
+    play = Play()
+    for _ in range(600):
+        play.tell(ok=8, refused=2, accepted=1)
+        play.now_ms += 1000
+    for _ in range(600):
+        play.tell(ok=8, refused=1, accepted=3)
+        play.now_ms += 1000
+    assert play.events == ["quarantine_begun"]
+    play.run(700, ok=8)
+    assert play.events == ["quarantine_begun", "quarantine_over"]
+
+
+def test_errors_that_are_mended_by_the_next_try_are_no_incident() -> None:
+    play = Play()
+    for _ in range(600):
+        play.tell(ok=10, erring=3, mended=3)
+        play.now_ms += 1000
+    assert not play.events
+
+
+def test_a_part_of_the_accounts_that_err_for_hours_are_not_given_up_and_tried_when_it_is_over() -> None:
+    """No witness is left after a while; it is not forgotten for that."""
+    play = Play()
+    play.run(60, ok=4, erring=6)
+    assert play.record.hold is None
+    play.run(3 * 3600, ok=2, erring_again=1)
+    assert play.record.quarantine is not None
+    assert play.record.quarantine.kind == "erring"
+    play.run(5, ok=2, mended=2)
+    assert play.record.rouse_ms
 
 
 def test_an_operator_ends_it_and_it_does_not_come_back_for_the_same() -> None:

@@ -269,10 +269,9 @@ async def test_a_provider_that_suddenly_refuses_everybody_ends_nobody(
             assert side.tokens.metrics()["quarantines"] == {"p": 1}
             await eventually(lambda: side.tokens.events.told["p", "provider.quarantine_begun"] == 1)
             wrong = False
-            for name in names[:3]:  # A sample of those that were refused; the others follow by themselves.
+            for name in names[:8]:  # A sample of those that were refused; the others follow by themselves.
                 await side.tokens.refresh(name)
             await eventually(all_fresh)
-            await eventually(lambda: side.tokens.events.told["p", "provider.quarantine_over"] == 1)
     assert caplog.text.count("nobody is given up for it") == 1
 
 

@@ -255,18 +255,19 @@ class ClientLimits:
     def assess(self, verdict: Verdict) -> Assessment:
         """What is known of the client's other accounts when one of its refreshes has failed."""
         record, kind, clock_ms = self.known.record, kind_of(verdict), self.known.clock_ms
+        found = record.quarantine
         if kind in ("erring", "client"):
             shared = hold.shared(record, kind, clock_ms, self._gathering.recent)
+            shared = shared or (found is not None and found.kind == kind)
         elif kind == "silent":
             shared = verdict.scope == "ours" or self.breaker.streak >= SILENT_STREAK
         else:
             shared = kind == "limited" and (record.rate is not None or record.rest_ms > clock_ms)
-        found = record.quarantine
         return Assessment(
             shared=shared,
             quarantined=found is not None or record.hold is not None,
             well_ms=record.well_ms + self.known.lag_ms if record.well_ms else 0,
-            refused=found.refused if found is not None else 0,
+            refused=found.refused if found is not None and not found.ending_ms else 0,
             released=bool(record.released_ms),
         )
 
@@ -312,7 +313,10 @@ class ClientLimits:
         again = ended.witness or ended.refused_before
         news = self._gathering.probe is not None or self._trouble.due or kind == "limited"
         news = news or (kind in ("erring", "client", "refused") and again)
-        news = news or (kind == "ok" and (ended.refused_before or self.known.record.hold is not None))
+        news = news or (
+            kind == "ok"
+            and (ended.refused_before or self.known.record.quarantine is not None or self.known.record.hold is not None)
+        )
         self._news = self._news or news
         apart_s = TELL_APART_S if news else TELL_S if self.known.free else TELL_RATED_S
         return max(0.0, apart_s - (self._clock.monotonic() - self._told_s))

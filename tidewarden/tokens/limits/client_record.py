@@ -40,7 +40,7 @@ class Hold(msgspec.Struct, array_like=True):
 
 
 class Quarantine(msgspec.Struct, array_like=True):
-    """Refusals have jumped: nobody is given up."""
+    """Accounts that were well fail by more than a few: nobody is given up."""
 
     since_ms: int = 0
     refused: int = 0
@@ -51,10 +51,14 @@ class Quarantine(msgspec.Struct, array_like=True):
     outcome: str = ""
     brief: str = ""
     by_operator: bool = False
-    accepted: int = 0
-    """Of the sample: accounts that were refused and were accepted when asked again …"""
-    sampled: int = 0
-    """… of so many, of late."""
+    accepted: float = 0.0
+    """Of the sample: accounts that had failed and were well when asked again …"""
+    sampled: float = 0.0
+    """… of so many, of late: of more than five, their part of five."""
+    kind: str = "refused"
+    """What they fail by: ``refused``, or ``erring``."""
+    ending_ms: int = 0
+    """Since when some that had failed are well again; it is over when no more follow for a while."""
 
 
 class Rate(msgspec.Struct, array_like=True):

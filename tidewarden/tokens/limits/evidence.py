@@ -63,6 +63,10 @@ class Bucket(msgspec.Struct, array_like=True):
     """Accounts that had been refused and are accepted again."""
     refused_again: int = 0
     """Accounts that had been refused and are refused again."""
+    mended: int = 0
+    """Accounts that had failed, by whatever, and are well again."""
+    erring_again: int = 0
+    """Accounts that had failed and were answered with the provider's errors again."""
 
     def add(self, other: Bucket) -> None:
         """Add the counts of another."""

@@ -60,6 +60,7 @@ class Gathering:
             self._ends.append(now_s)
             counts.ok += 1
             counts.accepted += ended.refused_before
+            counts.mended += not ended.witness
             return
         wait_ms = int((verdict.retry_after_s or 0) * 1000)
         if kind == "limited":
@@ -70,6 +71,7 @@ class Gathering:
             counts.others += 1
             self._error_wait_ms = max(self._error_wait_ms, wait_ms)
         counts.erring += kind == "erring" and ended.witness
+        counts.erring_again += kind == "erring" and not ended.witness
         counts.client += kind == "client" and ended.witness
         counts.refused += kind == "refused" and ended.witness and ended.proven
         counts.refused_again += kind in ("refused", "client") and ended.refused_before

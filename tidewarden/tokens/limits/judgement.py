@@ -70,8 +70,7 @@ def fold(record: ClientRecord, told: Told, clock_ms: int) -> list[Event]:
     hold.judge(record, told.recent, told.words, told.error_wait_ms, clock_ms)
     _, limited_brief = told.words.get("limited", ("", ""))
     rate.judge(record, told.recent, told.goodput, told.wait_ms, limited_brief, clock_ms)
-    words = told.words.get("refused") or told.words.get("client") or ("", "")
-    quarantine.judge(record, counted, words, clock_ms)
+    quarantine.judge(record, counted, told.words, clock_ms)
     events = _of_nodes(record, told, clock_ms)
     if record.incident_ms and not was_incident and record.hold is not None:
         events.append(Event("provider.breaker_open", said(record)))

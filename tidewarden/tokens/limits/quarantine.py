@@ -1,14 +1,17 @@
 """
-When nobody is given up: refusals of accounts that were well have jumped, so that something may be the matter with the provider. Pure.
+When nobody is given up: accounts that were well fail by more than a few, so that something may be the matter with the provider. Pure.
 
-"Usual" is a share by the day, learnt slowly, capped, and not while a quarantine lasts. It ends when some of those that were refused
-are accepted again, or when an operator says so; never by time alone.
+"Usual" is a share by the day, learnt slowly, capped, and not while a quarantine lasts. It ends when some of those that failed
+are well again and no more follow, or when an operator says so; never by time alone.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from . import hold
 from .client_record import ClientRecord, Quarantine
-from .evidence import KEPT_MS, Bucket, total, within
+from .evidence import KEPT_MS, Bucket, Kind, total, within
 
 HANDFUL = 6
 SHARE_MIN = 0.1
@@ -20,10 +23,12 @@ DAY_MS = 86_400_000
 RELEASED_MS = DAY_MS
 """A release lasts so long at most: what is refused then is another matter."""
 SAMPLE = 3
-"""Accounts that were refused, and accepted again, by which a quarantine is over …"""
+"""Accounts that had failed, and are well again, by which a quarantine begins to end …"""
 SAMPLE_SHARE = 0.5
 """… if they are so many of those that were asked of late."""
-SAMPLE_MAX = 10
+SAMPLE_MAX = 5
+CALM_MS = KEPT_MS
+"""It is over when so long nobody else failed so."""
 
 
 def usual_share(record: ClientRecord) -> float:
@@ -43,22 +48,42 @@ def learn(record: ClientRecord, gone: list[Bucket], clock_ms: int) -> None:
     record.usual_ms = clock_ms
 
 
-def judge(record: ClientRecord, told: Bucket, words: tuple[str, str], clock_ms: int) -> None:
-    """Begin or end a quarantine, by what a node tells now, which is already in the record's buckets."""
-    if record.quarantine is not None:
-        _sample(record, told, clock_ms)
-        return
-    seen = within(record.buckets, clock_ms - KEPT_MS)
-    refused = seen.refused + seen.client
-    share = refused / max(1, refused + seen.ok)
+def jump(record: ClientRecord, clock_ms: int) -> Quarantine | None:
+    """The quarantine that the evidence calls for: so many accounts that were well fail, and are not well again by themselves."""
+    seen = within(record.buckets, max(record.opened_ms, clock_ms - KEPT_MS))
     usual = usual_share(record)
-    jumped = refused >= HANDFUL and share > max(SHARE_MIN, TIMES * usual)
+    for kind, failed, bound in (
+        ("refused", seen.refused + seen.client - seen.accepted, max(SHARE_MIN, TIMES * usual)),
+        ("erring", seen.erring - seen.mended, SHARE_MIN),
+    ):
+        if kind == "erring" and hold.share_of(record, kind, clock_ms, hold.SHARED_LEAST):
+            continue  # All fail: that is the hold's matter, in a moment.
+        share = failed / max(1, failed + seen.ok)
+        if failed >= HANDFUL and share > bound:
+            return Quarantine(clock_ms, failed, share, usual, kind=kind)
+    return None
+
+
+def judge(record: ClientRecord, told: Bucket, words: Mapping[Kind, tuple[str, str]], clock_ms: int) -> None:
+    """
+    Begin or end a quarantine, by what a node tells now, which is already in the record's buckets.
+
+    ``words``: class and brief of the last failure, by kind.
+    """
+    found = record.quarantine
+    if found is not None:
+        _sample(record, found, told, clock_ms)
+        return
+    begun = jump(record, clock_ms) if record.hold is None else None
     if record.released_ms:
         if _release_over(record, clock_ms):
             record.released_ms = 0
         return
-    if jumped and (told.refused or told.client) and record.hold is None:
-        record.quarantine = Quarantine(clock_ms, refused, share, usual, *words)
+    if begun is not None and (told.refused or told.client or told.erring):
+        kind: Kind = "erring" if begun.kind == "erring" else "refused"
+        said = words.get(kind) or words.get("client") or ("", "")
+        begun.outcome, begun.brief = said
+        record.quarantine = begun
 
 
 def _release_over(record: ClientRecord, clock_ms: int) -> bool:
@@ -75,27 +100,36 @@ def _release_over(record: ClientRecord, clock_ms: int) -> bool:
     return lasts_ms > RELEASED_MS or (lasts_ms >= KEPT_MS and seen.ok >= HANDFUL and usual)
 
 
-def _sample(record: ClientRecord, told: Bucket, clock_ms: int) -> None:
-    found = record.quarantine
-    assert found is not None
-    found.refused += told.refused + told.client
-    found.accepted += told.accepted
-    found.sampled += told.accepted + told.refused_again
-    if found.accepted >= SAMPLE and found.accepted >= SAMPLE_SHARE * found.sampled and not found.by_operator:
-        end(record, clock_ms)
+def _sample(record: ClientRecord, found: Quarantine, told: Bucket, clock_ms: int) -> None:
+    failed, again = told.refused + told.client, told.refused_again
+    accepted = told.accepted
+    if found.kind == "erring":
+        failed, again, accepted = told.erring, told.erring_again, told.mended
+    found.refused += failed
+    found.accepted += accepted
+    found.sampled += accepted + again
+    if found.by_operator:
+        return
+    if found.ending_ms:
+        if jump(record, clock_ms) is not None and failed:
+            found.ending_ms, found.accepted, found.sampled = 0, 0, 0  # It goes on: told once, it is not told anew.
+        elif clock_ms - found.ending_ms >= CALM_MS:
+            record.quarantine = None
+    elif found.accepted >= SAMPLE and found.accepted >= SAMPLE_SHARE * found.sampled:
+        found.ending_ms = clock_ms
+        rouse(record, clock_ms)
     elif found.sampled > SAMPLE_MAX:  # The last few count: it may have been over, and begun anew.
-        found.accepted, found.sampled = found.accepted // 2, found.sampled // 2
+        found.accepted, found.sampled = found.accepted * SAMPLE_MAX / found.sampled, SAMPLE_MAX
 
 
-def end(record: ClientRecord, clock_ms: int) -> None:
-    """End it: whoever failed meanwhile is asked anew."""
-    record.quarantine = None
+def rouse(record: ClientRecord, clock_ms: int) -> None:
+    """Have whoever failed tried anew; what was met so far is no evidence of another incident."""
     record.rouse_ms = clock_ms
-    record.buckets = [Bucket(one.since_ms, one.ok, one.limited, one.others, one.erring) for one in record.buckets]
-    # What was refused in the incident is no evidence of another.
+    record.buckets = [Bucket(one.since_ms, one.ok, one.limited, one.others) for one in record.buckets]
 
 
 def release(record: ClientRecord, clock_ms: int) -> None:
     """An operator says that the refusals are true: each account is asked once more, and given up if it is refused."""
-    end(record, clock_ms)
+    record.quarantine = None
     record.released_ms = clock_ms
+    rouse(record, clock_ms)

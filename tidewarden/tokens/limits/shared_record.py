@@ -227,8 +227,8 @@ class SharedRecord:
         elif event.kind == "provider.quarantine_begun" and record.quarantine is not None:
             self._shared.quarantines[name] += 1
             log.error(
-                "%s refuses %.0f %% of the accounts that were well, far more than usual: nobody is given up for it",
-                name, record.quarantine.refused_share * 100,
+                "%s %s %.0f %% of the accounts that were well, far more than usual: nobody is given up for it",
+                name, "fails" if record.quarantine.kind == "erring" else "refuses", record.quarantine.refused_share * 100,
             )  # fmt: skip
         elif event.kind == "provider.quarantine_over":
-            log.warning("%s: its quarantine is over; whoever failed is tried anew", name)
+            log.warning("%s: its quarantine is over", name)
