@@ -166,6 +166,7 @@ def test_a_success_that_is_not_understood_is_no_refusal(body: Any) -> None:
         (b"\xef\xbb\xbf \n<html>blocked", "", "unavailable", "provider"),
         (b"Request blocked", "text/html; charset=utf-8", "unavailable", "provider"),
         (b"The refresh token is invalid", "text/plain", "rejected", "account"),
+        (b' {"message": "no"}', "text/html", "rejected", "account"),  # What PHP says unless it is told.
         (b'{"error": "inval', "application/json", "rejected", "account"),
         (b"", "", "rejected", "account"),
     ],

@@ -426,7 +426,7 @@ def _kind_of(answer: Answer) -> str:
 def _is_page(answer: Answer) -> bool:
     """Whether it is a document to be looked at, which no token endpoint sends."""
     body = answer.body.removeprefix(b"\xef\xbb\xbf").lstrip()
-    return body.startswith(b"<") or _kind_of(answer) in PAGES
+    return body.startswith(b"<") or (_kind_of(answer) in PAGES and not body.startswith((b"{", b"[")))
 
 
 def _plain_text(answer: Answer) -> str:
