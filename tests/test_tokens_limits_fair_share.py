@@ -51,3 +51,54 @@ async def test_whoever_waits_hears_of_a_seat() -> None:
     seats.leave("a")
     await asyncio.wait_for(waiting, 20)
     assert seats.free("b") == 1
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from(["take", "leave", "wait"])), max_size=100))
+def test_what_is_counted_along_is_what_a_look_at_all_would_find(moves: list[tuple[str, str]]) -> None:
+    async def play() -> None:
+        seats, held, waiting = FairShare(10), dict.fromkeys("abcd", 0), dict[str, asyncio.Task[None]]()
+        for name, move in moves:
+            if move == "take" and seats.free(name):
+                seats.take(name, 1)
+                held[name] += 1
+            elif move == "leave" and held[name]:
+                seats.leave(name)
+                held[name] -= 1
+            elif move == "wait" and name not in waiting:
+                waiting[name] = asyncio.create_task(seats.wait(name))
+            for _ in range(3):
+                await asyncio.sleep(0)
+            waiting = {each: task for each, task in waiting.items() if not task.done()}
+            for one in "abcd":
+                others = sum(1 for each in "abcd" if each != one and (held[each] or each in waiting))
+                empty = 10 - sum(held.values())
+                share, beyond = max(1, 10 // (others + 1)) - held[one], empty - 1 if others else empty
+                assert seats.free(one) == max(0, min(empty, max(share, beyond)))
+        for task in waiting.values():
+            task.cancel()
+        await asyncio.gather(*waiting.values(), return_exceptions=True)
+        assert seats._empty_handed == 0
+        assert set(seats._held) == {each for each in "abcd" if held[each]}
+
+    asyncio.run(play())
+
+
+async def test_of_thousands_that_wait_a_seat_wakes_those_who_waited_longest_and_no_more_than_it_may_serve() -> None:
+    seats, woken = FairShare(100), list[str]()
+
+    async def want(name: str) -> None:
+        await seats.wait(name)
+        woken.append(name)
+
+    seats.take("hangs", 100)
+    tasks = [asyncio.create_task(want(f"p{number:04}")) for number in range(3000)]
+    await asyncio.sleep(0)
+    for left in range(1, 13):
+        seats.leave("hangs")
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert woken == [f"p{number:04}" for number in range(left if left < 11 else 10 + (left - 10) * (left - 9) // 2)]
+    for _ in range(88):
+        seats.leave("hangs")
+    await asyncio.wait_for(asyncio.gather(*tasks), 20)  # When nobody has any, nobody else would wake them.
+    assert len(woken) == 3000
