@@ -313,3 +313,8 @@ async def test_a_reply_that_was_on_its_way_takes_no_message_back(shard: Shard, t
         while bell.tried < 2:
             await asyncio.sleep(0.005)
     shard.unpark(bell)
+
+
+async def test_its_attributes_are_few_enough_to_share_their_names(shard: Shard) -> None:
+    """CPython shares the names of at most 30 among all objects of a class; else each has a table of its own, twice as large as itself."""
+    assert len(vars(shard)) - len({"nexts"}) <= 30

@@ -11,7 +11,7 @@ import tokens_harness as harness
 
 from tidewarden.errors import BadArg, NotFound
 from tidewarden.tokens.findings import Entry
-from tidewarden.tokens.listing import LOOKED_MAX, Listing
+from tidewarden.tokens.listing import LOOKED_MAX, PROVIDERS_MAX, Listing
 from tidewarden.tokens.rows import Row
 
 
@@ -100,6 +100,9 @@ async def test_one_page_looks_at_so_many_accounts_however_few_are_in_that_state(
 
         asked = 0
 
+        async def first_pages(self, _queue: str, shards: int, _count: int, **_options: Any) -> Any:
+            return [(1, 100, [])] * shards
+
         async def page(self, _queue: str, _shard: int, scan: int, count: int, **_options: Any) -> Any:
             self.asked += 1
             rows = (
@@ -120,3 +123,39 @@ async def test_one_page_looks_at_so_many_accounts_however_few_are_in_that_state(
     assert ([entry["account"] for entry in found], after) == (["p/a000000200"], "p:0:210:")
     found, after = await listing.page(["p"], "fresh", 20, after)
     assert (len(found), after) == (20, "p:0:230:")
+
+
+async def test_of_many_small_providers_each_is_asked_once() -> None:
+    class Small:
+        """Ten providers in a hundred have an account, in one of their shards."""
+
+        asked = statuses = 0
+
+        async def first_pages(self, queue: str, shards: int, _count: int, **_options: Any) -> Any:
+            self.asked += 1
+            entries = [Entry("a", Row(1, 1, 0, 50, 40, b"", b""), None)] if queue.endswith("7") else []
+            return [(0, 100, entries if shard == 3 else []) for shard in range(shards)]
+
+        async def page(self, *_: Any, **_options: Any) -> Any:
+            raise AssertionError("no shard has more")
+
+        async def script(self, *_: Any) -> Any:
+            self.statuses += 1
+            return [0, 0, 0, 100, 0, b""]
+
+    small: Any = Small()
+    names = [f"p{number:03}" for number in range(999)]
+    provider = harness.provider("http://127.0.0.1:9/")
+    listing = Listing(small, {name: f"q{name}" for name in names}, dict.fromkeys(names, provider))
+    found, after = await listing.page(names, "", 1000, "")
+    assert ([entry["account"] for entry in found], after) == ([f"p{n:02}7/a" for n in range(100)][:100], "")
+    assert (small.asked, small.statuses) == (999, 100), "how it stands matters to those alone that have accounts"
+    # With a state that nobody is in, a page ends in time, and the next goes on where it did.
+    small.asked, after, pages = 0, "", 0
+    while pages == 0 or after:
+        before = small.asked
+        found, after = await listing.page(names, "dead", 100, after)
+        assert found == []
+        assert small.asked - before <= PROVIDERS_MAX
+        pages += 1
+    assert (small.asked, pages) == (999, 4)

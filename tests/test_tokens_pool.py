@@ -325,3 +325,28 @@ async def test_three_nodes_keep_to_one_rate_of_their_host(valkey: Any, tmp_path:
         # A second's worth at once, and thirty a second from then on; a machine that stalls may have the first arrive late.
         assert came[-1] - came[0] >= 1.0
         assert len([side for side in sides if side.tokens.metrics()["refreshes"]]) == 3
+
+
+async def test_where_nothing_comes_a_take_waits_ever_longer(
+    valkey: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool_module, "TAKE_WAIT_MS", 10)
+    monkeypatch.setattr(pool_module, "TAKE_WAIT_MS_MAX", 40)
+    async with (
+        harness.endpoint(life_s=3600) as endpoint,
+        harness.node(valkey, tmp_path, harness.provider(endpoint.url), go=False) as side,
+    ):
+        waits, take = [], side.queues.take
+
+        def noted(session: Any, queues: list[str], **options: Any) -> Any:
+            if queues[0].startswith("_tokens:p"):
+                waits.append(options["wait_ms"])
+            return take(session, queues, **options)
+
+        monkeypatch.setattr(side.queues, "take", noted)
+        side.go()
+        await eventually(lambda: len(waits) >= 5)
+        assert waits[:5] == [10, 20, 40, 40, 40]
+        await side.tokens.put("p/a", {"refresh_token": "a.0"})
+        await in_state(side, "fresh")
+        await eventually(lambda: 10 in waits[5:])

@@ -22,6 +22,8 @@ ORPHAN = b"drop"  # In the place of a previous row: what has no place any more i
 
 RunScript = Callable[[str, str, int, Sequence[str | bytes | int]], Awaitable[Any]]
 """``Queues.script``: name, queue, shard, arguments; returns the script's items."""
+Batch = tuple[int, int, list[Entry]]
+"""The next cursor or 0, the store's now_ms, some accounts."""
 RunEach = Callable[[str, str, Sequence[str | bytes | int]], Awaitable[list[Any]]]
 """``Queues.script_each``: name, queue, arguments; returns each shard's items."""
 ShardOf = Callable[[str, str], int]
@@ -111,17 +113,15 @@ class Ledger:
         found = await self._item("delete", queue, account, ())
         return _readable(account, found) if found else None
 
-    async def page(
-        self, queue: str, shard: int, cursor: int, count: int, *, troubled: bool
-    ) -> tuple[int, int, list[Entry]]:
+    async def page(self, queue: str, shard: int, cursor: int, count: int, *, troubled: bool) -> Batch:
         """About ``count`` accounts of a shard: ``(next cursor or 0, the store's now_ms, entries)``."""
         kind = "troubled" if troubled else "all"
-        after, now_ms, *found = await self.script("tokens.page", queue, shard, (cursor, count, kind))
-        entries = [
-            Entry(account.decode(), parse_row(row, details), parse_troubles(troubles))
-            for account, row, troubles, details in found
-        ]
-        return int(after), now_ms, entries
+        return _batch(await self.script("tokens.page", queue, shard, (cursor, count, kind)))
+
+    async def first_pages(self, queue: str, shards: int, count: int, *, troubled: bool) -> list[Batch]:
+        """As :meth:`page`, of each shard from its start."""
+        kind = "troubled" if troubled else "all"
+        return [_batch(found) for found in await self._each("tokens.page", queue, shards, (0, count, kind))]
 
     async def pairs(self, queue: str, shard: int, cursor: int, count: int) -> tuple[int, list[Pairs]]:
         """About ``count`` accounts of a shard with what is sealed of them: ``(next cursor or 0, pairs)``."""
@@ -230,6 +230,15 @@ class Ledger:
 def _words(raw: bytes) -> str:
     """A text of a provider's, which a script cuts at a byte: within a character, mayhap."""
     return raw.decode("utf-8", "ignore")
+
+
+def _batch(reply: Sequence[Any]) -> Batch:
+    after, now_ms, *found = reply
+    entries = [
+        Entry(account.decode(), parse_row(row, details), parse_troubles(troubles))
+        for account, row, troubles, details in found
+    ]
+    return int(after), now_ms, entries
 
 
 def _readable(account: str, found: Sequence[bytes | None]) -> list[Row]:

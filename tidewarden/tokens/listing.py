@@ -10,7 +10,7 @@ from tidewarden.config import Provider
 
 from . import advice, policy
 from .findings import Entry
-from .ledger import Ledger
+from .ledger import Batch, Ledger
 from .limits.client_store import read_client
 from .limits.node_limits import SHARDS
 from .limits.provider_status import beside, figures
@@ -18,6 +18,8 @@ from .rows import Troubles
 
 PAGE_MAX = 1000
 LOOKED_MAX = 10  # Pages of the store that are looked through for one of ours, where a state is asked for.
+PROVIDERS_MAX = 256  # Likewise, of those that have few accounts or none.
+FEW = 8  # Accounts of a shard that are asked for together with those of the others.
 DIGITS_MAX = 20  # of the store's own cursor, which has 64 bits
 Page = tuple[list[dict[str, Any]], str]
 
@@ -44,16 +46,24 @@ class Listing:
         troubled = state in ("failing", "stopped", "dead", "lost_rotation")
         found: list[dict[str, Any]] = []
         looked = 0
-        for name in names[names.index(provider) :]:
-            stands = await self._stands(name)
+        for at in range(names.index(provider), len(names)):
+            name, queue, stands = names[at], self._queue_of[names[at]], None
+            if state and looked >= PROVIDERS_MAX:
+                return found, f"{name}:0:0:"
+            small = await self._small(queue, troubled) if scan == 0 else {}
+            looked += bool(small)
             while shard < SHARDS:
-                following, now_ms, entries = await self._ledger.page(
-                    self._queue_of[name], shard, scan, count, troubled=troubled
-                )
+                if scan or shard not in small:
+                    following, now_ms, entries = await self._ledger.page(queue, shard, scan, count, troubled=troubled)
+                    looked += 1
+                else:
+                    following, now_ms, entries = small[shard]
+                if entries and stands is None:
+                    stands = await self._stands(name)
                 for entry in sorted(entries, key=lambda entry: entry.account):
                     if entry.account <= last:
                         continue
-                    shown = beside(self._described(name, entry, now_ms), stands)
+                    shown = beside(self._described(name, entry, now_ms), stands or {})
                     if state and shown["state"] != state:
                         continue
                     if len(found) == count:
@@ -63,11 +73,15 @@ class Listing:
                 scan, last = following, ""
                 if scan == 0:
                     shard += 1
-                looked += 1
                 if state and scan and looked >= LOOKED_MAX:
                     return found, f"{name}:{shard}:{scan}:"  # Bounded work: the caller goes on from here.
             shard = 0
         return found, ""
+
+    async def _small(self, queue: str, troubled: bool) -> dict[int, Batch]:
+        """The shards of a queue that have few accounts, with these: of thousands of providers most have no others."""
+        batches = await self._ledger.first_pages(queue, SHARDS, FEW, troubled=troubled)
+        return {shard: batch for shard, batch in enumerate(batches) if batch[0] == 0}
 
     def _described(self, provider: str, entry: Entry, now_ms: int) -> dict[str, Any]:
         row, troubles = entry.row, entry.troubles or Troubles()

@@ -24,7 +24,8 @@ from .tools import Tools
 
 log = logging.getLogger("tidewarden.tokens")
 
-TAKE_WAIT_MS = 30_000
+TAKE_WAIT_MS, TAKE_WAIT_MS_MAX = 30_000, 480_000
+"""How long a take waits: at first, and at most, for where nothing comes it doubles. Of thousands of providers most have nothing due."""
 # Tasks of one take at most. What is taken together goes through each step together, and whoever has no part in that step idles.
 TAKE_MAX = 64
 # Times as many as may be asked for at a time are begun: answers are on their way to disk and store meanwhile.
@@ -60,6 +61,7 @@ class Pool:
         """Takes under way, and for how many tasks each."""
         self._plenty = False  # The latest take had all that there was room for.
         self._eager = False  # It had all that it was granted.
+        self._wait_ms = TAKE_WAIT_MS
 
     @property
     def _idle(self) -> bool:
@@ -168,7 +170,7 @@ class Pool:
         if leave.requests == 0:
             await self._wait_for_leave(leave.wait_s)
             return ()
-        taken = await self._take_or_close(leave.requests, 0 if self.limits.rated else TAKE_WAIT_MS)
+        taken = await self._take_or_close(leave.requests, 0 if self.limits.rated else self._wait_ms)
         self._eager = len(taken) == leave.requests
         rest = leave.requests - len(taken)
         await self.limits.give_back(rest, rest)
@@ -184,7 +186,7 @@ class Pool:
         if not leave.requests:
             await self._wait_for_leave(leave.wait_s)
             return ()
-        taken = await self._take_or_close(1, TAKE_WAIT_MS)
+        taken = await self._take_or_close(1, self._wait_ms)
         self._eager = bool(taken)
         try:
             granted = bool(taken) and await self.limits.acquire_host()
@@ -209,7 +211,14 @@ class Pool:
         closing = asyncio.create_task(self.limits.closed.wait())
         try:
             await asyncio.wait((taking, closing), return_when=asyncio.FIRST_COMPLETED)
-            return taking.result() if taking.done() else ()
+            if not taking.done():
+                return ()
+            taken = taking.result()
+            if taken:
+                self._wait_ms = TAKE_WAIT_MS
+            elif wait_ms:
+                self._wait_ms = min(2 * wait_ms, TAKE_WAIT_MS_MAX)
+            return taken
         finally:
             closing.cancel()
             taking.cancel()  # What it has taken meanwhile goes back.

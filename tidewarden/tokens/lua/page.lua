@@ -1,4 +1,5 @@
 -- page: walk over the accounts of a shard; changes nothing. One that stays is met at least once, perhaps twice.
+-- EACH    of several shards of one server in one call
 -- KEYS    1 the shard  2 the view
 -- ARGV    3 cursor (0: from the start)  4 about how many  5 all | troubled (those that fail, are dead, lost or stopped)
 -- RETURNS {next cursor (0: the end), now_ms, {account, head of the row, troubles | nil, details | nil} …}
