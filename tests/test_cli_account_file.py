@@ -174,6 +174,37 @@ def test_a_refresh_token_of_two_accounts_is_refused_where_it_comes_again() -> No
     ]
 
 
+def test_who_has_no_refresh_tokens_needs_no_column_for_them() -> None:
+    without, known = ("app", "sts"), ("app", "shop", "sts")
+
+    def found(text: bytes, provider: str) -> list[tuple[str, str, str]]:
+        return [
+            (row.account, row.fields, row.fault)
+            for row in rows(text.splitlines(keepends=True), provider, known, without)
+            if row.account or row.fault
+        ]
+
+    assert found(b"account,scope\na,mail\nb,\n", "app") == [("app/a", '{"scope": "mail"}', ""), ("app/b", "{}", "")]
+    assert found(b"account\na\n", "app") == [("app/a", "{}", "")]
+    assert found(b"account,subject_token\na,s1\nb,s1\n", "sts") == [
+        ("sts/a", '{"subject_token": "s1"}', ""),
+        ("sts/b", '{"subject_token": "s1"}', ""),
+    ]
+    mixed = b'{"account": "app/a"}\n{"account": "shop/a"}\n{"account": "shop/b", "refresh_token": "r"}\n'
+    assert found(mixed, "") == [
+        ("app/a", "{}", ""),
+        ("", "", "refresh_token is empty"),
+        ("shop/b", '{"refresh_token": "r"}', ""),
+    ]
+    assert found(b"account\napp/a\nshop/a\n", "")[1] == ("", "", "refresh_token is empty")
+    with pytest.raises(
+        NotAccounts, match="the header has no column 'refresh_token'; needed are account and refresh_token"
+    ):
+        found(b"account,scope\na,mail\n", "shop")
+    with pytest.raises(NotAccounts, match="the header has no column 'account'; needed is account"):
+        found(b"scope,client\nmail,c\n", "app")
+
+
 def test_no_refresh_token_goes_to_a_provider_that_it_is_none_of() -> None:
     """``bank/x`` imported to ``shop`` would be shown to the shop as its account ``bank/x``."""
     text = b"account,refresh_token,provider\nbank/x,r,\nother/x,r,\ny,r,bank\n"

@@ -53,6 +53,14 @@ def test_import_tells_what_the_stopped_need(run: Run, node: Any) -> None:
     assert result.stderr.endswith("The stopped are asked for again by: tidewarden token refresh --state stopped\n")
 
 
+def test_a_providers_grant_says_what_its_accounts_need(run: Run, node: Any) -> None:
+    node.answers["T.STATS"] = {"p": {"grant": "client_credentials"}, "q": {"grant": "refresh_token"}}
+    assert run("token", "import", "-", "--provider", "p", stdin=b"account,scope\na,mail\n").exit_code == 0
+    assert put(node) == [["T.PUT", "p/a", '{"scope": "mail"}', "VERBOSE"]]
+    result = run("token", "import", "-", "--provider", "q", stdin=b"account,scope\na,mail\n")
+    assert "the header has no column 'refresh_token'" in result.stderr
+
+
 def test_each_line_may_name_its_provider(run: Run, node: Any) -> None:
     result = run("token", "import", "-", "--keep", stdin=FILE + b"p/a,r1\nq/a,r2\nx/a,r3\n")
     assert result.stderr.startswith("line 4: account names the provider 'x'; configured: p, q\n")

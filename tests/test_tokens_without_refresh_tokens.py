@@ -44,6 +44,7 @@ async def test_an_account_needs_nothing_to_be_put(valkey: Any, tmp_path: Path) -
     async with grantor() as endpoint, harness.node(valkey, tmp_path, chosen(endpoint, scope="base")) as side:
         put = await side.tokens.put_told("p/a", {})
         assert (put.generation, put.change) == (1, "new")
+        assert (await side.tokens.stats())["p"]["grant"] == "client_credentials"
         token = await side.tokens.get("p/a", wait_ms=60_000)
         assert (token.access_token, token.scope, token.generation) == ("at-base-1", "base", 2)
         assert endpoint.forms == [{"grant_type": "client_credentials", "scope": "base"}]

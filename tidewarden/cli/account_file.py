@@ -17,8 +17,8 @@ from typing import IO, Any
 from .seen import Seen
 
 COLUMNS = (
-    "account", "provider", "refresh_token", "access_token", "token_type", "expires_at", "expires_at_ms", "scope", "client",
-    "consent_expires_at", "consent_expires_ms",
+    "account", "provider", "refresh_token", "subject_token", "access_token", "token_type", "expires_at", "expires_at_ms",
+    "scope", "client", "consent_expires_at", "consent_expires_ms",
 )  # fmt: skip
 MAPS = ("parameters", "extras")
 """What has entries of its own names: an object in JSONL, a column ``parameters.NAME`` each elsewhere."""
@@ -70,14 +70,16 @@ def lines_of(source: IO[bytes]) -> Iterator[bytes]:
             line = source.readline(LINE_BYTES_MAX + 1)
 
 
-def rows(lines: Iterable[bytes], provider: str, known: Collection[str] = ()) -> Iterator[Row]:
+def rows(
+    lines: Iterable[bytes], provider: str, known: Collection[str] = (), without: Collection[str] = ()
+) -> Iterator[Row]:
     """
     A row for each line but the header and empty ones.
 
     The form is that of the first line: ``{`` begins JSONL, a tab in the header makes it TSV, else it is CSV, with
     semicolons if its header has no comma. ``provider`` is whose accounts all are, named as within it (``provider/``
     before a name is taken off); empty: each line says so, in the column ``provider`` or as ``provider/account``.
-    ``known``: the providers there are, if that is known.
+    ``known``: the providers there are, if that is known; ``without``: those of them whose accounts have no refresh tokens.
 
     Raises: NotAccounts: there is no line, or the header lacks a column, or has an unknown one.
     """
@@ -92,15 +94,16 @@ def rows(lines: Iterable[bytes], provider: str, known: Collection[str] = ()) -> 
         if not form:
             form = _form(text, number)
             if form != "jsonl":
-                columns = _header(text, form, number)
+                columns = _header(text, form, number, REQUIRED if _renews(provider, without) else REQUIRED[:1])
                 yield Row(number, len(raw))
                 continue
         account = ""
         try:
-            account, fields = _account(_fields(text, form, columns), provider, known)
+            account, fields = _account(_fields(text, form, columns), provider, known, without)
             if not seen.add(account):
                 raise Fault("account", "stands on an earlier line already; that one counts")
-            if not tokens.add(f"{account.partition('/')[0]} {fields['refresh_token']}"):
+            token = fields.get("refresh_token")
+            if token and not tokens.add(f"{account.partition('/')[0]} {token}"):
                 raise Fault(
                     "refresh_token", "is that of an account on an earlier line; each would end the other's grant"
                 )
@@ -110,6 +113,11 @@ def rows(lines: Iterable[bytes], provider: str, known: Collection[str] = ()) -> 
         yield Row(number, len(raw), account, json.dumps(fields))
     if not form:
         raise NotAccounts("is empty; needed is a header with the columns account and refresh_token")
+
+
+def _renews(provider: str, without: Collection[str]) -> bool:
+    """Whether all of a file's accounts have refresh tokens, as far as can be said before any is read."""
+    return provider not in without if provider else not without
 
 
 def _form(raw: bytes, number: int) -> str:
@@ -127,7 +135,7 @@ def _form(raw: bytes, number: int) -> str:
     return "csv with ;" if b";" in raw and b"," not in raw else "csv"
 
 
-def _header(raw: bytes, form: str, number: int) -> list[str]:
+def _header(raw: bytes, form: str, number: int, required: Collection[str]) -> list[str]:
     try:
         columns = [column.strip() for column in _cells(raw, form)]
     except Fault as error:
@@ -137,11 +145,10 @@ def _header(raw: bytes, form: str, number: int) -> list[str]:
             shown = column if len(column) <= 40 else column[:37] + "..."
             hint = f" ({HINTS[column]})" if column in HINTS else ""
             raise NotAccounts(f"line {number}: unknown column {shown!r}{hint}; allowed are {', '.join(ALLOWED)}")
-    for column in REQUIRED:
+    for column in required:
         if column not in columns:
-            raise NotAccounts(
-                f"line {number}: the header has no column {column!r}; needed are {' and '.join(REQUIRED)}"
-            )
+            needed = f"needed {'is' if len(required) == 1 else 'are'} {' and '.join(required)}"
+            raise NotAccounts(f"line {number}: the header has no column {column!r}; {needed}")
     if len(set(columns)) != len(columns):
         raise NotAccounts(f"line {number}: a column stands twice in the header")
     return columns
@@ -209,7 +216,9 @@ def _text(raw: bytes) -> str:
         raise Fault("", f"is not UTF-8 at byte {error.start + 1}") from None
 
 
-def _account(found: dict[str, Any], provider: str, known: Collection[str]) -> tuple[str, dict[str, Any]]:
+def _account(
+    found: dict[str, Any], provider: str, known: Collection[str], without: Collection[str]
+) -> tuple[str, dict[str, Any]]:
     """The account's whole name and its other fields. Raises: Fault."""
     name, whose = found.pop("account", ""), found.pop("provider", "") or ""
     if name is None or (isinstance(name, str) and not name.strip()):
@@ -220,7 +229,7 @@ def _account(found: dict[str, Any], provider: str, known: Collection[str]) -> tu
     if not whole.isprintable():  # Half a character (a lone surrogate of JSON) could not even be sent.
         raise Fault("account", "holds characters that cannot be shown")
     fields = {column: value for column, value in found.items() if value not in (None, "")}
-    if "refresh_token" not in fields:
+    if "refresh_token" not in fields and whole.partition("/")[0] not in without:
         raise Fault("refresh_token", "is empty")
     for name in ("expires_at", "consent_expires_at"):
         if name in fields:

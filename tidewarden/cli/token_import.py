@@ -100,7 +100,8 @@ def import_(
 
     Columns: account, refresh_token, and optionally provider, access_token, token_type, expires_at (2026-11-21T18:00:00Z, or unix
     time), scope, client, consent_expires_at (when the refresh token ends by itself), parameters.NAME and extras.NAME (in JSONL: objects),
-    as its provider's settings name them. Without --provider and without a column provider, an account is written provider/account.
+    as its provider's settings name them; subject_token, or none of both, in place of refresh_token where the provider's grant is
+    another. Without --provider and without a column provider, an account is written provider/account.
 
     Every bad line is reported with its number and reason, the good ones are kept; then the exit code is 1. Correct these lines and
     import the file again: a refresh token that is there already, or was there first, changes nothing. --json prints a line of JSON
@@ -127,11 +128,11 @@ def import_(
             raise stop(f"{file}: cannot be read: {error.strerror or error}", USAGE) from None
         total_bytes = Path(file).stat().st_size if file != "-" else 0
         node = stack.enter_context(connected(url, data_dir))
-        known = _known(node, provider)
+        known, without = _known(node, provider)
         pace = stack.enter_context(Pace("importing", total_bytes))
         options = ("KEEP", "VERBOSE") if keep else ("VERBOSE",)
         try:
-            for batch, size_bytes in _batches(rows(lines_of(source), provider, known)):
+            for batch, size_bytes in _batches(rows(lines_of(source), provider, known, without)):
                 _put(node, options, batch, tally, pace.console, as_json)
                 pace.note(f"{tally.stored:,} stored, {tally.bad:,} bad", tally.stored + tally.bad, size_bytes)
         except NotAccounts as error:
@@ -152,16 +153,21 @@ def import_(
         raise typer.Exit(REFUSED)
 
 
-def _known(node: NodeLine, provider: str) -> list[str]:
-    """The providers that are configured. Ends the program if ``provider`` is none of them."""
-    known = sorted(node.call("T.STATS"))
+def _known(node: NodeLine, provider: str) -> tuple[list[str], set[str]]:
+    """
+    The providers that are configured, and those of them whose accounts have no refresh tokens. Ends the program if
+    ``provider`` is none of them.
+    """
+    stats = node.call("T.STATS")
+    known = sorted(stats)
+    without = {name for name, one in stats.items() if one.get("grant", "refresh_token") != "refresh_token"}
     if provider and provider not in known:
         names = ", ".join(known) or "none"
         raise stop(
             f"there is no provider {provider!r}; configured: {names} ([providers.NAME] of config.toml, on each node)",
             USAGE,
         )
-    return known
+    return known, without
 
 
 def _batches(found: Iterator[Row]) -> Iterator[tuple[list[Row], int]]:

@@ -42,6 +42,7 @@ def figures(provider: Provider, record: ClientRecord, clock_ms: int, lag_ms: int
     next_try_ms = unix(max(held_ms, min(waits) if len(waits) == len(seen) > 0 else 0))
     next_ms = max(next_try_ms, due_ms) if error else 0
     return {
+        "grant": provider.grant,
         "failures": hold.probes + 1 if hold is not None else 0,
         "held_until_ms": unix(held_ms),
         "state": advice.standing(error) if error else "answers",
