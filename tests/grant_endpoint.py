@@ -21,6 +21,7 @@ class Grantor(Endpoint):
 
     forms: list[dict[str, str]] = field(default_factory=list)
     headers: list[Mapping[str, str]] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
     refused: set[str] = field(default_factory=set)
     """Subjects, scopes or subject tokens that get ``invalid_grant``."""
     extra: dict[str, Any] = field(default_factory=dict)
@@ -44,6 +45,7 @@ class Grantor(Endpoint):
         form = await request.json() if request.content_type == "application/json" else dict(await request.post())
         self.forms.append(form)
         self.headers.append(dict(request.headers))
+        self.paths.append(request.path)
         whose = self._whose(form)
         self.asked[whose] += 1
         if self.holding:
@@ -76,6 +78,7 @@ async def grantor(**settings: Any) -> AsyncIterator[Grantor]:
     made = Grantor(**settings)
     app = web.Application()
     app.router.add_post("/token", made.handle)
+    app.router.add_post("/token/{whose}", made.handle)
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)

@@ -64,8 +64,8 @@ def test_placeholders_are_read_and_looked_at(write: Write) -> None:
     assert problems(write(text + "[providers.p.account_parameters]\nshop = '.+'\ntenant = 'x'\n")) == [
         f"{path_of(write)}:7: providers.p.account_parameters shop: found '.+', which may let through / @ : or the like; allowed in "
         "an address: " + PATTERN_ALLOWED,
-        f"{path_of(write)}:8: providers.p.account_parameters tenant: found 'tenant', which no address, client_id, parameter or "
-        "header holds",
+        f"{path_of(write)}:8: providers.p.account_parameters tenant: found 'tenant', which no address, client_id, parameter, "
+        "header or assertion holds",
     ]
     (missing,) = problems(write(text))
     assert "token_url: found {shop}; allowed: a placeholder with a pattern in account_parameters" in missing
@@ -191,7 +191,9 @@ def test_what_is_not_confirmed_is_said_until_it_is_written(write: Write) -> None
 def test_every_preset_can_be_used_and_names_its_source(write: Write, name: str, tmp_path: Path) -> None:
     preset = PRESETS[name]
     proof = (
-        'client_secret = "s"' if preset.settings.get("auth") != "assertion" else f'jwt_key_file = "{make(tmp_path)[1]}"'
+        'client_secret = "s"'
+        if preset.settings.get("grant") != "jwt_bearer"
+        else f'jwt_key_file = "{make(tmp_path)[1]}"'
     )
     text = f'[providers.p]\npreset = "{name}"\nclient_id = "c"\n{proof}\n'
     if "token_url" not in preset.settings:
@@ -335,6 +337,8 @@ def test_a_presets_refresh_tokens_are_not_those_of_another_grant(write: Write) -
     [
         ('rotation = "rolling"', 6, "rotation: found 'rolling' with grant = 'client_credentials', which uses nothing up"),
         ("grace_s = 5.0", 6, "grace_s: not allowed with grant = 'client_credentials'"),
+        ("consent_life_s = 5.0", 6, "consent_life_s: not allowed with grant = 'client_credentials', which has no refresh"),
+        ("account_parameters = { account = 'x' }", 6, "account_parameters account: stands for the account's own name"),
         ('on_delete = "revoke"\nrevocation_url = "https://a.example/r"', 6, "on_delete: found 'revoke' with grant"),
         ('jwt_subject = "x"', 6, "jwt_subject: not allowed with grant = 'client_credentials'; allowed with grant = 'jwt_bearer'"),
         ('scope_in = "assertion"', 6, "scope_in: not allowed with"),
@@ -371,7 +375,7 @@ def test_an_assertion_needs_a_key_and_says_its_own_claims_itself(write: Write, k
         "jwt_subject: found {acount}",
         "jwt_claims iss: the assertion says",
         "jwt_claims scope: ",
-        "jwt_claims z: found {tenant}",
+        "jwt_claims z: found {tenant}; allowed: a placeholder",
     ):
         assert any(says in one for one in found), (says, found)
     (found,) = problems(write(whole + 'client_secret = "s"\n'))

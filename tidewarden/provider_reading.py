@@ -34,7 +34,9 @@ KEEP_ALIVE_SHARE = 0.5
 """Of the time that a refresh token lives unused: so often it is used at least."""
 NEXT_KEYS = ("next_secret", "next_secret_file", "next_secret_env")
 SUBJECT_KEYS = ("subject_token", "subject_token_env")
-RENEWING_KEYS = ("rotation", "grace_s", "kills_access_token", "keep_alive_s", "on_delete")
+RENEWING_KEYS = (
+    "rotation", "grace_s", "kills_access_token", "keep_alive_s", "on_delete", "consent_life_s", "consent_fixed_s",
+)  # fmt: skip
 """Settings of a preset that tell of refresh tokens."""
 NAME = r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}"
 NAME_ALLOWED = "1 to 63 of A-Z a-z 0-9 _ -, the first a letter or digit"
@@ -191,8 +193,9 @@ def _grant_faults(provider: Provider, table: Mapping[str, Found]) -> Iterator[tu
     else:
         if "rotation" in table and provider.rotation != "none":
             yield "rotation", f"found {provider.rotation!r} with {grant}, which uses nothing up; allowed: leave it out"
-        if provider.grace_s:
-            yield "grace_s", f"not allowed with {grant}, which uses nothing up; allowed: leave it out"
+        for key in ("grace_s", "consent_life_s", "consent_fixed_s"):
+            if getattr(provider, key):
+                yield key, f"not allowed with {grant}, which has no refresh token; allowed: leave it out"
         if provider.on_delete == "revoke":
             yield "on_delete", f"found 'revoke' with {grant}, which has no refresh token to revoke; allowed: 'keep'"
     if provider.grant == "client_credentials" and provider.auth == "none":
@@ -225,12 +228,6 @@ def _assertion_faults(provider: Provider, table: Mapping[str, Found]) -> Iterato
     reserved = (*CLAIMS_RESERVED, "scope") if provider.scope_in == "assertion" else CLAIMS_RESERVED
     for name in (name for name in provider.jwt_claims if name in reserved):
         yield f"jwt_claims {name}", "the assertion says that by itself; allowed: any other name"
-    for key, text in (
-        ("jwt_subject", provider.jwt_subject),
-        *((f"jwt_claims {name}", text) for name, text in provider.jwt_claims.items()),
-    ):
-        if unknown := [name for name in re.findall(r"\{(\w*)\}", text) if name != "account"]:
-            yield key, f"found {{{unknown[0]}}}; allowed in braces: {{account}}"
 
 
 def _proof_faults(provider: Provider) -> Iterator[tuple[str, str]]:

@@ -195,34 +195,41 @@ def oidc(
         server.stop()
 
 
+@contextlib.contextmanager
+def ended() -> Iterator[list[AuthorizationServer]]:
+    """Servers that are started within end with it."""
+    servers: list[AuthorizationServer] = []
+    try:
+        yield servers
+    finally:
+        for server in servers:
+            server.stop()
+
+
 @pytest.fixture
 def authlib(tmp_path: Path) -> Iterator[Callable[..., AuthorizationServer]]:
     """
     ``authlib(key, life=60)`` starts Authlib's server, which gives tokens to its client and for assertions signed by the
     private ``key`` (a PEM file).
     """
-    servers: list[AuthorizationServer] = []
+    with ended() as servers:
 
-    def factory(key: str, life: int = 60) -> AuthorizationServer:
-        command = [sys.executable, str(HERE / "authlib_provider.py"), "--key", key, "--life", str(life)]
-        servers.append(start(command, tmp_path, dict(os.environ), tmp_path / f"authlib-{len(servers)}.log"))
-        return servers[-1]
+        def factory(key: str, life: int = 60) -> AuthorizationServer:
+            command = [sys.executable, str(HERE / "authlib_provider.py"), "--key", key, "--life", str(life)]
+            servers.append(start(command, tmp_path, dict(os.environ), tmp_path / f"authlib-{len(servers)}.log"))
+            return servers[-1]
 
-    yield factory
-    for server in servers:
-        server.stop()
+        yield factory
 
 
 @pytest.fixture
 def exchanging(tmp_path: Path) -> Iterator[Callable[..., AuthorizationServer]]:
     """``exchanging(life=60)`` starts @jmondi/oauth2-server, which exchanges subject tokens ``sub-NAME`` of the kind jwt."""
-    servers: list[AuthorizationServer] = []
+    with ended() as servers:
 
-    def factory(life: int = 60) -> AuthorizationServer:
-        command, environ = installed("exchanging", "exchanging_provider.mjs"), {**os.environ, "LIFE": str(life)}
-        servers.append(start(command, tmp_path, environ, tmp_path / f"exchanging-{len(servers)}.log"))
-        return servers[-1]
+        def factory(life: int = 60) -> AuthorizationServer:
+            command, environ = installed("exchanging", "exchanging_provider.mjs"), {**os.environ, "LIFE": str(life)}
+            servers.append(start(command, tmp_path, environ, tmp_path / f"exchanging-{len(servers)}.log"))
+            return servers[-1]
 
-    yield factory
-    for server in servers:
-        server.stop()
+        yield factory

@@ -82,10 +82,10 @@ class Grants:
         """See ``Tokens.put_told``. ``pair``: of which grant (the mark of its first token), and its generation, where they are known."""
         grant, vault = accounts.parse_grant(fields, provider), self._vault
         await vault.ready()
-        mark = vault.fingerprint(provider.name, name, brought(provider, grant))
         for _ in range(PUT_TRIES_MAX):
             reading = await self._ledger.get(queue, name)
             old = reading.row
+            mark = self._mark(provider, name, grant, old)
             troubles = reading.troubles
             used = pair is not None and old is not None and old.origin == pair[0] and old.generation > pair[1]
             kept = (keep and not _given_up(reading)) or used
@@ -108,6 +108,14 @@ class Grants:
                 state = policy.state(row, None, reading.now_ms)
                 return Put(row.generation, "new" if old is None else "renewed", state)
         raise errors.Timeout(f"{provider.name}/{name} changed {PUT_TRIES_MAX} times while it was put; try again")
+
+    def _mark(self, provider: Provider, name: str, grant: accounts.Grant, old: Row | None) -> bytes:
+        """The fingerprint by which a put is known to be of the grant that the account has."""
+        text = brought(provider, grant)
+        if not provider.renews:  # What is asked for may hang on the parameters: others make another grant.
+            own = grant.parameters
+            text = f"{text}\x02{sorted((own if own is not None else old.details.parameters if old else {}).items())}"
+        return self._vault.fingerprint(provider.name, name, text)
 
     @staticmethod
     def _details(provider: Provider, grant: accounts.Grant, reading: Reading) -> Details:

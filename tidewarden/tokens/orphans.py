@@ -157,7 +157,7 @@ class Orphans:
         expires_at_ms, due_ms = policy.due_after(began, pair.life_s, provider, self._dice.random())
         new = replace(
             row, generation=kept.base[1] + 1, stored_ms=began, expires_at_ms=expires_at_ms, due_ms=due_ms,
-            current=self._vault.fingerprint(provider.name, name, pair.refresh_token or token),
+            current=self._vault.fingerprint(provider.name, name, pair.refresh_token or token) if provider.renews else row.current,
             token_type=pair.token_type, scope=row.scope if pair.scope is None else pair.scope, refreshed=True,
             details=details.refreshed(provider, row.details, pair, began),
         )  # fmt: skip

@@ -48,7 +48,7 @@ class Settler:
             expires_at_ms=expires_at_ms,
             due_ms=due_ms,
             origin=old.origin,
-            current=tools.vault.fingerprint(name, account, refresh_token),
+            current=tools.vault.fingerprint(name, account, refresh_token) if self.provider.renews else old.current,
             token_type=pair.token_type,
             scope=old.scope if pair.scope is None else pair.scope,
             access=tools.vault.seal(pair.access_token.encode(), Place(name, account, "access", old.grant, generation)),
