@@ -5,19 +5,20 @@ from __future__ import annotations
 import datetime
 import ipaddress
 from pathlib import Path
+from typing import Any
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 
-def make(folder: Path, name: str = "cert", password: bytes = b"", days: float = 30) -> tuple[str, str]:
+def make(folder: Path, name: str = "cert", password: bytes = b"", days: float = 30, key: Any = None) -> tuple[str, str]:
     """
     A self-signed certificate and its key, as files in ``folder``; with a ``password`` the key is encrypted.
 
-    It ends in so many ``days``; one that has ended began a day before.
+    It ends in so many ``days``; one that has ended began a day before. ``key``: its key, in place of one that is made.
     """
-    key = ec.generate_private_key(ec.SECP256R1())
+    key = key or ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
     now = datetime.datetime.now(datetime.UTC)
     made = (

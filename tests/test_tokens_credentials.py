@@ -12,6 +12,11 @@ from typing import Any
 
 import pytest
 from certificate import make
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from cryptography.x509 import load_pem_x509_certificate
+from joserfc import jwt
+from joserfc.jwk import RSAKey
 
 from tidewarden.clock import ManualClock
 from tidewarden.config import Provider, Secret
@@ -70,6 +75,23 @@ def test_an_assertion_names_the_certificate_of_its_key(tmp_path: Path, name: str
     assert header == {"alg": "ES256", "typ": "JWT", "kid": "k1", name: wanted}
     with pytest.raises(ValueError, match="of another key"):
         Credentials(ManualClock()).prove(dataclasses.replace(provider, jwt_key_file=older), 0, ENDPOINT)
+
+
+def test_another_library_takes_an_assertion_as_microsoft_wants_it(tmp_path: Path) -> None:
+    private = rsa.generate_private_key(65537, 2048)
+    certificate, key = make(tmp_path, key=private)
+    provider = Provider(
+        name="p", client_id="c0", token_url=ENDPOINT, auth="private_key_jwt", jwt_key_file=key,
+        jwt_cert_file=certificate, jwt_algorithm="PS256",
+    )  # fmt: skip
+    clock = ManualClock()
+    _, members = Credentials(clock).prove(provider, 0, ENDPOINT)
+    public = load_pem_x509_certificate(Path(certificate).read_bytes()).public_key()
+    pem = public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    told = jwt.decode(members["client_assertion"], RSAKey.import_key(pem), algorithms=["PS256"])
+    assert (told.claims["iss"], told.claims["aud"]) == ("c0", ENDPOINT)
+    digest = hashlib.sha256(ssl.PEM_cert_to_DER_cert(Path(certificate).read_text())).digest()
+    assert told.header["x5t#S256"] == base64.urlsafe_b64encode(digest).decode().rstrip("=")
 
 
 def test_the_secret_that_was_taken_last_comes_first() -> None:
