@@ -181,6 +181,8 @@ class ClientLimits:
                         self._probing.add(task.id)
                         return task
             await sleep(self._clock, pause_s)
+        self._gathering.unclaim = True  # Another may find one sooner.
+        self._tell_in(0)
         return None
 
     async def _acquire(self, wanted: int) -> Leave:
@@ -190,6 +192,8 @@ class ClientLimits:
             return Leave(wanted)
         self._looked_s = now_s
         reply = await known.ask(wanted)
+        if known.record.rate is not None and reply.granted < wanted:
+            self._gathering.short = True
         if known.record.hold is None:
             return Leave(reply.granted, reply.wait_ms / 1000)
         if await self._claim():

@@ -74,6 +74,8 @@ class Rate(msgspec.Struct, array_like=True):
     limited: int = 0
     since_shrunk: int = 0
     """Answers since it shrank last."""
+    short_ms: int = 0
+    """When it granted less than was asked for last: while it does, it is not forgotten."""
 
 
 class Silence(msgspec.Struct, array_like=True):
@@ -116,6 +118,8 @@ class ClientRecord(msgspec.Struct, array_like=True):
     """Since when all failing accounts are to be tried anew; 0: they are not, or it is done."""
     rouse_claim_ms: int = 0
     """Until when some node does it."""
+    roused_ms: int = 0
+    """When that was done last."""
     silences: dict[str, Silence] = msgspec.field(default_factory=dict)
     """By node."""
 

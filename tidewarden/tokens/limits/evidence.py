@@ -21,6 +21,8 @@ WIDTH_MS = 2_000
 """Of a bucket that is young; old ones are joined to buckets of :data:`WIDTH_OLD_MS`."""
 WIDTH_OLD_MS = 30_000
 YOUNG_MS = 40_000
+OLDER_MS = 10_000
+"""What a node tells late is counted as of so long ago: it came within the last half minute."""
 KEPT_MS = 600_000
 
 _KINDS: dict[str, Kind] = {
@@ -110,7 +112,7 @@ def collect(buckets: list[Bucket], recent: Bucket, older: Bucket, clock_ms: int,
         older: what came before, as much as half a minute ago: counted as of then.
         split_ms: nothing from this time on is joined with what was before it.
     """
-    _add(buckets, older, clock_ms - YOUNG_MS, split_ms)
+    _add(buckets, older, clock_ms - OLDER_MS, split_ms)
     _add(buckets, recent, clock_ms, split_ms)
     _join_old(buckets, clock_ms)
     gone = [bucket for bucket in buckets if bucket.since_ms < clock_ms - KEPT_MS]

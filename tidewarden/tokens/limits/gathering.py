@@ -37,6 +37,8 @@ class Gathering:
         """Whether a probe of this node's went well; None: none has ended."""
         self.unclaim = False
         """A probe was not sent."""
+        self.short = False
+        """The client's rate granted less than was asked for."""
         self._reset(now_s)
 
     def _reset(self, now_s: float) -> None:
@@ -82,9 +84,9 @@ class Gathering:
         self._turn(now_s)
         told = Told(
             node, self.recent, self._older, self._words, self._goodput(now_s) * nodes,
-            self._wait_ms, self._error_wait_ms, self.probe, self.unclaim,
+            self._wait_ms, self._error_wait_ms, self.short, self.probe, self.unclaim,
         )  # fmt: skip
-        self.probe, self.unclaim = None, False
+        self.probe, self.unclaim, self.short = None, False, False
         self._reset(now_s)
         return told
 

@@ -23,11 +23,12 @@ FIRST_MS = 2_000
 GROWTH = 1.5
 PROBES = 3
 """Probes by different accounts that fail before the pause grows."""
-MAX_MS = {"client": 4_000, "erring": 15_000, "operator": 15_000}
+MAX_MS = {"client": 3_000, "erring": 15_000, "operator": 15_000}
 LONG_MS = 900_000
 """After so long a client that is refused is asked more rarely: nobody is mending it just now."""
 MAX_LONG_MS = {"client": 30_000, "erring": 15_000, "operator": 15_000}
 UNSENT_MS = 500
+ROUSED_APART_MS = 300_000
 CALM_MS = 15_000
 """An incident is over when nothing was held for so long."""
 
@@ -120,7 +121,9 @@ def probe_ended(record: ClientRecord, *, well: bool, wait_ms: int, clock_ms: int
 
 
 def end(record: ClientRecord, clock_ms: int) -> None:
-    """Let all go on."""
+    """Let all go on; whoever failed meanwhile is tried anew, but not each time where holds come and go."""
+    if clock_ms - record.roused_ms >= ROUSED_APART_MS:
+        record.rouse_ms = clock_ms
     record.hold = None
     record.opened_ms = clock_ms
 

@@ -41,6 +41,8 @@ class Told:
     """The shortest time that a 429 named; 0: none did."""
     error_wait_ms: int = 0
     """The longest time that an error of the provider's named."""
+    short: bool = False
+    """The rate granted this node less than it asked for."""
     probe: bool | None = None
     """Whether a probe of this node's went well; None: there was none."""
     unclaim: bool = False
@@ -67,9 +69,9 @@ def fold(record: ClientRecord, told: Told, clock_ms: int) -> list[Event]:
         hold.probe_ended(record, well=told.probe, wait_ms=wait_ms, clock_ms=clock_ms)
     if told.unclaim:
         hold.unclaim(record, told.node, clock_ms)
-    hold.judge(record, told.recent, told.words, told.error_wait_ms, clock_ms)
+    hold.judge(record, counted, told.words, told.error_wait_ms, clock_ms)
     _, limited_brief = told.words.get("limited", ("", ""))
-    rate.judge(record, told.recent, told.goodput, told.wait_ms, limited_brief, clock_ms)
+    rate.judge(record, told.recent, told.goodput, told.wait_ms, limited_brief, clock_ms, short=told.short)
     quarantine.judge(record, counted, told.words, clock_ms)
     events = _of_nodes(record, told, clock_ms)
     if record.incident_ms and not was_incident and record.hold is not None:

@@ -52,12 +52,14 @@ def jump(record: ClientRecord, clock_ms: int) -> Quarantine | None:
     """The quarantine that the evidence calls for: so many accounts that were well fail, and are not well again by themselves."""
     seen = within(record.buckets, max(record.opened_ms, clock_ms - KEPT_MS))
     usual = usual_share(record)
+    all_refused = hold.share_of(record, "client", clock_ms, hold.SHARED_LEAST) is not None
+    client = 0 if all_refused else seen.client  # Else that is the hold's matter, in a moment.
     for kind, failed, bound in (
-        ("refused", seen.refused + seen.client - seen.accepted, max(SHARE_MIN, TIMES * usual)),
+        ("refused", seen.refused + client - seen.accepted, max(SHARE_MIN, TIMES * usual)),
         ("erring", seen.erring - seen.mended, SHARE_MIN),
     ):
         if kind == "erring" and hold.share_of(record, kind, clock_ms, hold.SHARED_LEAST):
-            continue  # All fail: that is the hold's matter, in a moment.
+            continue  # Likewise.
         share = failed / max(1, failed + seen.ok)
         if failed >= HANDFUL and share > bound:
             return Quarantine(clock_ms, failed, share, usual, kind=kind)

@@ -26,14 +26,26 @@ GROWTH = 0.004
 """Of the peak, for each cubed second: back at the peak after 2.6 s, a quarter beyond it after 6.6 s."""
 PER_SECOND_MIN = 0.2
 FORGET = 2.0
-"""Times the peak at which the rate is forgotten."""
+FORGET_MS = 5_000
+"""Times the peak at which the rate is forgotten, if so long it has granted all that was asked for: a backlog would go at once."""
+USED = 1.25
+"""It grows to so many times what was answered of late at most: what is not used shows nothing (RFC 7661)."""
 APART_MS = 1_000
 """Between two times that it shrinks: what was under way at the first is answered by then."""
 WINDOW_MS = 5_000
 REST_SHARE = 0.95
 
 
-def judge(record: ClientRecord, told: Bucket, goodput: float, wait_ms: int, brief: str, clock_ms: int) -> None:
+def judge(
+    record: ClientRecord,
+    told: Bucket,
+    goodput: float,
+    wait_ms: int,
+    brief: str,
+    clock_ms: int,
+    *,
+    short: bool = False,
+) -> None:
     """
     Shrink the rate, let it grow, or forget it, by what a node tells now.
 
@@ -41,6 +53,7 @@ def judge(record: ClientRecord, told: Bucket, goodput: float, wait_ms: int, brie
         told: this node's answers since it told last, already in the record's buckets.
         goodput: answers a second but 429 that all nodes seem to get, by this one's.
         wait_ms: the shortest time that a 429 named; 0: one named none.
+        short: whether the rate granted this node less than it asked for.
     """
     if told.limited and _rest(record, wait_ms, brief, clock_ms):
         return
@@ -53,6 +66,8 @@ def judge(record: ClientRecord, told: Bucket, goodput: float, wait_ms: int, brie
     rate.answered += told.answered
     rate.limited += told.limited
     rate.since_shrunk += told.answered
+    if short:
+        rate.short_ms = clock_ms
     if too_many(rate.limited, rate.answered, HANDFUL_RATED) and clock_ms - rate.shrunk_ms >= APART_MS:
         well = (rate.answered - rate.limited) * 1000 / max(250, clock_ms - rate.meter_ms)
         if rate.answered < FEW:
@@ -73,8 +88,11 @@ def grow(record: ClientRecord, clock_ms: int) -> None:
     back_s = ((1 - BETA) / GROWTH) ** (1 / 3)
     passed_s = max(0, clock_ms - rate.shrunk_ms) / 1000
     passed_s = min(passed_s, rate.since_shrunk / ANSWERS_A_SECOND)
-    rate.per_second = max(rate.per_second, rate.peak * (1 + GROWTH * (passed_s - back_s) ** 3))
-    if rate.per_second >= FORGET * rate.peak:
+    seen = within(record.buckets, clock_ms - WINDOW_MS)
+    used = USED * (seen.answered - seen.limited) * 1000 / WINDOW_MS
+    target = rate.peak * (1 + GROWTH * (passed_s - back_s) ** 3)
+    rate.per_second = max(rate.per_second, min(target, max(used, PER_SECOND_MIN, rate.peak)))
+    if target >= FORGET * rate.peak and clock_ms - rate.short_ms >= FORGET_MS:
         record.rate = None
 
 
@@ -85,7 +103,7 @@ def too_many(limited: int, answered: int, least: int = HANDFUL) -> bool:
 
 def _shrunk(goodput: float, clock_ms: int) -> Rate:
     peak = max(PER_SECOND_MIN, goodput)
-    return Rate(max(PER_SECOND_MIN, BETA * peak), peak, clock_ms, clock_ms)
+    return Rate(max(PER_SECOND_MIN, BETA * peak), peak, clock_ms, clock_ms, short_ms=clock_ms)
 
 
 def _rest(record: ClientRecord, wait_ms: int, brief: str, clock_ms: int) -> bool:

@@ -197,8 +197,8 @@ class SharedRecord:
                 record.rouse_claim_ms = clock_ms + ROUSE_CLAIM_MS
             return []
 
-        def done(record: ClientRecord, _clock_ms: int) -> list[Event]:
-            record.rouse_ms = record.rouse_claim_ms = 0
+        def done(record: ClientRecord, clock_ms: int) -> list[Event]:
+            record.rouse_ms, record.rouse_claim_ms, record.roused_ms = 0, 0, clock_ms
             return []
 
         try:
