@@ -12,8 +12,11 @@ import tokens_harness as harness
 
 from tidewarden import errors
 from tidewarden.queue import Taken
+from tidewarden.tokens.answers import Verdict
+from tidewarden.tokens.findings import Opened
 from tidewarden.tokens.policy import Step
-from tidewarden.tokens.rows import Troubles
+from tidewarden.tokens.refresher import _ended
+from tidewarden.tokens.rows import Row, Troubles
 from tidewarden.tokens.vault import Place, Unsealable
 
 pytestmark = pytest.mark.live
@@ -263,3 +266,14 @@ async def test_what_is_owed_to_the_store_is_not_taken_for_nothing_that_was_sent(
         assert not refresher.unsent("b")
         await refresher.pay()
         assert not refresher.owing.is_set()
+
+
+@pytest.mark.parametrize(
+    ("outcome", "refusals", "before"),
+    [("invalid_grant", 0, True), ("rejected", 0, True), ("invalid_client", 0, True), ("unauthorized_client", 0, True),
+     ("unavailable", 1, True), ("unavailable", 0, False), ("rate_limited", 0, False), ("", 0, False)],
+)  # fmt: skip
+def test_who_was_refused_in_a_quarantine_shows_that_it_is_over(outcome: str, refusals: int, before: bool) -> None:
+    """None of the refusals counted: the account is one of the sample all the same."""
+    opened = Opened(1, Row(1, 1, 0, 0, 0, b"", b""), Troubles(outcome=outcome, refusals=refusals), None, None)
+    assert _ended("a", Verdict("ok", "ok", ""), opened).refused_before == before

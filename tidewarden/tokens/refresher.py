@@ -24,7 +24,7 @@ from .findings import Opened
 from .grant_request import Unfit, check_fit
 from .limits.adaptive_concurrency import late
 from .limits.client_limits import ClientLimits
-from .limits.evidence import kind_of
+from .limits.evidence import is_refusal, kind_of
 from .limits.gathering import Ended
 from .policy import Case, Step
 from .rows import Row, Troubles
@@ -48,7 +48,8 @@ def _ended(account: str, verdict: Verdict, opened: Opened) -> Ended:
     """An answer as evidence: whoever failed last time is no witness."""
     troubles = opened.troubles
     witness = not troubles.outcome
-    return Ended(account, verdict, witness, witness and opened.row.refreshed, bool(troubles.refusals))
+    refused = troubles.refusals > 0 or is_refusal(troubles.outcome)  # In a quarantine none is counted.
+    return Ended(account, verdict, witness, witness and opened.row.refreshed, refused)
 
 
 class Refresher:

@@ -47,6 +47,11 @@ def kind_of(verdict: Verdict) -> Kind:
     return _KINDS.get(verdict.outcome, "other")
 
 
+def is_refusal(outcome: str) -> bool:
+    """Whether answers of that class refuse a grant, or our client."""
+    return _KINDS.get(outcome) in ("refused", "client")
+
+
 class Bucket(msgspec.Struct, array_like=True):
     """Answers to one client's refreshes, of all nodes, that came from ``since_ms`` on."""
 
