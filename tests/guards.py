@@ -376,6 +376,11 @@ GUARDS = (
         ("placeholders",),
     ),
     Guard(
+        "issuers-at-home",
+        (("tokens/discovery.py", "return not provider.own_issuer or urlsplit", "return True or urlsplit"),),
+        ("tokens_discovery",),
+    ),
+    Guard(
         "patterns",
         (("placeholders.py", "    if _PATTERN.fullmatch(pattern):", "    if pattern:"),),
         ("placeholders",),

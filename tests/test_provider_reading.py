@@ -83,8 +83,8 @@ def test_a_grants_end_is_told_in_one_way_and_a_token_is_used_before_it_ends_unus
     assert (found.consent_life_s, found.keep_alive_s) == (1000, 500)
     assert provider(write(GOOD + "consent_life_s = 1000\nkeep_alive_s = 700\n")).keep_alive_s == 700
     assert provider(write(GOOD + "consent_fixed_s = 1000\n")).keep_alive_s == 0
-    (both,) = problems(write(GOOD + "consent_life_s = 1000\nconsent_fixed_s = 1000\n"))
-    assert "consent_life_s: found with consent_fixed_s; allowed: one of them" in both
+    both = provider(write(GOOD + "consent_life_s = 1000\nconsent_fixed_s = 9000\n"))
+    assert (both.consent_life_s, both.consent_fixed_s, both.keep_alive_s) == (1000, 9000, 500)
     (late,) = problems(write(GOOD + "consent_life_s = 1000\nkeep_alive_s = 1000\n"))
     assert "keep_alive_s: found 1000; allowed: less than consent_life_s" in late
 
@@ -174,11 +174,11 @@ def test_an_address_that_is_written_needs_none_of_its_presets_parameters(write: 
     assert list(both.account_parameters) == ["shop"]
 
 
-def test_a_consents_life_that_is_written_takes_the_place_of_its_presets(write: Write) -> None:
+def test_a_consents_life_that_is_written_stands_beside_the_end_of_its_preset(write: Write) -> None:
     text = '[providers.p]\npreset = "spotify"\nclient_id = "c"\nclient_secret = "s"\n'
     assert provider(write(text)).consent_fixed_s == 15_552_000
     found = provider(write(text + "consent_life_s = 864000\n"))
-    assert (found.consent_life_s, found.consent_fixed_s) == (864_000, 0)
+    assert (found.consent_life_s, found.consent_fixed_s) == (864_000, 15_552_000)
 
 
 def test_what_is_not_confirmed_is_said_until_it_is_written(write: Write) -> None:

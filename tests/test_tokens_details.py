@@ -10,7 +10,7 @@ from tidewarden.config import Provider
 from tidewarden.tokens import details
 from tidewarden.tokens.accounts import Grant
 from tidewarden.tokens.answers import Answer, Pair, judge, rules_of
-from tidewarden.tokens.rows import Details
+from tidewarden.tokens.rows import Details, Row
 
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 NOW_MS = 1_800_000_000_000
@@ -42,6 +42,10 @@ def test_extras_have_a_bound_together() -> None:
     assert details.refreshed(provider(), first, pair(**big), NOW_MS) is first
 
 
+def row(known: Details, stored_ms: int = NOW_MS) -> Row:
+    return Row(1, 1, stored_ms, 0, 0, b"", b"", details=known)
+
+
 def told(day_by_day: list[int], life_days: float, step_ms: int = DAY_MS) -> Details:
     """After refreshes ``step_ms`` apart, each told that the refresh token lives that much longer than ``life_days`` from the first."""
     known = Details()
@@ -55,14 +59,20 @@ def told(day_by_day: list[int], life_days: float, step_ms: int = DAY_MS) -> Deta
 def test_two_answers_tell_whether_the_end_moves() -> None:
     assert ends(told([0], 90)) == (NOW_MS + 90 * DAY_MS, "unknown")
     assert ends(told([0, 0], 90)) == (NOW_MS + 90 * DAY_MS, "fixed")
-    assert ends(told([0, DAY_MS, 2 * DAY_MS], 90)) == (NOW_MS + 92 * DAY_MS, "moves")
+    assert ends(told([0, DAY_MS, 2 * DAY_MS], 90)) == (NOW_MS + 91 * DAY_MS, "moves"), "as of when it was noted"
     minutes = [n * 60_000 for n in range(12)]
     assert ends(told(minutes, 30, 60_000))[1] == "moves", "refreshed every minute, too"
     assert ends(told([0] * 12, 30, 60_000))[1] == "fixed"
 
 
+def test_an_end_that_is_put_off_once_a_day_moves() -> None:
+    by_hours = [hour // 24 * DAY_MS for hour in range(24 * 20)]
+    for number in range(26, len(by_hours), 7):
+        assert ends(told(by_hours[:number], 30, HOUR_MS))[1] == "moves", number
+
+
 def test_a_session_that_slides_up_to_its_end_is_fixed_at_last() -> None:
-    known = told([0, DAY_MS, 2 * DAY_MS, 2 * DAY_MS, 2 * DAY_MS], 30)
+    known = told([0, DAY_MS, 2 * DAY_MS, 2 * DAY_MS, 2 * DAY_MS, 2 * DAY_MS], 30)
     assert ends(known) == (NOW_MS + 32 * DAY_MS, "fixed")
 
 
@@ -71,8 +81,8 @@ def test_what_has_hardly_changed_is_not_noted_anew() -> None:
     again = details.refreshed(provider(), fixed, pair((90 * DAY_MS - 2 * DAY_MS) / 1000 + 90), NOW_MS + 2 * DAY_MS)
     assert again is fixed
     moving = told([0, DAY_MS], 90)
-    later_ms = NOW_MS + DAY_MS + 2 * HOUR_MS
-    assert details.refreshed(provider(), moving, pair(90 * 86_400), later_ms) is moving
+    for days in (2, 20, 200):
+        assert details.refreshed(provider(), moving, pair(90 * 86_400 + 60), NOW_MS + days * DAY_MS) is moving
 
 
 def test_settings_say_what_answers_do_not() -> None:
@@ -82,9 +92,16 @@ def test_settings_say_what_answers_do_not() -> None:
     assert ends(known) == (NOW_MS + DAY_MS, "fixed")
     assert details.refreshed(fixed, known, pair(refresh_token="n"), NOW_MS + HOUR_MS) is known
     known = details.put(sliding, Details(), grant, NOW_MS, renewed=True)
-    assert ends(known) == (NOW_MS + DAY_MS, "moves")
-    assert ends(details.refreshed(sliding, known, pair(), NOW_MS + HOUR_MS)) == (NOW_MS + DAY_MS + HOUR_MS, "moves")
-    assert ends(details.refreshed(sliding, known, pair(7_200), NOW_MS + HOUR_MS))[0] == NOW_MS + 3 * HOUR_MS
+    assert known == Details(), "nothing is stored of what follows from the row"
+    assert details.consent_of(sliding, row(known)) == (NOW_MS + DAY_MS, True)
+    told = details.refreshed(sliding, known, pair(7_200), NOW_MS + HOUR_MS)
+    assert details.consent_of(sliding, row(told)) == (NOW_MS + 3 * HOUR_MS, False), "answers are believed first"
+
+
+def test_an_end_that_moves_counts_from_the_last_refresh() -> None:
+    moving = told([0, DAY_MS], 90)
+    assert details.consent_of(provider(), row(moving, NOW_MS + 10 * DAY_MS)) == (NOW_MS + 100 * DAY_MS, True)
+    assert details.consent_of(provider(), row(Details())) == (0, False)
 
 
 def test_whoever_puts_an_account_says_it_best() -> None:

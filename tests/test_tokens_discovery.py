@@ -11,6 +11,7 @@ import pytest
 
 from tidewarden.clock import ManualClock
 from tidewarden.config import Provider
+from tidewarden.placeholders import filled
 from tidewarden.tokens.discovery import (
     FRESH_S,
     RETRY_S,
@@ -125,3 +126,28 @@ async def test_metadata_that_hang_hold_up_no_refresh_to_an_endpoint_that_is_know
         other = Discovery(clock)
         with pytest.raises(NotFoundError, match="no answer"):
             await other.endpoint(slow, client)
+
+
+OWN = Provider(name="p", issuer="https://{tenant}.as.example", client_id="c", account_parameters={"tenant": "[a-z]+"})
+
+
+@pytest.mark.parametrize("url", ["https://b.as.example/t", "https://evil.example/t", "https://a.as.example:444/t"])
+def test_an_accounts_own_issuer_names_no_address_of_another_host(url: str) -> None:
+    its = filled(OWN, {"tenant": "a"})
+    raw = {"issuer": its.issuer, "token_endpoint": "https://a.as.example/t", "revocation_endpoint": url}
+    assert read_metadata(its, json.dumps(raw).encode()) == "https://a.as.example/t"
+    assert read_revocation(its, json.dumps(raw).encode()) == ""
+    with pytest.raises(NotFoundError, match="at another host than the issuer"):
+        read_metadata(its, json.dumps(raw | {"token_endpoint": url}).encode())
+
+
+async def test_each_account_is_asked_about_at_its_own_issuer() -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        issuer = f"https://{request.url.host}"
+        return httpx.Response(200, json={"issuer": issuer, "token_endpoint": f"{issuer}/t"})
+
+    discovery = Discovery(ManualClock())
+    async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as client:
+        for tenant in ("a", "b", "a"):
+            its = filled(OWN, {"tenant": tenant})
+            assert await discovery.endpoint(its, client) == f"https://{tenant}.as.example/t"

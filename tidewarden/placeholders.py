@@ -125,6 +125,7 @@ def filled(provider: Provider, parameters: Mapping[str, str]) -> Provider:
     changes: dict[str, Any] = {key: _filled_address(key, getattr(provider, key), values) for key in ADDRESSES}
     changes |= {key: _filled(getattr(provider, key), values) for key in TEXTS}
     changes["own_hosts"] = _varies(provider)
+    changes["own_issuer"] = bool(PLACEHOLDER.search(provider.issuer))
     for key in MAPS:
         texts: dict[str, str] = getattr(provider, key)
         changes[key] = {name: _filled(text, values) for name, text in texts.items()}

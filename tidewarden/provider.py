@@ -172,6 +172,8 @@ class Provider:
     """Most refreshes under way at a time on one node. 0, the default: 16, and up to 256 while accounts would be refreshed too late."""
     unconfirmed: tuple[str, ...] = ()
     """Settings of its preset that nobody has found in the provider's own words: named in the log at the start."""
+    own_issuer: bool = False
+    """This is the provider as one account has it, with an issuer that is that account's."""
     own_hosts: bool = False
     """This is the provider as one account has it, at a host that is that account's."""
 

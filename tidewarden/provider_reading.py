@@ -99,10 +99,6 @@ def _with_preset(
             joined.pop("token_url", None)
             joined.pop("issuer", None)
             joined["account_parameters"] = _needed_parameters(preset, str(table[written].value))
-    for written in ("consent_life_s", "consent_fixed_s"):
-        if written in table:
-            joined.pop("consent_life_s", None)
-            joined.pop("consent_fixed_s", None)
     for key, own in table.items():
         below = joined.get(key)
         if below is not None and isinstance(own.value, dict) and isinstance(below.value, dict):
@@ -161,8 +157,6 @@ def _faults(provider: Provider, table: Mapping[str, Found]) -> Iterator[tuple[st
         yield "on_delete", "found 'revoke'; allowed only with revocation_url, or an issuer whose metadata name one"
     if provider.life_s_max < provider.default_life_s and "life_s_max" in table:
         yield "life_s_max", f"found {provider.life_s_max:g}; allowed: at least default_life_s"
-    if provider.consent_life_s and provider.consent_fixed_s:
-        yield "consent_life_s", "found with consent_fixed_s; allowed: one of them"
     if 0 < provider.consent_life_s <= provider.keep_alive_s:
         yield "keep_alive_s", f"found {provider.keep_alive_s:g}; allowed: less than consent_life_s"
     if provider.connect_timeout_s > provider.timeout_s:

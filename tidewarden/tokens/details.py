@@ -10,12 +10,14 @@ from tidewarden.config import Provider
 
 from .accounts import EXTRAS_CHARS_MAX, Grant, extras_size
 from .answers import Pair
-from .rows import NO_DETAILS, ConsentEnd, Details
+from .rows import NO_DETAILS, ConsentEnd, Details, Row
 
 TELLING_MS = 600_000
 """Two answers that lie closer together do not tell whether the end of a consent moves with each."""
 NEAR_SHARE = 0.01
-"""A time is noted anew where it is off by that much of what is left: not with each refresh."""
+"""A time is the same where it is off by less than that share of what is left."""
+STEP_SHARE = 0.05
+"""Likewise of a time that moves: that of thirty days is put off once a day by some."""
 
 
 def put(provider: Provider, old: Details, grant: Grant, now_ms: int, *, renewed: bool) -> Details:
@@ -36,8 +38,6 @@ def put(provider: Provider, old: Details, grant: Grant, now_ms: int, *, renewed:
         return _ends(base, now_ms + int(grant.consent_s * 1000), "unknown", now_ms)
     if provider.consent_fixed_s:
         return _ends(base, now_ms + int(provider.consent_fixed_s * 1000), "fixed", now_ms)
-    if provider.consent_life_s:
-        return _ends(base, now_ms + int(provider.consent_life_s * 1000), "moves", now_ms)
     return base
 
 
@@ -48,28 +48,41 @@ def refreshed(provider: Provider, old: Details, pair: Pair, sent_ms: int) -> Det
         old = replace(old, extras=extras)
     if pair.consent_s is not None:
         return _told(old, sent_ms + int(pair.consent_s * 1000), sent_ms)
-    if provider.consent_life_s and old.consent_end != "fixed":
-        return _near(old, sent_ms + int(provider.consent_life_s * 1000), "moves", sent_ms)
     if pair.refresh_token and old.consent_end == "unknown" and old.consent_expires_ms:
         return _ends(old, 0, "unknown", 0)  # That was about another refresh token.
     return old
 
 
+def consent_of(provider: Provider, row: Row) -> tuple[int, bool]:
+    """When the refresh token ends by itself, unix milliseconds (0: not known), and whether each refresh puts that off."""
+    known = row.details
+    if known.consent_end == "moves":
+        return row.stored_ms + known.consent_expires_ms - known.consent_noted_ms, True
+    if known.consent_expires_ms or not provider.consent_life_s:
+        return known.consent_expires_ms, False
+    return row.stored_ms + int(provider.consent_life_s * 1000), True
+
+
 def _told(old: Details, end_ms: int, now_ms: int) -> Details:
-    """After an answer that says when the refresh token ends: two of them, some time apart, tell whether that moves."""
+    """
+    After an answer that says when the refresh token ends.
+
+    Two of them, some time apart, tell whether that moves; whatever does not go on so is looked at anew.
+    """
     if not old.consent_expires_ms:
         return _ends(old, end_ms, "unknown", now_ms)
     passed_ms, moved_ms = now_ms - old.consent_noted_ms, end_ms - old.consent_expires_ms
-    if passed_ms < TELLING_MS:
-        return old if abs(moved_ms) <= 2 * TELLING_MS else _ends(old, end_ms, "unknown", now_ms)
-    return _near(old, end_ms, "moves" if moved_ms > passed_ms / 2 else "fixed", now_ms)
-
-
-def _near(old: Details, end_ms: int, end: ConsentEnd, now_ms: int) -> Details:
-    slack_ms = max(TELLING_MS, (end_ms - now_ms) * NEAR_SHARE)
-    if old.consent_end == end and abs(end_ms - old.consent_expires_ms) <= slack_ms:
-        return old
-    return _ends(old, end_ms, end, now_ms)
+    life_ms = end_ms - now_ms
+    if old.consent_end == "moves":
+        # It lives as long from now as it did from then; some put it off once a day.
+        same = abs(moved_ms - passed_ms) <= max(TELLING_MS, life_ms * STEP_SHARE)
+        return old if same else _ends(old, end_ms, "unknown", now_ms)
+    if old.consent_end == "fixed" or passed_ms < TELLING_MS:
+        if abs(moved_ms) <= max(TELLING_MS, life_ms * NEAR_SHARE):
+            return old
+        if old.consent_end == "unknown" or moved_ms <= passed_ms / 2:
+            return _ends(old, end_ms, "unknown", now_ms)
+    return _ends(old, end_ms, "moves" if moved_ms > passed_ms / 2 else "fixed", now_ms)
 
 
 def _ends(old: Details, end_ms: int, end: ConsentEnd, now_ms: int) -> Details:

@@ -120,6 +120,8 @@ def read_metadata(provider: Provider, raw: bytes) -> str:
         raise NotFoundError("they name no token_endpoint")
     if not _is_encrypted_enough(provider, url):
         raise NotFoundError("their token_endpoint is not encrypted, as the issuer is or https:// would be")
+    if not _is_at_home(provider, url):
+        raise NotFoundError("their token_endpoint is at another host than the issuer, which is an account's own")
     return url
 
 
@@ -128,7 +130,12 @@ def read_revocation(provider: Provider, raw: bytes) -> str:
     url = _named(provider, json.loads(raw), "revocation_endpoint")
     if not isinstance(url, str) or url_fault(url):
         return ""
-    return url if _is_encrypted_enough(provider, url) else ""
+    return url if _is_encrypted_enough(provider, url) and _is_at_home(provider, url) else ""
+
+
+def _is_at_home(provider: Provider, url: str) -> bool:
+    """Whether an account's own issuer names an address of its own: elsewhere its metadata could lead the client's secret anywhere."""
+    return not provider.own_issuer or urlsplit(url).netloc.lower() == urlsplit(provider.issuer).netloc.lower()
 
 
 def _is_encrypted_enough(provider: Provider, url: str) -> bool:

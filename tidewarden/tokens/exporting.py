@@ -16,13 +16,14 @@ from tidewarden import errors
 from tidewarden.config import Provider
 from tidewarden.sealed_file import ID_BYTES, KEY_BYTES, NotSealed, open_line, seal_line
 
+from .details import consent_of
 from .findings import Pairs
 from .grant_request import fields_of
 from .grants import MARK_FIELDS, SPARE_FIELD
 from .ledger import Ledger
 from .limits.node_limits import SHARDS
 from .listing import PAGE_MAX, parse_cursor
-from .rows import Details, Row, parse_row
+from .rows import Row, parse_row
 from .vault import Place, Vault
 
 log = logging.getLogger("tidewarden.tokens")
@@ -91,7 +92,7 @@ class Exporting:
         if row.access:
             access = await self._vault.unseal(row.access, Place(name, pair.account, "access", *at))
             fields |= {"access_token": access.decode(), "expires_at_ms": row.expires_at_ms}
-        fields |= _beside(row.details)
+        fields |= _beside(self._providers[name], row)
         if spare := await self._spare_of(name, pair, row):
             fields[SPARE_FIELD] = spare
         return msgspec.json.encode(fields)
@@ -109,17 +110,13 @@ class Exporting:
             return ""
 
 
-def _beside(details: Details) -> dict[str, Any]:
+def _beside(provider: Provider, row: Row) -> dict[str, Any]:
     """What is known of an account beside its tokens, as a put takes it."""
-    found: dict[str, Any] = {}
-    if details.parameters:
-        found["parameters"] = details.parameters
-    if details.extras:
-        found["extras"] = details.extras
-    if details.consent_expires_ms:
-        found["consent_expires_ms"] = details.consent_expires_ms
-        found["consent_end"] = details.consent_end
-    return found
+    known = row.details
+    found: dict[str, Any] = {"parameters": known.parameters, "extras": known.extras}
+    if known.consent_expires_ms:
+        found |= {"consent_expires_ms": consent_of(provider, row)[0], "consent_end": known.consent_end}
+    return {name: value for name, value in found.items() if value}
 
 
 async def put_lines(put: Put, sealing: Sealing, lines: Sequence[bytes]) -> Results:

@@ -8,7 +8,7 @@ from typing import Any
 from tidewarden import errors
 from tidewarden.config import Provider
 
-from . import advice, policy
+from . import advice, details, policy
 from .findings import Entry
 from .ledger import Batch, Ledger
 from .limits.client_store import read_client
@@ -96,7 +96,7 @@ class Listing:
             "stored_ms": row.stored_ms,
             "expires_at_ms": row.expires_at_ms,
             "due_ms": row.due_ms,
-            "consent_expires_ms": row.details.consent_expires_ms,
+            "consent_expires_ms": details.consent_of(self._providers[provider], row)[0],
             "parameters": dict(row.details.parameters),
             "tries": troubles.tries,
             "error": troubles.outcome,
@@ -116,7 +116,7 @@ class Listing:
             "token_type": row.token_type,
             "scope": row.scope,
             "extras": dict(row.details.extras),
-            "consent_moves": row.details.consent_end == "moves",
+            "consent_moves": details.consent_of(self._providers[provider], row)[1],
             "access_token": bool(row.access),
             "refreshed": row.refreshed,
         }

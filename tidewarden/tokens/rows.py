@@ -54,7 +54,7 @@ class Details(msgspec.Struct, array_like=True, frozen=True):
     extras: dict[str, Scalar] = {}
     """Members of the provider's answers that are kept, by name; no secrets."""
     consent_expires_ms: int = 0
-    """When the refresh token ends by itself, unix milliseconds; 0: not known."""
+    """When the refresh token ends by itself, unix milliseconds, as it was at ``consent_noted_ms``; 0: not known."""
     consent_end: ConsentEnd = "unknown"
     """Whether that time moves with each refresh, as far as answers or settings tell."""
     consent_noted_ms: int = 0
