@@ -366,6 +366,11 @@ GUARDS = (
         ("tokens_parameters",),
     ),
     Guard(
+        "secrets-of-accounts",
+        (("tokens/grant_request.py", "if provider.account_secret and not (own is", "if False and not (own is"),),
+        ("tokens_parameters",),
+    ),
+    Guard(
         "parameters-sent",
         (("placeholders.py", "    values = check(provider, {", "    values = dict({"),),
         ("tokens_parameters",),

@@ -74,6 +74,17 @@ def test_placeholders_are_read_and_looked_at(write: Write) -> None:
     assert "extras: found" in "".join(problems(write(GOOD + 'extras = ["a..b"]\n')))
 
 
+def test_a_secret_is_the_providers_or_each_accounts(write: Write) -> None:
+    bare = GOOD.replace('client_secret = "s"\n', "account_secret = true\n")
+    found = provider(write(bare))
+    assert (found.account_secret, bool(found.client_secret)) == (True, False)
+    for key in ("client_secret", "next_secret"):
+        (both,) = problems(write(f'{bare}{key} = "hush"\n'))
+        assert f"{key}: not allowed with account_secret: each account brings its client's" in both
+    (none,) = problems(write(bare + 'auth = "none"\n'))
+    assert "account_secret: not allowed with auth = 'none', which sends no secret" in none
+
+
 def path_of(write: Write) -> str:
     return write("")
 

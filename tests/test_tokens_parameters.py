@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from base64 import b64decode
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,7 +14,7 @@ import tokens_harness as harness
 from aiohttp import web
 from tokens_harness import eventually
 
-from tidewarden.config import Provider
+from tidewarden.config import Provider, Secret
 from tidewarden.errors import BadArg
 from tidewarden.queue.placing import prefix_of
 from tidewarden.tokens.rows import Details
@@ -36,6 +37,9 @@ class Hosts:
         self.got.append((request.host.partition(":")[0], request.path, form, dict(request.headers)))
         if request.path.endswith("/revoke"):
             return web.Response()
+        if form["grant_type"] == "client_credentials":
+            client = b64decode(request.headers["Authorization"].removeprefix("Basic ")).decode().partition(":")[0]
+            return web.json_response({"access_token": f"at-{client}", "expires_in": 3600})
         account, _, number = form["refresh_token"].rpartition(".")
         token = f"{account}.{int(number) + 1}"
         return web.json_response(
@@ -195,3 +199,85 @@ async def test_a_sealed_export_carries_all_that_is_known(valkey: Any, tmp_path: 
             after = await side.tokens.peek("p/a")
             assert {name: after[name] for name in known} == {name: before[name] for name in known}
             assert after["consent_expires_ms"] == 2**41
+
+
+def own_clients(there: Hosts, **settings: Any) -> Provider:
+    patterns = {"host": r"127\.0\.0\.1|127\.0\.0\.2", "tenant": "[a-z0-9-]+"}
+    return replace(
+        provider(there, client_id="app-{tenant}", account_parameters=patterns, **settings),
+        account_secret=True, client_secret=Secret(),
+    )  # fmt: skip
+
+
+def shown(there: Hosts) -> list[str]:
+    """By which client and secret each request proved itself."""
+    return [b64decode(headers["Authorization"].removeprefix("Basic ")).decode() for *_, headers in there.got]
+
+
+async def test_each_account_has_a_client_of_its_own(valkey: Any, tmp_path: Path, caplog: Any) -> None:
+    async with hosts() as there:
+        chosen = own_clients(there, on_delete="revoke")
+        async with harness.node(valkey, tmp_path, chosen) as side:
+            put = side.tokens.put_told
+            for number, name in ((1, "a"), (2, "b")):
+                await put(f"p/{name}", grant(number, name, client_secret=f"hush-{name}"))
+                assert (await side.tokens.get(f"p/{name}", wait_ms=60_000)).access_token == f"at-{name}.1"
+            assert (await side.tokens.get("p/a", newer=2, wait_ms=60_000)).access_token == "at-a.2"
+            assert shown(there) == ["app-t1:hush-a", "app-t2:hush-b", "app-t1:hush-a"]
+            assert [token for *_, token in there.asked()] == ["a.0", "b.0", "a.1"]
+            # An old file changes nothing, another secret takes the place of the account's.
+            assert (await put("p/a", grant(1, client_secret="hush-c"))).change == "same"
+            current = grant(1, client_secret="hush-c") | {"refresh_token": "a.2"}
+            assert [(await put("p/a", current)).change for _ in range(2)] == ["renewed", "same"]
+            assert (await side.tokens.get("p/a", wait_ms=60_000)).access_token == "at-a.3"
+            await side.tokens.delete("p/a")
+            await eventually(lambda: there.asked("/revoke"))
+            assert there.asked("/revoke") == [("127.0.0.1", "/t1/revoke", "a.3")]
+            assert shown(there)[-2:] == ["app-t1:hush-c", "app-t1:hush-c"]
+            with pytest.raises(BadArg, match="client_secret is missing: each account of p has its own"):
+                await put("p/c", grant(1, "c"))
+        everything = b"".join(
+            b"".join(part for pair in valkey.client.hgetall(key).items() for part in pair)
+            for key in valkey.client.keys("*") if valkey.client.type(key) == b"hash"
+        )  # fmt: skip
+        assert len(everything) > 100
+        assert b"hush" not in everything
+        assert "hush" not in caplog.text
+
+
+async def test_a_sealed_export_carries_each_accounts_own_secret(valkey: Any, tmp_path: Path) -> None:
+    async with hosts() as there:
+        chosen = own_clients(there)
+        async with harness.node(valkey, tmp_path / "a", chosen) as side:
+            await side.tokens.put("p/a", grant(1, client_secret="hush"))
+            assert (await side.tokens.get("p/a", wait_ms=60_000)).generation == 2
+            lines, _, unreadable = await side.tokens.custody.export(SEALING)
+            assert unreadable == []
+        valkey.client.flushdb()
+        async with harness.node(valkey, tmp_path / "b", chosen) as side:
+            assert await side.tokens.custody.import_sealed(SEALING, lines) == [1]
+            assert (await side.tokens.get("p/a", newer=1, wait_ms=60_000)).access_token == "at-a.2"
+            assert shown(there) == ["app-t1:hush", "app-t1:hush"]
+
+
+async def test_nothing_is_sent_for_an_account_without_the_secret_that_it_needs(valkey: Any, tmp_path: Path) -> None:
+    async with hosts() as there:
+        async with harness.node(valkey, tmp_path, provider(there, client_id="app-{tenant}"), go=False) as side:
+            await side.tokens.put("p/a", grant(1))
+        async with harness.node(valkey, tmp_path, own_clients(there), boot=2) as side:
+            failing = await harness.in_state(side, "failing")
+            assert (failing["error"], there.got) == ("unfit", [])
+            assert (await side.tokens.put_told("p/a", grant(1, client_secret="hush"))).change == "renewed"
+            assert (await side.tokens.get("p/a", wait_ms=60_000)).access_token == "at-a.1"
+            assert shown(there) == ["app-t1:hush"]
+
+
+async def test_an_application_of_each_account_needs_no_refresh_token(valkey: Any, tmp_path: Path) -> None:
+    async with hosts() as there:
+        chosen = replace(own_clients(there), grant="client_credentials", rotation="none")
+        async with harness.node(valkey, tmp_path, chosen) as side:
+            fields = grant(1, client_secret="hush")
+            del fields["refresh_token"]
+            await side.tokens.put("p/a", fields)
+            assert (await side.tokens.get("p/a", wait_ms=60_000)).access_token == "at-app-t1"
+            assert shown(there) == ["app-t1:hush"]

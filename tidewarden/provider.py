@@ -64,6 +64,8 @@ class Provider:
     """Our client there."""
     client_secret: Secret = field(default_factory=Secret)
     """Its secret: ``client_secret``, ``client_secret_file`` or ``client_secret_env``, exactly one where ``auth`` sends one."""
+    account_secret: bool = setting(False)
+    """Whether each account has a client of its own there, and brings that client's secret: it is sealed as tokens are."""
     next_secret: Secret = field(default_factory=Secret)
     """Another secret of the same client, tried when the first is refused, so that one can be rolled: written alike."""
     grant: str = setting("refresh_token", choices=GRANTS)

@@ -68,7 +68,7 @@ def read_provider(name: str, table: dict[str, Found], environ: Mapping[str, str]
     provider = dataclasses.replace(provider, proxy=proxy)
     if not provider.renews:
         provider = dataclasses.replace(provider, rotation="none")  # What is sent can be sent again.
-    first = _secret(section, SECRET_KEYS, table, environ, problems, provider, needed=True)
+    first = _secret(section, SECRET_KEYS, table, environ, problems, provider, needed=not provider.account_secret)
     return dataclasses.replace(
         provider,
         client_secret=first,
@@ -159,6 +159,10 @@ def _faults(provider: Provider, table: Mapping[str, Found]) -> Iterator[tuple[st
         yield "life_s_max", f"found {provider.life_s_max:g}; allowed: at least default_life_s"
     if 0 < provider.consent_life_s <= provider.keep_alive_s:
         yield "keep_alive_s", f"found {provider.keep_alive_s:g}; allowed: less than consent_life_s"
+    if provider.account_secret and provider.auth not in SECRET_AUTHS:
+        yield "account_secret", f"not allowed with auth = {provider.auth!r}, which sends no secret"
+    for key in (key for key in (*SECRET_KEYS, *NEXT_KEYS) if provider.account_secret and key in table):
+        yield key, "not allowed with account_secret: each account brings its client's"
     if provider.connect_timeout_s > provider.timeout_s:
         yield "connect_timeout_s", f"found {provider.connect_timeout_s:g}; allowed: at most timeout_s"
 

@@ -18,7 +18,7 @@ from .seen import Seen
 
 COLUMNS = (
     "account", "provider", "refresh_token", "subject_token", "access_token", "token_type", "expires_at", "expires_at_ms",
-    "scope", "client", "consent_expires_at", "consent_expires_ms",
+    "scope", "client", "consent_expires_at", "consent_expires_ms", "client_secret",
 )  # fmt: skip
 MAPS = ("parameters", "extras")
 """What has entries of its own names: an object in JSONL, a column ``parameters.NAME`` each elsewhere."""

@@ -51,6 +51,8 @@ class Grant:
     """Unix milliseconds; 0: not known."""
     expires_in_s: float = 0.0
     """Seconds from now; 0: not given."""
+    client_secret: str = field(default="", repr=False)
+    """Of the account's own client."""
     parameters: dict[str, str] | None = None
     """For its provider's placeholders. None: not given."""
     extras: dict[str, Scalar] | None = None
@@ -108,6 +110,12 @@ def parse_grant(fields: Mapping[str, Any], provider: Provider) -> Grant:
     given = {name: value for name, value in fields.items() if value is not None and value != ""}
     brings, client_id = provider.brings, provider.client_id
     allowed = _FIELDS | {brings} if brings else _FIELDS
+    if provider.account_secret:
+        allowed |= {"client_secret"}
+        if not _token(given, "client_secret"):
+            raise errors.BadArg(
+                f"client_secret is missing: each account of {provider.name} has its own (account_secret)"
+            )
     for name in _BROUGHT:
         if name in given and name != brings:
             raise errors.BadArg(
@@ -130,6 +138,7 @@ def parse_grant(fields: Mapping[str, Any], provider: Provider) -> Grant:
     return Grant(
         refresh_token=_token(given, "refresh_token"),
         subject_token=_token(given, "subject_token"),
+        client_secret=_token(given, "client_secret"),
         access_token=_token(given, "access_token"),
         token_type=token_type,
         scope=scope,

@@ -104,7 +104,7 @@ class Exporting:
             if spare is None or (spare.grant, spare.generation + 1) == (row.grant, row.generation):
                 return ""  # The token before this one works within its grace alone; past that, to use it may end the grant.
             place = Place(name, pair.account, "refresh", spare.grant, spare.generation)
-            return (await self._vault.unseal(spare.refresh, place)).decode()
+            return fields_of((await self._vault.unseal(spare.refresh, place)).decode()).get("refresh_token", "")
         except errors.Internal as error:  # Unsealable, or its row cannot be read.
             log.warning("the spare pair of an account is not exported: %s", error)
             return ""

@@ -7,16 +7,18 @@ that have none, a short text of ours, so that fingerprints, keys and exports go 
 
 from __future__ import annotations
 
+import dataclasses
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from tidewarden.clock import Clock
 from tidewarden.config import Provider
-from tidewarden.secret import secret_of_file
+from tidewarden.secret import Secret, secret_of_file
 
 from .accounts import Grant
 from .credentials import ASSERTION_LIFE_S, Credentials
@@ -37,10 +39,13 @@ class Unfit(Unsealable):
 
 
 class Own(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What an account brings where it has no refresh token. Secrets stay out of its ``repr``."""
+    """What an account brings where that is no refresh token, or more than one. Secrets stay out of its ``repr``."""
 
     scope: str = ""
     subject_token: str = ""
+    refresh_token: str = ""
+    client_secret: str = ""
+    """Of its own client, where its provider's ``account_secret`` says so."""
 
     def __repr__(self) -> str:
         return f"Own(scope={self.scope!r})"
@@ -58,26 +63,59 @@ class Asking:
 
 def brought(provider: Provider, grant: Grant) -> str:
     """What is sealed of a grant that was put: two that ask alike are alike."""
-    if provider.renews:
+    if provider.renews and not grant.client_secret:
         return grant.refresh_token
-    return OWN_MARK + msgspec.json.encode(Own(grant.scope, grant.subject_token)).decode()
+    scope = "" if provider.renews else grant.scope
+    return _text(Own(scope, grant.subject_token, grant.refresh_token, grant.client_secret))
+
+
+def _text(own: Own) -> str:
+    return OWN_MARK + msgspec.json.encode(own).decode()
 
 
 def own_of(text: str) -> Own | None:
-    """What an account brings, of its sealed text; None: a refresh token."""
+    """What an account brings, of its sealed text; None: a refresh token and no more."""
     return msgspec.json.decode(text[1:], type=Own) if text.startswith(OWN_MARK) else None
+
+
+def marked(text: str) -> str:
+    """What a grant is known by: its refresh token, where there is one."""
+    own = own_of(text)
+    return own.refresh_token if own is not None and own.refresh_token else text
+
+
+def following(text: str, refresh_token: str) -> str:
+    """What the account brings to the next refresh, of the text it brought; ``refresh_token``: a new one, empty: none came."""
+    own = own_of(text)
+    if not refresh_token or own is None:
+        return refresh_token or text
+    return _text(replace(own, refresh_token=refresh_token))
+
+
+def as_account(provider: Provider, text: str) -> tuple[Provider, str]:
+    """The provider with the client's secret of the account that brings ``text``, and what asks for its next pair."""
+    own = own_of(text)
+    if own is None:
+        return provider, text
+    if provider.account_secret:
+        provider = dataclasses.replace(provider, client_secret=Secret(own.client_secret))
+    return provider, own.refresh_token if provider.renews else text
 
 
 def fields_of(text: str) -> dict[str, str]:
     """The same as fields of a put, for an export."""
     own = own_of(text)
-    return {"refresh_token": text} if own is None else {"scope": "", **msgspec.to_builtins(own)}
+    if own is None or own.refresh_token:
+        return {"refresh_token": text} if own is None else msgspec.to_builtins(own)
+    return {"scope": "", **msgspec.to_builtins(own)}
 
 
 def check_fit(provider: Provider, text: str) -> str:
     """``text``, if an account that brings it can be refreshed by the provider's grant. Raises: Unfit: it was put for another."""
     own = own_of(text)
-    if provider.renews != (own is None) or (
+    if provider.account_secret and not (own is not None and own.client_secret):
+        raise Unfit("it was put without a client_secret of its own: put it anew")
+    if provider.renews != (own is None or bool(own.refresh_token)) or (
         provider.brings == "subject_token" and own is not None and not own.subject_token
     ):
         raise Unfit("it was put for another kind of grant: put it anew")

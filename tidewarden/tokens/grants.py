@@ -14,7 +14,7 @@ from tidewarden.config import Provider
 
 from . import accounts, details, policy
 from .findings import Reading
-from .grant_request import brought
+from .grant_request import brought, marked, own_of
 from .ledger import Ledger
 from .policy import State
 from .revoking import Revoker
@@ -96,7 +96,8 @@ class Grants:
             row = self._new_row(provider, name, grant, base, reading.now_ms, mark)
             row = replace(row, details=self._details(provider, grant, reading))
             place = Place(provider.name, name, "access", *base)
-            if old is not None and known and not await self._consented_anew(reading, row, grant, place):
+            anew = known and await self._consented_anew(reading, row, grant, place)
+            if old is not None and known and not anew and not await self._has_other_secret(provider, name, old, grant):
                 if not await self._note(provider, queue, name, reading, grant):
                     continue
                 return Put(old.generation, "same", policy.state(old, troubles, reading.now_ms))
@@ -111,7 +112,7 @@ class Grants:
 
     def _mark(self, provider: Provider, name: str, grant: accounts.Grant, old: Row | None) -> bytes:
         """The fingerprint by which a put is known to be of the grant that the account has."""
-        text = brought(provider, grant)
+        text = marked(brought(provider, grant))
         if not provider.renews:  # What is asked for may hang on the parameters: others make another grant.
             own = grant.parameters
             text = f"{text}\x02{sorted((own if own is not None else old.details.parameters if old else {}).items())}"
@@ -154,8 +155,9 @@ class Grants:
         if SPARE_FIELD in fields:
             row = (await self._ledger.get(queue, name)).row
             if row is not None and not row.refreshed:  # Else its own token has worked here.
-                spare = accounts.parse_grant({"refresh_token": fields[SPARE_FIELD]}, provider)
-                await self._keep_spare(provider.name, queue, name, row, spare)
+                its = {key: fields[key] for key in ("client_secret",) if key in fields}
+                spare = accounts.parse_grant({"refresh_token": fields[SPARE_FIELD], **its}, provider)
+                await self._keep_spare(provider.name, queue, name, row, brought(provider, spare))
         return put.change != "same"
 
     async def _consented_anew(self, reading: Reading, row: Row, grant: accounts.Grant, place: Place) -> bool:
@@ -181,8 +183,19 @@ class Grants:
         except Unsealable:
             return True  # The stored one is of no use to anybody.
 
-    async def _keep_spare(self, provider: str, queue: str, name: str, row: Row, grant: accounts.Grant) -> None:
-        base, token = (row.grant, ELSEWHERE), grant.refresh_token
+    async def _has_other_secret(self, provider: Provider, name: str, old: Row, grant: accounts.Grant) -> bool:
+        """Whether another secret of its client is put with the refresh token that the account has."""
+        if not (provider.account_secret and provider.renews):
+            return False
+        try:
+            place = Place(provider.name, name, "refresh", old.grant, old.generation)
+            own = own_of((await self._vault.unseal(old.refresh, place)).decode())
+        except Unsealable:
+            return True
+        return own is None or own.client_secret != grant.client_secret
+
+    async def _keep_spare(self, provider: str, queue: str, name: str, row: Row, token: str) -> None:
+        base = (row.grant, ELSEWHERE)
         spare = Row(
             grant=base[0],
             generation=ELSEWHERE + 1,
@@ -190,7 +203,7 @@ class Grants:
             expires_at_ms=0,
             due_ms=row.due_ms,
             origin=row.origin,
-            current=self._vault.fingerprint(provider, name, token),
+            current=self._vault.fingerprint(provider, name, marked(token)),
             refresh=self._vault.seal(token.encode(), Place(provider, name, "refresh", base[0], ELSEWHERE + 1)),
         )
         # It fits nowhere, and what comes and does not fit is kept as a spare.

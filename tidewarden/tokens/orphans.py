@@ -18,7 +18,7 @@ from tidewarden.config import Provider
 from . import answers, details, policy
 from .answers import Answer, Verdict
 from .cache import Kept
-from .grant_request import check_fit
+from .grant_request import as_account, check_fit, following, marked
 from .limits.client_limits import ClientLimits
 from .limits.gathering import Ended
 from .rows import Row
@@ -144,9 +144,9 @@ class Orphans:
         sealed_for = self._place(provider, name, "refresh", row)
         token = check_fit(provider, (await self._vault.unseal(row.refresh, sealed_for)).decode())
         rules = answers.rules_of(provider.paths, provider.errors, provider.extras, renews=provider.renews)
-        its = placeholders.filled(provider, row.details.parameters)
+        its, sent = as_account(placeholders.filled(provider, row.details.parameters), token)
         for number in self._exchange.credentials.order(provider):
-            outcome = await self._exchange.refresh(its, token, number, account=name)
+            outcome = await self._exchange.refresh(its, sent, number, account=name)
             verdict = answers.judge(outcome, self._clock.unix_ms(), rules)
             if verdict.outcome != "invalid_client":
                 break
@@ -154,17 +154,18 @@ class Orphans:
         pair = verdict.pair
         if pair is None or not isinstance(outcome, Answer):
             return verdict
+        brought = following(token, pair.refresh_token)
         expires_at_ms, due_ms = policy.due_after(began, pair.life_s, provider, self._dice.random())
         new = replace(
             row, generation=kept.base[1] + 1, stored_ms=began, expires_at_ms=expires_at_ms, due_ms=due_ms,
-            current=self._vault.fingerprint(provider.name, name, pair.refresh_token or token) if provider.renews else row.current,
+            current=self._vault.fingerprint(provider.name, name, marked(brought)) if provider.renews else row.current,
             token_type=pair.token_type, scope=row.scope if pair.scope is None else pair.scope, refreshed=True,
             details=details.refreshed(provider, row.details, pair, began),
         )  # fmt: skip
         new = replace(
             new,
             access=self._vault.seal(pair.access_token.encode(), self._place(provider, name, "access", new)),
-            refresh=self._vault.seal((pair.refresh_token or token).encode(), self._place(provider, name, "refresh", new)),
+            refresh=self._vault.seal(brought.encode(), self._place(provider, name, "refresh", new)),
         )  # fmt: skip
         await self._keep(provider, name, kept, new)
         return verdict

@@ -21,7 +21,7 @@ from .answers import Verdict
 from .digest import Digest
 from .doubts import BUSY_S, Doubts
 from .findings import Opened
-from .grant_request import Unfit, check_fit
+from .grant_request import Unfit, as_account, check_fit
 from .limits.adaptive_concurrency import late
 from .limits.client_limits import ClientLimits
 from .limits.evidence import is_refusal, kind_of
@@ -148,8 +148,8 @@ class Refresher:
             row = opened.row
             behind = late(row.due_ms, row.expires_at_ms, opened.now_ms)
             self._limits.concurrency.began(late=behind)
-        its = placeholders.filled(provider, opened.row.details.parameters)
-        outcome, verdict = await self._ask(its, task.id, token, until)
+        its, sent = as_account(placeholders.filled(provider, opened.row.details.parameters), token)
+        outcome, verdict = await self._ask(its, task.id, sent, until)
         if verdict.outcome == "late":  # As if it had been found out before.
             await self._hold(task, 0, opened)
             return

@@ -21,6 +21,7 @@ from tidewarden.queue.task import NewTask
 
 from .errands import Errands
 from .exchange import Exchange
+from .grant_request import as_account
 from .ledger import Ledger
 from .revoked import Revoked
 from .rows import Row
@@ -144,8 +145,8 @@ class Revoker:
             return None  # Not deleted after all, or put anew: many providers end all of a user's grants with one token.
         place = Place(wanted.provider, wanted.account, "refresh", wanted.grant, wanted.generation)
         try:
-            token = (await self._vault.unseal(wanted.refresh, place)).decode()
-            its = placeholders.filled(provider, wanted.parameters)
+            brought = (await self._vault.unseal(wanted.refresh, place)).decode()
+            its, token = as_account(placeholders.filled(provider, wanted.parameters), brought)
         except errors.BadArg as error:
             return Revoked("unsupported", str(error))
         except Unsealable as error:

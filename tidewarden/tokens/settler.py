@@ -12,6 +12,7 @@ from tidewarden.config import Provider
 from . import details, policy
 from .answers import Pair
 from .findings import Opened
+from .grant_request import following, marked
 from .ledger import ORPHAN
 from .peers import Reply
 from .records import Answer
@@ -33,10 +34,10 @@ class Settler:
         """How long the access token lives that came last."""
 
     async def settle(self, account: str, opened: Opened, pair: Pair, sent_token: str) -> None:
-        """Seal the pair, bring it to disk, write it back."""
+        """Seal the pair, bring it to disk, write it back. ``sent_token``: what the account brought, as it was sealed."""
         tools, name = self._tools, self.provider.name
         old = opened.row
-        refresh_token = pair.refresh_token or sent_token
+        brought = following(sent_token, pair.refresh_token)
         generation = old.generation + 1
         # The store's time when the intent was written, a moment before the request was sent: the safe side.
         expires_at_ms, due_ms = policy.due_after(opened.now_ms, pair.life_s, self.provider, tools.dice.random())
@@ -48,11 +49,11 @@ class Settler:
             expires_at_ms=expires_at_ms,
             due_ms=due_ms,
             origin=old.origin,
-            current=tools.vault.fingerprint(name, account, refresh_token) if self.provider.renews else old.current,
+            current=tools.vault.fingerprint(name, account, marked(brought)) if self.provider.renews else old.current,
             token_type=pair.token_type,
             scope=old.scope if pair.scope is None else pair.scope,
             access=tools.vault.seal(pair.access_token.encode(), Place(name, account, "access", old.grant, generation)),
-            refresh=tools.vault.seal(refresh_token.encode(), Place(name, account, "refresh", old.grant, generation)),
+            refresh=tools.vault.seal(brought.encode(), Place(name, account, "refresh", old.grant, generation)),
             refreshed=True,
             details=details.refreshed(self.provider, old.details, pair, opened.now_ms),
         )
