@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import bisect
+import contextlib
 import gc
 import hashlib
 import re
@@ -10,6 +12,7 @@ from importlib import resources
 from typing import Any
 
 import pytest
+import redis
 from desk import queue_scripts
 
 from tidewarden.errors import BadArg, Error, Full
@@ -264,3 +267,35 @@ async def test_a_shard_that_refuses_is_asked_by_itself(node: Any) -> None:
     await n0.link.call("HSET", n0.queues._shards["q"][1].keys[0] + ":shard", "format", "99")
     with pytest.raises(Error, match="has format 99"):
         await n0.queues.script_each("queue.stats", "q", ())
+
+
+LOCALS_SPARE = 2
+
+
+@pytest.mark.parametrize("room", ["queue", "tokens", "scheduler"])
+def test_the_library_has_locals_to_spare(valkey: Any, room: str) -> None:
+    """Lua allows 200 at a time in one function, and the shared files and a room's prelude are one: the server would refuse all of it."""
+    scripts = queue_scripts()
+    first = next(script.function for script in scripts if script.name.startswith(f"{room}."))
+    text = scripts.library.decode()
+    place = text.rindex("\ndo\nlocal function verb()\n", 0, text.index(f"redis.register_function('{first}'"))
+
+    def loads(more: int) -> bool:
+        with_more = text[:place] + "".join(f"\nlocal spare_{n}" for n in range(more)) + text[place:]
+        with_more = with_more.replace("register_function('", "register_function('spare_")
+        _, _, body = with_more.partition("\n")
+        try:
+            valkey.client.execute_command("FUNCTION", "LOAD", "REPLACE", f"#!lua name=spare\n{body}")
+        except redis.ResponseError as error:
+            if "more than 200 local variables" not in str(error):
+                raise
+            return False
+        return True
+
+    try:
+        left = bisect.bisect_left(range(200), True, key=lambda more: not loads(more)) - 1
+    finally:
+        with contextlib.suppress(redis.ResponseError):
+            valkey.client.execute_command("FUNCTION", "DELETE", "spare")
+    assert left >= LOCALS_SPARE, f"{left} are left of 200: put functions into a table, or where they are used"
+    print(f"{room}: {left} left")

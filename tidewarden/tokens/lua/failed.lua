@@ -14,6 +14,13 @@ for i = 3, #ARGV, 7 do
   items[#items + 1] = {ARGV[i], int(i + 1, 'lease', 0, LEASE_MAX), ARGV[i + 2], int(i + 3, 'delay ms', 0, NEVER), ARGV[i + 4], ARGV[i + 5], ARGV[i + 6]}
 end
 local reply = {}
+
+-- An intent with that lease is over; another's stays.
+local function close_intent(account, lease)
+  local raw = redis.call('HGET', INTENTS, account)
+  if raw and (#raw < INTENT or select(6, struct.unpack('>I4I4I6I6c8I8', raw)) == lease) then redis.call('HDEL', INTENTS, account) end
+end
+
 for i = 1, #items do
   local account, lease, what, delay_ms, troubles, spare, event = unpack(items[i])
   close_intent(account, lease)

@@ -124,9 +124,3 @@ local function recover(account)
   if troubles then post_event('account.recovered', account, troubles) end
   return troubles
 end
-
--- An intent with that lease is over; another's stays.
-local function close_intent(account, lease)
-  local raw = redis.call('HGET', INTENTS, account)
-  if raw and (#raw < INTENT or select(6, struct.unpack('>I4I4I6I6c8I8', raw)) == lease) then redis.call('HDEL', INTENTS, account) end
-end

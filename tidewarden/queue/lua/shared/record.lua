@@ -114,11 +114,10 @@ end
 
 -- The leases' clock, by which they begin and end: the store's less `lag`, so that it runs on evenly when that one steps
 -- (docs/decisions/0015-clock.md). Until a step is found and `lag` follows, `known` says where it stands at least.
-local STEP_MS = 5000
 local function lease_clock() return math.max(now - S.lag, known) end
 
--- Whether the store's clock seems to have stepped forward, so that nothing may be ended by it. The call may just have been under way long.
-local function lease_doubt() return known > 0 and now - S.lag > known + STEP_MS end
+-- Whether the store's clock seems to have stepped forward, by more than five seconds, so that nothing may be ended by it. The call may just have been under way long.
+local function lease_doubt() return known > 0 and now - S.lag > known + 5000 end
 
 -- What a field that the record lacks means. As a metatable: to write all of them into each record took as long as to read it.
 local ABSENT = {__index = {
