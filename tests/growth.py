@@ -71,5 +71,5 @@ def attributes(value: Any) -> Iterator[tuple[str, Any]]:
     for kind in type(value).__mro__:
         slots = kind.__dict__.get("__slots__", ())
         for slot in (slots,) if isinstance(slots, str) else slots:
-            if hasattr(value, slot):
+            if slot not in ("__dict__", "__weakref__") and hasattr(value, slot):
                 yield slot, getattr(value, slot)
