@@ -31,6 +31,7 @@ class Shards:
         self.list_trouble: list[Exception] = []
         self.lists_wait: asyncio.Event | None = None
         self.silent: dict[tuple[str, int], asyncio.Event] = {}
+        self.slow_s = 0.0
         self.start = clock.monotonic()
 
     def ms(self, seconds: float) -> int:
@@ -51,6 +52,8 @@ class Shards:
         return self.sizes[queue]
 
     async def delays(self, queue: str) -> list[int]:
+        if self.slow_s:
+            await asyncio.sleep(self.slow_s)
         now = self.clock.monotonic()
         moments = ((self.at.get((queue, n)), self.ticks.get((queue, n))) for n in range(self.sizes[queue]))
         return [min((max(0, self.ms(at - now)) for at in pair if at is not None), default=-1) for pair in moments]
@@ -299,6 +302,26 @@ async def test_a_look_at_all_that_is_not_answered_holds_up_no_shard(
     s.shards.lists_wait.set()
     await s.advance(1)
     assert s.sweep.rounds > rounds
+
+
+async def test_a_look_at_thousands_may_take_longer_than_an_answer_may(
+    stage: MakeStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would begin with the first of them again and again, and never come to the last."""
+    monkeypatch.setattr(module, "LIMIT_S", 1.0)
+    monkeypatch.setattr(module, "SLOW_S", 0.01)
+    s = stage(**{f"q{n:03}": 1 for n in range(100)})
+    await s.start()
+    await s.advance(2)
+    assert len(s.shards.swept) == 100
+    s.shards.slow_s = 0.2
+    s.shards.at["q099", 0] = s.clock.monotonic() + 1
+    await s.advance(ALL_S + 1)
+    async with asyncio.timeout(20):
+        while not s.sweep.moved:
+            await asyncio.sleep(0.05)
+            await s.advance(STEP_S)
+    assert s.shards.lists == 2
 
 
 async def test_a_silent_shard_that_knows_a_newer_leader_ends_it(

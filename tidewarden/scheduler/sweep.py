@@ -24,6 +24,7 @@ AWAY_S = 0.5  # a shard whose script found the store away is tried again after s
 ALL_S = 60.0  # every shard is looked at once so often, in case a message was lost
 ROUND_MAX = 64  # shards that are swept together
 MARGIN_S = 0.0005  # a moment that is earlier by less is the same one
+LOOKS_TOGETHER = 16  # queues whose shards' records are read together
 SLOW_S = 1.0  # the others wait for a shard whose server does not answer for so long
 LIMIT_S = 30.0  # a shard's sweep that has no answer by then is begun anew; a link gives up sooner
 
@@ -75,16 +76,28 @@ class Sweep:
 
         ``by_record``: no sooner than the shard's record says that something happens there, which costs a fifteenth of a script.
         """
-        for queue in await self._queues.names():
-            try:
-                shards = await self._queues.shards(queue)
-                delays_ms = await self._queues.delays(queue) if by_record else [0] * shards
-            except Internal as error:  # its settings cannot be read, which must not stop the others
-                log.error("the queue %s is not swept: %s", queue, error)
-                continue
-            for shard, delay_ms in enumerate(delays_ms):
-                if delay_ms >= 0:
-                    self.expect(queue, shard, delay_ms)
+        try:
+            async with asyncio.timeout(LIMIT_S):
+                names = await self._queues.names()
+            for first in range(0, len(names), LOOKS_TOGETHER):
+                some = names[first : first + LOOKS_TOGETHER]
+                async with asyncio.timeout(
+                    LIMIT_S
+                ):  # of its own: to read of thousands may take longer than one answer may
+                    await asyncio.gather(*(self._expect_queue(queue, by_record=by_record) for queue in some))
+        except TimeoutError:
+            raise StoreDown(f"no answer for {LIMIT_S:g} s") from None
+
+    async def _expect_queue(self, queue: str, *, by_record: bool) -> None:
+        try:
+            shards = await self._queues.shards(queue)
+            delays_ms = await self._queues.delays(queue) if by_record else [0] * shards
+        except Internal as error:  # its settings cannot be read, which must not stop the others
+            log.error("the queue %s is not swept: %s", queue, error)
+            return
+        for shard, delay_ms in enumerate(delays_ms):
+            if delay_ms >= 0:
+                self.expect(queue, shard, delay_ms)
 
     async def run(self, epoch: int, holder: str) -> None:
         """Sweep under ``epoch`` until cancelled. Raises: Stale: another leads."""
@@ -133,13 +146,10 @@ class Sweep:
 
     async def _look_at_all(self) -> None:
         try:
-            async with asyncio.timeout(LIMIT_S):
-                await self.expect_all(by_record=self._begun)
-                self._begun = (
-                    True  # Each shard has been told of this term; from here on a lost message is all there is to find.
-                )
-        except (StoreDown, TimeoutError) as error:
-            log.warning("the store is away; the sweep waits: %s", str(error) or f"no answer for {LIMIT_S:g} s")
+            await self.expect_all(by_record=self._begun)
+            self._begun = True  # Each shard is told of this term; from here on a lost message is all there is to find.
+        except StoreDown as error:
+            log.warning("the store is away; the sweep waits: %s", error)
             self._all_at = self._clock.monotonic() + AWAY_S
 
     async def _sleep(self, until: float) -> None:
