@@ -60,5 +60,5 @@ async def _run(failing: bool, socket: str, folder: Path, url: str, settings: Map
     store = StoreServer(socket, f"unix://{socket}")
     outbox.CLAIM_MS = 500  # what it had to tell is soon another's
     sections = FAILING if failing else None
-    async with harness.node(store, folder, harness.provider(url, **settings), "n1", sections=sections, confirm_s=0.05):
+    async with harness.node(store, folder, harness.provider(url, **settings), "n1", sections=sections, confirm_s=0.005):
         await asyncio.sleep(60)

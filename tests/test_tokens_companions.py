@@ -41,7 +41,7 @@ async def test_put_when_fresh_and_dropped_when_dead(valkey: Any, tmp_path: Path)
     async with harness.endpoint(life_s=2) as endpoint:
         chosen = harness.provider(endpoint.url, margin_s=1.0)
         sections = {"companions": companions}
-        async with harness.node(valkey, tmp_path, chosen, sections=sections, confirm_s=0.05) as side:
+        async with harness.node(valkey, tmp_path, chosen, sections=sections, confirm_s=0.005) as side:
             await side.queues.configure("contacts.sync", {"dedup_ms": 0})  # for an interval this short
             await side.tokens.put("p/a/b", {"refresh_token": "a/b.0"})
             session = side.queues.open_session()

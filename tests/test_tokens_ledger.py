@@ -225,6 +225,62 @@ async def test_a_failure_that_is_told_under_an_older_number_changes_nothing(benc
     assert isinstance(await bench.ledger.intend(QUEUE, "a", new.lease, LEASE_MS), Opened)
 
 
+async def test_an_intent_runs_on_for_whoever_holds_it(bench: Bench) -> None:
+    """A request of unknown outcome is sent again in its place: its intent and lease last as long as if it had begun now."""
+    await bench.put("a", due_ms=0)
+    task = await bench.take("a", "n0.1")
+    assert not await bench.ledger.renew(QUEUE, "a", task.lease, LEASE_MS)  # There is none yet.
+    await bench.ledger.intend(QUEUE, "a", task.lease, LEASE_MS)
+    began_ms = bench.now_ms
+    bench.now_ms += LEASE_MS - 1
+    assert not await bench.ledger.renew(QUEUE, "a", task.lease + 1, LEASE_MS)
+    assert await bench.ledger.renew(QUEUE, "a", task.lease, LEASE_MS)
+    bench.now_ms += LEASE_MS - 1
+    with pytest.raises(AssertionError, match="not to be had"):
+        await bench.take("a", "n1.1")
+    bench.now_ms += 1
+    other = await bench.take("a", "n1.1")
+    assert not await bench.ledger.renew(QUEUE, "a", task.lease, LEASE_MS)
+    opened = await bench.ledger.intend(QUEUE, "a", other.lease, LEASE_MS)
+    assert isinstance(opened, Opened)
+    assert opened.found is not None
+    # The grace counts from the first request.
+    assert (opened.found.started_ms, opened.found.holder, opened.found.lease) == (began_ms, "n0.1", task.lease)
+    assert await bench.ledger.renew(QUEUE, "a", other.lease, LEASE_MS)
+    await bench.put("a", (1, 1), due_ms=0)  # A new consent: the old token is not sent again.
+    assert not await bench.ledger.renew(QUEUE, "a", other.lease, LEASE_MS)
+
+
+async def test_what_only_the_grace_saves_goes_before_what_somebody_waits_for(bench: Bench) -> None:
+    async def fails(account: str, step: Step) -> None:
+        await bench.ledger.failed(QUEUE, account, (await bench.take(account)).lease, step)
+
+    async def order(shard: int) -> list[str]:
+        rows = (await bench.queues.script("queue.take", QUEUE, shard, (200, 3, LEASE_MS, 0, ""), now_ms=bench.now_ms))[
+            0
+        ]
+        for row in rows:
+            await bench.ledger.failed(QUEUE, row[0].decode(), row[1], Step("retry", 1, Troubles(tries=2)))
+        return [row[0].decode() for row in rows]
+
+    shard = bench.queues.shard_of(QUEUE, "a")
+    names = ["a", *(f"b{n}" for n in range(200) if bench.queues.shard_of(QUEUE, f"b{n}") == shard)][:3]
+    for name in names:
+        await bench.put(name, due_ms=0, life_ms=1000)
+    last, wanted, urgent = names
+    await fails(urgent, Step("retry", 1, Troubles(tries=1, doubts=1), until_ms=bench.now_ms + 60_000))
+    bench.now_ms += 1000
+    assert await bench.ledger.refresh(QUEUE, wanted) == "QUEUED"
+    assert await bench.ledger.refresh(QUEUE, urgent) == "QUEUED"  # It is before others already.
+    assert await order(shard) == [urgent, wanted, last]
+    # When the grace is over it is one like others, by the deadline that it had.
+    bench.now_ms += 1000
+    assert sorted(await order(shard)) == sorted(names)
+    found = await bench.queues.peek(QUEUE, urgent)
+    assert found["priority"] == 50
+    assert found["deadline_ms"] == (await bench.queues.peek(QUEUE, last))["deadline_ms"]
+
+
 async def test_a_held_account_has_no_troubles(bench: Bench) -> None:
     await bench.put("a", due_ms=0)
     task = await bench.take("a")

@@ -82,6 +82,27 @@ async def test_an_answer_that_comes_after_its_account_was_lost_is_tried_at_once(
     assert await bench.stats() == {"total": 1, "fresh": 1}
 
 
+async def test_an_answer_that_comes_after_its_token_was_refused_is_tried_at_once(bench: Bench) -> None:
+    """Likewise where the account is asked for still; but the answer to whoever asks now is what counts."""
+    await bench.put("a", due_ms=0)
+    task = await bench.take("a")
+    refused = Troubles(tries=1, refusals=1, doubts=1, outcome="invalid_grant")
+    await bench.ledger.failed(QUEUE, "a", task.lease, Step("retry", 600, refused))
+    assert await bench.stored(bench.row(1, 2, mark="late")) == "STORED"
+    assert await bench.stats() == {"total": 1, "failing": 1}
+    assert (await bench.ledger.get(QUEUE, "a")).troubles == refused
+    task = await bench.take("a")
+    await bench.ledger.intend(QUEUE, "a", task.lease, LEASE_MS)
+    assert await bench.stored(bench.row(1, 3, mark="later")) == "STORED"
+    assert await bench.stats() == {"total": 1, "fresh": 1}
+    # What fails for other reasons is well with the answer that comes late.
+    bench.now_ms += 7_000
+    task = await bench.take("a")
+    await bench.ledger.failed(QUEUE, "a", task.lease, Step("retry", 600, Troubles(tries=1, doubts=1)))
+    assert await bench.stored(bench.row(1, 4, mark="more")) == "STORED"
+    assert await bench.stats() == {"total": 1, "fresh": 1}
+
+
 async def test_an_answer_for_a_deleted_account_is_dropped(bench: Bench) -> None:
     await bench.put("a", due_ms=0)
     task = await bench.take("a")
@@ -161,7 +182,7 @@ async def test_answers_that_come_together_end_as_each_by_itself(bench: Bench, va
             await script("tokens.intent", queue, name, leases[name], LEASE_MS)
         troubles = Troubles(tries=1, outcome="unavailable").pack()
         for name, what in ((names[4], "retry"), (names[5], "dead")):
-            await script("tokens.failed", queue, name, leases[name], what, 0, troubles, "keep", "")
+            await script("tokens.failed", queue, name, leases[name], what, 0, troubles, "keep", "", 0)
         leases[names[4]] = (await script("queue.take", queue, 200, 1, LEASE_MS, 0, names[4]))[0][0][1]
         await script("tokens.delete", queue, names[6])
         for name, mark in ((names[7], "new"), (names[8], "new"), (names[8], "spare")):

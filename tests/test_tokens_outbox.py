@@ -57,7 +57,8 @@ async def test_a_death_is_told_by_another_when_its_node_is_killed(valkey: Any, f
             side.go()
             (event,) = await told(side, 1)
             assert (event.type, event.data["account"]) == ("account.dead", "p/a")
-            assert (event.data["error"], event.data["tries"]) == ("invalid_grant", 2)
+            assert event.data["error"] == "invalid_grant"
+            assert event.data["tries"] >= 3
 
             async def dropped() -> bool:
                 return (await side.queues.stats("contacts.sync"))["total"] == 0

@@ -221,16 +221,17 @@ async def test_a_stopped_account_tells_its_reader(valkey: Any, tmp_path: Path) -
 async def test_a_dead_account_tells_its_reader(valkey: Any, tmp_path: Path) -> None:
     async with harness.endpoint() as endpoint:
         endpoint.current["a"] = 9
-        async with harness.node(valkey, tmp_path, harness.provider(endpoint.url), confirm_s=0.05) as side:
+        async with harness.node(valkey, tmp_path, harness.provider(endpoint.url), confirm_s=0.005) as side:
             await side.tokens.put("p/a", {"refresh_token": "a.0"})
             with pytest.raises(
                 NotFound,
                 match=r"p/a is dead \(invalid_grant: HTTP 400 invalid_grant\) and has no living token; put a new grant",
             ):
                 await side.tokens.get("p/a", wait_ms=60_000)
-            assert endpoint.requests == {"a.0": 2}
+            asked = endpoint.requests["a.0"]
+            assert asked >= 3
             with pytest.raises(NotFound, match="p/a is dead"):
                 await side.tokens.get("p/a", newer=1)
             # By hand it is tried once more, and found dead again.
             assert await side.tokens.refresh("p/a") == "queued"
-            await eventually(lambda: endpoint.requests["a.0"] == 3)
+            await eventually(lambda: endpoint.requests["a.0"] == asked + 1)

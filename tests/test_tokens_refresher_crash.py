@@ -102,10 +102,10 @@ async def test_without_that_journal_the_old_token_is_replayed_after_the_lease(
             await asyncio.wait_for(died.wait(), 60)
         (tmp_path / "b").mkdir()
         (tmp_path / "b" / "secrets").symlink_to(tmp_path / "a" / "secrets")
-        async with harness.node(valkey, tmp_path / "b", chosen, "n1") as two:
+        async with harness.node(valkey, tmp_path / "b", chosen, "n1", confirm_s=0.005) as two:
             dead = await in_state(two, "lost_rotation")
             assert dead["error"] == "lost_rotation"
-    assert endpoint.requests["a.0"] == 2
+    assert endpoint.requests["a.0"] >= 4
     assert "an intent of n0.1 was left open" in caplog.text
 
 

@@ -23,6 +23,7 @@ pytestmark = pytest.mark.live
 
 SECRET = "the cluster's"
 QUEUE = queue_of("p", "c0")
+SOON_S = 0.005  # Between the first refusal and the second: a day is 0.7 s.
 
 
 async def page(_request: web.Request, made: Endpoint, token: str) -> web.Response:
@@ -36,7 +37,7 @@ async def test_an_account_is_saved_by_hand_with_what_another_node_keeps(valkey: 
         chosen = harness.provider(endpoint.url, rotation="single_use")
         one = Config(cluster=Cluster(name="t", members={"n0": "127.0.0.1:1", "n1": "127.0.0.1:2"}))
         async with harness.node(
-            valkey, tmp_path / "a", chosen, "n0", config=one, cluster_secret=SECRET
+            valkey, tmp_path / "a", chosen, "n0", config=one, cluster_secret=SECRET, confirm_s=SOON_S
         ) as first, door(first.tokens.answer_peer) as address:  # fmt: skip
             await first.tokens.put("p/a", {"refresh_token": "a.0"})
             lost = await in_state(first, "lost_rotation")
@@ -74,7 +75,9 @@ async def test_nobody_is_shown_what_came_for_a_former_account_of_that_name(valke
         endpoint.faults.append(page)
         chosen = harness.provider(endpoint.url, rotation="single_use")
         alone = Config(cluster=Cluster(name="t", members={"n0": "127.0.0.1:1", "n1": "127.0.0.1:2"}))
-        async with harness.node(valkey, tmp_path / "a", chosen, "n0", config=alone, cluster_secret=SECRET) as first:
+        async with harness.node(
+            valkey, tmp_path / "a", chosen, "n0", config=alone, cluster_secret=SECRET, confirm_s=SOON_S
+        ) as first:
             await first.tokens.put("p/a", {"refresh_token": "a.0"})
             await in_state(first, "lost_rotation")
             assert len((await first.tokens.custody.answers("p/a"))["answers"]) == 1
@@ -113,7 +116,7 @@ async def test_an_answer_stays_while_its_account_does(valkey: Any, tmp_path: Pat
     async with harness.endpoint() as endpoint:
         endpoint.faults.append(page)
         chosen = harness.provider(endpoint.url, rotation="single_use")
-        async with harness.node(valkey, tmp_path, chosen) as side:
+        async with harness.node(valkey, tmp_path, chosen, confirm_s=SOON_S) as side:
             await side.tokens.put("p/a", {"refresh_token": "a.0"})
             await in_state(side, "lost_rotation")
             for number in range(2):

@@ -87,7 +87,7 @@ def test_an_intent_that_nobody_can_read_is_over(desk: Any) -> None:
         leases = {taken.id: taken.lease for taken in desk.take(10)}
         intents = desk.run("tokens.intent", *(word for name in NAMES for word in (name, leases[name], 1000)))
         assert [one[0] for one in intents] == [b"OK"] * 3
-        done = [w for name in NAMES for w in (name, leases[name], "hold", 0, b"", "keep", "")]
+        done = [w for name in NAMES for w in (name, leases[name], "hold", 0, b"", "keep", "", 0)]
         assert desk.run("tokens.failed", *done) == [1, 1, 1]
     desk.audit()
 

@@ -41,14 +41,14 @@ async def test_a_death_and_a_recovery_are_told_once(
         }
         sections = {"webhooks": hooks}
         chosen = harness.provider(endpoint.url)
-        async with harness.node(valkey, tmp_path, chosen, sections=sections, confirm_s=0.05) as side:
+        async with harness.node(valkey, tmp_path, chosen, sections=sections, confirm_s=0.005) as side:
             await side.tokens.put("p/a", {"refresh_token": "a.0"})
             await eventually(lambda: len(ops.got) == 1)
             message_id, dead = ops.got[0]
             assert (dead["type"], dead["id"]) == ("account.dead", message_id)
+            assert dead["data"].pop("tries") >= 3
             assert dead["data"] | {"message": "", "since_ms": 0} == {
-                "cluster": "t", "provider": "p", "account": "p/a", "error": "invalid_grant", "message": "", "tries": 2,
-                "since_ms": 0,
+                "cluster": "t", "provider": "p", "account": "p/a", "error": "invalid_grant", "message": "", "since_ms": 0,
             }  # fmt: skip
             assert ops.tries == 3
             # A person consents again: that is a recovery, and is told.

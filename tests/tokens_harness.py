@@ -37,6 +37,10 @@ class Endpoint:
     open: int = 0
     most_open: int = 0
     delay_s: float = 0.0
+    grace: bool = False
+    """A token that was used last gets the same pair again."""
+    order: list[str] = field(default_factory=list)
+    """The refresh tokens that came, one after the other."""
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         self.open += 1
@@ -45,6 +49,7 @@ class Endpoint:
             form = await request.post()
             token = str(form["refresh_token"])
             self.requests[token] += 1
+            self.order.append(token)
             if self.delay_s:
                 await asyncio.sleep(self.delay_s)
             if self.faults:
@@ -55,7 +60,8 @@ class Endpoint:
 
     def rotate(self, token: str) -> web.Response:
         account, _, number = token.rpartition(".")
-        if self.current.get(account, 0) != int(number):
+        used = self.grace and self.current.get(account, 0) == int(number) + 1
+        if self.current.get(account, 0) != int(number) and not used:
             return web.json_response({"error": "invalid_grant"}, status=400)
         self.current[account] = int(number) + 1
         body: dict[str, Any] = {

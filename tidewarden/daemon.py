@@ -47,7 +47,9 @@ log = logging.getLogger("tidewarden.daemon")
 DRAIN_S = 5.0
 HAND_OVER_S = 1.0
 DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
-FIRM_SCRIPTS = ("tokens.put", "tokens.detail", "tokens.intent", "tokens.stored", "tokens.reseal", "tokens.delete")
+FIRM_SCRIPTS = (
+    "tokens.put", "tokens.detail", "tokens.intent", "tokens.renew", "tokens.stored", "tokens.reseal", "tokens.delete",
+)  # fmt: skip
 
 
 class Daemon(Participant):

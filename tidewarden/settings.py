@@ -170,6 +170,11 @@ class Tokens:
     """Access tokens that a node keeps, sealed, to serve while the store is away; about 1 KiB each. 0: none."""
     consent_notice_days: tuple[int, ...] = setting((30, 7, 1), low=1, high=3650)
     """How many days ahead it is told that an account's consent ends, where that is known and fixed; none: it is not told."""
+    give_up_s: float = setting(345_600.0, low=3600, high=31_536_000)
+    """
+    How long an account is asked for in vain before it is ``stopped``, seconds; twice as long where nobody knows that the provider
+    is well. Four days: a weekend and the days around it.
+    """
 
 
 @dataclass(frozen=True, slots=True)

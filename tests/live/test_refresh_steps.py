@@ -42,9 +42,11 @@ RACERS = 14  # Accounts of each server that the races use.
 
 ONCE = dict.fromkeys(("grace", "plain", "oidc"), ("fresh", 1))
 """Nothing is sent twice, and the grant lives."""
-AGAIN = {"grace": ("fresh", 2), "plain": ("lost_rotation", 2), "oidc": ("lost_rotation", 2)}
-"""The answer is nowhere: the same refresh token is sent once more, and saves the account within a grace alone."""
-HEALED = {"grace": ("fresh", 2), "plain": ("fresh", 2), "oidc": ("lost_rotation", 2)}
+AGAIN = {"grace": ("fresh", 2), "plain": ("failing", 2), "oidc": ("failing", 2)}
+"""The answer is nowhere: the same refresh token is sent once more, and saves the account within a grace alone.
+
+Elsewhere it is refused; ten minutes and an hour later it would be sent again before the account is given up."""
+HEALED = {"grace": ("fresh", 2), "plain": ("fresh", 2), "oidc": ("failing", 2)}
 """Likewise; but then the answer comes after all, and saves the account unless its server has ended the grant for that reuse."""
 WAITED = ONCE | {"grace": ("fresh", 2)}
 """The others wait for the answer; but not where it is safe to send the token again."""

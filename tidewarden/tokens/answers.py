@@ -92,8 +92,8 @@ _UNSENT: dict[str, Scope] = {
     "misconfigured": "client",
 }
 ODD = "its refresh token is no text of ASCII characters"
-REFUSALS = frozenset(("invalid_grant", "invalid_scope"))
-"""Classes that say this grant will not do, of which two end an account."""
+REFUSALS = frozenset(("invalid_grant", "invalid_scope", "rejected", "unauthorized_client"))
+"""Classes that say, or may say, that this grant will not do: confirmed often enough, they end an account."""
 
 _KIND = re.compile(r"[\x21-\x7e]{1,64}")  # of a token
 # Anything that could be a token or a secret; error texts of providers quote them.

@@ -85,7 +85,7 @@ class Doubts:
         troubles.outcome, troubles.message = "unknown", message
         troubles.first_ms = troubles.first_ms or opened.now_ms
         troubles.last_ms, troubles.next_ms = opened.now_ms, opened.now_ms + int(wait_s * 1000)
-        return Step("retry", wait_s, troubles)
+        return Step("retry", wait_s, troubles, until_ms=policy.saved_until_ms(self._provider, troubles, opened.now_ms))
 
 
 def _node_of(holder: str) -> str:

@@ -77,6 +77,10 @@ class Ledger:
             parse_intent(found),
         )
 
+    async def renew(self, queue: str, account: str, lease: int, lease_ms: int) -> bool:
+        """Have the intent under ``lease`` run on, as :meth:`intend` wrote it; False: nothing may be sent under it any more."""
+        return bool(await self._item("renew", queue, account, (lease, lease_ms)))
+
     async def stored(
         self,
         queue: str,
@@ -95,7 +99,7 @@ class Ledger:
 
     async def failed(self, queue: str, account: str, lease: int, step: Step) -> bool:
         """Close the intent and send the task back as ``step`` says; False: the lease is not current."""
-        args = (lease, step.what, int(step.delay_s * 1000), step.troubles.pack(), step.spare, step.event)
+        args = (lease, step.what, int(step.delay_s * 1000), step.troubles.pack(), step.spare, step.event, step.until_ms)
         return bool(await self._item("failed", queue, account, args))
 
     async def refresh(self, queue: str, account: str, *, force_ms: int = 0, seen: tuple[int, int] = (0, 0)) -> str:

@@ -132,7 +132,7 @@ class Orphans:
         tries = self._tries.get(account, (0, 0.0))[0] + 1
         if len(self._tries) > len(self._cache):
             self._tries.clear()  # What the cache has forgotten would stay here for ever.
-        wait_s = max(policy.backoff(tries, self._dice.random(), 0.0), verdict.retry_after_s or 0)
+        wait_s = max(policy.backoff(tries, self._dice.random()), verdict.retry_after_s or 0)
         self._tries[account] = tries, now + wait_s
         if verdict.scope == "client" or verdict.outcome == "rate_limited" or verdict.retry_after_s:
             self._held[provider.name] = now + (verdict.retry_after_s or HOLD_S)

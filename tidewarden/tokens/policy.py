@@ -17,18 +17,40 @@ from .answers import REFUSALS, Verdict
 from .limits.assessment import ALONE, Assessment
 from .rows import Row, Troubles
 
+Spare = Literal["keep", "drop", "try"]
 Rotation = Literal["none", "rolling", "single_use"]
 State = Literal["fresh", "expiring", "late", "failing", "stopped", "dead", "lost_rotation", "stale"]
 """``stale``: of a token that was served without asking the store, which was away; no account is in it."""
 STATES: tuple[State, ...] = ("fresh", "expiring", "late", "failing", "stopped", "dead", "lost_rotation")
 
 BACKOFF_S_MAX = 60.0
-REJECTED_BACKOFF_S_MAX = 600.0  # An answer that names no cause to give up for is not asked about every minute.
+ALONE_BACKOFF_S_MAX = 300.0  # Where nobody knows whether the provider is well: it may be back any moment.
+OWN_BACKOFF_S_MAX = 86_400.0
+STOP_PART = 4  # No wait is longer than such a part of the time after which an account is given up.
+GIVE_UP_S = 345_600.0
+SHARED_S = (
+    2.0,
+    15.0,
+)  # Between two tries while others that were well meet with the same: who probes is decided elsewhere.
 OURS_S = 5.0  # After a failure of our own network.
+OWN_FAULTS = ("misconfigured", "bad_url")  # Of this node's making: nothing was sent.
 PATIENCE_S = 30.0  # Between two questions to a node that may hold an answer and does not say.
 PATIENCE_FLOOR_S = 60.0  # Of the access token's life that is left for sending the refresh token again after all.
-CONFIRM_S = 600.0  # A refused refresh token is tried once more after this; providers have bad ten minutes.
+CONFIRM_S = 600.0  # Between the first refusal that counts and the second; what else concerns giving up follows from it.
+CONFIRMATIONS = 3  # Refusals that count before an account is given up: 0, 10 and 60 minutes after the first.
+THIRD_AFTER = 5  # Times as long from the second to the third, from which on it doubles.
+LONE_AFTER = 144  # Times as long (a day), where nobody else shows whether the provider is well.
+LONE_SLACK_MS = 60_000  # From when an account's row is stored until all nodes have heard that it was refreshed.
+WELL_PART = (
+    10  # Such a part of it (a minute) after the first refusal is whoever counts as well meanwhile: nodes tell late.
+)
+SAMPLE_PART = 60  # In a quarantine one account is asked in such a part of it (10 s) …
+SAMPLED = (0.1, 36.0)  # … and each so many times it apart: a minute to six hours.
+REPLAYS_S = (0.0, 1.0)  # Before a request of unknown outcome is sent again in its place, the first time and the second.
+UNSEALABLE_S_MAX = 600.0  # Nothing is asked of anybody.
+LIMITED_S = 4.0  # Least wait after a 429 that names none.
 ACCOUNT_LIMITED_S = 30.0  # Least wait after an answer that this account asks too often.
+ASKED = 8  # Answers that are kept of an account that fails.
 JITTER_SHARE = 0.1  # Of the margin; spreads the accounts that were imported together.
 
 
@@ -74,16 +96,9 @@ def too_soon(provider: Provider, row: Row, now_ms: int) -> float:
     return max(0.0, wait_ms / 1000)
 
 
-def backoff(tries: int, dice: float, left_s: float, cap_s: float = BACKOFF_S_MAX) -> float:
-    """
-    Seconds until the next try after ``tries`` failures (1: the first): doubling from one second, with full jitter.
-
-    While the token lives (``left_s`` > 0) no wait is longer than half of what is left of it.
-    """
-    wait = min(cap_s, 2.0 ** min(tries - 1, 20)) * (0.5 + dice / 2)
-    if left_s > 0:
-        wait = min(wait, max(1.0, left_s / 2))
-    return wait
+def backoff(tries: int, dice: float, *, cap_s: float = BACKOFF_S_MAX) -> float:
+    """Seconds until the next try after ``tries`` failures (1: the first): doubling from one second, with full jitter."""
+    return float(min(cap_s, 2.0 ** min(tries - 1, 20)) * (0.5 + dice / 2))
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +111,12 @@ class Step:
     came, stop when nobody knows that its grant has ended."""
     delay_s: float
     troubles: Troubles
-    spare: Literal["keep", "drop", "try"] = "keep"
+    spare: Spare = "keep"
     """What becomes of a spare. ``try``: one that came meanwhile is tried at once, before the account is given up."""
     event: str = ""
     """What is to be told of it; empty: nothing."""
+    until_ms: int = 0
+    """Until when, unix milliseconds, it goes before all others: its refresh token works so long. 0: it does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,103 +136,247 @@ class Case:
     confirm_s: float = CONFIRM_S
     assessment: Assessment = ALONE
     """What the client's other accounts show."""
+    give_up_s: float = GIVE_UP_S
+    begun_ms: int = 0
+    """When its intent was written, unix milliseconds: the request began no sooner. 0: now."""
+    stored_ms: int = 0
+    """When its row was stored, for it was refreshed well or put, unix milliseconds."""
+
+    @property
+    def doubt_ms(self) -> int:
+        """When the first request began of which nobody knows what became."""
+        return self.troubles.doubt_ms or self.begun_ms or self.now_ms
+
+    @property
+    def safe_until_ms(self) -> int:
+        """Until when the refresh token may be sent again after a request of unknown outcome; 0: at any time."""
+        return 0 if self.rotation != "single_use" else self.doubt_ms + int(self.grace_s * 1000)
+
+    @property
+    def lone(self) -> bool:
+        """Whether no other account of the client has been refreshed well since this one was, or was put."""
+        return self.assessment.well_ms <= self.stored_ms + LONE_SLACK_MS
 
 
 def after_failure(case: Case) -> Step:
     """What to do after a failed refresh; the troubles of the step are new ones, those of the case stay as they are."""
-    verdict, old = case.verdict, case.troubles
+    verdict = case.verdict
     if verdict.scope == "ours":
         wait = OURS_S * (1 + case.dice)
         if case.left_s > 0:
             wait = min(wait, max(1.0, case.left_s / 2))
-        troubles = _noted(case, wait)
-        troubles.tries = old.tries  # Frozen: the account has nothing to do with it.
-        return Step("retry", wait, troubles)
-    if verdict.scope in ("client", "provider"):
-        wait = backoff(old.tries + 1, case.dice, case.left_s)
-        if verdict.retry_after_s is not None:
-            wait = max(wait, verdict.retry_after_s) + case.dice  # Never before it; a second's spread after it.
-        if verdict.scope == "client":
-            # Long, so that the breaker's probe meets another account: it may be this one's matter after all.
-            wait = BACKOFF_S_MAX * (0.5 + case.dice / 2)
-            return Step("retry", wait, _noted(case, wait)) if old.doubts else Step("hold", wait, old)
-        return Step("retry", wait, _noted(case, wait))
-    if verdict.scope == "unknown":
-        return _after_unknown(case)
+        return Step("retry", wait, _noted(case, wait, counts=False))
+    if verdict.outcome in OWN_FAULTS:
+        return _untouched(case, BACKOFF_S_MAX * (0.5 + case.dice / 2))
     if verdict.outcome == "too_early" and case.left_s > 0:
-        return Step("hold", max(1.0, case.left_s / 2), old)  # Nothing is the matter with it.
+        return _untouched(case, max(1.0, case.left_s / 2))  # Nothing is the matter with it.
+    if verdict.scope == "unknown" and not case.used_spare:
+        return _after_unknown(case)
+    if verdict.outcome in REFUSALS and (
+        case.assessment.quarantined or (case.assessment.shared and verdict.scope == "account")
+    ):
+        return _in_quarantine(case)
+    if case.assessment.shared:
+        return _after_shared(case)
     if verdict.outcome == "unsealable" and case.used_spare:  # A spare that nobody can read is none.
-        step = Step("retry", case.confirm_s, _noted(case, case.confirm_s))
-        step.troubles.spare_refused = True
-        return step
-    if verdict.outcome not in REFUSALS:
-        wait = backoff(old.tries + 1, case.dice, case.left_s, REJECTED_BACKOFF_S_MAX)
-        if verdict.outcome == "account_limited":
-            wait = max(wait, ACCOUNT_LIMITED_S * (1 + case.dice))
-        return Step("retry", max(wait, verdict.retry_after_s or 0), _noted(case, wait))
-    return _after_refusal(case)
+        troubles = _noted(case, case.confirm_s)
+        troubles.spare_refused = True
+        return Step("retry", case.confirm_s, troubles)
+    if verdict.outcome in REFUSALS:
+        return _after_refusal(case)
+    wait = _own_wait_s(case)
+    return _later(case, _noted(case, wait), wait)
+
+
+def _untouched(case: Case, wait_s: float) -> Step:
+    """Later, and nothing is noted unless there is something that would be forgotten, as a doubt found in an open intent."""
+    old = case.troubles
+    if old.tries or old.doubts or old.first_ms:
+        return Step("retry", wait_s, _noted(case, wait_s, counts=False))
+    return Step("hold", wait_s, old)
+
+
+def _after_shared(case: Case) -> Step:
+    """It is others' matter, too: soon, for the queue is held as long as it lasts, and nothing counts against the account."""
+    wait = _shared_wait_s(case)
+    if case.verdict.scope == "client":
+        return _untouched(case, wait)
+    return Step("retry", wait, _noted(case, wait, counts=False))
+
+
+def _shared_wait_s(case: Case) -> float:
+    least, most = SHARED_S
+    lasts_s = (case.now_ms - (case.troubles.first_ms or case.now_ms)) / 1000
+    wait = min(most, max(least, lasts_s / 4)) * (0.5 + case.dice)
+    if case.verdict.retry_after_s is not None:
+        wait = max(wait, case.verdict.retry_after_s * (1 + case.dice * JITTER_SHARE))
+    return wait
+
+
+def _own_wait_s(case: Case) -> float:
+    """Seconds until the next try after a failure that is the account's own matter and no refusal: doubling to a day."""
+    verdict, old = case.verdict, case.troubles
+    if verdict.outcome == "unsealable":
+        return backoff(old.tries + 1, case.dice, cap_s=UNSEALABLE_S_MAX)
+    if old.first_ms and case.assessment.well_ms > old.first_ms:
+        cap_s = OWN_BACKOFF_S_MAX
+    else:  # Grows with the time that it has lasted, so that a short outage is noticed at once.
+        cap_s = min(ALONE_BACKOFF_S_MAX, max(BACKOFF_S_MAX, (case.now_ms - (old.first_ms or case.now_ms)) / 12_000))
+    wait = backoff(old.tries + 1, case.dice, cap_s=min(cap_s, max(BACKOFF_S_MAX, case.give_up_s / STOP_PART)))
+    if verdict.retry_after_s is not None:
+        return max(wait, verdict.retry_after_s) + case.dice  # Never before it; a second's spread after it.
+    least = {"account_limited": ACCOUNT_LIMITED_S, "rate_limited": LIMITED_S}.get(verdict.outcome, 0.0)
+    return max(wait, least * (1 + case.dice))
+
+
+def _later(case: Case, troubles: Troubles, wait_s: float, spare: Spare = "keep", until_ms: int = 0) -> Step:
+    """Once more later, unless it has been asked in vain for so long that it is given up without knowing of its grant."""
+    if troubles.own_ms < case.give_up_s * 1000:
+        troubles.next_ms = case.now_ms + int(wait_s * 1000)
+        return Step("retry", wait_s, troubles, spare, until_ms=until_ms)
+    troubles.stopped, troubles.next_ms = True, 0
+    return Step("stop", 0, troubles, spare)
+
+
+def replay_after(case: Case) -> float | None:
+    """
+    Seconds until the refresh token of a request of unknown outcome is sent again in its place; None: it is not.
+
+    Only where that is safe, and a time or two: whatever waits in the queue may wait past the grace.
+    """
+    old, verdict = case.troubles, case.verdict
+    if verdict.scope != "unknown" or case.used_spare or case.assessment.shared or verdict.retry_after_s is not None:
+        return None
+    if old.refusals or old.doubts >= len(REPLAYS_S):
+        return None
+    wait = REPLAYS_S[old.doubts] * (0.5 + case.dice)
+    return wait if not case.safe_until_ms or case.now_ms + wait * 1000 < case.safe_until_ms else None
+
+
+def after_doubt(case: Case) -> Troubles:
+    """The troubles of an account whose request of unknown outcome is sent again in its place."""
+    return _doubting(case, _noted(case, 0, counts=False))
 
 
 def _after_unknown(case: Case) -> Step:
-    if case.used_spare:
-        # Whether it was used up nobody knows, and there is no other hope: it is tried until it is refused.
-        wait = backoff(case.troubles.tries + 1, case.dice, case.left_s)
-        wait = max(wait, case.verdict.retry_after_s or 0)
-        return Step("retry", wait, _noted(case, wait))
-    doubt_ms = case.troubles.doubt_ms or case.now_ms
-    first = case.troubles.doubts == 0
-    safe = case.rotation != "single_use" or case.now_ms - doubt_ms < case.grace_s * 1000
-    # The old token still works where it is safe, so it is tried at once. Elsewhere nobody can hold the answer but this
-    # node, whose journal has none: the old token is tried too, for if the request was never processed it works.
-    wait = 0.0 if first and safe else backoff(case.troubles.tries + 1, case.dice, case.left_s)
-    if case.verdict.retry_after_s is not None:
-        wait = max(wait, case.verdict.retry_after_s)
-    troubles = _noted(case, wait)
+    """Where the old token still works it is tried soon, before that ends; elsewhere too, for perhaps nothing was processed."""
+    wait = _shared_wait_s(case) if case.assessment.shared else _own_wait_s(case)
+    until_ms, left_ms = case.safe_until_ms, case.safe_until_ms - case.now_ms
+    if until_ms and left_ms > 0:
+        wait = max(min(wait, max(1.0, left_ms / 2000)), case.verdict.retry_after_s or 0)
+    saved_ms = until_ms if wait * 1000 < left_ms else 0
+    troubles = _doubting(case, _noted(case, wait, counts=not case.assessment.shared))
+    if case.assessment.shared:
+        return Step("retry", wait, troubles, until_ms=saved_ms)
+    return _later(case, troubles, wait, until_ms=saved_ms)
+
+
+def _doubting(case: Case, troubles: Troubles) -> Troubles:
     troubles.doubts += 1
-    troubles.doubt_ms = doubt_ms
-    return Step("retry", wait, troubles)
+    troubles.doubt_ms = case.doubt_ms
+    return troubles
+
+
+def apart_s(counted: int, confirm_s: float = CONFIRM_S) -> float:
+    """Seconds between the last of so many refusals that count and the next one that does."""
+    if counted < 2:
+        return confirm_s * counted
+    return confirm_s * min(LONE_AFTER, THIRD_AFTER * 2.0 ** min(counted - 2, 10))
+
+
+def _in_quarantine(case: Case) -> Step:
+    """Refusals have jumped: nothing counts, and the accounts are asked so seldom that all of them make up a small sample."""
+    least, most = (times * case.confirm_s for times in SAMPLED)
+    wait = min(most, max(least, case.assessment.refused * case.confirm_s / SAMPLE_PART)) * (0.5 + case.dice)
+    wait = max(wait, case.verdict.retry_after_s or 0)
+    return Step("retry", wait, _noted(case, wait, counts=False))
 
 
 def _after_refusal(case: Case) -> Step:
+    """A refusal counts when it comes long enough after the last one that did: a provider's bad hour ends nobody."""
+    old = case.troubles
     troubles = _noted(case, 0)
     if case.used_spare:
         troubles.spare_refused = True
-    else:
+    elif case.now_ms - old.confirmed_ms >= apart_s(old.refusals, case.confirm_s) * 1000 or case.assessment.released:
         troubles.refusals += 1
+        troubles.confirmed_ms = case.now_ms
+        troubles.refused_ms = old.refused_ms or case.now_ms
     if case.has_spare and not troubles.spare_refused:
         return Step("retry", 0, troubles)  # The spare is next; see use_spare().
-    spare: Literal["drop", "try"] = "drop" if troubles.spare_refused else "try"
-    # A refused replay after a request of unknown outcome, where tokens rotate: it was processed, and its answer is lost.
+    spare: Spare = "drop" if troubles.spare_refused else "try"
+    if _confirmed(case, troubles):
+        return _given_up(case, troubles, spare)
+    ahead_ms = troubles.confirmed_ms - case.now_ms
+    wait = ahead_ms / 1000 + apart_s(troubles.refusals, case.confirm_s) * (1 + case.dice * JITTER_SHARE)
+    wait = max(wait, case.verdict.retry_after_s or 0, min(1.0, case.confirm_s))
+    return _later(case, troubles, wait, spare)
+
+
+def _confirmed(case: Case, troubles: Troubles) -> bool:
+    """Whether its refusals show that the grant has ended: enough of them, apart, and the provider is known to be well."""
+    if case.assessment.released:
+        return troubles.refusals > 0
+    if troubles.refusals < CONFIRMATIONS:
+        return False
+    lasts_s = (case.now_ms - troubles.refused_ms) / 1000
+    since_ms = troubles.refused_ms + int(case.confirm_s * 1000 / WELL_PART)
+    return case.assessment.well_ms > since_ms or (case.lone and lasts_s >= LONE_AFTER * case.confirm_s)
+
+
+def _given_up(case: Case, troubles: Troubles, spare: Spare) -> Step:
+    troubles.dead = True
+    troubles.next_ms = 0
+    # Refused after a request of unknown outcome, where tokens rotate: that was processed, and its answer is lost.
     lost = case.rotation == "single_use" and troubles.doubts > 0 and case.verdict.outcome == "invalid_grant"
-    if (lost or troubles.refusals >= 2) and not case.assessment.quarantined:
-        troubles.dead = True
-        troubles.next_ms = 0
-        if lost:
-            troubles.outcome = "lost_rotation"
-            came = "cannot be read" if troubles.kept else "never arrived"
-            troubles.message = f"an earlier refresh was processed but its answer {came}; consent is needed anew"
-        return Step("lost" if lost else "dead", 0, troubles, spare)
-    wait = case.confirm_s * (1 + case.dice * JITTER_SHARE)
-    troubles.next_ms = case.now_ms + int(wait * 1000)
-    return Step("retry", wait, troubles, spare)
+    if lost:
+        troubles.outcome = "lost_rotation"
+        came = "cannot be read" if troubles.kept else "never arrived"
+        troubles.message = f"an earlier refresh was processed but its answer {came}; consent is needed anew"
+    return Step("lost" if lost else "dead", 0, troubles, spare)
 
 
-def _noted(case: Case, wait_s: float) -> Troubles:
-    old = case.troubles
+def _noted(case: Case, wait_s: float, *, counts: bool = True) -> Troubles:
+    """New troubles with this failure; ``counts``: it is the account's own matter."""
+    old, verdict = case.troubles, case.verdict
+    answer = (case.now_ms, verdict.outcome, verdict.brief)
     return Troubles(
-        tries=old.tries + 1,
+        tries=old.tries + counts,
         refusals=old.refusals,
         doubts=old.doubts,
         doubt_ms=old.doubt_ms,
         spare_refused=old.spare_refused,
         holder=old.holder,
         kept=old.kept,
-        outcome=case.verdict.outcome,
-        message=case.verdict.message,
+        outcome=verdict.outcome,
+        message=verdict.message,
         first_ms=old.first_ms or case.now_ms,
         last_ms=case.now_ms,
         next_ms=case.now_ms + int(wait_s * 1000),
+        confirmed_ms=old.confirmed_ms,
+        asked=(*old.asked, answer)[-ASKED:],
+        refused_ms=old.refused_ms,
+        own_ms=old.own_ms + (_waited_ms(case) if counts else 0),
     )
+
+
+def _waited_ms(case: Case) -> int:
+    """
+    How much longer the account has been asked in vain now: what it waited past its next try was in a queue that was held.
+
+    Half of that where nobody else was refreshed well meanwhile: the provider may have been away.
+    """
+    old = case.troubles
+    if case.verdict.outcome == "unsealable":
+        return 0
+    waited_ms = max(0, min(case.now_ms, old.next_ms) - old.last_ms)
+    return waited_ms if case.assessment.well_ms > old.last_ms else waited_ms // 2
+
+
+def saved_until_ms(provider: Provider, troubles: Troubles, now_ms: int) -> int:
+    """Until when sending a refresh token again saves an account of which something is doubted; 0: that is over, or needs no haste."""
+    until_ms = troubles.doubt_ms + int(provider.grace_s * 1000)
+    return until_ms if provider.rotation == "single_use" and troubles.doubts and now_ms < until_ms else 0
 
 
 def doubted(troubles: Troubles, now_ms: int, delay_s: float) -> Troubles:

@@ -12,6 +12,7 @@ import logging
 from dataclasses import replace
 
 from tidewarden import errors, placeholders
+from tidewarden.clock import sleep
 from tidewarden.config import Provider
 from tidewarden.queue import Taken
 
@@ -149,15 +150,24 @@ class Refresher:
             behind = late(row.due_ms, row.expires_at_ms, opened.now_ms)
             self._limits.concurrency.began(late=behind)
         its, sent = as_account(placeholders.filled(provider, opened.row.details.parameters), token)
-        outcome, verdict = await self._ask(its, task.id, sent, until)
-        if verdict.outcome == "late":  # As if it had been found out before.
-            await self._hold(task, 0, opened)
-            return
-        verdict = self._limits.release(_ended(task.id, verdict, opened))
-        try:
-            await self._conclude(task, opened, outcome, verdict, token, spare, begun)
-        finally:
-            await self._limits.settled()
+        while True:
+            outcome, verdict = await self._ask(its, task.id, sent, until)
+            if verdict.outcome == "late":  # As if it had been found out before.
+                await self._hold(task, 0, opened)
+                return
+            verdict = self._limits.release(_ended(task.id, verdict, opened))
+            try:
+                case = await self._conclude(task, opened, outcome, verdict, token, spare, begun)
+            finally:
+                await self._limits.settled()
+            if case is None:
+                return
+            lasts = await self._replay_until(task, policy.replay_after(case) or 0)
+            if lasts is None:
+                await self._failed(task, opened, case)
+                return
+            until, opened = lasts, replace(opened, troubles=policy.after_doubt(case))
+            log.debug("%s/%s: %s; sent again in its place", provider.name, task.id, verdict.message)
 
     async def _choose(self, task: Taken, opened: Opened, until: float) -> tuple[str, bool] | None:
         """The refresh token to send, and whether it is the spare's; None: nothing is sent now, and the store knows."""
@@ -177,11 +187,11 @@ class Refresher:
         except Unsealable as error:
             word = "unfit" if isinstance(error, Unfit) else "unsealable"
             verdict = Verdict(word, "account", answers.scrub(str(error)), answered=False)
-            await self._failed(task, opened, verdict, spare, opened.now_ms)
+            await self._failed(task, opened, await self._case(opened, verdict, spare, opened.now_ms))
             return None
         except errors.BadArg as error:  # Nothing leaves for an account that does not say where to.
             verdict = Verdict("no_parameters", "account", answers.scrub(str(error)), answered=False)
-            await self._failed(task, opened, verdict, spare, opened.now_ms)
+            await self._failed(task, opened, await self._case(opened, verdict, spare, opened.now_ms))
             return None
         if not self._may_send(until) or self.stopping or not self.writable:
             await self._hold(task, 0, opened)
@@ -197,8 +207,8 @@ class Refresher:
         token: str,
         spare: bool,
         begun: float,
-    ) -> None:
-        """The answer into the store, or what follows from there being none."""
+    ) -> Case | None:
+        """The answer into the store, or what follows from there being none; the case when it is sent again in its place."""
         tools = self._tools
         kept = ""
         unread = outcome.body if verdict.keep_body and isinstance(outcome, answers.Answer) else b""
@@ -213,11 +223,29 @@ class Refresher:
                 await self._settler.settle(task.id, opened, verdict.pair, token)
             finally:
                 tools.storing.discard((self.queue, task.id))
-            return
+            return None
         if unread:
             self._digest.say(task.id, "failing", f"answered {verdict.message}{kept}")
         now_ms = opened.now_ms + int((tools.clock.monotonic() - begun) * 1000)
-        await self._failed(task, opened, verdict, spare, now_ms)
+        case = await self._case(opened, verdict, spare, now_ms)
+        if policy.replay_after(case) is not None:
+            return case
+        await self._failed(task, opened, case)
+        return None
+
+    async def _replay_until(self, task: Taken, wait_s: float) -> float | None:
+        """Until when (monotonic seconds) a request may be sent again under its intent, which runs on from now; None: it may not."""
+        tools = self._tools
+        await sleep(tools.clock, wait_s)
+        if self.stopping or not self.writable:
+            return None
+        asked = tools.clock.monotonic()
+        try:
+            renewed = await tools.ledger.renew(self.queue, task.id, task.lease, self.lease_ms)
+        except errors.Error as error:
+            log.info("%s/%s is not sent again in its place: %s", self.provider.name, task.id, error)
+            return None
+        return asked + self.lease_ms / 1000 if renewed else None
 
     def _spare_may_do(self, opened: Opened) -> bool:
         """Whether there is a spare worth a try: a previous token works within the grace alone."""
@@ -264,35 +292,39 @@ class Refresher:
         """Back into the queue untouched; but a doubt that was found in an open intent is not forgotten."""
         step = Step("hold", delay_s, Troubles())
         if opened.troubles.doubts:
-            step = Step("retry", delay_s, policy.doubted(opened.troubles, opened.now_ms, delay_s))
+            until_ms = policy.saved_until_ms(self.provider, opened.troubles, opened.now_ms)
+            step = Step("retry", delay_s, policy.doubted(opened.troubles, opened.now_ms, delay_s), until_ms=until_ms)
         await self._note(task, step)
 
     async def _unsealed(self, account: str, row: Row) -> str:
         place = Place(self.provider.name, account, "refresh", row.grant, row.generation)
         return check_fit(self.provider, (await self._tools.vault.unseal(row.refresh, place)).decode())
 
-    async def _failed(self, task: Taken, opened: Opened, verdict: Verdict, used_spare: bool, now_ms: int) -> None:
-        tools, name = self._tools, self.provider.name
+    async def _case(self, opened: Opened, verdict: Verdict, used_spare: bool, now_ms: int) -> Case:
+        """What is known of a failure, of the client's other accounts, too."""
         if kind_of(verdict) in ("refused", "client"):
             await self._limits.weigh()  # Before anybody is given up.
-        assessment = self._limits.assess(verdict)
-        if verdict.scope == "client" and not assessment.shared:
-            verdict = replace(verdict, scope="account")  # Others are not told so: it is this one's own matter.
-        step = policy.after_failure(
-            Case(
-                verdict=verdict,
-                troubles=opened.troubles,
-                rotation=self.provider.rotation,  # type: ignore[arg-type]
-                grace_s=self.provider.grace_s,
-                now_ms=now_ms,
-                left_s=(opened.row.expires_at_ms - now_ms) / 1000,
-                used_spare=used_spare,
-                has_spare=self._spare_may_do(opened),
-                dice=tools.dice.random(),
-                confirm_s=tools.confirm_s,
-                assessment=assessment,
-            )
+        row = opened.row
+        return Case(
+            verdict=verdict,
+            troubles=opened.troubles,
+            rotation=self.provider.rotation,  # type: ignore[arg-type]
+            grace_s=self.provider.grace_s,
+            now_ms=now_ms,
+            left_s=(row.expires_at_ms - now_ms) / 1000,
+            used_spare=used_spare,
+            has_spare=self._spare_may_do(opened),
+            dice=self._tools.dice.random(),
+            confirm_s=self._tools.confirm_s,
+            assessment=self._limits.assess(verdict),
+            give_up_s=self._tools.give_up_s,
+            begun_ms=opened.now_ms,
+            stored_ms=row.stored_ms,
         )
+
+    async def _failed(self, task: Taken, opened: Opened, case: Case) -> None:
+        tools, name = self._tools, self.provider.name
+        step = policy.after_failure(case)
         if tools.tidings is not None:
             step = replace(step, event=tools.tidings.event_of(opened.troubles, step.troubles))
         # The script reads the row anew, in effect: whatever had changed it would have voided the lease, and a refusal
@@ -306,7 +338,7 @@ class Refresher:
         if step.what == "lost":
             tools.counts.lost_rotations += 1
         elif step.what == "dead":
-            tools.cache.drop(f"{name}/{task.id}")
+            tools.cache.drop(f"{name}/{task.id}")  # Of one that is stopped the grant may live, and so may its token.
         self._say(task.id, opened.troubles, step)
         tools.on_settled(f"{name}/{task.id}", opened.row.generation)
 
@@ -318,17 +350,16 @@ class Refresher:
         elif step.what == "dead":
             mend = "its owner has to consent again" if self.provider.renews else after_refusal(self.provider)
             self._digest.say(account, "dead", f"is dead: {now.message}; {mend}")
+        elif step.what == "stop":
+            asked = f"asked in vain since {(now.last_ms - now.first_ms) / 86_400_000:.1f} days, {now.tries} times"
+            self._digest.say(account, "stopped", f"is stopped: {now.message}; {asked}")
         elif step.what == "retry" and now.refusals == 1 and before.refusals == 0:
-            again = (
-                f"asked once more in {step.delay_s / 60:.0f} min, then given up"
-                if step.delay_s >= 60
-                else "asked again"
-            )
-            self._digest.say(account, "failing", f"is refused: {now.message}; {again}")
+            again = f"asked again in {step.delay_s / 60:.0f} min" if step.delay_s >= 60 else "asked again"
+            self._digest.say(account, "failing", f"is refused: {now.message}; {again}, before it is given up")
         elif (
             step.what == "retry"
             and now.outcome != before.outcome
-            and now.outcome in ("rejected", "account_limited", "unfit", "unsealable")
+            and now.outcome in ("account_limited", "unfit", "unsealable")
         ):
             level = logging.ERROR if now.outcome == "unsealable" else logging.WARNING
             self._digest.say(account, "failing", f"fails ({now.outcome}): {now.message}; tried again by itself", level)

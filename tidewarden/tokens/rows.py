@@ -132,9 +132,9 @@ class Troubles(msgspec.Struct, array_like=True):
     """What refreshing an account met with since it last succeeded; there is none while all is well."""
 
     tries: int = 0
-    """Refreshes without success, of any class; the backoff grows with it."""
+    """Refreshes without success that were the account's own matter; the backoff grows with it."""
     refusals: int = 0
-    """Times the provider refused the refresh token in the row."""
+    """Times the provider refused the refresh token in the row, of those that count towards giving it up."""
     doubts: int = 0
     """Requests of this generation of which nobody knows what became of them."""
     doubt_ms: int = 0
@@ -158,6 +158,10 @@ class Troubles(msgspec.Struct, array_like=True):
     """Given up asking, after too long without success; its grant is not known to have ended."""
     asked: tuple[tuple[int, str, str], ...] = ()
     """The last answers, the latest at the end: when (unix milliseconds), the class, what it said in brief."""
+    refused_ms: int = 0
+    """When the first of ``refusals`` was counted, unix milliseconds; 0: none was."""
+    own_ms: int = 0
+    """How long it has been asked in vain by now where that was its own matter, milliseconds: waits in a held queue are none."""
 
     @property
     def given_up(self) -> bool:

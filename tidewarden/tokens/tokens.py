@@ -153,7 +153,7 @@ class Tokens:
         tools = Tools(
             self._queues, self._ledger, self._vault, self._journal, self._exchange, self._clock, self._dice,
             self.counts, self._on_settled, self._cache, self._peers, self._confirm_s, self._outlets.tidings,
-            self._revoker,
+            self._revoker, give_up_s=self._config.tokens.give_up_s,
         )  # fmt: skip
         limits = NodeLimits(
             self._queues, self._ledger.script, self._clock, self._dice,

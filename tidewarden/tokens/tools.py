@@ -81,3 +81,4 @@ class Tools:
     """Accounts (queue and name) whose answers are on their way into the store."""
     asking: set[tuple[str, str]] = field(default_factory=set)
     """Accounts (queue and name) that a request of this node is, or may be, under way for."""
+    give_up_s: float = policy.GIVE_UP_S

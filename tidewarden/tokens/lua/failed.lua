@@ -2,16 +2,19 @@
 -- KEYS    1 the shard  2 the view
 -- ARGV    3… per account: account, lease, what (retry: note the troubles, again after the delay | hold: again after the delay |
 --         dead | lost | stop: note them, out of the queue, the row stays), delay ms, troubles, spare (keep | drop | try: one that is there goes next, at once),
---         the event to be told of ("": none)
+--         the event to be told of ("": none), until when it goes before all others, unix ms (0: it does not; while its refresh token may be
+--         sent again after a request of unknown outcome, which only that can save)
 -- RETURNS per account: 1, or 0 when the lease is not current (nothing is noted then, but an intent under it is closed)
 open()
 redis.call('HDEL', INTENTS, '') -- a removal first: a full store lets the script go on
+local REPLAY = 30 -- a priority before WANTED
 local WHATS, SPARE = {retry = true, hold = true, dead = true, lost = true, stop = true}, {keep = true, drop = true, try = true}
 local items = {}
-for i = 3, #ARGV, 7 do
+for i = 3, #ARGV, 8 do
   if not WHATS[ARGV[i + 2]] then refuse('BADARG what becomes of ' .. ARGV[i] .. ': ' .. tostring(ARGV[i + 2])) end
   if not SPARE[ARGV[i + 5]] then refuse('BADARG what becomes of the spare of ' .. ARGV[i] .. ': ' .. tostring(ARGV[i + 5])) end
-  items[#items + 1] = {ARGV[i], int(i + 1, 'lease', 0, LEASE_MAX), ARGV[i + 2], int(i + 3, 'delay ms', 0, NEVER), ARGV[i + 4], ARGV[i + 5], ARGV[i + 6]}
+  items[#items + 1] = {ARGV[i], int(i + 1, 'lease', 0, LEASE_MAX), ARGV[i + 2], int(i + 3, 'delay ms', 0, NEVER), ARGV[i + 4], ARGV[i + 5], ARGV[i + 6],
+                       int(i + 7, 'until ms', 0, NEVER)}
 end
 local reply = {}
 
@@ -22,7 +25,7 @@ local function close_intent(account, lease)
 end
 
 for i = 1, #items do
-  local account, lease, what, delay_ms, troubles, spare, event = unpack(items[i])
+  local account, lease, what, delay_ms, troubles, spare, event, replay_until = unpack(items[i])
   close_intent(account, lease)
   local r = held(account, lease)
   local t = r and task_get(account)
@@ -51,7 +54,15 @@ for i = 1, #items do
         redis.call('ZADD', key('account_held'), text(now + delay_ms), account)
       end
       if what == 'retry' then redis.call('ZADD', FAILING, text(now + delay_ms), account) end
-      t.priority = NORMAL -- whoever wanted it sooner has had the try
+      if replay_until > 0 then t.priority, t.deadline = REPLAY, replay_until
+      else
+        if t.priority == REPLAY then
+          local row = redis.call('HGET', ACCOUNTS, account)
+          local head = row and row_head(row)
+          t.deadline = head and head.expires > 0 and head.expires or now + S.urgent_ms
+        end
+        t.priority = NORMAL -- whoever wanted it sooner has had the try
+      end
       task_put(account, t)
       end_lease(account, t, r, 'release', delay_ms)
     end

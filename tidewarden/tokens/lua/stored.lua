@@ -17,7 +17,7 @@ end
 if #items == 0 or #items > 1000 then refuse('BADARG pairs of 1 to 1000 accounts at a time') end
 
 -- An account that fails or is dead has a pair to try from now on: it does not wait for its next try.
-local function hope(account, row)
+local function hope(account, row, displaced)
   local died, r = hope_for(account), tries_get(account)
   if not died and not redis.call('ZSCORE', FAILING, account) or r and r.holder ~= '' then return end
   redis.call('ZADD', FAILING, text(now), account)
@@ -25,7 +25,15 @@ local function hope(account, row)
   if not head then return end -- as it was found: a newer version's, say, which knows what to do with a spare
   local expires = head.expires
   local t = token_task(now, expires > 0 and expires or now + S.urgent_ms)
-  if died then settle_task(account, row, t) else place(account, t) end -- a dead account has no task
+  if died or displaced then settle_task(account, row, t) else place(account, t) end -- a dead account has no task
+end
+
+-- Whether the answer is of a request before the refresh token was refused: nobody is at it now, and it was refused.
+local function refused_since(account)
+  local r, raw = tries_get(account), redis.call('HGET', TROUBLES, account)
+  if not raw or r and r.holder ~= '' then return false end
+  local read, troubles = pcall(cmsgpack.unpack, raw)
+  return read and type(troubles) == 'table' and (tonumber(troubles[2]) or 0) > 0
 end
 
 -- Whether the account that a request was for was deleted since: one put after that began with a greater grant.
@@ -40,6 +48,7 @@ local function store(account, grant, generation, row, due, deadline, previous, d
   if not old or head and another(account, grant, head) then return 'GONE' end
   if string.sub(old, 1, HEAD) == string.sub(row, 1, HEAD) then return 'ALREADY' end
   if head and head.grant == grant and head.generation == generation then
+    local refused = refused_since(account)
     redis.call('HDEL', INTENTS, account)
     redis.call('HDEL', SPARES, account)
     displace(account, old) -- voids whatever lease lies on the task
@@ -47,8 +56,8 @@ local function store(account, grant, generation, row, due, deadline, previous, d
     note_details(account, details, true)
     if #previous > HEAD then redis.call('HSET', SPARES, account, previous) end
     count('accounts refreshed')
-    if redis.call('ZSCORE', DEAD, account) then
-      hope(account, row) -- what was refused meanwhile may have ended the grant: that is found out before it is told to be well
+    if redis.call('ZSCORE', DEAD, account) or refused then
+      hope(account, row, true) -- what was refused meanwhile may have ended the grant: that is found out before it is told to be well
       return 'STORED'
     end
     local recovered = recover(account)
