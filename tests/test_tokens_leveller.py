@@ -15,7 +15,6 @@ from tidewarden.config import Provider
 from tidewarden.errors import StoreDown
 from tidewarden.tokens.ledger import Ledger
 from tidewarden.tokens.leveller import PERIOD_S, Leveller
-from tidewarden.tokens.listing import SHARDS
 from tidewarden.tokens.rows import Row, Troubles
 
 pytestmark = pytest.mark.live
@@ -104,12 +103,12 @@ async def test_it_looks_more_often_while_there_is_something_to_do() -> None:
     told = {"found": (0, 0), "asked": 0}
 
     class Store:
-        async def level(
-            self, _queue: str, _shard: int, horizon_ms: int, _every_ms: int, _most: int, life_ms: int
-        ) -> tuple[int, int]:
+        async def level_all(
+            self, _queue: str, shards: int, horizon_ms: int, _every_ms: int, _most: int, life_ms: int
+        ) -> list[tuple[int, int]]:
             assert (horizon_ms, life_ms) == (900_000, 3_600_000)
             told["asked"] = int(str(told["asked"])) + 1
-            return told["found"]  # type: ignore[return-value]
+            return [told["found"]] * shards  # type: ignore[list-item]
 
     store: Any = Store()
     leveller = Leveller(Provider(name="p"), QUEUE, store, ManualClock(), lambda: 3600.0, lambda: True)
@@ -134,9 +133,9 @@ async def test_those_of_many_providers_do_not_look_together() -> None:
     clock, asked = ManualClock(), dict[str, float]()
 
     class Store:
-        async def level(self, queue: str, *_: object) -> tuple[int, int]:
+        async def level_all(self, queue: str, shards: int, *_: object) -> list[tuple[int, int]]:
             asked.setdefault(queue, clock.monotonic())
-            return 0, 0
+            return [(0, 0)] * shards
 
     store: Any = Store()
     began = clock.monotonic()
@@ -164,15 +163,15 @@ async def test_it_goes_on_whatever_goes_wrong(caplog: pytest.LogCaptureFixture) 
     clock, looks = ManualClock(), 0
 
     class Ledger:
-        async def level(self, *_: object) -> tuple[int, int]:
+        async def level_all(self, *_: object) -> list[tuple[int, int]]:
             nonlocal looks
             looks += 1
-            raise ValueError("an answer that no script gives") if looks <= SHARDS else StoreDown("away")
+            raise ValueError("an answer that no script gives") if looks == 1 else StoreDown("away")
 
     store: Any = Ledger()
     task = asyncio.create_task(Leveller(Provider(name="p"), QUEUE, store, clock, lambda: 3600.0, lambda: True).run())
     await asyncio.sleep(0)
-    while looks < 3 * SHARDS:
+    while looks < 3:
         await clock.advance(PERIOD_S[2])
         assert not task.done()
     assert caplog.text.count("for a reason of ours") == 1

@@ -166,6 +166,13 @@ class Ledger:
         moved, due = await self.script("tokens.level", queue, shard, (horizon_ms, every_ms, most, life_ms))
         return moved, due
 
+    async def level_all(
+        self, queue: str, shards: int, horizon_ms: int, every_ms: int, most: int, life_ms: int
+    ) -> list[tuple[int, int]]:
+        """As :meth:`level`, of each shard."""
+        found = await self._each("tokens.level", queue, shards, (horizon_ms, every_ms, most, life_ms))
+        return [(moved, due) for moved, due in found]
+
     async def stats(self, queue: str, shards: int) -> dict[str, int]:
         """Accounts by state, ``total``, ``intents`` (open ones), ``spares``; ``next_ms``: the next try of one that fails, or 0."""
         parts = await self._each("tokens.stats", queue, shards, ())

@@ -6,7 +6,6 @@ Each node runs one; whichever comes to a shard first does that round. A fleet th
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import zlib
 from collections.abc import Callable
@@ -81,11 +80,8 @@ class Leveller:
         horizon_ms = int(min(life_s * self._provider.level_share, HORIZON_S_MAX) * 1000)
         if horizon_ms < 1000 * PERIOD_S[1]:
             return PERIOD_S[2]  # So short a life leaves nothing to level.
-        found = await asyncio.gather(
-            *(
-                self._ledger.level(self._queue, shard, horizon_ms, int(period_s * 1000), MOVED_MAX, int(life_s * 1000))
-                for shard in range(SHARDS)
-            )
+        found = await self._ledger.level_all(
+            self._queue, SHARDS, horizon_ms, int(period_s * 1000), MOVED_MAX, int(life_s * 1000)
         )
         moved = sum(moved for moved, _ in found)
         self.levelled += moved

@@ -3,6 +3,7 @@
 -- it, a quarter … needs some number a second each; the greatest of these is the pace at which nothing heaps up. What does not fall due
 -- by itself at that pace until the next call is taken from the front of what is delayed. Accounts in trouble wait for their time.
 -- A pace that is hardly above the whole fleet's over a token's life is none of a heap: to keep that up would refresh everything early for ever.
+-- EACH    of several shards of one server in one call
 -- KEYS    1 the shard  2 the view
 -- ARGV    3 horizon ms  4 ms since the last call: what is done within nine tenths of that again does nothing  5 accounts moved at most  6 a token's life, ms
 -- RETURNS {accounts moved, about how many fall due within the horizon | -1: another node was here just now}
@@ -11,6 +12,7 @@ redis.call('HDEL', INTENTS, '') -- a removal first: a full store lets the script
 local horizon, every, most = int(3, 'horizon ms', 1, NEVER), int(4, 'ms', 1, NEVER), int(5, 'accounts', 1, 1000)
 local life = int(6, 'life ms', 1, NEVER)
 local TOLERANCE, FEW = 1.25, 8
+if S.later < FEW then return finish({0, S.later}) end -- as most of thousands of providers' shards
 local ago = now - (tonumber(redis.call('HGET', META, 'levelled')) or 0)
 if ago >= 0 and ago < every * 0.9 then return finish({0, -1}) end
 redis.call('HSET', META, 'levelled', text(now))
