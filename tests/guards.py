@@ -280,6 +280,27 @@ GUARDS = (
         ("refresh_steps",),
     ),
     Guard(
+        "no-spare",
+        (
+            (
+                "tokens/settler.py",
+                "ORPHAN if answer.orphan or not self.provider.renews else previous",
+                "ORPHAN if answer.orphan else previous",
+            ),
+        ),
+        ("tokens_without_refresh_tokens",),
+    ),
+    Guard(
+        "other-parameters",
+        (("tokens/grants.py", "if not provider.renews:  # What is asked", "if False:  # What is asked"),),
+        ("tokens_without_refresh_tokens",),
+    ),
+    Guard(
+        "unfit",
+        (("tokens/grant_request.py", "if provider.renews != (own is None or bool(own.refresh_token)) or (", "if False and ("),),
+        ("tokens_grant_request", "tokens_without_refresh_tokens"),
+    ),
+    Guard(
         "lost-answer",
         (("queue/shard.py", "        self._flying -= 1\n        if unanswered(error):", "        self._flying -= 1\n        if False:"),),
         ("queue_lost_answers",),

@@ -25,6 +25,7 @@ from tidewarden.tokens.grant_request import (
     brought,
     check_fit,
     fields_of,
+    granted_scope,
     own_of,
 )
 
@@ -126,6 +127,15 @@ def test_the_sections_subject_token_is_sent_for_all(tmp_path: Path) -> None:
     one = provider("token_exchange", subject_token=Secret("shared"))
     assert one.brings == ""
     assert said(one).members["subject_token"] == "shared"
+
+
+def test_a_token_is_for_what_the_answer_says_or_else_for_what_was_asked() -> None:
+    one = provider("client_credentials", scope="base")
+    assert granted_scope(one, text_of(one, scope="mail"), "less", "before") == "less"
+    assert granted_scope(one, text_of(one, scope="mail"), None, "less") == "mail"
+    assert granted_scope(one, text_of(one), None, "less") == "base"
+    assert granted_scope(REFRESHING, "r-1", None, "before") == "before"
+    assert granted_scope(REFRESHING, "r-1", "", "before") == ""
 
 
 NEEDING_NONE = [

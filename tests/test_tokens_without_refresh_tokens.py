@@ -151,6 +151,29 @@ async def test_each_account_exchanges_its_own_token_which_nobody_hears_of(valkey
         assert endpoint.forms[-1]["audience"] == "https://api"
 
 
+async def test_a_subject_token_that_its_writer_replaces(valkey: Any, tmp_path: Path) -> None:
+    """Its file is read for each request; while it is not there the provider cannot be asked, which is no account's fault."""
+    path = tmp_path / "subject"
+    path.write_text("sub-1\n")
+    async with grantor() as endpoint:
+        provider = chosen(endpoint, "token_exchange", subject_token_file=str(path))
+        async with harness.node(valkey, tmp_path, provider, forced_ms=1) as side:
+            await side.tokens.put("p/a", {})
+            assert (await fresh(side)).access_token == "at-sub-1-1"
+            path.unlink()
+            await side.tokens.refresh("p/a")
+
+            async def told() -> bool:
+                found = [(await side.tokens.stats())["p"], await described(side)]
+                return any(one["error"] == "misconfigured" for one in found)
+
+            await eventually(told)
+            path.write_text("sub-2\n")
+            await eventually(lambda: _generation_reaches(side, "p/a", 3), 120)
+            assert (await side.tokens.get("p/a")).access_token == "at-sub-2-2"
+            assert (await side.tokens.stats())["p"]["dead"] == 0
+
+
 async def test_an_answer_that_cannot_be_read_is_not_kept_but_asked_for_again(valkey: Any, tmp_path: Path) -> None:
     """There is no refresh token in it that could be lost: nobody is given up for it, and nothing is doubted for long."""
     async with grantor() as endpoint:

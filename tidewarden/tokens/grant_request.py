@@ -149,6 +149,14 @@ def asking(
     return Asking({"grant_type": provider.grant, **said})
 
 
+def granted_scope(provider: Provider, text: str, told: str | None, before: str) -> str:
+    """The scope of a token that was had by ``text``: what the answer told, else what was asked for (RFC 6749, 5.1)."""
+    if told is not None:
+        return told
+    own = None if provider.renews else own_of(text)
+    return before if own is None else own.scope or provider.scope
+
+
 def claims_of(provider: Provider, account: str, scope: str, endpoint: str, now_s: int) -> dict[str, Any]:
     """The claims of an assertion by which an access token is asked for (RFC 7523, 3)."""
     subject = provider.jwt_subject.replace("{account}", account)

@@ -18,7 +18,7 @@ from tidewarden.config import Provider
 from . import answers, details, policy
 from .answers import Answer, Verdict
 from .cache import Kept
-from .grant_request import as_account, check_fit, following, marked
+from .grant_request import as_account, check_fit, following, granted_scope, marked
 from .limits.client_limits import ClientLimits
 from .limits.gathering import Ended
 from .rows import Row
@@ -159,7 +159,7 @@ class Orphans:
         new = replace(
             row, generation=kept.base[1] + 1, stored_ms=began, expires_at_ms=expires_at_ms, due_ms=due_ms,
             current=self._vault.fingerprint(provider.name, name, marked(brought)) if provider.renews else row.current,
-            token_type=pair.token_type, scope=row.scope if pair.scope is None else pair.scope, refreshed=True,
+            token_type=pair.token_type, scope=granted_scope(provider, token, pair.scope, row.scope), refreshed=True,
             details=details.refreshed(provider, row.details, pair, began),
         )  # fmt: skip
         new = replace(

@@ -12,7 +12,7 @@ from tidewarden.config import Provider
 from . import details, policy
 from .answers import Pair
 from .findings import Opened
-from .grant_request import following, marked
+from .grant_request import following, granted_scope, marked
 from .ledger import ORPHAN
 from .peers import Reply
 from .records import Answer
@@ -51,7 +51,7 @@ class Settler:
             origin=old.origin,
             current=tools.vault.fingerprint(name, account, marked(brought)) if self.provider.renews else old.current,
             token_type=pair.token_type,
-            scope=old.scope if pair.scope is None else pair.scope,
+            scope=granted_scope(self.provider, sent_token, pair.scope, old.scope),
             access=tools.vault.seal(pair.access_token.encode(), Place(name, account, "access", old.grant, generation)),
             refresh=tools.vault.seal(brought.encode(), Place(name, account, "refresh", old.grant, generation)),
             refreshed=True,
