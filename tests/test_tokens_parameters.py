@@ -95,8 +95,10 @@ async def test_each_account_is_refreshed_at_its_own_address(valkey: Any, tmp_pat
         headers = [headers["X-Tenant"] for *_, headers in there.got]
         assert (forms, headers) == (["urn:t1", "urn:t2"], ["t1", "t2"])
         assert (await side.tokens.peek("p/b"))["parameters"] == {"host": "127.0.0.2", "tenant": "t2"}
-        (shown, _) = await side.tokens.list()
-        assert [one["parameters"]["tenant"] for one in sorted(shown, key=lambda one: one["account"])] == ["t1", "t2"]
+        idle = side.tokens._exchange._lines["p"].poster._connector._conns
+        assert not any(idle.values()), "nobody comes back to a host of one account soon"
+        (listed, _) = await side.tokens.list()
+        assert [one["parameters"]["tenant"] for one in sorted(listed, key=lambda one: one["account"])] == ["t1", "t2"]
         await side.tokens.delete("p/b")
         await eventually(lambda: there.asked("/revoke"))
         assert there.asked("/revoke") == [("127.0.0.2", "/t2/revoke", "b.1")]
@@ -137,6 +139,9 @@ async def test_no_secret_goes_where_the_patterns_do_not_lead_whatever_the_store_
             failing = await harness.in_state(side, "failing")
             assert (failing["error"], there.got) == ("no_parameters", [])
             assert "parameters.host is '127.0.0.3'" in failing["message"]
+            assert failing["advice"].startswith(
+                "Put it with its parameters (token import, T.PUT): see account_parameters of [pro"
+            )
         narrower = {"host": r"127\.0\.0\.2", "tenant": "[a-z0-9-]+"}
         async with harness.node(valkey, tmp_path, replace(chosen, account_parameters=narrower), boot=2) as side:
             await side.tokens.put("p/b", grant(2, "b"))

@@ -54,6 +54,7 @@ _ACCOUNT = {
     "account_limited": "nothing: it was asked for too often",
     "too_early": "nothing: it is asked again later",
     "unfit": "put it anew (token import, T.PUT): grant of [providers.{name}] has changed since it was put",
+    "no_parameters": "put it with its parameters (token import, T.PUT): see account_parameters of [providers.{name}]",
     "unsealable": "the key that sealed it is not here: bring it back (docs/operations.md), or put the grant anew",
 }
 _REFUSED = ("invalid_grant", "invalid_scope", "rejected", "unauthorized_client")

@@ -359,7 +359,7 @@ class Refresher:
         elif (
             step.what == "retry"
             and now.outcome != before.outcome
-            and now.outcome in ("account_limited", "unfit", "unsealable")
+            and now.outcome in ("account_limited", "unfit", "no_parameters", "unsealable")
         ):
             level = logging.ERROR if now.outcome == "unsealable" else logging.WARNING
             self._digest.say(account, "failing", f"fails ({now.outcome}): {now.message}; tried again by itself", level)
