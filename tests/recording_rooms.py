@@ -289,6 +289,21 @@ class RecordingTokens:
         self.calls.append(("peek", account))
         return {"account": account, "state": "dead"}
 
+    async def why(self, subject: str) -> dict[str, Any]:
+        self.calls.append(("why", subject))
+        if subject.endswith("/nobody"):
+            raise NotFound("there is no such account")
+        return {"name": subject, "state": "failing", "concluded": [{"code": "dead", "refusals": 3}]}
+
+    async def release_provider(self, provider: str) -> None:
+        self.calls.append(("release", provider))
+
+    async def probe_provider(self, provider: str) -> None:
+        self.calls.append(("probe", provider))
+
+    async def quarantine_provider(self, provider: str) -> None:
+        self.calls.append(("quarantine", provider))
+
     async def stats(self) -> dict[str, Any]:
         return {"p": {"total": 2, "fresh": 2, "dead": 0, "spares": 1}}
 

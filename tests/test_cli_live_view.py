@@ -101,7 +101,10 @@ def test_providers_in_trouble_stand_below_the_tokens() -> None:
     many = {f"p{number}": down | {"failing": number} for number in range(9)}
     lines = drawn(replace(SNAPSHOT, tokens=many), 80, 24)
     assert [line.split()[0] for line in lines if " is silent " in line] == ["p8", "p7", "p6", "p5"]
-    assert "5 more: tidewarden token stats" in lines
+    assert "5 more: tidewarden token stats, token why PROVIDER" in lines
+    quarantined = {"p": {"total": 3, "state": "answers", "quarantined_since_ms": 1_700_000_000_000}}
+    (line,) = (one for one in drawn(replace(SNAPSHOT, tokens=quarantined)) if one.startswith("p is"))
+    assert re.fullmatch(r"p is in quarantine since \d\d:13:20: it refuses far more than usual, .*", line)
     assert len(lines) <= 24
 
 

@@ -34,7 +34,9 @@ def test_list_goes_on_until_it_has_enough(run: Run, node: Any) -> None:
     assert ["p/b", "dead", "11-14", "22:13:20", "-", "-", "2", "HTTP", "400", "invalid_grant"] in lines
     assert result.stdout.index("p/a") < result.stdout.index("p/b")
     assert "more: --after c3" in result.stdout
-    assert result.stderr == "1 of p dead: Ask the owner.\n"
+    told, more = result.stderr.splitlines()
+    assert told == "1 of p dead: Ask the owner."
+    assert "tidewarden token why PROVIDER/ACCOUNT" in more
     assert node.asked == [
         ["T.LIST", "PROVIDER", "p", "COUNT", "2"],
         ["T.LIST", "PROVIDER", "p", "AFTER", "c1", "COUNT", "1"],
@@ -115,4 +117,16 @@ def test_stats_count_and_tell_how_each_provider_stands(run: Run, node: Any) -> N
     assert "p 2 1 0 0 0 2 1 0 silent 11-14 22:13:20 due" in lines
     assert "q 0 0 0 0 0 0 0 0 answers - -" in lines
     assert "p: no connection: Connection refused. See whether it is up." in lines
+    assert lines[-1] == "Why, and what comes next: tidewarden token why p"
     assert json.loads(run("token", "stats", "--json").stdout)["p"] == DOWN
+
+
+def test_stats_name_who_is_in_quarantine(run: Run, node: Any) -> None:
+    quarantined = {"total": 9, "state": "answers", "since_ms": 0, "quarantined_since_ms": AT_MS}
+    both = DOWN | {"state": "limiting", "quarantined_since_ms": AT_MS}
+    node.answers = {"T.STATS": {"p": quarantined, "q": both, "r": {"total": 1, "state": "answers"}}}
+    lines = [" ".join(line.split()) for line in run("token", "stats").stdout.splitlines()]
+    assert "p 9 0 0 0 0 0 0 0 quarantined 11-14 22:13:20 -" in lines
+    assert "q 2 1 0 0 0 2 1 0 limiting, quarantined 11-14 22:13:20 due" in lines
+    assert "p: far more refresh tokens are refused than usual, so nobody is given up." in lines
+    assert lines[-1] == "Why, and what comes next: tidewarden token why p, tidewarden token why q"

@@ -26,7 +26,7 @@ ELSEWHERE = {
     "presets.py",
 }
 # Classes whose objects live as long as one request, call or answer.
-SHORT = {"Batch", "Take", "Asked", "_Batch", "BatchError", "Snapshot", "Coming", "Asking"}
+SHORT = {"Batch", "Finding", "Take", "Asked", "_Batch", "BatchError", "Snapshot", "Coming", "Asking"}
 
 
 def is_container(value: ast.expr | None) -> bool:

@@ -57,10 +57,13 @@ Q.STATS                                         |
 Q.LIST                                          |
 Q.LIST TOPICS                                   |
 T.GET p/a                                       | token:read
-T.LIST                                          | token:read or token:write
-T.STATS                                         | token:read or token:write
-T.PEEK p/a                                      | token:read or token:write
+T.LIST                                          | token:read or token:write or token:admin
+T.STATS                                         | token:read or token:write or token:admin
+T.PEEK p/a                                      | token:read or token:write or token:admin
 T.MGET p/a                                      | token:read
+T.WHY p/a                                       | token:read or token:write or token:admin
+T.WHY p                                         | token:read or token:write or token:admin
+T.PROVIDER RELEASE p                            | token:admin
 T.IMPORT 00 00 1 x                              | token:write
 T.EXPORT 00 00 1                                | token:export
 T.ANSWERS p/a                                   | token:export
@@ -110,7 +113,18 @@ def test_each_verb_needs_what_the_table_says(request_: list[str], missing: str) 
         assert lacking_for(Rights(words), request_[0], [part.encode() for part in request_]) in ("", "put:q")
 
 
-EVERY = {"put", "take", "stats", "admin", "lock", "schedule", "token:read", "token:write", "token:export"}
+EVERY = {
+    "put",
+    "take",
+    "stats",
+    "admin",
+    "lock",
+    "schedule",
+    "token:read",
+    "token:write",
+    "token:export",
+    "token:admin",
+}
 
 
 def words_of(missing: str) -> set[str]:

@@ -276,8 +276,19 @@ def _raise(error: Exception) -> Callable[..., Any]:
     return fail
 
 
-RIGHTS = ("put", "take", "stats", "admin", "lock", "schedule", "token:read", "token:write", "token:export")
-LOOK = "token:read token:write"
+RIGHTS = (
+    "put",
+    "take",
+    "stats",
+    "admin",
+    "lock",
+    "schedule",
+    "token:read",
+    "token:write",
+    "token:export",
+    "token:admin",
+)
+LOOK = "token:read token:write token:admin"
 ROUTES = {
     "GET /health/live": "nobody",
     "GET /health/ready": "nobody",
@@ -291,8 +302,13 @@ ROUTES = {
     "DELETE /v1/tokens/{provider}/{account}": "token:write",
     "POST /v1/tokens/{provider}/{account}/refresh": "token:write",
     "GET /v1/accounts/{provider}/{account}": LOOK,
+    "GET /v1/accounts/{provider}/{account}/why": LOOK,
     "GET /v1/answers/{provider}/{account}": "token:export",
     "GET /v1/providers": LOOK,
+    "GET /v1/providers/{provider}/why": LOOK,
+    "POST /v1/providers/{provider}/release": "token:admin",
+    "POST /v1/providers/{provider}/probe": "token:admin",
+    "POST /v1/providers/{provider}/quarantine": "token:admin",
     "GET /v1/events": LOOK,
     "GET /v1/schedules": "",
     "GET /v1/schedules/{name}": "schedule",

@@ -68,6 +68,11 @@ async def answered(
         ("POST /v1/tokens/p/a%2Fb/refresh", ("refresh", "p/a/b"), 202, {"refresh": "queued"}),
         ("GET /v1/accounts/p/a%2Fb", ("peek", "p/a/b"), 200, {"account": "p/a/b", "state": "dead"}),
         ("GET /v1/answers/p/a%2Fb", ("answers", "p/a/b"), 200, None),
+        ("GET /v1/accounts/p/a%2Fb/why", ("why", "p/a/b"), 200, None),
+        ("GET /v1/accounts/p/a%2Fwhy", ("peek", "p/a/why"), 200, None),
+        ("GET /v1/accounts/p/why", ("peek", "p/why"), 200, None),
+        ("GET /v1/providers/p/why", ("why", "p"), 200, None),
+        ("GET /v1/accounts/p/nobody/why", ("why", "p/nobody"), 404, None),
         ("DELETE /v1/tokens/p/a", ("delete", "p/a"), 200, {"deleted": True}),
         ("GET /v1/tokens?provider=p&state=Dead&count=5&after=c", ("list", "p", "dead", 5, "c"), 200, None),
         (
@@ -194,3 +199,15 @@ async def test_a_body_that_is_no_account_is_not_quoted(body: bytes) -> None:
     assert (status, answer["error"]) == (400, "BADARG")
     assert "s3cret" not in answer["message"]
     assert not tokens.calls
+
+
+@pytest.mark.parametrize("action", ["release", "probe", "quarantine"])
+async def test_a_provider_is_steered_and_its_story_answered(action: str) -> None:
+    tokens = doubles.RecordingTokens()
+    status, answer = await ask(tokens, "POST", f"/v1/providers/p/{action}")
+    assert (status, answer["name"]) == (200, "p")
+    assert tokens.calls == [(action, "p"), ("why", "p")]
+    for wrong, expected in ((f"p%2Fa/{action}", 400), (f"p/{action}?x=1", 400)):
+        tokens = doubles.RecordingTokens()
+        assert (await answered(tokens, "POST", f"/v1/providers/{wrong}"))[0] == expected, wrong
+        assert not tokens.calls

@@ -61,7 +61,7 @@ def test_only_what_the_first_process_alone_knows_is_relayed() -> None:
     assert {name.decode() for name in moved if name.isupper()} == {
         "INFO", "R.STATUS", "R.TRANSFER", "R.JOIN", "R.LEAVE", "R.BACKUP",
         "S.PUT", "S.LIST", "S.DELETE", "S.PAUSE", "S.RESUME", "T.PUT", "T.GET", "T.LIST", "T.REFRESH", "T.DELETE", "T.STATS",
-        "T.MGET", "T.PEEK", "T.ANSWERS", "T.EXPORT", "T.IMPORT", "V.STATUS", "V.ROTATE",
+        "T.MGET", "T.PEEK", "T.WHY", "T.PROVIDER", "T.ANSWERS", "T.EXPORT", "T.IMPORT", "V.STATUS", "V.ROTATE",
     }  # fmt: skip
     assert all(table[name].needs == COMMANDS[name].needs for name in COMMANDS)
 

@@ -20,6 +20,9 @@ Door = doubles.Door
         (("T.MGET", "WAIT", "5", "p/a"), ("get_many", ["p/a"], 0, 5), b"*1"),
         (("T.PEEK", "p/a"), ("peek", "p/a"), b"*4"),
         (("T.ANSWERS", "p/a"), ("answers", "p/a"), b"*4"),
+        (("T.WHY", "p/a"), ("why", "p/a"), b"*6"),
+        (("T.WHY", "p"), ("why", "p"), b"*6"),
+        (("T.WHY", "p/nobody"), ("why", "p/nobody"), b"-NOTFOUND there is no such account"),
         (("T.REFRESH", "p/a"), ("refresh", "p/a"), b"+OK"),
         (("T.REFRESH", "p/a", "generation", "7"), ("refresh", "p/a", 7), b"+OK"),
         (("T.GET", "p/a", "NEWER", "7", "WAIT", "9"), ("get", "p/a", 0, 9, 7), b"*5"),
@@ -95,3 +98,33 @@ async def test_get_replies_with_five_items() -> None:
         line.send(("AUTH", doubles.SECRET), "T.GET p/a", "QUIT")
         expected = b"+OK\r\n*5\r\n$4\r\nat-1\r\n$6\r\nBearer\r\n:%d\r\n:4\r\n$5\r\nfresh\r\n+OK\r\n" % 2**41
         assert await line.rest() == expected
+
+
+@pytest.mark.parametrize("action", ["RELEASE", "probe", "Quarantine"])
+async def test_a_provider_is_steered_and_its_story_answered(action: str) -> None:
+    async with Door(users=(doubles.ADMIN,)) as door:
+        line = await door.dial()
+        assert await line.ask("AUTH", "admin", doubles.SECRET) == b"+OK"
+        line.send(("T.PROVIDER", action, "p"))
+        assert await line.line() == b"*6"
+        assert door.tokens.calls == [(action.lower(), "p"), ("why", "p")]
+
+
+@pytest.mark.parametrize(
+    ("request_", "says"),
+    [
+        (("T.PROVIDER", "mend", "p"), b"T.PROVIDER has no action 'mend'; there are RELEASE, PROBE, QUARANTINE."),
+        (("T.PROVIDER", "RELEASE", "p/a"), b"A provider is named alone, without an account: found 'p/a'."),
+        (("T.PROVIDER", "RELEASE", ""), b"A provider is named alone, without an account: found ''."),
+        (("T.WHY", ""), b"A provider is named alone, without an account: found ''."),
+        (("T.WHY", "/a"), b"An account is named provider/account."),
+        (("T.WHY", "p/"), b"An account is named provider/account."),
+    ],
+)
+async def test_a_wrong_name_or_action_is_told(request_: tuple[str, ...], says: bytes) -> None:
+    async with Door(users=(doubles.ADMIN,)) as door:
+        line = await door.dial()
+        assert await line.ask("AUTH", "admin", doubles.SECRET) == b"+OK"
+        line.send(request_)
+        assert await line.line() == b"-BADARG " + says
+        assert not door.tokens.calls

@@ -76,6 +76,8 @@ TESTED_IN = {
     "client_held": "test_client_blocking",
     "cli_sealed": "test_cli_vault",
     "tokens_findings": "test_tokens_ledger",  # types only
+    "tokens_why_troubles": "test_tokens_why",  # one part of an account's story
+    "cli_token_provider": "test_cli_token_why",  # answers stories
     "tokens_limits_assessment": "test_tokens_policy",  # a type only
     "tokens_custody": "test_tokens_rotation",
     "tokens_outlets": "test_tokens_webhooks",  # puts them together

@@ -52,6 +52,26 @@ def test_nobody_is_asked_to_consent_to_what_needs_no_consent(grant: str) -> None
         assert f"the grant type {grant}" in advice.of_provider(provider, error)
 
 
+def test_in_a_quarantine_nobody_is_told_to_ask_for_consent() -> None:
+    for error in ("invalid_grant", "rejected", "unauthorized_client"):
+        text = advice.of_account(PROVIDER, "failing", error, quarantined=True)
+        assert text.startswith("Nothing for this account")
+        assert "`token why shop`" in text
+    for state, error in (("dead", "invalid_grant"), ("failing", "unavailable")):
+        plain = advice.of_account(PROVIDER, state, error)
+        assert advice.of_account(PROVIDER, state, error, quarantined=True) == plain
+
+
+def test_who_fails_while_others_do_not_is_told_of_alone() -> None:
+    for error in ("unavailable", "unknown", "unauthorized_client"):
+        text = advice.of_account(PROVIDER, "failing", error, alone=True)
+        assert text.startswith("Other accounts of shop are refreshed well"), error
+    assert advice.of_account(PROVIDER, "failing", "rate_limited", alone=True).startswith("Nothing")
+    for error in ("invalid_grant", "rejected", "unsealable", "refused"):
+        text = advice.of_account(PROVIDER, "failing", error)
+        assert advice.of_account(PROVIDER, "failing", error, alone=True) == text
+
+
 def test_an_answer_that_is_kept_is_told_of_first() -> None:
     for state in ("lost_rotation", "failing"):
         text = advice.of_account(PROVIDER, state, "unknown", "n1")

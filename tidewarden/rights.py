@@ -15,7 +15,7 @@ EVERYTHING = "all"
 """The right that is all others, those that later versions add included. Who has no ``rights`` written has it."""
 QUEUE_WORDS = ("put", "take", "stats", "admin")  # of a queue or topic
 NAME_WORDS = ("lock", "schedule")  # of a lock, of a schedule
-TOKEN_WORDS = ("token:read", "token:write", "token:export")  # no names: of all accounts
+TOKEN_WORDS = ("token:read", "token:write", "token:export", "token:admin")  # no names: of all accounts
 WORDS = (EVERYTHING, *QUEUE_WORDS, *NAME_WORDS, *TOKEN_WORDS)
 RIGHTS_ALLOWED = "rights like 'put:mails.*', 'take', 'token:read'"
 

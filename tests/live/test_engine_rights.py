@@ -198,7 +198,7 @@ def every_verb(node: Node, durability: str) -> None:
     assert say("S.LIST")
     say("S.DELETE", "nightly")
     assert say("T.LIST", "COUNT", 10)
-    for verb in ("T.PEEK", "T.ANSWERS", "T.REFRESH"):
+    for verb in ("T.PEEK", "T.WHY", "T.ANSWERS", "T.REFRESH"):
         say(verb, "p/newall")
     say("T.STATS")
     with pytest.raises(redis.ResponseError, match="with its tools"):

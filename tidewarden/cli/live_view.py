@@ -214,17 +214,31 @@ def _tokens(snapshot: Snapshot, columns: int) -> list[Text | Table]:
 
 def _providers(stats: Mapping[str, Mapping[str, Any]]) -> list[Text]:
     """A line for each provider that is in trouble, those first whose accounts suffer most."""
-    troubled = [(name, one) for name, one in stats.items() if one.get("state", "answers") != "answers"]
+    troubled = [(name, one) for name, one in stats.items() if _troubled(one)]
     troubled.sort(key=lambda pair: -int(pair[1].get("failing", 0)))
     lines = [
         Text(f"{name} ", style="bold red", no_wrap=True, overflow="ellipsis")
-        .append(f"is {one['state']}{_since(one)}, next try {_clock(one.get('next_ms'))}: ", style="not bold")
+        .append(_stands(one), style="not bold")
         .append(str(one.get("message") or one.get("error") or ""), style="not bold red")
         for name, one in troubled[:PROVIDERS_MAX]
     ]
     if len(troubled) > PROVIDERS_MAX:
-        lines.append(Text(f"{len(troubled) - PROVIDERS_MAX} more: tidewarden token stats", style="dim"))
+        lines.append(
+            Text(f"{len(troubled) - PROVIDERS_MAX} more: tidewarden token stats, token why PROVIDER", style="dim")
+        )
     return lines
+
+
+def _troubled(stands: Mapping[str, Any]) -> bool:
+    return stands.get("state", "answers") != "answers" or bool(stands.get("quarantined_since_ms"))
+
+
+def _stands(stands: Mapping[str, Any]) -> str:
+    """How a provider that is in trouble stands; what it is comes behind."""
+    if stands.get("state", "answers") != "answers":
+        return f"is {stands['state']}{_since(stands)}, next try {_clock(stands.get('next_ms'))}: "
+    since = _clock(stands["quarantined_since_ms"])
+    return f"is in quarantine since {since}: it refuses far more than usual, and nobody is given up"
 
 
 def _since(stands: Mapping[str, Any]) -> str:
@@ -268,7 +282,7 @@ def _hints(snapshot: Snapshot) -> list[Text]:
     hints = {
         "kill the leader": f"kill -9 {leader.pid}" if leader else "nobody leads just now",
         "who leads": f"{snapshot.program} status{folder}",
-        "tokens": f"{snapshot.program} token stats{folder}   (and: token list, token show)",
+        "tokens": f"{snapshot.program} token stats{folder}   (and: token list, show, why)",
         "Redis clients": f'redis-cli {to} --user admin --pass "{secret}" Q.LIST',
         "metrics": f'curl --oauth2-bearer "admin:{secret}" {http}/metrics',
         "store": snapshot.store,

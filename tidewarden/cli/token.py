@@ -11,6 +11,7 @@ import typer
 
 from tidewarden.presets import PRESETS
 
+from . import token_provider
 from .connection import connected
 from .options import DATA_DIR, NOTHING, REFUSED, USAGE, AsJson, DataDir, Url, stop
 from .output import print_json, print_table
@@ -18,6 +19,7 @@ from .sealed import export
 from .token_import import import_
 from .token_refresh import BATCH, Accounts, refresh
 from .token_view import Account, answers, list_, show, stats
+from .token_why import why
 
 app = typer.Typer(help="Import accounts, and get, list and mend their tokens.", no_args_is_help=True)
 
@@ -52,7 +54,9 @@ def get(
 
 app.command("list")(list_)
 app.command("show")(show)
+app.command("why")(why)
 app.command("answers")(answers)
+app.add_typer(token_provider.app, name="provider")
 
 
 app.command("refresh")(refresh)

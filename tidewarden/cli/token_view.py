@@ -109,6 +109,8 @@ def show(account: Account, url: Url = "", data_dir: DataDir = Path(DATA_DIR), as
             "what to do": found.get("advice") or "-",
         }
     )
+    if state != "fresh":
+        typer.echo(f"Why, and what comes next: tidewarden token why {found.get('account')}", err=True)
 
 
 def _consent(found: Mapping[str, Any]) -> str:
@@ -175,8 +177,8 @@ def stats(url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = F
             [
                 name,
                 *(one.get(state, 0) for state in STATES),
-                one.get("state", "-"),
-                short(one.get("since_ms")),
+                _standing(one),
+                short(one.get("since_ms") or one.get("quarantined_since_ms")),
                 following(one.get("next_ms"), str(one.get("state", "answers"))),
             ]
             for name, one in answer.items()
@@ -188,6 +190,10 @@ def stats(url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = F
             typer.echo(f"{name}: consents end of {ending}, {one.get('consents_1d', 0):,} within a day.")
         if one.get("advice"):
             typer.echo(f"{name}: {_why(one)}. {one['advice']}.")
+        if one.get("quarantined_since_ms"):
+            typer.echo(f"{name}: far more refresh tokens are refused than usual, so nobody is given up.")
+    if troubled := [name for name, one in answer.items() if _troubled(one)]:
+        typer.echo(f"Why, and what comes next: {', '.join(f'tidewarden token why {name}' for name in troubled[:5])}")
 
 
 def _harmless(body: str) -> str:
@@ -205,6 +211,18 @@ def following(unix_ms: int | None, state: str) -> str:
     if not unix_ms:
         return "due" if state not in ("answers", *ENDED) else "-"
     return short(unix_ms) if unix_ms > SystemClock().unix_ms() else "due"
+
+
+def _troubled(one: Mapping[str, Any]) -> bool:
+    return one.get("state", "answers") != "answers" or bool(one.get("quarantined_since_ms"))
+
+
+def _standing(one: Mapping[str, Any]) -> str:
+    """How a provider stands, in a word or two."""
+    state = str(one.get("state", "-"))
+    if not one.get("quarantined_since_ms"):
+        return state
+    return "quarantined" if state == "answers" else f"{state}, quarantined"
 
 
 def _row(entry: Mapping[str, Any]) -> Sequence[Any]:
@@ -233,3 +251,5 @@ def _advise(found: Sequence[Mapping[str, Any]]) -> None:
     )
     for (provider, state, advice), number in counts.items():
         typer.echo(f"{number:,} of {provider} {state}: {advice}.", err=True)
+    if counts:
+        typer.echo("Why, and what comes next: tidewarden token why PROVIDER/ACCOUNT (or PROVIDER)", err=True)

@@ -24,7 +24,7 @@ Demands = Callable[[Request], Iterable[Demand]]
 
 STEER = ("admin",)
 LOOK_INTO = ("take", "admin")  # whoever takes a task reads it anyway
-READ, WRITE, EXPORT = ("token:read",), ("token:write",), ("token:export",)
+READ, WRITE, EXPORT, ADMIN = ("token:read",), ("token:write",), ("token:export",), ("token:admin",)
 
 
 def name_of(argument: bytes) -> str:
@@ -108,7 +108,8 @@ DEMANDS: dict[str, Demands] = {
     "Q.STATS": _stats,
     "Q.LIST": nothing,
     **dict.fromkeys(("T.GET", "T.MGET"), every(*READ)),
-    **dict.fromkeys(("T.LIST", "T.PEEK", "T.STATS"), every(*READ, *WRITE)),
+    **dict.fromkeys(("T.LIST", "T.PEEK", "T.STATS", "T.WHY"), every(*READ, *WRITE, *ADMIN)),
+    "T.PROVIDER": every(*ADMIN),
     **dict.fromkeys(("T.PUT", "T.REFRESH", "T.DELETE", "T.IMPORT"), every(*WRITE)),
     **dict.fromkeys(("T.EXPORT", "T.ANSWERS"), every(*EXPORT)),
     "V.STATUS": every(*READ, *WRITE, *STEER),
@@ -127,8 +128,13 @@ ROUTES: dict[tuple[str, str], str] = {
     ("GET", "/v1/status"): "R.STATUS",
     ("GET", "/v1/tokens"): "T.LIST",
     ("GET", "/v1/accounts/{provider}/{account}"): "T.PEEK",
+    ("GET", "/v1/accounts/{provider}/{account}/why"): "T.WHY",
     ("GET", "/v1/answers/{provider}/{account}"): "T.ANSWERS",
     ("GET", "/v1/providers"): "T.STATS",
+    ("GET", "/v1/providers/{provider}/why"): "T.WHY",
+    ("POST", "/v1/providers/{provider}/release"): "T.PROVIDER",
+    ("POST", "/v1/providers/{provider}/probe"): "T.PROVIDER",
+    ("POST", "/v1/providers/{provider}/quarantine"): "T.PROVIDER",
     ("GET", "/v1/events"): "T.LIST",
     ("GET", "/v1/tokens/{provider}/{account}"): "T.GET",
     ("POST", "/v1/tokens:read"): "T.MGET",

@@ -14,7 +14,7 @@ from tidewarden.errors import BadArg, Error, NotFound
 from .http_asked import check_path, flag, query_of
 from .parts import Tokens
 from .replying import respond
-from .token_verbs import account_name, fields_of, revealed
+from .token_verbs import STEERED, account_name, fields_of, provider_name, revealed, steered
 
 Answer = TypeVar("Answer")
 COUNT = 100
@@ -34,9 +34,13 @@ class TokenRoutes:
         account = "/v1/tokens/{provider:[^/]+}/{account:.+}"
         router.add_get("/v1/tokens", self.list)
         router.add_post("/v1/tokens:read", self.read)
+        router.add_get("/v1/accounts/{provider:[^/]+}/{account:.+}/why", self.why)
         router.add_get("/v1/accounts/{provider:[^/]+}/{account:.+}", self.peek)
         router.add_get("/v1/answers/{provider:[^/]+}/{account:.+}", self.answers)
         router.add_get("/v1/providers", self.providers)
+        router.add_get("/v1/providers/{provider:[^/]+}/why", self.why)
+        for action in STEERED:
+            router.add_post(f"/v1/providers/{{provider:[^/]+}}/{action}", self.steer)
         router.add_post(account + "/refresh", self.refresh)
         router.add_get(account, self.get)
         router.add_put(account, self.put)
@@ -94,6 +98,18 @@ class TokenRoutes:
     async def peek(self, request: web.Request) -> web.Response:
         """How an account is, why, since when, and what can be done; no token."""
         return respond(await self._tokens.peek(_account(request)))
+
+    async def why(self, request: web.Request) -> web.Response:
+        """Why an account, or a provider as a whole, is as it is: the story as of ``T.WHY``."""
+        query_of(request, ())
+        whole = "account" not in request.match_info
+        return respond(await self._tokens.why(_provider(request) if whole else _account(request)))
+
+    async def steer(self, request: web.Request) -> web.Response:
+        """Release, probe or quarantine a provider, as the path's last word says; its story from then on."""
+        query_of(request, ())
+        name, action = _provider(request), request.path.rpartition("/")[2]
+        return respond(await _whole(steered(self._tokens, action, name)))
 
     async def answers(self, request: web.Request) -> web.Response:
         """What its provider answered with success and could not be read; ``body`` is text, or ``body_base64`` if it is none."""
@@ -167,6 +183,11 @@ def _account(request: web.Request) -> str:
     check_path(request)
     name = f"{request.match_info['provider']}/{request.match_info['account']}"
     return account_name(name.encode("utf-8", "surrogateescape"))
+
+
+def _provider(request: web.Request) -> str:
+    check_path(request)
+    return provider_name(request.match_info["provider"].encode("utf-8", "surrogateescape"))
 
 
 def _whole_number(query: dict[str, Any], name: str, absent: int = 0) -> int:

@@ -35,6 +35,8 @@ EXPORT = Options(
     {"PROVIDER": Option("provider", text), "COUNT": Option("count", number), "AFTER": Option("after", text)},
 )
 ROTATE = Options("V.ROTATE", {"FORCE": Option("force", None)})
+STEERED = ("release", "probe", "quarantine")
+"""What an operator can have done about a provider."""
 
 
 def fields_of(document: bytes) -> dict[str, Any]:
@@ -60,6 +62,19 @@ def account_name(argument: bytes) -> str:
     if not provider or not rest:
         raise BadArg("An account is named provider/account.")
     return name
+
+
+def provider_name(argument: bytes) -> str:
+    """A provider's name. Raises: BadArg: it is empty, or an account's."""
+    name = text("A provider's name", argument)
+    if not name or "/" in name:
+        raise BadArg(f"A provider is named alone, without an account: found {name[:60]!r}.")
+    return name
+
+
+def subject_name(argument: bytes) -> str:
+    """``provider/account``, or a provider alone. Raises: BadArg: it is neither."""
+    return account_name(argument) if b"/" in argument else provider_name(argument)
 
 
 def put(connection: Connection, request: Request) -> Pending:
@@ -107,6 +122,31 @@ def listing(connection: Connection, request: Request) -> Pending:
 def peek(connection: Connection, request: Request) -> Pending:
     """T.PEEK"""
     return Pending(_tokens(connection).peek(account_name(request[1])), replies.encode)
+
+
+def why(connection: Connection, request: Request) -> Pending:
+    """T.WHY"""
+    return Pending(_tokens(connection).why(subject_name(request[1])), replies.encode)
+
+
+def provider(connection: Connection, request: Request) -> Pending:
+    """T.PROVIDER"""
+    action, name = lowered("An action", request[1]), provider_name(request[2])
+    if action not in STEERED:
+        allowed = ", ".join(STEERED).upper()
+        raise BadArg(f"T.PROVIDER has no action {action[:40]!r}; there are {allowed}.")
+    return Pending(steered(_tokens(connection), action, name), replies.encode)
+
+
+async def steered(tokens: Tokens, action: str, name: str) -> dict[str, Any]:
+    """What an operator wants done about a provider is done; the provider's story from then on."""
+    actions = {
+        "release": tokens.release_provider,
+        "probe": tokens.probe_provider,
+        "quarantine": tokens.quarantine_provider,
+    }
+    await actions[action](name)
+    return await tokens.why(name)
 
 
 def refresh(connection: Connection, request: Request) -> Pending:
@@ -212,6 +252,8 @@ COMMANDS = (
     Command("T.LIST", listing, 1, 9, "[PROVIDER p] [STATE s] [COUNT n] [AFTER cursor]", needs="user", group="token"),
     Command("T.PEEK", peek, 2, 2, "provider/account", needs="user", group="token"),
     Command("T.ANSWERS", answers, 2, 2, "provider/account", needs="user", group="token"),
+    Command("T.WHY", why, 2, 2, "provider/account | provider", needs="user", group="token"),
+    Command("T.PROVIDER", provider, 3, 3, "RELEASE | PROBE | QUARANTINE provider", needs="user", group="token"),
     Command("T.REFRESH", refresh, 2, 4, "provider/account [GENERATION generation]", needs="user", group="token"),
     Command("T.DELETE", delete, 2, 2, "provider/account", needs="user", group="token"),
     Command("T.STATS", stats, 1, 1, needs="user", group="token"),

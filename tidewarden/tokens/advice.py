@@ -21,6 +21,15 @@ AGAIN = (
     " (--state stopped --provider {name}: all that are so)"
 )
 
+ALONE = (
+    "Other accounts of {name} are refreshed well: if it lasts, ask whoever runs {host} what is the"
+    " matter with this one; it is tried again by itself"
+)
+
+QUARANTINED = (
+    "Nothing for this account: {name} refuses far more than usual, so no refusal counts; see `token why {name}`"
+)
+
 STANDING = {
     "answers": "answers",
     "silent": "does not answer",
@@ -86,9 +95,26 @@ def of_provider(provider: Provider, error: str) -> str:
     return f"{words}; {ITSELF}".format(name=provider.name, host=host_of(provider))
 
 
-def of_account(provider: Provider, state: str, error: str, kept: str = "") -> str:
-    """What can be done about an account; empty: nothing need be. ``kept``: the node that keeps an unreadable answer of it."""
-    rest = _of_account(provider, state, error)
+def of_account(
+    provider: Provider,
+    state: str,
+    error: str,
+    kept: str = "",
+    *,
+    alone: bool = False,
+    quarantined: bool = False,
+) -> str:
+    """
+    What can be done about an account; empty: nothing need be.
+
+    Args:
+        kept: the node that keeps an unreadable answer of it.
+        alone: other accounts of its client are refreshed well meanwhile.
+        quarantined: refusals of its client have jumped, and none counts.
+    """
+    if quarantined and state == "failing" and error in _REFUSED:
+        return QUARANTINED.format(name=provider.name)
+    rest = _of_account(provider, state, error, alone)
     return f"{KEPT.format(node=kept)}. {rest}" if kept and rest else rest
 
 
@@ -97,7 +123,7 @@ def after_refusal(provider: Provider) -> str:
     return CONSENT if provider.renews else MEND[provider.grant].format(name=provider.name)
 
 
-def _of_account(provider: Provider, state: str, error: str) -> str:
+def _of_account(provider: Provider, state: str, error: str, alone: bool) -> str:
     consent = after_refusal(provider)
     if state in ("dead", "lost_rotation"):
         return f"{consent[0].upper()}{consent[1:]}; {GIVE_UP}"
@@ -109,6 +135,10 @@ def _of_account(provider: Provider, state: str, error: str) -> str:
     if error in ("invalid_grant", "invalid_scope"):
         again = "It is asked again, minutes to an hour apart, before it is given up (now: `token refresh`)"
         return f"{again}; if it was revoked, {consent}"
+    if alone and error == "rate_limited":
+        return "Nothing: it alone is to wait, other accounts go on"
+    if alone and error not in (*_ACCOUNT, *_SILENT, "bad_url", "misconfigured"):
+        return ALONE.format(name=provider.name, host=host_of(provider))
     if error in _ACCOUNT:
         words = _ACCOUNT[error].format(name=provider.name)
         return f"{words[0].upper()}{words[1:]}"

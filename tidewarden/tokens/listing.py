@@ -63,7 +63,7 @@ class Listing:
                 for entry in sorted(entries, key=lambda entry: entry.account):
                     if entry.account <= last:
                         continue
-                    shown = beside(self._described(name, entry, now_ms), stands or {})
+                    shown = self._described(name, entry, now_ms, stands or {})
                     if state and shown["state"] != state:
                         continue
                     if len(found) == count:
@@ -83,10 +83,19 @@ class Listing:
         batches = await self._ledger.first_pages(queue, SHARDS, FEW, troubled=troubled)
         return {shard: batch for shard, batch in enumerate(batches) if batch[0] == 0}
 
-    def _described(self, provider: str, entry: Entry, now_ms: int) -> dict[str, Any]:
+    def _described(self, provider: str, entry: Entry, now_ms: int, stands: Mapping[str, Any]) -> dict[str, Any]:
         row, troubles = entry.row, entry.troubles or Troubles()
         state = policy.state(row, entry.troubles, now_ms)
-        return {
+        alone = not stands["error"] and 0 < troubles.first_ms < stands["well_ms"]
+        what = advice.of_account(
+            self._providers[provider],
+            state,
+            troubles.outcome,
+            troubles.kept,
+            alone=alone,
+            quarantined=bool(stands["quarantined_since_ms"]),
+        )
+        shown = {
             "account": f"{provider}/{entry.account}",
             "provider": provider,
             "state": state,
@@ -102,8 +111,9 @@ class Listing:
             "error": troubles.outcome,
             "message": troubles.message,
             "next_ms": troubles.next_ms if entry.troubles else row.due_ms,
-            "advice": advice.of_account(self._providers[provider], state, troubles.outcome, troubles.kept),
+            "advice": what,
         }
+        return beside(shown, stands)
 
     async def one(self, provider: str, name: str) -> dict[str, Any]:
         """One account as on a page, and more of it. Raises: NotFound."""
@@ -112,7 +122,7 @@ class Listing:
             raise errors.NotFound(f"there is no account {provider}/{name}")
         row = reading.row
         entry = Entry(name, row, reading.troubles)
-        return beside(self._described(provider, entry, reading.now_ms), await self._stands(provider)) | {
+        return self._described(provider, entry, reading.now_ms, await self._stands(provider)) | {
             "token_type": row.token_type,
             "scope": row.scope,
             "extras": dict(row.details.extras),

@@ -43,6 +43,7 @@ from .pool import Pool, figures
 from .reader import Reader, Token
 from .revoking import Revoker
 from .shelf import Shelf
+from .stories import Stories
 from .tools import Counts, Tools
 from .unstored import Unstored
 from .vault import Vault, open_vault
@@ -118,6 +119,10 @@ class Tokens:
         self._running: asyncio.Task[None] | None = None
         self._alone = frozenset(name for name, one in config.providers.items() if one.orphan == "refresh")
         self._cache = Cache(config.tokens.cache_max, clock, self._alone)
+        self._stories = Stories(
+            self._ledger, self._queue_of, self._cache, clock,
+            confirm_s=confirm_s, give_up_s=config.tokens.give_up_s,
+        )  # fmt: skip
         self._orphans: Orphans | None = None
         self._nodes = nodes
         self._connected = connected
@@ -332,6 +337,17 @@ class Tokens:
             "cached": len(self._cache),
             "stale_served_total": self._reader.stale_served if self._reader is not None else 0,
         }
+
+    async def why(self, subject: str) -> dict[str, Any]:
+        """
+        The story of an account, or of a provider: what was answered, what was concluded, what comes next, what can be done.
+
+        Also while the store is away: then that is the story. Raises: BadArg, NotFound.
+        """
+        if "/" not in subject:
+            return await self._stories.provider(self._provider(subject))
+        provider, name = self._known(subject)
+        return await self._stories.account(provider, name)
 
     async def client_of(self, provider: str) -> tuple[ClientRecord, int, int]:
         """

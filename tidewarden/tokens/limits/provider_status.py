@@ -51,6 +51,7 @@ def figures(provider: Provider, record: ClientRecord, clock_ms: int, lag_ms: int
         "error": error,
         "message": message,
         "nodes": sorted(seen),
+        "well_ms": unix(record.well_ms),
         "quarantined_since_ms": unix(quarantine.since_ms) if quarantine is not None else 0,
         "advice": advice.of_provider(provider, error) if error else "",
     }
