@@ -24,6 +24,8 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+from guards_of_one_refresh import OF_ONE_REFRESH
+
 ROOT = Path(__file__).parent.parent
 NEEDED = ("tidewarden", "tests", "benchmarks", "examples", "docs", "pyproject.toml", "config.toml", "README.md")
 LIMIT_S = 1800
@@ -253,11 +255,7 @@ GUARDS = (
         (("tokens/lua/intent.lua", "if not r or r.holder == '' or r.lease ~= leases[i] then", "if not r or r.holder == '' then"),),
         ("tokens_ledger",),
     ),
-    Guard(
-        "intent",
-        (("tokens/lua/intent.lua", "elseif open_until > now then", "elseif false then"),),
-        ("tokens_ledger",),
-    ),
+    *(Guard(name, ((file, there, instead),), *red) for name, file, there, instead, *red in OF_ONE_REFRESH),
     Guard(
         "late",
         (("tokens/post.py", "if self._clock.monotonic() > send_by:", "if send_by < 0:"),),

@@ -190,6 +190,31 @@ def test_what_is_shared_counts_against_nobody(verdict: Verdict) -> None:
             assert 1 <= after_failure(case).delay_s <= 23
 
 
+@pytest.mark.parametrize("verdict", [one for one in ACCOUNTS_OWN if one.answered and "limited" not in one.outcome])
+def test_what_a_quarantine_is_for_is_sampled_whatever_it_is_called(verdict: Verdict) -> None:
+    """Errors for a part of the accounts, and words that refuse our client, as refusals: seldom, and nothing counts."""
+    refused = verdict.outcome in REFUSALS or verdict.scope == "client"
+    held = Assessment(shared=not refused, quarantined=True, refused=600, well_ms=BEGIN_MS - 1)
+    life = live(verdict, 30 * DAY_MS, lambda _: held, dice=0.5)
+    waits_s = [(after - before) / 1000 for (before, _), (after, _) in itertools.pairwise(life)]
+    assert {round(wait) for wait in waits_s} == {6000}  # One of 600 each ten seconds.
+    last = life[-1][1].troubles
+    assert (last.tries, last.refusals, last.own_ms, last.given_up) == (0, 0, 0, False)
+    # Too many requests, or silence, are another matter: it is tried again soon.
+    for other in (Verdict("rate_limited", "provider"), Verdict("refused", "provider", answered=False)):
+        case = Case(other, Troubles(), "none", 0, BEGIN_MS, 0, assessment=Assessment(True, True, refused=600))
+        assert after_failure(case).delay_s <= 23
+
+
+def test_a_quarantine_stops_nobody_either() -> None:
+    """Whatever it is that an account meets with meanwhile."""
+    long = Troubles(tries=20, own_ms=5 * DAY_MS, first_ms=BEGIN_MS - 9 * DAY_MS, last_ms=BEGIN_MS, next_ms=BEGIN_MS)
+    limited = Verdict("rate_limited", "provider")
+    for assessment, what in ((Assessment(quarantined=True, refused=6), "retry"), (others_well(BEGIN_MS), "stop")):
+        case = Case(limited, long, "none", 0, BEGIN_MS, 0, assessment=assessment)
+        assert after_failure(case).what == what
+
+
 def test_an_outage_of_four_days_stops_nobody() -> None:
     """Its own failures before and after it are counted, and the time in between, in which the queue is held, is not."""
 
@@ -299,6 +324,7 @@ def test_no_sequence_of_answers_gives_an_account_up_too_soon(moments: list[Any],
             return
         if step.what == "stop":
             assert after.stopped
+            assert known not in ("shared", "quarantined")
             assert asked_in_vain_ms >= 4 * DAY_MS
             return
         assert step.delay_s >= 0

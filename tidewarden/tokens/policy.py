@@ -33,6 +33,7 @@ SHARED_S = (
     15.0,
 )  # Between two tries while others that were well meet with the same: who probes is decided elsewhere.
 OURS_S = 5.0  # After a failure of our own network.
+ERRORS = ("unavailable", "unknown")  # Of the provider's, which a part of its accounts may meet with alone.
 OWN_FAULTS = ("misconfigured", "bad_url")  # Of this node's making: nothing was sent.
 PATIENCE_S = 30.0  # Between two questions to a node that may hold an answer and does not say.
 PATIENCE_FLOOR_S = 60.0  # Of the access token's life that is left for sending the refresh token again after all.
@@ -153,6 +154,16 @@ class Case:
         return 0 if self.rotation != "single_use" else self.doubt_ms + int(self.grace_s * 1000)
 
     @property
+    def sampled(self) -> bool:
+        """Whether it is what the client is quarantined for: all who meet with it make up a small sample."""
+        evidence, verdict = self.assessment, self.verdict
+        if evidence.shared and verdict.scope == "client":
+            return False  # All are held for it.
+        if evidence.shared and (verdict.outcome in REFUSALS or (evidence.refused and verdict.outcome in ERRORS)):
+            return True
+        return evidence.quarantined and (verdict.outcome in REFUSALS or verdict.scope == "client")
+
+    @property
     def lone(self) -> bool:
         """Whether no other account of the client has been refreshed well since this one was, or was put."""
         return self.assessment.well_ms <= self.stored_ms + LONE_SLACK_MS
@@ -172,10 +183,9 @@ def after_failure(case: Case) -> Step:
         return _untouched(case, max(1.0, case.left_s / 2))  # Nothing is the matter with it.
     if verdict.scope == "unknown" and not case.used_spare:
         return _after_unknown(case)
-    if verdict.outcome in REFUSALS and (
-        case.assessment.quarantined or (case.assessment.shared and verdict.scope == "account")
-    ):
-        return _in_quarantine(case)
+    if case.sampled:
+        wait = _sampled_wait_s(case)
+        return Step("retry", wait, _noted(case, wait, counts=False))
     if case.assessment.shared:
         return _after_shared(case)
     if verdict.outcome == "unsealable" and case.used_spare:  # A spare that nobody can read is none.
@@ -231,7 +241,7 @@ def _own_wait_s(case: Case) -> float:
 
 def _later(case: Case, troubles: Troubles, wait_s: float, spare: Spare = "keep", until_ms: int = 0) -> Step:
     """Once more later, unless it has been asked in vain for so long that it is given up without knowing of its grant."""
-    if troubles.own_ms < case.give_up_s * 1000:
+    if troubles.own_ms < case.give_up_s * 1000 or case.assessment.quarantined:
         troubles.next_ms = case.now_ms + int(wait_s * 1000)
         return Step("retry", wait_s, troubles, spare, until_ms=until_ms)
     troubles.stopped, troubles.next_ms = True, 0
@@ -260,7 +270,9 @@ def after_doubt(case: Case) -> Troubles:
 
 def _after_unknown(case: Case) -> Step:
     """Where the old token still works it is tried soon, before that ends; elsewhere too, for perhaps nothing was processed."""
-    wait = _shared_wait_s(case) if case.assessment.shared else _own_wait_s(case)
+    wait = _own_wait_s(case)
+    if case.assessment.shared:
+        wait = _sampled_wait_s(case) if case.sampled else _shared_wait_s(case)
     until_ms, left_ms = case.safe_until_ms, case.safe_until_ms - case.now_ms
     if until_ms and left_ms > 0:
         wait = max(min(wait, max(1.0, left_ms / 2000)), case.verdict.retry_after_s or 0)
@@ -284,12 +296,11 @@ def apart_s(counted: int, confirm_s: float = CONFIRM_S) -> float:
     return confirm_s * min(LONE_AFTER, THIRD_AFTER * 2.0 ** min(counted - 2, 10))
 
 
-def _in_quarantine(case: Case) -> Step:
-    """Refusals have jumped: nothing counts, and the accounts are asked so seldom that all of them make up a small sample."""
+def _sampled_wait_s(case: Case) -> float:
+    """Seconds until the next try of one of those that a quarantine is for: the more they are, the longer."""
     least, most = (times * case.confirm_s for times in SAMPLED)
     wait = min(most, max(least, case.assessment.refused * case.confirm_s / SAMPLE_PART)) * (0.5 + case.dice)
-    wait = max(wait, case.verdict.retry_after_s or 0)
-    return Step("retry", wait, _noted(case, wait, counts=False))
+    return max(wait, case.verdict.retry_after_s or 0)
 
 
 def _after_refusal(case: Case) -> Step:
