@@ -84,6 +84,20 @@ async def answered(node: ClientLimits, verdict: Verdict, accounts: int, **known:
         node.end(f"a{n}")
 
 
+async def test_rates_below_one_a_second_are_granted_one_by_one(bench: Bench) -> None:
+    bench.now_ms = 1_795_359_192_587  # Microseconds of today are beyond what a double tells to the fraction.
+    stuck = []
+    for thousandths in range(200, 1000, 7):
+        bench.now_ms += 60_000
+        first = await bench.grant(thousandths / 1000, 16)
+        second, wait_ms = await bench.grant(thousandths / 1000, 16)
+        bench.now_ms += wait_ms
+        third, _ = await bench.grant(thousandths / 1000, 16)
+        if (first[0], second, wait_ms > 900, third) != (1, 0, True, 1):
+            stuck.append((thousandths, first, second, wait_ms, third))
+    assert not stuck
+
+
 async def test_nothing_is_asked_while_nothing_is_the_matter(bench: Bench) -> None:
     node = bench.node("n0")
     assert (await node.acquire(7)).requests == 7

@@ -42,6 +42,11 @@ async def test_a_host_is_asked_no_more_than_it_may_be(valkey: Any, tmp_path: Pat
         assert await ask(0, 5, host="slow", rate=100) == [1, 0]
         assert await ask(0, 5, host="slow", rate=100) == [0, 10_000]
         assert await ask(10_000, 5, host="slow", rate=100) == [1, 0]
+        for rate in range(200, 1000, 7):  # Those that no double tells to the microsecond, too.
+            name = f"slow {rate}"
+            assert ((await ask(0, 5, host=name, rate=rate))[0], rate) == (1, rate)
+            granted, wait_ms = await ask(0, 5, host=name, rate=rate)
+            assert (granted, (await ask(wait_ms, 5, host=name, rate=rate))[0], rate) == (0, 1, rate)
         with pytest.raises(Exception, match="what is asked of a host: none"):
             await ask(0, 1, "none")
 

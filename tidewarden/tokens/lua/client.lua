@@ -33,7 +33,8 @@ else
   elseif rate == 0 or requests == 0 then granted = requests
   else
     spent = math.min(now_us, math.max(spent, now_us - math.max(BURST_US, each))) -- later than now: a step back not yet seen
-    granted = math.max(0, math.min(requests, math.floor((now_us - spent) / each)))
+    -- A microsecond more: what is left of these differences is not exact, and just one may be all that there ever is room for.
+    granted = math.max(0, math.min(requests, math.floor((now_us - spent + 1) / each)))
     if granted == 0 then wait = math.ceil((spent + each - now_us) / 1000) end
     redis.call('HSET', name, 'spent', text(math.floor(spent + granted * each)))
   end

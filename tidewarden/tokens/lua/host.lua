@@ -13,7 +13,8 @@ local spent = math.max(tonumber(redis.call('HGET', name, host)) or 0, now_us - m
 spent = math.min(spent, now_us) -- later than now it was before the clock stepped back
 local granted, wait = 0, 0
 if verb == 'ask' then
-  granted = math.min(requests, math.floor((now_us - spent) / each))
+  -- A microsecond more: what is left of these differences is not exact, and just one may be all that there ever is room for.
+  granted = math.min(requests, math.floor((now_us - spent + 1) / each))
   if granted == 0 then wait = math.ceil((spent + each - now_us) / 1000) end
   spent = spent + granted * each
 else spent = spent - requests * each end
