@@ -1,0 +1,22 @@
+"""Every refresh is refused for a while, wrongly, by each provider in other words than invalid_grant."""
+
+from __future__ import annotations
+
+from .all_refused import AllRefused
+from .provider import Book, Grant, Reply, oauth_error
+
+WORDS = {
+    "scope": oauth_error(400, "invalid_scope"),
+    "rejected": oauth_error(400, "invalid_request"),
+    "bare": Reply(401, {}, kind="401 bare"),
+    "page": Reply(403, "<html>Access denied</html>", kind="403 page"),
+}
+
+
+class RefusedByOtherWords(AllRefused):
+    """Four providers refuse all for 15 min: invalid_scope, invalid_request, a bare 401, a page of HTML."""
+
+    providers: tuple[str, ...] = tuple(WORDS)
+
+    def reply(self, book: Book, grant: Grant, now: float) -> Reply | None:
+        return WORDS[book.name] if self.refusing else None
