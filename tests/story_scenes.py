@@ -180,6 +180,9 @@ SCENES: dict[str, Callable[[], Story]] = {
         failing("unavailable", "HTTP 500", 5 * DAY, 0, 44, stopped=True, own_ms=4 * DAY + HOUR),
     ),
     "dead": lambda: account(expired(), replace_last(refused(3, 70 * MIN, 0, dead=True), 10 * MIN)),
+    "dead after a release": lambda: account(
+        expired(), replace_last(refused(1, 10 * MIN, 0, dead=True), 10 * MIN), seen(released_ms=CLOCK_MS - 11 * MIN)
+    ),
     "lost rotation": lambda: account(
         expired(stored_ms=NOW_MS - 3 * HOUR),
         Troubles(
@@ -263,6 +266,9 @@ SCENES: dict[str, Callable[[], Story]] = {
         seen(
             silences={"n1": Silence(CLOCK_MS - 70 * S, CLOCK_MS - 3 * S, CLOCK_MS + 8 * S, "refused", "refused", True)}
         )
+    ),
+    "provider silent, tried as accounts fall due": lambda: provider(
+        seen(silences={"n1": Silence(CLOCK_MS - 70 * S, CLOCK_MS - 3 * S, 0, "refused", "no connection", True)})
     ),
     "provider away": lambda: away_story(SHOP, "", 0, "no answer for 2 s", NOW_MS),
 }

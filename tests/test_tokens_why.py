@@ -107,6 +107,9 @@ TOLD = {
         "dead", ("token", "dead"), "nothing", ["3 refusals counted", "a person has to consent again", "`token refresh` asks once more"],
         ["they wait"],
     ),
+    "dead after a release": Told(
+        "dead", ("token", "dead"), "nothing", ["1 refusal counted", "when an operator has released"], ["the first at"]
+    ),
     "lost rotation": Told(
         "lost_rotation", ("token", "lost_rotation"), "nothing",
         ["went with its answer", "unless a node comes back", "consent again"],

@@ -66,6 +66,9 @@ TOLD = {
     "provider silent": Told(
         "silent", ("answers", "silence", "accounts"), "silence", ["as seen by n1", "n1 asks again", "in 8 s", "is up, and whether"]
     ),
+    "provider silent, tried as accounts fall due": Told(
+        "silent", ("answers", "silence", "accounts"), "silence", ["n1 asks again as accounts fall due"], ["are refreshed as they"]
+    ),
     "provider away": Told("unknown", ("store_away",), "store_away", ["cannot be said"]),
 }  # fmt: skip
 

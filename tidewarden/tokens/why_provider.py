@@ -77,10 +77,13 @@ def what_next(provider: Provider, seen: ClientSeen) -> Next:
         return Next("rest", f"Nothing is sent to {provider.name} before {when(at_ms, now_ms)}; then all go on.", at_ms)
     quiet = silences(seen)
     waits = [seen.unix(one.next_ms) for one in quiet.values() if one.next_ms > seen.clock_ms]
-    if quiet and len(waits) == len(quiet):
-        nodes = " and ".join(sorted(quiet))
-        text = f"{nodes} {'asks' if len(quiet) == 1 else 'ask'} again at {when(min(waits), now_ms)}; any answer"
-        return Next("silence", f"{text} lets all go on.", min(waits))
+    if quiet:
+        nodes = f"{' and '.join(sorted(quiet))} {'asks' if len(quiet) == 1 else 'ask'} again"
+        if len(waits) == len(quiet):
+            text = f"{nodes} at {when(min(waits), now_ms)}; any answer lets all go on."
+            return Next("silence", text, min(waits))
+        text = f"{nodes} as accounts fall due, those that failed after pauses of their own."
+        return Next("silence", text)
     if record.quarantine is not None:
         return _next_sample(record.quarantine, seen)
     if record.rate is not None:

@@ -174,11 +174,18 @@ def _end(subject: Subject, troubles: Troubles) -> Finding:
             " as can be told, and the new refresh token went with its answer."
         )
         return Finding("lost_rotation", text, figures | {"doubt_ms": troubles.doubt_ms})
-    lasts = f", the first at {subject.when(troubles.refused_ms)}" if troubles.refused_ms else ""
-    text = (
-        f"{count(troubles.refusals, 'refusal')} counted{lasts}, the last at"
-        f" {subject.when(troubles.last_ms)}: {answer_of(troubles)}."
-    )
+    last = f"{subject.when(troubles.last_ms)}: {answer_of(troubles)}."
+    if troubles.refusals < policy.CONFIRMATIONS:
+        text = (
+            f"{count(troubles.refusals, 'refusal')} counted, the last at {last} Fewer than"
+            f" {policy.CONFIRMATIONS} are enough when an operator has released the provider, and were for"
+            " earlier versions of this program."
+        )
+    else:
+        text = (
+            f"{count(troubles.refusals, 'refusal')} counted, the first at"
+            f" {subject.when(troubles.refused_ms)}, the last at {last}"
+        )
     return Finding("dead", text, figures | {"refused_ms": troubles.refused_ms})
 
 
