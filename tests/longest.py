@@ -3,6 +3,11 @@
 LONGEST = (
     "live/test_refresh_steps.py",
     "live/test_tokens_failover.py",
+    "live/test_judgement_kills.py",
+    "live/test_judgement_incidents.py",
+    "live/test_judgement.py",
+    "live/test_judgement_rates.py",
+    "live/test_judgement_client.py",
     "live/test_engine_tokens.py",
     "live/test_strangers.py",
     "live/test_cluster_resize.py",

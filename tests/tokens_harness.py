@@ -14,7 +14,7 @@ from typing import Any
 from aiohttp import web
 from desk import loading, queue_scripts
 
-from tidewarden.clock import SystemClock
+from tidewarden.clock import Clock, SystemClock
 from tidewarden.config import Cluster, Config, Node, Provider, Secret
 from tidewarden.queue import Queues
 from tidewarden.store import Link
@@ -148,13 +148,14 @@ async def node(
     sections: Any = None,
     more: Sequence[Provider] = (),
     config: Config | None = None,
+    clock: Clock | None = None,
     **settings: Any,
 ) -> AsyncIterator[Side]:
     """
     A node's worth of tokens on ``store``; its vault key and journal lie in ``folder``. ``more``: further providers,
-    ``sections``: others of its configuration.
+    ``sections``: others of its configuration. ``clock``: of all but its links to the store.
     """
-    clock = SystemClock()
+    clock = clock or SystemClock()
     cluster = config.cluster if config is not None else Cluster(name="t")
     config = Config(
         cluster=cluster,
@@ -163,7 +164,7 @@ async def node(
         **(sections or {}),
     )
     scripts = queue_scripts()
-    link = Link(store.url, name, clock, on_up=loading(store, scripts))
+    link = Link(store.url, name, SystemClock(), on_up=loading(store, scripts))
     await link.start()
     queues = Queues(config, link, scripts, clock, views=False)
     queues.holder = f"{name}.{boot}"
@@ -172,7 +173,7 @@ async def node(
         if push[0] == b"message":
             queues.heard(push[1], push[2])
 
-    heard = Link(store.url, f"{name}-heard", clock, on_message=hear)
+    heard = Link(store.url, f"{name}-heard", SystemClock(), on_message=hear)
     await heard.start()
     await heard.call("SUBSCRIBE", f"{{t}}:wake:{queues.holder}", "{t}:queues")
 

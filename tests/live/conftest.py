@@ -39,9 +39,9 @@ class AuthorizationServer:
 
     def stats(self) -> dict[str, Any]:
         """
-        Its counters: ``requests``, ``refreshes`` (answered 200), ``answers`` by status and error, ``live`` grants, ``reuse``
-        (requests with an older token), ``faults``, and ``accounts``: name -> ``generation`` and, by the generation that was
-        presented (as text), ``requests`` and ``refreshes``.
+        Its counters: ``requests``, ``refreshes`` (answered 200), ``answers`` by status and error, ``live`` grants, ``alive``
+        (whose they are), ``reuse`` (requests with an older token), ``faults``, and ``accounts``: name -> ``generation`` and, by
+        the generation that was presented (as text), ``requests`` and ``refreshes``.
         """
         with httpx.Client(trust_env=False, verify=False, timeout=30) as client:
             return dict(client.get(f"{self.base}/admin/stats").raise_for_status().json())

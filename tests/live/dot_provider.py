@@ -86,7 +86,7 @@ class Ledger:
         self.faults += 1
         return fault
 
-    def stats(self, live: int) -> dict[str, Any]:
+    def stats(self, alive: list[str]) -> dict[str, Any]:
         return {
             "accounts": {
                 account: {
@@ -99,7 +99,8 @@ class Ledger:
             "requests": sum(sum(counts.values()) for counts in self.requests.values()),
             "refreshes": sum(sum(counts.values()) for counts in self.refreshes.values()),
             "answers": self.answers,
-            "live": live,
+            "live": len(alive),
+            "alive": alive,
             "reuse": self.reuse,
             "faults": self.faults,
         }
@@ -121,7 +122,7 @@ class Desk:
 
         if request.path == "/admin/stats":
             with LEDGER.lock:
-                return JsonResponse(LEDGER.stats(live_grants()))
+                return JsonResponse(LEDGER.stats(alive()))
         if request.path == "/admin/fault":
             with LEDGER.lock:
                 LEDGER.fault = FAULT | json.loads(request.body or b"{}")
@@ -155,11 +156,11 @@ class Desk:
         return response
 
 
-def live_grants() -> int:
+def alive() -> list[str]:
     """Accounts that still hold a refresh token which works."""
     from oauth2_provider.models import RefreshToken
 
-    return RefreshToken.objects.filter(revoked__isnull=True).values("user").distinct().count()
+    return sorted(set(RefreshToken.objects.filter(revoked__isnull=True).values_list("user__username", flat=True)))
 
 
 class Handler(WSGIRequestHandler):

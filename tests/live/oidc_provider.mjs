@@ -109,10 +109,10 @@ function answered(token, status, body) {
   known.set(body.refresh_token, [account, generation + 1]);
   row.generation = Math.max(row.generation, generation + 1);
 }
-function live() {
-  const alive = new Set();
-  for (const [key, row] of rows) if (key.startsWith('RefreshToken:') && !row.consumed) alive.add(row.accountId);
-  return alive.size;
+function alive() {
+  const found = new Set();
+  for (const [key, row] of rows) if (key.startsWith('RefreshToken:') && !row.consumed) found.add(row.accountId);
+  return [...found].sort();
 }
 function nextFault() {
   if (!fault.kind) return NO_FAULT;
@@ -129,7 +129,9 @@ async function text(stream) {
 
 provider.use(async (ctx, next) => {
   if (ctx.path === '/admin/stats') {
-    ctx.body = { accounts: Object.fromEntries(accounts), requests, refreshes, answers, scopes, live: live(), reuse, faults };
+    const living = alive();
+    const figures = { requests, refreshes, answers, scopes, live: living.length, alive: living, reuse, faults };
+    ctx.body = { accounts: Object.fromEntries(accounts), ...figures };
     return;
   }
   if (ctx.path === '/admin/fault') {

@@ -1,0 +1,266 @@
+"""A reverse proxy before authorization servers, which now and then answers token requests in their stead, as rules have it."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+import threading
+import time
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from random import Random
+from typing import Any
+from urllib.parse import parse_qs
+
+import aiohttp
+from aiohttp import web
+
+PASSED_ON = ("Content-Type", "Retry-After", "Date", "WWW-Authenticate")
+AMISS = base64.b64encode(b"c0:no-longer-the-secret").decode()
+
+
+@dataclass
+class Rule:
+    """
+    What befalls token requests while it is among the rules of their provider.
+
+    ``status``: the answer's, with ``body`` (text: a page of HTML, a dict: JSON) and ``headers``; 0: as the server answers.
+    ``passed``: the server gets the request all the same, and its answer is thrown away. ``cut``: the connection ends instead
+    of an answer. ``delay_s``: before anything else. ``wrong_secret``: the server is shown one that it does not know, and
+    answers itself. ``accounts``: whose requests, None: everybody's. ``share`` of them, ``times`` in all (0: without end).
+    """
+
+    status: int = 0
+    body: str | Mapping[str, Any] = "<html><body>Bad gateway</body></html>"
+    headers: Mapping[str, str] = field(default_factory=dict)
+    passed: bool = False
+    cut: bool = False
+    delay_s: float = 0.0
+    wrong_secret: bool = False
+    accounts: Collection[str] | None = None
+    share: float = 1.0
+    times: int = 0
+    hits: int = 0
+    """How often it was followed."""
+
+    def meets(self, account: str, dice: Random) -> bool:
+        """Whether it is followed with a request of this account."""
+        if self.accounts is not None and account not in self.accounts:
+            return False
+        if self.times and self.hits >= self.times:
+            return False
+        if self.share < 1 and dice.random() >= self.share:
+            return False
+        self.hits += 1
+        return True
+
+
+def refusal(error: str, status: int = 400, **rule: Any) -> Rule:
+    """A rule by which requests are refused with this word of RFC 6749."""
+    return Rule(status, {"error": error, "error_description": "so says the proxy"}, **rule)
+
+
+@dataclass
+class Limit:
+    """
+    A true limit of ``per_s`` requests a second, ``burst`` of them at a time: what is beyond is answered 429, and not passed on.
+
+    ``retry_after``: what the answer says of when to come again, seconds; None: nothing.
+    """
+
+    per_s: float
+    burst: float
+    retry_after: int | None = None
+    _level: float = 0.0
+    _at: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        self._level = self.burst
+
+    def refused(self) -> bool:
+        """Whether one more is too much."""
+        now = time.monotonic()
+        self._level = min(self.burst, self._level + (now - self._at) * self.per_s)
+        self._at = now
+        if self._level < 1:
+            return True
+        self._level -= 1
+        return False
+
+    def answer(self) -> web.Response:
+        headers = {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
+        return web.json_response({"error": "rate_limited"}, status=429, headers=headers)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One token request. ``begun``, ``ended``: monotonic seconds. ``status``: of the answer, 0: cut. ``own``: it was the server's."""
+
+    begun: float
+    ended: float
+    provider: str
+    account: str
+    generation: int
+    """Of the refresh token, 0: the first."""
+    status: int
+    own: bool
+
+
+class ReverseProxy:
+    """
+    A door of HTTP: ``/NAME/token`` is the token endpoint of one server for the provider of that name, by ``rules[NAME]``, the
+    first that is met, and ``limits[NAME]``, which comes before.
+
+    ``log``: all that was asked. ``most_open``: how many requests of a provider were under way at a time since :meth:`mark`.
+    """
+
+    def __init__(self, server: Any, seed: int = 1) -> None:
+        self.rules: dict[str, list[Rule]] = {}
+        self.limits: dict[str, Limit] = {}
+        self.log: list[Asked] = []
+        self.most_open: Counter[str] = Counter()
+        self.url = ""
+        self._server = server
+        self._dice = Random(seed)
+        self._known = {token: (account, 0) for account, token in server.seeds}
+        self._open: Counter[str] = Counter()
+        self._loop = asyncio.new_event_loop()
+        self._runner: web.AppRunner | None = None
+        self._session: aiohttp.ClientSession | None = None
+
+    # What a test looks at.
+
+    def asked(self, provider: str, since: float = 0.0) -> list[Asked]:
+        """What was asked of it from that moment on (monotonic seconds), in the order of the answers."""
+        return [one for one in self.log if one.provider == provider and one.begun >= since]
+
+    def answers(self, provider: str, since: float = 0.0) -> Counter[int]:
+        """How often it was answered with each status."""
+        return Counter(one.status for one in self.asked(provider, since))
+
+    def refreshed(self, provider: str) -> dict[str, list[float]]:
+        """When each account was answered well, monotonic seconds."""
+        found: dict[str, list[float]] = {}
+        for one in self.asked(provider):
+            if one.status == 200:
+                found.setdefault(one.account, []).append(one.ended)
+        return found
+
+    def mark(self) -> float:
+        """Count from now on how many are under way at a time; the moment."""
+        self.most_open.clear()
+        return time.monotonic()
+
+    # Its work.
+
+    async def start(self) -> None:
+        """Listen on a free port of loopback."""
+        self._session = aiohttp.ClientSession(
+            trust_env=False, connector=aiohttp.TCPConnector(limit=0, force_close=True)
+        )
+        app = web.Application()
+        app.router.add_post("/{name}/token", self._token)
+        self._runner = web.AppRunner(app, access_log=None, handler_cancellation=False, shutdown_timeout=1)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", 0, backlog=512).start()
+        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
+
+    async def close(self) -> None:
+        """Stop listening."""
+        assert self._runner is not None
+        assert self._session is not None
+        await self._runner.cleanup()
+        await self._session.close()
+
+    async def _token(self, request: web.Request) -> web.StreamResponse:
+        begun = time.monotonic()
+        name, body = request.match_info["name"], await request.read()
+        token = parse_qs(body.decode()).get("refresh_token", [""])[0]
+        account, generation = self._known.get(token, ("?", -1))
+        self._open[name] += 1
+        self.most_open[name] = max(self.most_open[name], self._open[name])
+        try:
+            response, own = await self._answer(request, name, account, body, token)
+        finally:
+            self._open[name] -= 1
+        status = response.status if response is not None else 0
+        self.log.append(Asked(begun, time.monotonic(), name, account, generation, status, own))
+        if response is None:
+            if request.transport is not None:
+                request.transport.abort()
+            return web.Response()
+        return response
+
+    async def _answer(
+        self, request: web.Request, name: str, account: str, body: bytes, token: str
+    ) -> tuple[web.Response | None, bool]:
+        """The answer, None: the connection is cut; and whether it is the server's own."""
+        limit = self.limits.get(name)
+        if limit is not None and limit.refused():
+            return limit.answer(), False
+        rule = next((one for one in self.rules.get(name, ()) if one.meets(account, self._dice)), None)
+        if rule is None:
+            return await self._pass_on(request, body, token), True
+        if rule.delay_s:
+            await asyncio.sleep(rule.delay_s)
+        if rule.passed or not (rule.status or rule.cut):
+            answer = await self._pass_on(request, body, token, wrong_secret=rule.wrong_secret)
+            if not (rule.status or rule.cut):
+                return answer, True
+        return (None if rule.cut else _answer_of(rule)), False
+
+    async def _pass_on(
+        self, request: web.Request, body: bytes, token: str, *, wrong_secret: bool = False
+    ) -> web.Response:
+        headers = {name: request.headers[name] for name in ("Authorization", "Content-Type")}
+        if wrong_secret:
+            headers["Authorization"] = f"Basic {AMISS}"
+        assert self._session is not None
+        async with self._session.post(self._server.token_url, data=body, headers=headers) as response:
+            answer = await response.read()
+        if response.status == 200 and token in self._known:
+            account, generation = self._known[token]
+            self._known[json.loads(answer)["refresh_token"]] = (account, generation + 1)
+        kept = {name: response.headers[name] for name in PASSED_ON if name in response.headers}
+        return web.Response(status=response.status, body=answer, headers=kept)
+
+
+def _answer_of(rule: Rule) -> web.Response:
+    if isinstance(rule.body, str):
+        return web.Response(status=rule.status, text=rule.body, content_type="text/html", headers=rule.headers)
+    return web.json_response(rule.body, status=rule.status, headers=rule.headers)
+
+
+@contextlib.contextmanager
+def reverse_proxy(server: Any, seed: int = 1) -> Iterator[ReverseProxy]:
+    """One that serves, in a thread of its own, so that nothing the test does makes it late."""
+    made = ReverseProxy(server, seed)
+    thread = threading.Thread(target=made._loop.run_forever, name="reverse proxy", daemon=True)
+    thread.start()
+    try:
+        asyncio.run_coroutine_threadsafe(made.start(), made._loop).result(60)
+        yield made
+    finally:
+        asyncio.run_coroutine_threadsafe(made.close(), made._loop).result(60)
+        made._loop.call_soon_threadsafe(made._loop.stop)
+        thread.join()
+        made._loop.close()
+
+
+def lateness(times: Mapping[str, Iterable[float]], began: float, ended: float, life_s: float) -> dict[str, float]:
+    """
+    Accounts that were without a living token at some time between the moments: by how many seconds, at the worst.
+
+    ``times``: when each got a token that lived so long; ``began``: when all of them had one.
+    """
+    found = {}
+    for account, moments in times.items():
+        marks = [began, *(at for at in moments if began < at < ended), ended]
+        worst = max(after - before for before, after in pairwise(marks)) - life_s
+        if worst > 0:
+            found[account] = worst
+    return found
