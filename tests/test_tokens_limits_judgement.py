@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -36,7 +37,16 @@ class Play:
     def tell(self, goodput: float = 10.0, wait_ms: int = 0, short: bool = False, **counts: int) -> None:
         others = sum(counts.get(name, 0) for name in ("erring", "client", "refused"))
         counts.setdefault("others", others)
-        told = Told("n0", Bucket(**counts), words=dict(WORDS), goodput=goodput, wait_ms=wait_ms, short=short)
+        in_a_row: dict[Any, int] = {kind: counts[kind] for kind in ("client", "erring") if kind in counts}
+        told = Told(
+            "n0",
+            Bucket(**counts),
+            in_a_row={} if counts.get("ok") else in_a_row,
+            words=dict(WORDS),
+            goodput=goodput,
+            wait_ms=wait_ms,
+            short=short,
+        )
         self.note(fold(self.record, told, self.now_ms))
         self.record = parse_record(self.record.pack())  # As the store gives it back.
 
@@ -75,6 +85,20 @@ def test_some_accounts_that_fail_hold_nobody(kind: str, share: float) -> None:
         play.now_ms += 1000
         assert play.record.hold is None, n
     assert play.events == ["quarantine_begun"] * (share > 0.1)
+
+
+def test_where_little_comes_those_in_a_row_count_and_it_is_told_once() -> None:
+    """One account a second, and all was well until just now: a share would say so after minutes."""
+    play = Play()
+    for _ in range(300):
+        play.tell(ok=1)
+        play.now_ms += 1000
+    for _ in range(20):
+        play.tell(client=1)
+        play.now_ms += 1000
+    assert play.record.hold is not None
+    assert play.record.hold.since_ms - 1_000_000 == 304_000
+    assert play.events == ["breaker_open"]
 
 
 def test_bad_accounts_that_failed_before_are_no_evidence() -> None:

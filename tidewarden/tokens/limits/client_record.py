@@ -120,6 +120,10 @@ class ClientRecord(msgspec.Struct, array_like=True):
     """Until when some node does it."""
     roused_ms: int = 0
     """When that was done last."""
+    in_a_row: dict[str, int] = msgspec.field(default_factory=dict)
+    """Witnesses that failed since an account was refreshed well, by kind …"""
+    row_ms: int = 0
+    """… and when the first of them did."""
     silences: dict[str, Silence] = msgspec.field(default_factory=dict)
     """By node."""
 

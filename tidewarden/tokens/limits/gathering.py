@@ -45,6 +45,8 @@ class Gathering:
         self._recent, self._former, self._older = Bucket(), Bucket(), Bucket()
         self._slot_s = now_s
         self._words: dict[Kind, tuple[str, str]] = {}
+        self.in_a_row: dict[Kind, int] = {}
+        """Witnesses that failed since the last good answer, by kind."""
         self._wait_ms = self._error_wait_ms = 0
 
     @property
@@ -61,6 +63,7 @@ class Gathering:
         if kind == "ok":
             self._ends.append(now_s)
             counts.ok += 1
+            self.in_a_row.clear()
             counts.accepted += ended.refused_before
             counts.mended += not ended.witness
             return
@@ -72,6 +75,8 @@ class Gathering:
             self._ends.append(now_s)
             counts.others += 1
             self._error_wait_ms = max(self._error_wait_ms, wait_ms)
+        if kind in ("erring", "client") and ended.witness:
+            self.in_a_row[kind] = self.in_a_row.get(kind, 0) + 1
         counts.erring += kind == "erring" and ended.witness
         counts.erring_again += kind == "erring" and not ended.witness
         counts.client += kind == "client" and ended.witness
@@ -84,7 +89,7 @@ class Gathering:
         self._turn(now_s)
         told = Told(
             node, self.recent, self._older, self._words, self._goodput(now_s) * nodes,
-            self._wait_ms, self._error_wait_ms, self.short, self.probe, self.unclaim,
+            self._wait_ms, self._error_wait_ms, self.in_a_row, self.short, self.probe, self.unclaim,
         )  # fmt: skip
         self.probe, self.unclaim, self.short = None, False, False
         self._reset(now_s)
@@ -94,6 +99,9 @@ class Gathering:
         """It was not told: it is told with what comes next."""
         self._former.add(told.recent)
         self._older.add(told.older)
+        if self._recent.ok == 0:
+            for kind, failed in told.in_a_row.items():
+                self.in_a_row[kind] = self.in_a_row.get(kind, 0) + failed
         if self.probe is None:
             self.probe = told.probe
         self.unclaim = self.unclaim or told.unclaim

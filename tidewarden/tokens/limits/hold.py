@@ -15,6 +15,8 @@ from .evidence import Bucket, Kind, within
 WINDOWS_MS = (4_000, 30_000)
 """What is judged by: the last moment where much comes, longer where little does."""
 SHARE = 0.8
+ROW_MS = 600_000
+"""Failures in a row that began longer ago say nothing of now."""
 LEAST: dict[Kind, int] = {"client": 5, "erring": 10}
 """Witnesses that must have met the same."""
 SHARED_LEAST = 3
@@ -39,8 +41,14 @@ def share_of(
     """
     How many witnesses met with that kind, and of how many, if they are at least so many and nearly all; else None.
 
+    All of them are those of the last moment, or those since an account was refreshed well, where little comes.
+
     ``untold``: what a node has met with in the last moment and has not told yet.
     """
+    in_a_row = record.in_a_row.get(kind, 0) if clock_ms - record.row_ms < ROW_MS else 0
+    in_a_row += getattr(untold, kind) if untold is not None else 0
+    if in_a_row >= least and not (untold is not None and untold.ok):
+        return in_a_row, in_a_row
     for window_ms in WINDOWS_MS:
         seen = within(record.buckets, max(record.opened_ms, clock_ms - window_ms))
         if untold is not None:
@@ -125,6 +133,7 @@ def end(record: ClientRecord, clock_ms: int) -> None:
     if clock_ms - record.roused_ms >= ROUSED_APART_MS:
         record.rouse_ms = clock_ms
     record.hold = None
+    record.in_a_row.clear()
     record.opened_ms = clock_ms
 
 

@@ -41,6 +41,8 @@ class Told:
     """The shortest time that a 429 named; 0: none did."""
     error_wait_ms: int = 0
     """The longest time that an error of the provider's named."""
+    in_a_row: dict[Kind, int] = field(default_factory=dict)
+    """Witnesses that failed since this node's last good answer, by kind."""
     short: bool = False
     """The rate granted this node less than it asked for."""
     probe: bool | None = None
@@ -64,6 +66,11 @@ def fold(record: ClientRecord, told: Told, clock_ms: int) -> list[Event]:
     counted = total((told.recent, told.older))
     if counted.ok:
         record.well_ms = clock_ms
+        record.in_a_row.clear()
+    if told.in_a_row and not record.in_a_row:
+        record.row_ms = clock_ms
+    for kind, failed in told.in_a_row.items():
+        record.in_a_row[kind] = record.in_a_row.get(kind, 0) + failed
     if told.probe is not None:
         wait_ms = max(told.wait_ms, told.error_wait_ms)
         hold.probe_ended(record, well=told.probe, wait_ms=wait_ms, clock_ms=clock_ms)
