@@ -37,6 +37,8 @@ class Play:
     def tell(self, goodput: float = 10.0, wait_ms: int = 0, short: bool = False, **counts: int) -> None:
         others = sum(counts.get(name, 0) for name in ("erring", "client", "refused"))
         counts.setdefault("others", others)
+        for kind in ("client", "erring"):  # All of them were refreshed well before, unless it is said otherwise.
+            counts.setdefault(f"proven_{kind}", counts.get(kind, 0))
         in_a_row: dict[Any, int] = {kind: counts[kind] for kind in ("client", "erring") if kind in counts}
         told = Told(
             "n0",
@@ -275,6 +277,25 @@ def test_accounts_that_never_were_well_are_no_evidence() -> None:
     play = Play()
     play.run(600, others=100, ok=1)  # A file of grants of which most are gone.
     assert play.record.quarantine is None
+
+
+def test_accounts_that_were_never_refreshed_begin_no_quarantine() -> None:
+    play = Play()
+    play.run(600, ok=2, erring=1, proven_erring=0)
+    play.run(600, ok=2, client=1, proven_client=0)
+    assert play.record.quarantine is None
+
+
+def test_a_quarantine_goes_on_where_a_sample_misled() -> None:
+    """One in five is accepted, by chance: three of five may be."""
+    play = Play()
+    play.run(60, refused=2)
+    play.tell(ok=3, accepted=3)
+    assert play.record.quarantine is not None
+    assert play.record.quarantine.ending_ms
+    play.run(20, refused_again=1)
+    assert not play.record.quarantine.ending_ms
+    assert play.events == ["quarantine_begun"]
 
 
 def test_one_of_the_quarantined_that_is_accepted_is_not_enough() -> None:

@@ -70,6 +70,10 @@ class Bucket(msgspec.Struct, array_like=True):
     """Accounts that had been refused and are accepted again."""
     refused_again: int = 0
     """Accounts that had been refused and are refused again."""
+    proven_client: int = 0
+    """Witnesses, refreshed well before, that were told that our client is refused …"""
+    proven_erring: int = 0
+    """… or were answered with the provider's errors: others say nothing of what is usual."""
     mended: int = 0
     """Accounts that had failed, by whatever, and are well again."""
     erring_again: int = 0

@@ -80,7 +80,10 @@ class Gathering:
         counts.erring += kind == "erring" and ended.witness
         counts.erring_again += kind == "erring" and not ended.witness
         counts.client += kind == "client" and ended.witness
-        counts.refused += kind == "refused" and ended.witness and ended.proven
+        if ended.witness and ended.proven:
+            counts.refused += kind == "refused"
+            counts.proven_client += kind == "client"
+            counts.proven_erring += kind == "erring"
         counts.refused_again += kind in ("refused", "client") and ended.refused_before
         self._words[kind] = verdict.outcome, verdict.brief or verdict.outcome
 

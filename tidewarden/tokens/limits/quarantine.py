@@ -27,6 +27,8 @@ SAMPLE = 3
 SAMPLE_SHARE = 0.5
 """… if they are so many of those that were asked of late."""
 SAMPLE_MAX = 5
+ROUSED_MS, SAMPLE_SHARE_MIN = 60_000, 0.25
+"""Within so long whoever failed has been tried anew: if fewer of them are well, it has not come to an end."""
 CALM_MS = KEPT_MS
 """It is over when so long nobody else failed so."""
 
@@ -44,7 +46,7 @@ def learn(record: ClientRecord, gone: list[Bucket], clock_ms: int) -> None:
     past = total(gone)
     fade = 0.5 ** (max(0, clock_ms - record.usual_ms) / DAY_MS) if record.usual_ms else 0.0
     record.usual_well = record.usual_well * fade + past.ok
-    record.usual_refused = record.usual_refused * fade + past.refused + past.client
+    record.usual_refused = record.usual_refused * fade + past.refused + past.proven_client
     record.usual_ms = clock_ms
 
 
@@ -53,10 +55,10 @@ def jump(record: ClientRecord, clock_ms: int) -> Quarantine | None:
     seen = within(record.buckets, max(record.opened_ms, clock_ms - KEPT_MS))
     usual = usual_share(record)
     all_refused = hold.share_of(record, "client", clock_ms, hold.SHARED_LEAST) is not None
-    client = 0 if all_refused else seen.client  # Else that is the hold's matter, in a moment.
+    client = 0 if all_refused else seen.proven_client  # Else that is the hold's matter, in a moment.
     for kind, failed, bound in (
         ("refused", seen.refused + client - seen.accepted, max(SHARE_MIN, TIMES * usual)),
-        ("erring", seen.erring - seen.mended, SHARE_MIN),
+        ("erring", seen.proven_erring - seen.mended, SHARE_MIN),
     ):
         if kind == "erring" and hold.share_of(record, kind, clock_ms, hold.SHARED_LEAST):
             continue  # Likewise.
@@ -81,7 +83,7 @@ def judge(record: ClientRecord, told: Bucket, words: Mapping[Kind, tuple[str, st
         if _release_over(record, clock_ms):
             record.released_ms = 0
         return
-    if begun is not None and (told.refused or told.client or told.erring):
+    if begun is not None and (told.refused or told.proven_client or told.proven_erring):
         kind: Kind = "erring" if begun.kind == "erring" else "refused"
         said = words.get(kind) or words.get("client") or ("", "")
         begun.outcome, begun.brief = said
@@ -97,28 +99,31 @@ def _release_over(record: ClientRecord, clock_ms: int) -> bool:
     """
     lasts_ms = clock_ms - record.released_ms
     seen = within(record.buckets, clock_ms - KEPT_MS)
-    refused = seen.refused + seen.client + seen.refused_again
+    refused = seen.refused + seen.proven_client + seen.refused_again
     usual = refused <= max(SHARE_MIN, TIMES * usual_share(record)) * (refused + seen.ok)
     return lasts_ms > RELEASED_MS or (lasts_ms >= KEPT_MS and seen.ok >= HANDFUL and usual)
 
 
 def _sample(record: ClientRecord, found: Quarantine, told: Bucket, clock_ms: int) -> None:
-    failed, again = told.refused + told.client, told.refused_again
+    failed, again = told.refused + told.proven_client, told.refused_again
     accepted = told.accepted
     if found.kind == "erring":
-        failed, again, accepted = told.erring, told.erring_again, told.mended
+        failed, again, accepted = told.proven_erring, told.erring_again, told.mended
     found.refused += failed
     found.accepted += accepted
     found.sampled += accepted + again
     if found.by_operator:
         return
     if found.ending_ms:
-        if jump(record, clock_ms) is not None and failed:
+        lasts_ms = clock_ms - found.ending_ms
+        few = found.sampled >= SAMPLE_MAX and found.accepted < SAMPLE_SHARE_MIN * found.sampled
+        if (jump(record, clock_ms) is not None and failed) or (lasts_ms < ROUSED_MS and few):
             found.ending_ms, found.accepted, found.sampled = 0, 0, 0  # It goes on: told once, it is not told anew.
-        elif clock_ms - found.ending_ms >= CALM_MS:
+        elif lasts_ms >= CALM_MS:
             record.quarantine = None
+            rouse(record, clock_ms)  # Who was refused once more before it was over waits for long.
     elif found.accepted >= SAMPLE and found.accepted >= SAMPLE_SHARE * found.sampled:
-        found.ending_ms = clock_ms
+        found.ending_ms, found.accepted, found.sampled = clock_ms, 0, 0
         rouse(record, clock_ms)
     elif found.sampled > SAMPLE_MAX:  # The last few count: it may have been over, and begun anew.
         found.accepted, found.sampled = found.accepted * SAMPLE_MAX / found.sampled, SAMPLE_MAX
