@@ -38,7 +38,7 @@ LIMIT_RATIO = 1.5
 LIMIT_ASKED_S = 2.0
 """What tells of every provider: Prometheus waits ten seconds, and an operator less."""
 STUCK_S = 600.0
-SETTLE_S = 15.0
+SETTLE_S = 125.0  # Until takes that found nothing wait for longer: what follows an import is no rest.
 ASKED = 3
 PAGE = 1000
 RATIOS = (

@@ -24,7 +24,7 @@ from .tools import Tools
 
 log = logging.getLogger("tidewarden.tokens")
 
-TAKE_WAIT_MS, TAKE_WAIT_MS_MAX = 30_000, 480_000
+TAKE_WAIT_MS, TAKE_WAIT_MS_MAX = 120_000, 480_000
 """How long a take waits: at first, and at most, for where nothing comes it doubles. Of thousands of providers most have nothing due."""
 # Tasks of one take at most. What is taken together goes through each step together, and whoever has no part in that step idles.
 TAKE_MAX = 64
