@@ -215,6 +215,26 @@ async def test_one_that_is_refused_is_told_and_others_go_on(valkey: Any, tmp_pat
             assert (await fresh(side, "p/gone")).access_token.startswith("at-gone-")
 
 
+async def test_one_that_is_refused_time_and_again_is_dead_until_somebody_asks_anew(valkey: Any, tmp_path: Path) -> None:
+    """As elsewhere, while others of the client do well; there is no other grant to put, so the same one is asked for again."""
+    _, key = make(tmp_path)
+    async with grantor(life_s=1.5, refused={"gone"}) as endpoint:
+        provider = chosen(endpoint, "jwt_bearer", auth="assertion", client_secret=Secret(), jwt_key_file=key)
+        async with harness.node(valkey, tmp_path, provider, confirm_s=0.2) as side:
+            for name in ("well", "gone"):
+                await side.tokens.put(f"p/{name}", {})
+            dead = await in_state(side, "dead", "p/gone", 120)
+            assert dead["error"] == "invalid_grant"
+            assert "consent" not in dead["advice"]
+            assert endpoint.asked["gone"] >= 3
+            put = await side.tokens.put_told("p/gone", {})
+            assert (put.change, put.state) == ("same", "dead")
+            endpoint.refused.clear()
+            endpoint.life_s = 3600
+            await side.tokens.refresh("p/gone")
+            assert (await fresh(side, "p/gone")).access_token.startswith("at-gone-")
+
+
 async def test_out_and_in_again(valkey: Any, tmp_path: Path) -> None:
     async with grantor() as endpoint:
         provider = chosen(endpoint, "token_exchange")
