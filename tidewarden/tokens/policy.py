@@ -178,7 +178,7 @@ def after_failure(case: Case) -> Step:
             wait = min(wait, max(1.0, case.left_s / 2))
         return Step("retry", wait, _noted(case, wait, counts=False))
     if verdict.outcome in OWN_FAULTS:
-        return _untouched(case, BACKOFF_S_MAX * (0.5 + case.dice / 2))
+        return _untouched(case, OURS_S * (1 + case.dice))
     if verdict.outcome == "too_early" and case.left_s > 0:
         return _untouched(case, max(1.0, case.left_s / 2))  # Nothing is the matter with it.
     if verdict.scope == "unknown" and not case.used_spare:
