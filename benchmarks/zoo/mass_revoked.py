@@ -6,6 +6,8 @@ from .provider import Book, Grant, Reply
 from .scenario import Check, Figures, Scenario, Stage, given
 
 HOUR_S = 3600.0
+SAMPLED_S = 4.0
+"""Beside the first refusal of each, samples are asked so often, at most."""
 
 
 class MassRevoked(Scenario):
@@ -35,7 +37,11 @@ class MassRevoked(Scenario):
         return [
             Check("told of the quarantine", figures.events.get("provider.quarantine_begun", 0), 1),
             Check("told at all", figures.events.get("provider.quarantine_begun", 0), 1, least=True),
-            Check("requests an account before the operator's command", len(hour) / self.fleet, 1.5),
+            Check(
+                "requests an account before the operator's command",
+                len(hour) / self.fleet,
+                1 + self.unsaid_s / SAMPLED_S / self.fleet,
+            ),
             Check("requests an account in all", figures.wasted / self.fleet, 4),
             Check("share that is dead after it", figures.states.get("dead", 0) / self.fleet, 1, least=True),
             Check("share of them with an event", len(told) / self.fleet, 1, least=True),

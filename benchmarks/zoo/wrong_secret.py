@@ -11,6 +11,7 @@ NOTICED_S = 15.0
 class WrongSecret(Scenario):
     """Every request is answered 401 invalid_client for 10 min."""
 
+    factor = 5.0  # A backlog of two thirds of the fleet goes at once in the end: as fast as this machine can, not the product.
     calm_s = 60.0
     wrong_s = 600.0
     quick = given(factor=15.0, fleet=300, life_s=300.0, margin_s=75.0, wrong_s=50.0, calm_s=60.0)
@@ -32,7 +33,7 @@ class WrongSecret(Scenario):
         await stage.clock.sleep(20)  # the incident is told to be over
 
     def late(self, stage: Stage) -> int:
-        due_s = stage.marks["mended"] + 30
+        due_s = stage.marks["mended"] + 60
         return len({one.grant.name for one in stage.book.lates if one.until_s > due_s})
 
     def judge(self, stage: Stage, figures: Figures) -> list[Check]:
