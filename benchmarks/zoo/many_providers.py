@@ -18,6 +18,9 @@ from .scenario import Check, Figures, Scenario, Stage, given
 RATIO_MAX = 1.5
 ROUNDS = 5
 EACH = 10
+TOLD_MS = 0.3
+"""What each further provider may add to an answer that tells of all."""
+SETTLED_S = 10.0
 
 
 @dataclass
@@ -41,8 +44,9 @@ class ManyProviders(Scenario):
     fleet = 30_000
     life_s = 600.0
     margin_s = 300.0
+    loading_s = 60.0
     watched_s = 30.0
-    quick = given(fleet=2000, life_s=400.0, watched_s=10.0)
+    quick = given(fleet=2000, life_s=400.0, loading_s=10.0, watched_s=10.0)
 
     def reply(self, book: Book, grant: Grant, now: float) -> Reply | None:
         return None
@@ -56,14 +60,15 @@ class ManyProviders(Scenario):
                 inside.mkdir()
                 costs.append(await self._costs(figures, clock, tree, inside, providers, random.Random(seed)))
         one, many = costs
+        told_ms = TOLD_MS * self.fleet / EACH
         figures.checks = [
-            Check(f"{what}, many beside one ({a:,.4g} and {b:,.4g} {unit})", b / a, RATIO_MAX)
-            for what, unit, a, b in (
-                ("start", "s", one.ready_s, many.ready_s),
-                ("T.STATS", "ms", one.stats_s * 1000, many.stats_s * 1000),
-                ("/metrics", "ms", one.metrics_s * 1000, many.metrics_s * 1000),
-                ("processor time a refresh", "ms", one.processor_ms, many.processor_ms),
-                ("memory", "MB", one.resident_mb, many.resident_mb),
+            Check(f"{what}, {unit}; one provider: {a:,.4g}", b, RATIO_MAX * a + more)
+            for what, unit, a, b, more in (
+                ("start", "s", one.ready_s, many.ready_s, 0.0),
+                ("T.STATS", "ms", one.stats_s * 1000, many.stats_s * 1000, told_ms),
+                ("/metrics", "ms", one.metrics_s * 1000, many.metrics_s * 1000, told_ms),
+                ("processor time a refresh", "ms", one.processor_ms, many.processor_ms, 0.0),
+                ("memory", "MB", one.resident_mb, many.resident_mb, 0.0),
             )
         ]
         figures.checks.append(Check("tells the tokens' figures at /metrics", many.told, 1, least=True))
@@ -84,8 +89,9 @@ class ManyProviders(Scenario):
             }
             sections: dict[str, dict[str, Any]] = {f"providers.{name}": settings for name in names}
             async with cluster_up(tree, folder, None, sections) as cluster:
-                grants = book.add(self.fleet, dice)
+                grants, soon = book.add(self.fleet, dice, soon_s=self.loading_s), clock.now_s() + self.loading_s
                 await cluster.put(book, grants, lambda grant: names[int(grant.name[1:]) % providers])
+                await clock.sleep(soon - clock.now_s() + SETTLED_S)  # those that fell due together are over
                 costs = await self._measure(cluster, book, names[-1])
         figures.asked += book.kinds.total()
         figures.wasted += book.kinds.total() - book.kinds[WELL]

@@ -105,12 +105,12 @@ class Book:
         self.script: Script = lambda _book, _grant, _now: None
         self.url = ""
 
-    def add(self, count: int, dice: random.Random, *, bad: bool = False) -> list[Grant]:
-        """Grants whose access tokens are of any age, so that as many fall due each second from soon on."""
+    def add(self, count: int, dice: random.Random, *, bad: bool = False, soon_s: float = SOON_S) -> list[Grant]:
+        """Grants whose access tokens are of any age, so that as many fall due each second from ``soon_s`` on."""
         now, first = self.clock.now_s(), len(self.grants)
         made = []
         for number in range(count):
-            due_s = max(SOON_S, (self.life_s - self.margin_s) * dice.random())
+            due_s = max(soon_s, (self.life_s - self.margin_s) * dice.random())
             # Of an imported token's life the margin takes a third at most.
             left_s = due_s + min(self.margin_s, due_s / 2)
             made.append(Grant(f"u{first + number:05}", now + left_s, bad=bad))
