@@ -21,7 +21,7 @@ from tidewarden.tokens.limits.client_limits import ClientLimits
 from tidewarden.tokens.limits.client_record import ClientRecord
 from tidewarden.tokens.limits.client_store import ClientStore
 from tidewarden.tokens.limits.gathering import Ended
-from tidewarden.tokens.limits.judgement import Event
+from tidewarden.tokens.limits.judgement import Event, release
 from tidewarden.tokens.limits.node_limits import NodeLimits
 
 pytestmark = pytest.mark.live
@@ -40,6 +40,7 @@ class Bench:
         self.clock = ManualClock()
         self.calls: Counter[str] = Counter()
         self.away = False
+        self.refusing = 0
         self._queues = queues
         self.paused: list[int] = []
         self.store = ClientStore(QUEUE, self.script)
@@ -54,6 +55,9 @@ class Bench:
         self.paused.append(ms)
 
     async def resume(self, _queue: str) -> None:
+        if self.refusing:
+            self.refusing -= 1
+            raise errors.StoreDown("away")
         self.paused.append(0)
 
     def node(self, name: str, **settings: Any) -> ClientLimits:
@@ -167,6 +171,80 @@ async def test_a_late_resume_does_not_stand_against_anothers_pause(bench: Bench)
     await harness.eventually(lambda: 0 in bench.paused and bench.paused[-1] > 0)
     for node in (first, other):
         await node.close()
+
+
+LIMITED = Verdict("rate_limited", "provider", "HTTP 429", retry_after_s=50.0, brief="HTTP 429")
+
+
+async def test_an_operator_ends_at_one_node_what_another_paused_for(bench: Bench) -> None:
+    first, other = bench.node("n0"), bench.node("n1")
+    for node in (first, other):
+        await node.acquire(1)
+    await answered(first, LIMITED, 8)
+    await first.tell()
+    await harness.eventually(lambda: bench.paused)
+    bench.refusing = 1
+    await other.known.change(release)
+    await harness.eventually(lambda: not bench.refusing)  # The store is away for a moment just then.
+
+    async def resumed() -> bool:
+        await bench.pass_s(1)
+        return bench.paused[-1] == 0
+
+    await harness.eventually(resumed)
+    for node in (first, other):
+        await node.close()
+
+
+async def test_a_hold_in_a_record_that_cannot_be_read_is_forgotten_and_not_for_ever(bench: Bench) -> None:
+    node = bench.node("n0", client_rate=50.0)
+    await node.acquire(1)
+    await answered(node, REFUSED, 5)
+    await node.tell()
+    args = ("write", node.known._version, b"\xc1", 0, bench.now_ms + 1000, 1)
+    await bench.script("tokens.client", QUEUE, 0, args)
+    await bench.pass_s(2)
+    assert (await node.acquire(3)).requests == 3
+    await harness.eventually(lambda: bench.paused[-1] == 0)
+    await node.close()
+
+
+async def test_a_probe_that_is_not_sent_while_something_is_told_makes_way_soon(bench: Bench) -> None:
+    node, slow, telling = bench.node("n0"), asyncio.Event(), asyncio.Event()
+    await node.acquire(1)
+    await answered(node, REFUSED, 5)
+    await node.tell()
+    await bench.pass_s(3)
+    assert (await node.acquire(1)).probe
+    write = bench.store.write
+
+    async def late(*args: Any) -> Any:
+        telling.set()
+        await slow.wait()
+        return await write(*args)
+
+    node.known.store.write = late  # type: ignore[method-assign]
+    node.release(Ended("b", Verdict("invalid_grant", "account"), proven=True))
+
+    async def told() -> bool:
+        await bench.pass_s(0.3)
+        return telling.is_set()
+
+    await harness.eventually(told)
+    node.begin("c")
+    node._probing.add("c")
+    node.end("c")
+    await asyncio.gather(bench.pass_s(0.1), asyncio.sleep(0.05))  # Its telling finds one under way.
+    slow.set()
+
+    async def free() -> bool:
+        await bench.pass_s(0.3)
+        found = node.known.record.hold
+        return found is not None and not found.claim
+
+    await harness.eventually(free, limit_s=10)
+    assert bench.now_ms < 1_000_000 + PROBE_MS / 2
+    await node.close()
 
 
 async def test_two_that_tell_at_once_are_both_counted(bench: Bench) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidewarden.tokens.limits import hold, quarantine, rate
-from tidewarden.tokens.limits.client_record import ClientRecord, parse_record
+from tidewarden.tokens.limits.client_record import ClientRecord, Silence, parse_record
 from tidewarden.tokens.limits.evidence import COUNTS, KEPT_MS, Bucket, within
 from tidewarden.tokens.limits.judgement import (
     Event,
@@ -227,6 +227,71 @@ def test_all_rest_where_every_answer_says_so_and_not_before() -> None:
     assert play.record.hold is None  # Then all go on: nobody need probe.
 
 
+def test_a_few_accounts_limits_of_a_day_do_not_rest_all_for_a_day() -> None:
+    """At a quiet time they are all that is answered; whoever is asked after a minute shows that others are well."""
+    play = Play()
+    play.tell(ok=50)
+    play.now_ms += 60_000
+    play.tell(limited=8, wait_ms=86_400_000)
+    assert play.record.rest_ms - play.now_ms == 60_000
+    play.now_ms += 60_000
+    play.tell(ok=1)
+    play.run(20, ok=1)
+    play.tell(limited=8, wait_ms=86_400_000)
+    assert play.record.rest_ms <= play.now_ms
+    assert play.record.rests == 0
+
+
+def test_all_rest_for_as_long_as_is_named_where_it_is_said_again_and_again() -> None:
+    play, rests = Play(), []
+    for _ in range(7):
+        play.tell(limited=8, wait_ms=1_000_000)
+        rests.append((play.record.rest_ms - play.now_ms) // 1000)
+        play.now_ms += 500
+        play.tell(limited=8, wait_ms=1_000_000)  # Those were under way: no more is known by them.
+        play.now_ms = play.record.rest_ms
+    assert rests == [60, 120, 240, 480, 960, 1000, 1000]
+
+
+def test_a_day_that_one_error_names_does_not_hold_all_for_a_day() -> None:
+    play = Play()
+    play.note(fold(play.record, Told("n0", Bucket(erring=10), error_wait_ms=86_400_000), play.now_ms))
+    found, pauses = play.record.hold, []
+    assert found is not None
+    for _ in range(12):
+        pauses.append((found.until_ms - play.now_ms) // 1000)
+        play.now_ms = found.until_ms
+        fold(play.record, Told("n0", Bucket(others=1), probe=False, error_wait_ms=86_400_000), play.now_ms)
+    assert pauses == [60 << n for n in (0, *range(1, 11))] + [86_400]
+    fold(play.record, Told("n0", probe=False), play.now_ms)
+    assert found.until_ms - play.now_ms <= 15_000
+
+
+def test_what_went_well_before_a_hold_and_is_told_late_does_not_end_it() -> None:
+    play = Play()
+    play.tell(erring=10)
+    fold(play.record, Told("n1", Bucket(erring=1), older=Bucket(ok=20)), play.now_ms + 500)
+    assert play.record.hold is not None
+
+
+def test_a_hold_of_another_version_has_pauses_like_any() -> None:
+    play = Play()
+    play.tell(erring=10)
+    assert play.record.hold is not None
+    play.record.hold.kind = "of another version"
+    fold(play.record, Told("n0", probe=False), play.now_ms)
+    assert play.record.hold.until_ms == play.now_ms + hold.FIRST_MS
+
+
+def test_nodes_that_are_gone_for_good_are_forgotten() -> None:
+    play = Play()
+    for n in range(60):
+        silence = Silence(play.now_ms, play.now_ms, 0, "refused", "no connection")
+        fold(play.record, Told(f"node-{n}", silence=silence, silent=True), play.now_ms)
+        play.now_ms += 86_400_000
+    assert len(play.record.silences) <= 8
+
+
 # --- quarantine
 
 
@@ -429,3 +494,5 @@ def test_whatever_is_told_the_record_stays_small_and_readable(
 def test_a_record_that_cannot_be_read_is_begun_anew() -> None:
     assert parse_record(b"\xc1") == ClientRecord()
     assert parse_record(b"") == ClientRecord()
+    named = ClientRecord(rest_brief="brief").pack()
+    assert parse_record(named.replace(b"brief", b"\xff\xff\xff\xff\xff")) == ClientRecord()

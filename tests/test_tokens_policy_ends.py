@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -172,8 +173,11 @@ def test_a_quarantine_samples_its_accounts_and_counts_nothing() -> None:
             now = step.troubles
             assert (now.tries, now.refusals, now.confirmed_ms, now.own_ms) == (2, 2, before.confirmed_ms, 0)
     # An operator who says that the refusals are true has each account given up by its next one.
-    told = Assessment(released=True)
-    assert after_failure(Case(REFUSED, Troubles(), "single_use", 0, BEGIN_MS, 0, assessment=told)).what == "dead"
+    told = Assessment(released_ms=BEGIN_MS - HOUR_MS)
+    case = Case(REFUSED, Troubles(), "single_use", 0, BEGIN_MS, 0, assessment=told)
+    assert after_failure(case).what == "dead"
+    # Nothing was said of one that was well, or was put, since then: what refuses it is another matter.
+    assert after_failure(replace(case, stored_ms=BEGIN_MS - HOUR_MS + 1)).what == "retry"
 
 
 @pytest.mark.parametrize("verdict", ACCOUNTS_OWN, ids=lambda verdict: f"{verdict.outcome} {verdict.message}")

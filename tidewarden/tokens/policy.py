@@ -164,6 +164,11 @@ class Case:
         return evidence.quarantined and (verdict.outcome in REFUSALS or verdict.scope == "client")
 
     @property
+    def released(self) -> bool:
+        """Whether an operator says that its refusals are true: of one that was well since then nothing was said."""
+        return self.stored_ms <= self.assessment.released_ms > 0
+
+    @property
     def lone(self) -> bool:
         """Whether no other account of the client has been refreshed well since this one was, or was put."""
         return self.assessment.well_ms <= self.stored_ms + LONE_SLACK_MS
@@ -309,7 +314,7 @@ def _after_refusal(case: Case) -> Step:
     troubles = _noted(case, 0)
     if case.used_spare:
         troubles.spare_refused = True
-    elif case.now_ms - old.confirmed_ms >= apart_s(old.refusals, case.confirm_s) * 1000 or case.assessment.released:
+    elif case.now_ms - old.confirmed_ms >= apart_s(old.refusals, case.confirm_s) * 1000 or case.released:
         troubles.refusals += 1
         troubles.confirmed_ms = case.now_ms
         troubles.refused_ms = old.refused_ms or case.now_ms
@@ -326,7 +331,7 @@ def _after_refusal(case: Case) -> Step:
 
 def _confirmed(case: Case, troubles: Troubles) -> bool:
     """Whether its refusals show that the grant has ended: enough of them, apart, and the provider is known to be well."""
-    if case.assessment.released:
+    if case.released:
         return troubles.refusals > 0
     if troubles.refusals < CONFIRMATIONS:
         return False

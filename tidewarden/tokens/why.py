@@ -235,7 +235,7 @@ def _then(subject: Subject, troubles: Troubles) -> str:
     """What another refusal would mean."""
     if not refused(troubles) or subject.quarantined:
         return ""
-    if subject.client.record.released_ms:
+    if subject.released:
         return "; if it is refused then, it is given up"
     if troubles.refusals + 1 < policy.CONFIRMATIONS:
         return f"; a refusal then is number {troubles.refusals + 1} of {policy.CONFIRMATIONS}"

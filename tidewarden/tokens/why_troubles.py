@@ -60,6 +60,11 @@ class Subject:
         return self.client.record.quarantine is not None
 
     @property
+    def released(self) -> bool:
+        """Whether an operator has said that its refusals are true; see :attr:`policy.Case.released`."""
+        return self.row.stored_ms <= self.client.unix(self.client.record.released_ms) > 0
+
+    @property
     def well_ms(self) -> int:
         """When an account of its client was refreshed well last, unix; 0: nobody knows of any."""
         return self.client.unix(self.client.record.well_ms)
@@ -208,7 +213,7 @@ def _refusals(subject: Subject, troubles: Troubles) -> Finding:
         return Finding("refused_while_held", text, figures)
     text = f"It was answered {answer}. Refusals that count: {troubles.refusals} of {policy.CONFIRMATIONS}"
     text += f", the last at {subject.when(troubles.confirmed_ms)}." if troubles.confirmed_ms else "."
-    if record.released_ms:
+    if subject.released:
         text += (
             f" An operator released {name} at {subject.when(subject.client.unix(record.released_ms))}:"
             " the next refusal is enough."

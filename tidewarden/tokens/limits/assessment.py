@@ -19,8 +19,9 @@ class Assessment:
     """When another account of the client was last refreshed well, unix milliseconds; 0: not known to have been."""
     refused: int = 0
     """How many accounts the quarantine holds: the next try of each is spread by it."""
-    released: bool = False
-    """An operator has looked at the refusals and says that they are true: the next one is enough to give an account up."""
+    released_ms: int = 0
+    """When an operator looked at the refusals and said that they are true, unix milliseconds; 0: nobody did. The next one is enough to
+    give an account up that has not been refreshed well since."""
 
 
 ALONE = Assessment()

@@ -192,6 +192,9 @@ class ClientLimits:
             return Leave(wanted)
         self._looked_s = now_s
         reply = await known.ask(wanted)
+        if known.unreadable:
+            await known.mend()
+            reply = await known.ask(wanted)
         if known.record.rate is not None and reply.granted < wanted:
             self._gathering.short = True
         if known.record.hold is None:
@@ -272,7 +275,7 @@ class ClientLimits:
             quarantined=found is not None or record.hold is not None,
             well_ms=record.well_ms + self.known.lag_ms if record.well_ms else 0,
             refused=found.refused if found is not None and not found.ending_ms else 0,
-            released=bool(record.released_ms),
+            released_ms=record.released_ms + self.known.lag_ms if record.released_ms else 0,
         )
 
     async def weigh(self) -> None:
@@ -342,8 +345,10 @@ class ClientLimits:
 
     async def _tell_now(self) -> None:
         await self.tell()
-        if self._news:  # It came meanwhile.
+        if self._news or (self._gathering.unclaim and self._tell_at_s == float("inf")):  # It came meanwhile.
             self._tell_in(TELL_APART_S)
+        elif not self._gathering.empty:
+            self._tell_in(TELL_S)
 
     async def tell(self) -> None:
         """Tell the other nodes what was counted. Never raises: untold, it is told with what comes next."""

@@ -126,6 +126,8 @@ class ClientRecord(msgspec.Struct, array_like=True):
     """… and when the first of them did."""
     silences: dict[str, Silence] = msgspec.field(default_factory=dict)
     """By node."""
+    rests: int = 0
+    """Times in a row that all rested, and were told to again when it was over."""
 
     def pack(self) -> bytes:
         """The stored form."""
@@ -136,9 +138,14 @@ def parse_record(raw: bytes) -> ClientRecord:
     """
     The record of its stored form. One that cannot be read is as good as none: evidence comes anew with each answer.
     """
+    return read_record(raw) or ClientRecord()
+
+
+def read_record(raw: bytes) -> ClientRecord | None:
+    """The record of its stored form; None: it cannot be read."""
     if not raw:
         return ClientRecord()
     try:
         return msgspec.msgpack.decode(raw, type=ClientRecord)
-    except msgspec.DecodeError:
-        return ClientRecord()
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None

@@ -29,6 +29,8 @@ MAX_MS = {"client": 3_000, "erring": 15_000, "operator": 15_000}
 LONG_MS = 900_000
 """After so long a client that is refused is asked more rarely: nobody is mending it just now."""
 MAX_LONG_MS = {"client": 30_000, "erring": 15_000, "operator": 15_000}
+NAMED_MS = 60_000
+"""A time to wait that an answer names is believed to be meant for all so far, and twice as far after each probe that fails."""
 UNSENT_MS = 500
 ROUSED_APART_MS = 300_000
 CALM_MS = 15_000
@@ -69,31 +71,38 @@ def shared(record: ClientRecord, kind: str, clock_ms: int, untold: Bucket | None
 
 def pause_ms(kind: str, probes: int, held_ms: int) -> int:
     """Milliseconds until the next probe, after so many failed and with the hold as old as that."""
-    longest = (MAX_LONG_MS if held_ms > LONG_MS else MAX_MS)[kind]
+    most = MAX_LONG_MS if held_ms > LONG_MS else MAX_MS
+    longest = most.get(kind, most["erring"])  # Of another version, perhaps.
     return min(longest, int(FIRST_MS * GROWTH ** min(20, probes // PROBES)))
 
 
 def judge(
-    record: ClientRecord, told: Bucket, words: Mapping[Kind, tuple[str, str]], wait_ms: int, clock_ms: int
+    record: ClientRecord,
+    told: Bucket,
+    recent: Bucket,
+    words: Mapping[Kind, tuple[str, str]],
+    wait_ms: int,
+    clock_ms: int,
 ) -> None:
     """
     Begin a hold where the evidence says so; end one that an answer has shown to be over.
 
     Args:
         told: what this node tells now, already in the record's buckets.
+        recent: what of it came in the last moment: what went well before that may have come before the hold.
         words: class and brief of the last failure, by kind.
         wait_ms: the longest time that one of these answers asked to be left alone; 0: none did.
     """
     hold = record.hold
     if hold is not None:
-        if told.ok:
+        if recent.ok:
             end(record, clock_ms)
         return
     for kind, least in LEAST.items():
         found = share_of(record, kind, clock_ms, least) if getattr(told, kind) else None
         if found is not None:
             outcome, brief = words.get(kind, ("", ""))
-            wait = max(wait_ms if kind == "erring" else 0, pause_ms(kind, 0, 0))
+            wait = max(min(wait_ms, NAMED_MS) if kind == "erring" else 0, pause_ms(kind, 0, 0))
             record.hold = Hold(kind, clock_ms, clock_ms + wait, 0, "", 0, outcome, brief, *found)
             record.incident_ms = record.incident_ms or clock_ms
             return
@@ -125,6 +134,7 @@ def probe_ended(record: ClientRecord, *, well: bool, wait_ms: int, clock_ms: int
         return
     hold.probes += 1
     hold.claim, hold.claim_ms = "", 0
+    wait_ms = min(wait_ms, NAMED_MS << min(hold.probes, 20))
     hold.until_ms = clock_ms + max(wait_ms, pause_ms(hold.kind, hold.probes, clock_ms - hold.since_ms))
 
 

@@ -15,6 +15,8 @@ from .evidence import Bucket, Kind, collect, total
 
 HEARD_MS = 180_000
 """A node whose trouble goes on tells of it again sooner; what is older is forgotten."""
+GONE_MS = 7 * 86_400_000
+"""Of a node that was said to be without answers, and tells nothing any more, for so long: it is gone for good."""
 
 
 class Event(NamedTuple):
@@ -76,7 +78,7 @@ def fold(record: ClientRecord, told: Told, clock_ms: int) -> list[Event]:
         hold.probe_ended(record, well=told.probe, wait_ms=wait_ms, clock_ms=clock_ms)
     if told.unclaim:
         hold.unclaim(record, told.node, clock_ms)
-    hold.judge(record, counted, told.words, told.error_wait_ms, clock_ms)
+    hold.judge(record, counted, told.recent, told.words, told.error_wait_ms, clock_ms)
     _, limited_brief = told.words.get("limited", ("", ""))
     rate.judge(record, told.recent, told.goodput, told.wait_ms, limited_brief, clock_ms, short=told.short)
     quarantine.judge(record, counted, told.words, clock_ms)
@@ -121,7 +123,7 @@ def release(record: ClientRecord, clock_ms: int) -> list[Event]:
         events.append(Event("provider.quarantine_over"))
     if record.hold is not None:
         hold.end(record, clock_ms)
-    record.rest_ms, record.rate = 0, None
+    record.rest_ms, record.rests, record.rate = 0, 0, None
     return events
 
 
@@ -156,6 +158,8 @@ def _of_nodes(record: ClientRecord, told: Told, clock_ms: int) -> list[Event]:
         # One node is answered: others whose trouble goes on say so anew, and since when.
         for other in [name for name, one in silences.items() if not one.told]:
             del silences[other]
-    for other in [name for name, one in silences.items() if clock_ms - one.last_ms > HEARD_MS and not one.told]:
+    for other in [
+        name for name, one in silences.items() if clock_ms - one.last_ms > (GONE_MS if one.told else HEARD_MS)
+    ]:
         del silences[other]
     return events

@@ -34,6 +34,9 @@ APART_MS = 1_000
 """Between two times that it shrinks: what was under way at the first is answered by then."""
 WINDOW_MS = 5_000
 REST_SHARE = 0.95
+REST_MS = 60_000
+"""All rest so long at first, however long the answers name, and twice as long when it was over and they say so again: where little is
+sent, some accounts' own limits are all that is answered."""
 
 
 def judge(
@@ -55,6 +58,8 @@ def judge(
         wait_ms: the shortest time that a 429 named; 0: one named none.
         short: whether the rate granted this node less than it asked for.
     """
+    if told.answered > told.limited:
+        record.rests = 0
     if told.limited and _rest(record, wait_ms, brief, clock_ms):
         return
     rate = record.rate
@@ -111,6 +116,8 @@ def _rest(record: ClientRecord, wait_ms: int, brief: str, clock_ms: int) -> bool
     seen = within(record.buckets, max(record.opened_ms, record.rest_ms, clock_ms - WINDOW_MS))
     if not wait_ms or seen.limited < HANDFUL or seen.limited < REST_SHARE * seen.answered:
         return False
-    if clock_ms + wait_ms > record.rest_ms:
-        record.rest_ms, record.rest_brief = clock_ms + wait_ms, brief
+    if clock_ms < record.rest_ms:
+        return True  # It was under way when the rest began.
+    record.rest_ms, record.rest_brief = clock_ms + min(wait_ms, REST_MS << min(record.rests, 20)), brief
+    record.rests += 1
     return True

@@ -17,7 +17,7 @@ from tidewarden.config import Provider
 from tidewarden.tokens import advice
 
 from . import hold, judgement
-from .client_record import ClientRecord, parse_record
+from .client_record import ClientRecord, parse_record, read_record
 from .client_store import ClientStore, Reply
 from .judgement import Event
 from .node_limits import SHARDS, NodeLimits
@@ -27,6 +27,7 @@ log = logging.getLogger("tidewarden.tokens")
 Change = Callable[[ClientRecord, int], list[Event]]
 """Changes a record, at that time of the leases' clock; what of it is to be told."""
 
+PAUSE_AGAIN_S = 5.0  # After the store refused a pause, or its end.
 PAUSE_SLACK_MS = 60_000  # A pause outlives the next probe: should all who know of it die, work goes on.
 SWAPS_MAX = 20
 ROUSED_MAX = 500
@@ -46,6 +47,8 @@ class SharedRecord:
         self.record = ClientRecord()
         self.closed = asyncio.Event()
         """Set when all are held back, until this node asks again: a take that waits is in vain then."""
+        self.unreadable = False
+        """The record in the store cannot be read: until it is written anew, its former holds stand, which nobody would end."""
         self.lag_ms = 0
         """How far the store's unix time is ahead of the leases' clock."""
         self._raw = b""
@@ -96,11 +99,16 @@ class SharedRecord:
                 reply = await self.store.write(self._version, record, events)
                 self._took(reply)
                 if reply.granted:
-                    self._raw = record.pack()
+                    self._raw, self.unreadable = record.pack(), False
                     self._know(record)
                     self._follow(before, events)
                     return
         raise errors.Timeout(f"what is known of {self._provider.name} changed {SWAPS_MAX} times while it was told")
+
+    async def mend(self) -> None:
+        """Write a record anew that cannot be read. Raises what the store raises."""
+        await self.change(lambda _record, _clock_ms: [])
+        self._start("pause", self._keep_paused())
 
     async def close(self) -> None:
         """End what goes on beside. Never raises."""
@@ -115,7 +123,9 @@ class SharedRecord:
         self._version = reply.version
         if reply.raw is not None:
             self._raw = reply.raw
-            self._know(parse_record(reply.raw))
+            found = read_record(reply.raw)
+            self.unreadable = found is None
+            self._know(found or ClientRecord())
 
     def _know(self, record: ClientRecord) -> None:
         self.record = record
@@ -126,7 +136,8 @@ class SharedRecord:
 
     def _follow(self, before: ClientRecord, events: Sequence[Event]) -> None:
         record = self.record
-        if self._pause_until() != self._paused_ms or (before.hold is None) != (record.hold is None):
+        was, held = (before.hold is None, before.rest_ms), (record.hold is None, record.rest_ms)
+        if self._pause_until() != self._paused_ms or was != held:  # Another node paused it, perhaps.
             self._start("pause", self._keep_paused())
         if record.hold is None and record.incident_ms:
             self._start("end of an incident", self._tell_calm())
@@ -159,8 +170,8 @@ class SharedRecord:
 
     async def _keep_paused(self) -> None:
         """Pause or resume the queue as the record says, and as it says then: no late resume stands against another's pause."""
-        try:
-            while True:
+        while True:
+            try:
                 until_ms = self._pause_until()
                 if until_ms:
                     left_ms = until_ms - self.clock_ms + self._shared.dice.randrange(1000)
@@ -171,8 +182,9 @@ class SharedRecord:
                 await self.ask()
                 if self._pause_until() == until_ms:
                     return
-        except errors.Error as error:
-            log.warning("%s: its queue is not paused or resumed: %s", self._provider.name, error)
+            except errors.Error as error:
+                log.warning("%s: its queue is not paused or resumed yet: %s", self._provider.name, error)
+                await sleep(self._clock, PAUSE_AGAIN_S)
 
     async def _tell_calm(self) -> None:
         """Tell that an incident is over when it is."""
