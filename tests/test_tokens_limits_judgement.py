@@ -212,8 +212,8 @@ def test_a_rate_is_forgotten_soon_after_the_limit_is_gone() -> None:
     play = Play()
     play.tell(goodput=50, ok=5, limited=20)
     assert play.record.rate is not None
-    assert play.record.rate.per_second == pytest.approx(46.5)
-    play.run(15, ok=10)
+    assert play.record.rate.per_second == pytest.approx(45)
+    play.run(25, ok=25)
     assert play.record.rate is None
 
 

@@ -36,6 +36,7 @@ LOOK_S = 30.0  # How old a node's view of a client may be that seemed free.
 TELL_S = 30.0  # How often good answers are told while nothing is the matter …
 TELL_RATED_S = 1.0  # … and while a rate is to grow by them.
 TELL_APART_S = 0.25
+NEVER_S = float("inf")
 SILENT_STREAK = 3  # Requests in a row without an answer that are no single account's matter.
 
 
@@ -71,7 +72,7 @@ class ClientLimits:
         self._looked_s = float("-inf")
         self._spent_s = 0.0
         self._told_s = shared.clock.monotonic()
-        self._tell_at_s = float("inf")
+        self._tell_at_s = NEVER_S
         self._news = False
         """Something was counted that others should hear of soon."""
         self._sleeping: asyncio.Task[None] | None = None
@@ -227,6 +228,9 @@ class ClientLimits:
         provider at all can be reached.
         """
         account, verdict, now_s = ended.account, ended.verdict, self._clock.monotonic()
+        if verdict.pair is not None and ended.witness and self.known.free and not self._probing:
+            self._release_well(account, now_s)
+            return verdict
         kind, name, shared = kind_of(verdict), self.provider.name, self._shared
         if verdict.pair is not None:  # Else not before all nodes may know of it: others would meet the same.
             self.answered(account)
@@ -249,8 +253,29 @@ class ClientLimits:
             return replace(verdict, scope="ours")
         return verdict
 
+    def _release_well(self, account: str, now_s: float) -> None:
+        """What :meth:`release` does for most answers, in a part of its time: nothing is the matter, and this one is well."""
+        name, shared = self.provider.name, self._shared
+        self.answered(account)
+        shared.refreshes[name, "ok"] += 1
+        self.breaker.note(True, now_s)
+        shared.own_network.note(name, True, now_s)
+        self.concurrency.ended(well=True, now=now_s)
+        self._gathering.count_well(now_s)
+        if self._trouble.busy or self._trouble.due or shared.node in self.known.record.silences:
+            verdict = Verdict("ok", "ok")
+            self._trouble.heard(account, verdict, "ok", known_well=True, silent=False, now_s=now_s)
+            if shared.node in self.known.record.silences:
+                self._trouble.over()  # Of this node before it was started again, perhaps.
+        if self._trouble.due or self._news:
+            self._tell_in(max(0.0, TELL_APART_S - (now_s - self._told_s)))
+        elif self._tell_at_s == NEVER_S:
+            self._tell_in(max(0.0, TELL_S - (now_s - self._told_s)))
+
     async def settled(self) -> None:
         """Tell at once what should keep others from beginning, or lets them: whoever is answered waits for it. Never raises."""
+        if not self._gathering.odd:
+            return
         if self._gathering.probe is not None or self._suspects():
             await self.tell()
 
@@ -339,7 +364,7 @@ class ClientLimits:
 
     async def _tell_at(self, at_s: float) -> None:
         await sleep(self._clock, max(0.0, at_s - self._clock.monotonic()))
-        self._tell_at_s, self._sleeping = float("inf"), None
+        self._tell_at_s, self._sleeping = NEVER_S, None
         if self._telling is None or self._telling.done():  # Apart: whoever wants it told sooner cancels the sleep.
             self._telling = asyncio.create_task(self._tell_now(), name=f"telling of {self.provider.name}")
 

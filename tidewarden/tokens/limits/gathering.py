@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tidewarden.tokens.answers import Verdict
 
@@ -14,8 +14,7 @@ METER_S = 5.0
 METER_S_MIN = 0.25
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(NamedTuple):
     """A refresh that has its answer, or will get none."""
 
     account: str
@@ -39,6 +38,8 @@ class Gathering:
         """A probe was not sent."""
         self.short = False
         """The client's rate granted less than was asked for."""
+        self.odd = False
+        """Something but good answers of accounts that were well was counted."""
         self._reset(now_s)
 
     def _reset(self, now_s: float) -> None:
@@ -48,14 +49,24 @@ class Gathering:
         self.in_a_row: dict[Kind, int] = {}
         """Witnesses that failed since the last good answer, by kind."""
         self._wait_ms = self._error_wait_ms = 0
+        self.odd = False
 
     @property
     def recent(self) -> Bucket:
         """What came within the last moment."""
         return total((self._recent, self._former))
 
+    def count_well(self, now_s: float) -> None:
+        """Count a good answer of an account that was well: :meth:`count` for most of them, for less."""
+        self._turn(now_s)
+        self._ends.append(now_s)
+        self._recent.ok += 1
+        if self.in_a_row:
+            self.in_a_row.clear()
+
     def count(self, ended: Ended, kind: Kind, now_s: float) -> None:
         """Count an answer."""
+        self.odd = True
         self._turn(now_s)
         counts, verdict = self._recent, ended.verdict
         if kind == "silent":
@@ -108,6 +119,7 @@ class Gathering:
         if self.probe is None:
             self.probe = told.probe
         self.unclaim = self.unclaim or told.unclaim
+        self.odd = True
 
     @property
     def empty(self) -> bool:

@@ -72,6 +72,11 @@ class NodeTrouble:
             self._say(verdict, now_s)
 
     @property
+    def busy(self) -> bool:
+        """Whether there is, or was, trouble of which an end has to be noticed."""
+        return self._streak > 0 or self._noted or self._saying
+
+    @property
     def due(self) -> bool:
         """Whether the store is to hear something."""
         return self._due or self._over

@@ -21,9 +21,9 @@ ANSWERS_A_SECOND = 3.0
 """Growth by time counts no faster than this many answers a second: where few come, what is borne is not known so soon."""
 ANSWERS = 40
 """What is judged by, at least, while there is a rate: at two requests a second five seconds tell little."""
-BETA = 0.93
-GROWTH = 0.004
-"""Of the peak, for each cubed second: back at the peak after 2.6 s, a quarter beyond it after 6.6 s."""
+BETA = 0.9
+GROWTH = 0.001
+"""Of the peak, for each cubed second: back at the peak after 4.6 s, a quarter beyond it after 11 s."""
 PER_SECOND_MIN = 0.2
 FORGET = 2.0
 FORGET_MS = 5_000

@@ -63,7 +63,7 @@ class SharedRecord:
     def free(self) -> bool:
         """Whether nothing holds anybody back."""
         record = self.record
-        return record.hold is None and record.rate is None and record.rest_ms <= self.clock_ms
+        return record.hold is None and record.rate is None and not (record.rest_ms and record.rest_ms > self.clock_ms)
 
     @property
     def clock_ms(self) -> int:
