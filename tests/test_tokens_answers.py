@@ -152,7 +152,7 @@ def test_a_pair_is_read_in_whichever_encoding_it_comes(encoding: str) -> None:
     assert encoding.startswith("utf-16") or broken is not None
 
 
-@pytest.mark.parametrize("odd", [12345, {"value": "r"}, ["r"], True, "rö", "\ud800"])
+@pytest.mark.parametrize("odd", [12345, {"value": "r"}, ["r"], True, "rö", "\ud800", "\x01r"])
 def test_a_refresh_token_that_cannot_be_used_is_not_thrown_away(odd: Any) -> None:
     verdict = judge(answer(200, {"access_token": "a", "refresh_token": odd}), NOW_MS)
     assert verdict.pair is not None

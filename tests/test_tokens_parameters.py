@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from base64 import b64decode
 from collections.abc import AsyncIterator
@@ -31,6 +32,10 @@ class Hosts:
     got: list[tuple[str, str, dict[str, str], dict[str, str]]] = field(default_factory=list)
     """Host and path of each request, its form and its headers."""
     extras: dict[str, Any] = field(default_factory=dict)
+    held: dict[str, asyncio.Event] = field(default_factory=dict)
+    """Refresh tokens that are answered when that is set."""
+    refused: str = ""
+    """How refresh tokens begin that are refused."""
 
     async def handle(self, request: web.Request) -> web.Response:
         form = {name: str(value) for name, value in (await request.post()).items()}
@@ -40,6 +45,10 @@ class Hosts:
         if form["grant_type"] == "client_credentials":
             client = b64decode(request.headers["Authorization"].removeprefix("Basic ")).decode().partition(":")[0]
             return web.json_response({"access_token": f"at-{client}", "expires_in": 3600})
+        if event := self.held.get(form["refresh_token"]):
+            await event.wait()
+        if self.refused and form["refresh_token"].startswith(self.refused):
+            return web.json_response({"error": "invalid_grant"}, status=400)
         account, _, number = form["refresh_token"].rpartition(".")
         token = f"{account}.{int(number) + 1}"
         return web.json_response(
@@ -147,6 +156,39 @@ async def test_no_secret_goes_where_the_patterns_do_not_lead_whatever_the_store_
             await side.tokens.put("p/b", grant(2, "b"))
             assert (await side.tokens.get("p/b", wait_ms=60_000)).generation == 2
             assert {host for host, *_ in there.got} == {"127.0.0.2"}
+
+
+@pytest.mark.parametrize("kept_before", [False, True])
+async def test_a_spare_of_another_tenant_is_never_sent_to_the_account_s_new_one(
+    valkey: Any, tmp_path: Path, kept_before: bool
+) -> None:
+    """The first tenant's answer comes when the account is another's already, or lay there as a spare when it became that."""
+    async with hosts() as there, harness.node(valkey, tmp_path, provider(there)) as side:
+        there.held = {"a.0": asyncio.Event(), "b.0": asyncio.Event()}
+        there.refused = "c."
+        await side.tokens.put("p/a", grant(1))
+        await eventually(lambda: there.asked())
+        if kept_before:
+            await side.tokens.put("p/a", grant(1, "b"))
+            there.held["a.0"].set()
+            await eventually(lambda: side.tokens.counts.spares)
+        await side.tokens.put("p/a", grant(2, "c"))
+        there.held["a.0"].set()
+        there.held["b.0"].set()
+        await harness.in_state(side, "failing", limit_s=20)
+        assert {token for host, _, token in there.asked() if host == "127.0.0.2"} == {"c.0"}
+        assert (await side.tokens.stats())["p"]["spares"] == 0
+
+
+async def test_a_spare_of_the_same_tenant_is_kept(valkey: Any, tmp_path: Path) -> None:
+    async with hosts() as there, harness.node(valkey, tmp_path, provider(there)) as side:
+        there.held["a.0"] = asyncio.Event()
+        there.refused = "b."
+        await side.tokens.put("p/a", grant(1))
+        await eventually(lambda: there.asked())
+        await side.tokens.put("p/a", grant(1, "b"))
+        there.held["a.0"].set()
+        await eventually(lambda: ("127.0.0.1", "/t1/token", "a.1") in there.asked())
 
 
 async def test_an_account_of_before_gets_its_parameters_by_the_put_of_its_token(valkey: Any, tmp_path: Path) -> None:

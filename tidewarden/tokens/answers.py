@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -339,13 +339,18 @@ def _pair(members: Mapping[str, Any], access_token: str, rules: Rules, answer: A
         life_s = _life_until(_at(members, "expires_at", paths), provider_now_s(answer.headers, unix_ms))
     return Pair(
         access_token=access_token,
-        refresh_token=refresh_token if isinstance(refresh_token, str) and refresh_token.isascii() else "",
+        refresh_token=refresh_token if _is_refresh_token(refresh_token) else "",
         token_type=kind if isinstance(kind, str) and _KIND.fullmatch(kind) else "Bearer",
         scope=_scope(scope),
         life_s=life_s,
         consent_s=_consent(members, paths) if rules.renews else None,
         extras=_extras(members, rules.extras),
     )
+
+
+def _is_refresh_token(value: Any) -> TypeGuard[str]:
+    """Whether it can be kept as one; a control character begins what is sealed of accounts that bring more than that."""
+    return isinstance(value, str) and value.isascii() and value[:1].isprintable()
 
 
 def _extras(members: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Scalar]:

@@ -45,9 +45,28 @@ local function checked_row(i)
   return raw, details
 end
 
+-- Whether two details say different things of where an account's tokens may be sent: of the msgpack behind their heads the first item.
+local function elsewhere(one, other)
+  local places = {}
+  for i, raw in ipairs({one or '', other or ''}) do
+    local read, found = pcall(cmsgpack.unpack, string.sub(raw, 12))
+    places[i] = read and type(found) == 'table' and type(found[1]) == 'table' and found[1] or {}
+  end
+  for i = 1, 2 do
+    for name, value in pairs(places[i]) do
+      if places[3 - i][name] ~= value then return true end
+    end
+  end
+  return false
+end
+
 -- The details of an account from now on; empty: none, nil: as they are. It stands among those whose consents end while it has a task.
 local function note_details(account, details, alive)
   local known = details or redis.call('HGET', key('account_details'), account)
+  -- A spare is of where the account was: it would be sent to where the account is.
+  if details and redis.call('HEXISTS', SPARES, account) == 1 and elsewhere(details, redis.call('HGET', key('account_details'), account)) then
+    redis.call('HDEL', SPARES, account)
+  end
   if details == '' then redis.call('HDEL', key('account_details'), account)
   elseif details then redis.call('HSET', key('account_details'), account, details) end
   local told_ms = alive and known and #known >= 11 and select(3, struct.unpack('>BI4I6', known)) or 0

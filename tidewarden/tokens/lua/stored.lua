@@ -3,7 +3,7 @@
 -- ARGV    3… per account: account, grant and generation of the request, new row (details before it take the place of the account's), due ms, deadline ms, the row it came from if its token may be
 --         needed again (without its access token, see SPARES), else empty; `drop`: what does not fit is no spare
 -- RETURNS per account: STORED, RECOVERED (that, and it is to be told, see tell.lua), ALREADY (this very pair is there, perhaps sealed anew since, or its
---         refresh token), SPARE (kept aside: the row had moved on), MOVED (it had, and the pair was to be dropped then), PAST (dropped: refreshes have
+--         refresh token), SPARE (kept aside: the row had moved on), MOVED (it had, and the pair was to be dropped then, or has other parameters: nobody sends it to where the account is now), PAST (dropped: refreshes have
 --         followed this one or its like, and where tokens are used once its use now would end the grant), GONE (no such account; or one of its name that was put
 --         after it was deleted: what came for the old one may be somebody else's)
 open()
@@ -67,6 +67,7 @@ local function store(account, grant, generation, row, due, deadline, previous, d
   if previous == 'drop' then return 'MOVED' end
   if head and head.grant == grant and head.generation > generation + 1 then return 'PAST' end
   if head and head.current == row_head(row).current then return 'ALREADY' end
+  if details and elsewhere(details, redis.call('HGET', key('account_details'), account)) then return 'MOVED' end
   redis.call('HSET', SPARES, account, row)
   hope(account, old)
   count('spares kept')
