@@ -15,14 +15,16 @@ import pytest
 import tokens_harness as harness
 
 from tidewarden import errors
-from tidewarden.clock import ManualClock
+from tidewarden.clock import ManualClock, SystemClock
 from tidewarden.tokens.answers import Verdict
 from tidewarden.tokens.limits.client_limits import ClientLimits
-from tidewarden.tokens.limits.client_record import ClientRecord
+from tidewarden.tokens.limits.client_record import ClientRecord, Hold
 from tidewarden.tokens.limits.client_store import ClientStore
 from tidewarden.tokens.limits.gathering import Ended
 from tidewarden.tokens.limits.judgement import Event, release
 from tidewarden.tokens.limits.node_limits import NodeLimits
+from tidewarden.tokens.policy import Step
+from tidewarden.tokens.rows import Troubles
 
 pytestmark = pytest.mark.live
 
@@ -323,6 +325,34 @@ def test_a_step_of_the_stores_clock_holds_nobody_longer(desk: Any, step_ms: int)
         assert 0 < wait_ms <= 1000
         desk.now += wait_ms
         assert desk.run("tokens.client", "ask", 0, 1, 1000)[0] == 1
+
+
+async def test_whoever_can_be_saved_now_alone_probes_each_other_time(valkey: Any, tmp_path: Path) -> None:
+    """Its grace may last for weeks, and its account fail for good: else those that were well would never find out."""
+    async with harness.node(valkey, tmp_path, harness.provider("http://127.0.0.1:9/"), go=False) as side:
+        named = [f"a{n}" for n in range(200)]
+        shards = [side.queues.shard_of(QUEUE, name) for name in named]
+        names = {name for name, shard in zip(named, shards, strict=True) if shard == shards[0]}
+        for name in names:
+            await side.tokens.put(f"p/{name}", {"refresh_token": f"{name}.0"})
+        ledger = side.tokens._ledger
+        shared = NodeLimits(side.queues, ledger.script, ManualClock(), Random(1), "n0")
+        node = ClientLimits(harness.provider("http://127.0.0.1:9/"), QUEUE, shared, PROBE_MS)
+
+        async def probe(probes: int, step: Step) -> str:
+            node.known.record = ClientRecord(hold=Hold(probes=probes))
+            task = await node.take_probe(PROBE_MS, 5, 1)
+            assert task is not None
+            await ledger.failed(QUEUE, task.id, task.lease, step)
+            return task.id
+
+        until_ms = SystemClock().unix_ms() + 30 * 86_400_000
+        again = Step("retry", 0, Troubles(outcome="unknown", doubts=1), until_ms=until_ms)
+        graced = await probe(0, again)
+        assert await probe(0, again) == graced
+        well = await probe(1, Step("hold", 0, Troubles()))
+        assert well in names - {graced}
+        assert await probe(2, again) == graced
 
 
 # --- two nodes

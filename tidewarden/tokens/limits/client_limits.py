@@ -174,10 +174,11 @@ class ClientLimits:
     async def take_probe(self, lease_ms: int, limit_s: float, pause_s: float) -> Taken | None:
         """The account that probes, by a lease past the pause; None: there was none within ``limit_s``."""
         until_s = self._clock.monotonic() + limit_s
-        while self._clock.monotonic() < until_s and self.known.record.hold is not None:
+        while self._clock.monotonic() < until_s and (held := self.known.record.hold) is not None:
+            saving = held.probes % 2 == 0  # By turns: some graces last for weeks, and who is in one may fail for good.
             for failing in (False, True):
                 for shard in self._shared.dice.sample(range(SHARDS), SHARDS):
-                    task = await self.known.store.probe(shard, lease_ms, failing=failing)
+                    task = await self.known.store.probe(shard, lease_ms, failing=failing, saving=saving)
                     if task is not None:
                         self._probing.add(task.id)
                         return task

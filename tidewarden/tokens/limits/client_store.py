@@ -55,9 +55,15 @@ class ClientStore:
             await self._run("write", known, record.pack(), per_second, until_ms, int(hold is not None), *told)
         )
 
-    async def probe(self, shard: int, lease_ms: int, *, failing: bool) -> Taken | None:
-        """Lease a ready account although its queue is paused; ``failing``: one that fails will do."""
-        args = (lease_ms, int(failing))
+    async def probe(self, shard: int, lease_ms: int, *, failing: bool, saving: bool) -> Taken | None:
+        """
+        Lease a ready account although its queue is paused.
+
+        Args:
+            failing: one that fails will do.
+            saving: those that can be saved now alone go first.
+        """
+        args = (lease_ms, int(failing), int(saving))
         found = await self._script("tokens.probe", self._queue, shard, args)
         if not found:
             return None

@@ -2,12 +2,12 @@
 -- waits for), then who was well and still lives, the first to expire first, then who was well, the last to expire first (accounts that fail
 -- for good expired long ago). Only where told so, one that fails: the one whose next try has been due for longest, so that no one of them is asked twice before others.
 -- KEYS    1 the shard  2 the view
--- ARGV    3 lease ms  4 one that fails will do, 0|1
+-- ARGV    3 lease ms  4 one that fails will do, 0|1  5 whoever can be saved now alone goes first, 0|1: those, too, may be accounts that fail for good
 -- RETURNS a list of at most one {id, lease, payload, attempt, deadline_ms, lease_end_ms}
 -- Errors  STALE: the caller's boot was declared dead
 open()
 alive(CALLER)
-local lease_ms, any, LOOKED = int(3, 'lease ms', 1, NEVER), int(4, 'any', 0, 1) == 1, 50
+local lease_ms, any, saving, LOOKED = int(3, 'lease ms', 1, NEVER), int(4, 'any', 0, 1) == 1, int(5, 'saving', 0, 1) == 1, 50
 if now >= S.alarm then promote(100) end
 local function well(ids)
   if #ids == 0 then return nil end
@@ -21,7 +21,7 @@ local function chosen()
   for word in string.gmatch(S.pris, '%S+') do
     local name = key('ready:' .. word)
     ready[#ready + 1] = name
-    if tonumber(word) < WANTED then
+    if saving and tonumber(word) < WANTED then
       local id = redis.call('ZRANGE', name, 0, 0)[1]
       if id then return id, name end
     end
