@@ -66,6 +66,12 @@ def test_a_placeholder_may_stand_where_its_values_lead_nowhere_else(url: str, pa
             "token_url: found {tenant}; allowed: a placeholder with a pattern",
         ),
         ("https://example.com/token", SHOP, "account_parameters shop: found 'shop', which no address"),
+        (
+            "https://{shop}.example.com/{Tenant}/token",
+            SHOP,
+            "a brace that is of no placeholder; allowed: {NAME}, of 1 to",
+        ),
+        ("https://{shop}.example.com/{}", SHOP, "a brace that is of no placeholder"),
         ("https://{shop}.example.com/token", "[a-z", "allowed: a regular expression"),
         ("https://{shop}.example.com/token", "[[]", "allowed: a regular expression"),
     ],
@@ -73,6 +79,16 @@ def test_a_placeholder_may_stand_where_its_values_lead_nowhere_else(url: str, pa
 def test_a_placeholder_that_could_lead_elsewhere_is_refused(url: str, pattern: str, fault: str) -> None:
     patterns = {"shop": pattern} | ({"dc": "com|eu"} if "{dc}" in url else {})
     assert fault in said(provider(url, account_parameters=patterns))
+
+
+def test_a_password_in_an_address_with_placeholders_is_not_quoted() -> None:
+    for url in (
+        "https://u:hunter2@{shop}.example.com/t",
+        "https://u:hunter2@example.com/{shop}",
+        "https://u:hunter2@x/{",
+    ):
+        assert "hunter2" not in said(provider(url))
+        assert "an @, which is not shown" in said(provider(url))
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,10 @@ def test_placeholders_are_read_and_looked_at(write: Write) -> None:
     plain = text.replace("https:", "http:") + "[providers.p.account_parameters]\nshop = '[a-z]+'\n"
     assert "found http:// to another machine" in "".join(problems(write(plain)))
     assert "extras: found" in "".join(problems(write(GOOD + 'extras = ["a..b"]\n')))
+    for name in ("refresh_token", "access_token", "id_token"):
+        assert f"extras: found {name!r}, which is a secret" in "".join(problems(write(GOOD + f'extras = ["{name}"]\n')))
+    elsewhere = 'extras = ["user.token"]\npaths = { access_token = "user.token" }\n'
+    assert "extras: found 'user.token', which is a secret" in "".join(problems(write(GOOD + elsewhere)))
 
 
 def test_a_secret_is_the_providers_or_each_accounts(write: Write) -> None:

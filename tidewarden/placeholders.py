@@ -32,6 +32,7 @@ NAMED = "account"
 """In what an assertion says of an account, ``{account}`` is its name, which nobody has to give."""
 NAMED_IN = ("jwt_subject", "jwt_claims")
 _ADDRESS = re.compile(r"(?P<scheme>https?)://(?P<host>[^/?#:@]+)(?P<port>:[0-9]{1,5})?(?P<rest>[/?][^#]*)?")
+_BRACE = re.compile(r"[{}]")
 _IN_ADDRESS = re.compile(r"[A-Za-z0-9._~-]+")
 _IN_HOST = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 # In a set a hyphen stands first or last: elsewhere it would make a range, and [.-9] holds the slash.
@@ -187,11 +188,14 @@ def _filled_address(key: str, url: str, values: Mapping[str, str]) -> str:
 
 def _address_fault(url: str, patterns: Mapping[str, str]) -> str:
     """What is wrong with where the placeholders of an address stand."""
+    shown = repr(url) if "@" not in url else "one with an @, which is not shown"
+    if _BRACE.search(PLACEHOLDER.sub("", url)):
+        return f"found {shown}, with a brace that is of no placeholder; allowed: {{NAME}}, of {NAME_ALLOWED}"
     if not PLACEHOLDER.search(url):
         return ""
     parts = _ADDRESS.fullmatch(url)
     if parts is None or not PLACEHOLDER.sub("", parts["rest"] or "").isprintable():
-        return f"found {url!r}; allowed: placeholders in the host, the path or the query alone"
+        return f"found {shown}; allowed: placeholders in the host, the path or the query alone"
     for host in _hosts(parts["host"], patterns):
         behind = PLACEHOLDER.split(host)[-1]
         labels = behind.split(".")
@@ -199,7 +203,7 @@ def _address_fault(url: str, patterns: Mapping[str, str]) -> str:
             labels[0] or not all(labels[1:]) or (len(labels) < 3 and behind != ".localhost")
         ):
             return (
-                f"found {url!r}, where a value of many could make the host another's; allowed behind it: a dot and a domain"
+                f"found {shown}, where a value of many could make the host another's; allowed behind it: a dot and a domain"
                 " of two names or more, or a pattern that lists its values (eu|com)"
             )
     return ""

@@ -38,6 +38,8 @@ RENEWING_KEYS = (
     "rotation", "grace_s", "kills_access_token", "keep_alive_s", "on_delete", "consent_life_s", "consent_fixed_s",
 )  # fmt: skip
 """Settings of a preset that tell of refresh tokens."""
+TOKENS = ("access_token", "refresh_token", "id_token")
+"""Members of answers that are secrets, and sealed or dropped."""
 NAME = r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}"
 NAME_ALLOWED = "1 to 63 of A-Z a-z 0-9 _ -, the first a letter or digit"
 ERROR_KEY = re.compile(r"\d{3}|(\d{3} )?\S(.{0,62}\S)?")
@@ -142,6 +144,9 @@ def _faults(provider: Provider, table: Mapping[str, Found]) -> Iterator[tuple[st
             yield f"paths {name}", f"unknown member {name!r}; {nearest(name, PATHS)}"
         if not all(path.split(".")):
             yield f"paths {name}", f"found {path!r}; allowed: names with dots between them"
+    for name in provider.extras:
+        if name in TOKENS or name in (path for key, path in provider.paths.items() if key in TOKENS):
+            yield "extras", f"found {name!r}, which is a secret: extras are not sealed; allowed: any other member"
     for key, word in provider.errors.items():
         if not ERROR_KEY.fullmatch(key):
             yield f"errors {key}", f"found {key[:80]!r}; allowed: 'STATUS', 'CODE' or 'STATUS CODE'"
