@@ -46,13 +46,6 @@ class Pool:
                 "%s: its preset says %s, which is not in the provider's own words: look there, then set it yourself",
                 provider.name, ", ".join(provider.unconfirmed),
             )  # fmt: skip
-        lasts_s = lease_ms_of(provider) / 1000
-        if provider.rotation == "single_use" and 0 < provider.grace_s <= lasts_s:
-            log.warning(
-                "%s: a node that dies leaves its requests alone for %.0f s, and a used refresh token works for %.0f s more: "
-                "set timeout_s so that it is at least 10 s below grace_s, else such accounts may be lost",
-                provider.name, lasts_s, provider.grace_s,
-            )  # fmt: skip
         self.queue = queue
         self._provider = provider
         self._tools = tools

@@ -41,6 +41,7 @@ from .orphans import Orphans
 from .outlets import Outlets
 from .pool import Pool, figures
 from .reader import Reader, Token
+from .rescue import Rescue
 from .revoking import Revoker
 from .shelf import Shelf
 from .stories import Stories
@@ -129,6 +130,7 @@ class Tokens:
         self._mac = peers.mac_of(cluster_secret) if cluster_secret else None
         self._peers = peers.Peers(config, self._mac, members, self._shelf.address_of)
         self._unstored: Unstored | None = None
+        self._rescue = Rescue(config.providers, self._queue_of, self._ledger.script, clock, nodes)
         self.counts = Counts()
 
     # --- life
@@ -186,6 +188,7 @@ class Tokens:
                 for pool in self._pools.values():
                     group.create_task(pool.run())
                 group.create_task(self._opened(self._unstored).run())
+                group.create_task(self._rescue.run())
                 for job in (*self.custody.jobs(), *self._outlets.jobs(), self._revoker.run):
                     group.create_task(job())
         finally:
