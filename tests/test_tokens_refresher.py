@@ -252,6 +252,23 @@ async def test_no_secret_in_logs_journal_or_store(
         assert secret.encode() not in stored + journal
 
 
+async def test_what_a_provider_quotes_of_our_headers_and_parameters_is_not_shown(
+    valkey: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    said = {"error": "invalid_request", "error_description": "key hunter2 or member p4ss of json is bad"}
+    async with harness.endpoint() as endpoint:
+        endpoint.faults.append(answers(400, said))
+        own = {"headers": {"X-Key": "hunter2"}, "parameters": {"api_key": "p4ss", "format": "json"}}
+        async with harness.node(valkey, tmp_path, harness.provider(endpoint.url, **own)) as side:
+            await side.tokens.put("p/a", {"refresh_token": "a.0"})
+            failing = await in_state(side, "failing")
+            shown = repr(await side.tokens.why("p/a")) + repr(failing) + caplog.text
+    assert failing["message"] == "HTTP 400 invalid_request key … or member … of json is bad"
+    assert "hunter2" not in shown
+    assert "p4ss" not in shown
+
+
 async def test_what_is_owed_to_the_store_is_not_taken_for_nothing_that_was_sent(
     valkey: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

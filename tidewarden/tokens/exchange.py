@@ -169,7 +169,10 @@ class Exchange:
 
 
 def _secrets(provider: Provider, refresh_token: str) -> tuple[str, ...]:
-    return (refresh_token, *(secret.reveal() for secret in provider.secrets))
+    """What no error text may quote; of further headers and members what is no mere word, lest words of the text be left out."""
+    further = (*provider.headers.values(), *provider.parameters.values())
+    odd = (text for text in further if any(map(str.isdigit, text)))
+    return (refresh_token, *(secret.reveal() for secret in provider.secrets), *odd)
 
 
 def _refresh_body(provider: Provider, refresh_token: str, members: Mapping[str, str]) -> bytes:
