@@ -37,6 +37,7 @@ TELL_S = 30.0  # How often good answers are told while nothing is the matter …
 TELL_RATED_S = 1.0  # … and while a rate is to grow by them.
 TELL_APART_S = 0.25
 NEVER_S = float("inf")
+PROBES_BY = (0, 1, 2)  # Who was refreshed well before who was never tried, and those before who fails.
 SILENT_STREAK = 3  # Requests in a row without an answer that are no single account's matter.
 
 
@@ -176,9 +177,9 @@ class ClientLimits:
         until_s = self._clock.monotonic() + limit_s
         while self._clock.monotonic() < until_s and (held := self.known.record.hold) is not None:
             saving = held.probes % 2 == 0  # By turns: some graces last for weeks, and who is in one may fail for good.
-            for failing in (False, True):
+            for level in PROBES_BY:
                 for shard in self._shared.dice.sample(range(SHARDS), SHARDS):
-                    task = await self.known.store.probe(shard, lease_ms, failing=failing, saving=saving)
+                    task = await self.known.store.probe(shard, lease_ms, level=level, saving=saving)
                     if task is not None:
                         self._probing.add(task.id)
                         return task

@@ -55,15 +55,15 @@ class ClientStore:
             await self._run("write", known, record.pack(), per_second, until_ms, int(hold is not None), *told)
         )
 
-    async def probe(self, shard: int, lease_ms: int, *, failing: bool, saving: bool) -> Taken | None:
+    async def probe(self, shard: int, lease_ms: int, *, level: int, saving: bool) -> Taken | None:
         """
         Lease a ready account although its queue is paused.
 
         Args:
-            failing: one that fails will do.
+            level: 0: one that was refreshed well last time; 1: also one that was never tried; 2: also one that fails.
             saving: those that can be saved now alone go first.
         """
-        args = (lease_ms, int(failing), int(saving))
+        args = (lease_ms, level, int(saving))
         found = await self._script("tokens.probe", self._queue, shard, args)
         if not found:
             return None

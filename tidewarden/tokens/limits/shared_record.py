@@ -29,7 +29,7 @@ Change = Callable[[ClientRecord, int], list[Event]]
 
 PAUSE_AGAIN_S = 5.0  # After the store refused a pause, or its end.
 PAUSE_SLACK_MS = 60_000  # A pause outlives the next probe: should all who know of it die, work goes on.
-SWAPS_MAX = 20
+SWAPS_MAX, CROWDED, SPREAD_S = 20, 3, 0.05
 ROUSED_MAX = 500
 ROUSE_SPREAD_MS = 10_000
 ROUSE_CLAIM_MS = 60_000
@@ -91,7 +91,9 @@ class SharedRecord:
     async def change(self, change: Change) -> None:
         """Read, change, compare and swap, until nobody was between. Raises what the store raises."""
         async with self._changing:
-            for _ in range(SWAPS_MAX):
+            for swap in range(SWAPS_MAX):
+                if swap >= CROWDED:  # Many tell at once: apart they all get through.
+                    await sleep(self._clock, self._shared.dice.random() * SPREAD_S * swap)
                 if not self._clock_ms:
                     await self.ask()
                 before, record = self.record, parse_record(self._raw)
