@@ -29,7 +29,7 @@ Change = Callable[[ClientRecord, int], list[Event]]
 
 PAUSE_AGAIN_S = 5.0  # After the store refused a pause, or its end.
 PAUSE_SLACK_MS = 60_000  # A pause outlives the next probe: should all who know of it die, work goes on.
-SWAPS_MAX, CROWDED, SPREAD_S = 20, 3, 0.05
+SWAPS_MAX, CROWDED, SPREAD_S = 20, 8, 0.05
 ROUSED_MAX = 500
 ROUSE_SPREAD_MS = 10_000
 ROUSE_CLAIM_MS = 60_000
