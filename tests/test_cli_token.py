@@ -90,5 +90,5 @@ def test_a_terminal_of_another_encoding_shows_what_it_can(node: Any) -> None:
     environ = os.environ | {"PYTHONIOENCODING": "latin-1", "TIDEWARDEN_URL": node.url}
     command = [sys.executable, "-m", "tidewarden", "token", "show", "p/a"]
     done = subprocess.run(command, env=environ, capture_output=True, check=False)
-    assert (done.returncode, done.stderr) == (0, b"")
+    assert (done.returncode, done.stderr) == (0, b"Why, and what comes next: tidewarden token why p/a\n")
     assert b"n\xe9 \\u0434\\u043e" in done.stdout

@@ -1,8 +1,9 @@
 """
 Ends the leases of what a dead node had under way, where a used refresh token works for a while longer.
 
-Elsewhere an intent lasts as long as the longest request, whatever becomes of its node; where that is longer than the grace, the
-account would be lost although the answer could be had again. See ``tokens/lua/rescue.lua``.
+An intent lasts as long as the longest request, whatever becomes of its node; where that is longer than the grace, the account would
+be lost although the answer could be had again. So when half of the grace is over, such
+a request is made again. See ``tokens/lua/rescue.lua``.
 """
 
 from __future__ import annotations
@@ -17,12 +18,15 @@ from tidewarden.config import Provider
 
 from .limits.client_store import RunScript
 from .limits.node_limits import SHARDS
+from .refresher import lease_ms_of
 
 log = logging.getLogger("tidewarden.tokens")
 
 LOOK_S = 0.5
-ROUNDS = 20
-"""So many looks after a node was missed: it is declared dead, shard by shard, some seconds after that."""
+DEAD_S = 10.0
+"""So long after it was missed a node may be declared dead, shard by shard."""
+SLACK_S = 5.0
+"""From the end of a lease until its account's turn, at most, as a rule."""
 LEFT_MS = 500
 MOST = 500
 
@@ -51,10 +55,11 @@ class Rescue:
 
     async def run(self) -> None:
         """Look when fewer nodes live than before, for ever; at once where no provider is concerned."""
-        living, rounds = 0, 1  # One may have died before this one began.
+        most = int((DEAD_S + max(self._graces.values(), default=0) / 1000) / LOOK_S)
+        living, rounds = 0, most  # One may have died before this one began.
         while self._graces:
             now = self._nodes()
-            rounds = ROUNDS if now < living else rounds
+            rounds = most if now < living else rounds
             living = now
             if rounds:
                 rounds -= 1
@@ -77,4 +82,6 @@ class Rescue:
 
 
 def _concerned(provider: Provider) -> bool:
-    return provider.rotation == "single_use" and provider.grace_s > 0
+    """Whether a dead node's lease would outlast the grace: else nobody need hurry, and nothing is sent twice."""
+    lasts_s = lease_ms_of(provider) / 1000 + SLACK_S
+    return provider.rotation == "single_use" and 0 < provider.grace_s <= lasts_s

@@ -1,5 +1,5 @@
 -- rescue: what dead nodes had under way, of accounts whose refresh tokens may be sent again for a while after a use: their leases end now, not
--- by their time, and they go before all others until that while is over. A request that is still on its way does no harm within it.
+-- by their time, when half of that while is over, and they go before all others until it is. A request that is still on its way does no harm within it.
 -- KEYS    1 the shard  2 the view
 -- ARGV    3 how long a used refresh token works, ms  4 how much of that must be left, ms  5 accounts at most
 -- RETURNS how many
@@ -14,7 +14,7 @@ for holder in string.gmatch(S.holders, '%S+') do
     local t, r, raw = task_get(account), tries_get(account), redis.call('HGET', INTENTS, account)
     if t and r and r.sticky and raw and #raw >= INTENT then
       local started = select(3, struct.unpack('>I4I4I6I6c8I8', raw))
-      if started + grace - least > now then
+      if now >= started + grace / 2 and started + grace - least > now then -- its next start may have brought the answer meanwhile
         redis.call('HSET', INTENTS, account, string.sub(raw, 1, 14) .. struct.pack('>I6', now) .. string.sub(raw, 21))
         displace(account)
         t.priority, t.due, t.deadline, r.sticky = REPLAY, now, started + grace, false
