@@ -1,9 +1,9 @@
 """
 Ends the leases of what a dead node had under way, where a used refresh token works for a while longer.
 
-An intent lasts as long as the longest request, whatever becomes of its node; where that is longer than the grace, the account would
-be lost although the answer could be had again. So when half of the grace is over, such
-a request is made again. See ``tokens/lua/rescue.lua``.
+An intent lasts as long as the longest request, whatever becomes of its node; where that is longer
+than the grace, the account would be lost although the answer could be had again. So when half of the
+grace is over, such a request is made again. See ``tokens/lua/rescue.lua``.
 """
 
 from __future__ import annotations

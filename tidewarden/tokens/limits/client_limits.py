@@ -209,8 +209,8 @@ class ClientLimits:
         return Leave(0, max(0, until_ms - known.clock_ms) / 1000)
 
     async def _claim(self) -> bool:
-        found, clock_ms = self.known.record.hold, self.known.clock_ms
-        if found is None or found.until_ms > clock_ms or (found.claim and found.claim_ms > clock_ms):
+        found = self.known.record.hold
+        if found is None or not hold.claimable(found, self.known.clock_ms):
             return False
         claimed = False
 
@@ -230,7 +230,8 @@ class ClientLimits:
         provider at all can be reached.
         """
         account, verdict, now_s = ended.account, ended.verdict, self._clock.monotonic()
-        if verdict.pair is not None and ended.witness and self.known.free and not self._probing:
+        plain = self.known.free and not self._probing and not self._in_trouble
+        if verdict.pair is not None and ended.witness and plain:
             self._release_well(account, now_s)
             return verdict
         kind, name, shared = kind_of(verdict), self.provider.name, self._shared
@@ -255,6 +256,11 @@ class ClientLimits:
             return replace(verdict, scope="ours")
         return verdict
 
+    @property
+    def _in_trouble(self) -> bool:
+        """Whether this node meets, or has met, with trouble of which the end is to be told."""
+        return self._trouble.busy or self._trouble.due or self._shared.node in self.known.record.silences
+
     def _release_well(self, account: str, now_s: float) -> None:
         """What :meth:`release` does for most answers, in a part of its time: nothing is the matter, and this one is well."""
         name, shared = self.provider.name, self._shared
@@ -264,12 +270,7 @@ class ClientLimits:
         shared.own_network.note(name, True, now_s)
         self.concurrency.ended(well=True, now=now_s)
         self._gathering.count_well(now_s)
-        if self._trouble.busy or self._trouble.due or shared.node in self.known.record.silences:
-            verdict = Verdict("ok", "ok")
-            self._trouble.heard(account, verdict, "ok", known_well=True, silent=False, now_s=now_s)
-            if shared.node in self.known.record.silences:
-                self._trouble.over()  # Of this node before it was started again, perhaps.
-        if self._trouble.due or self._news:
+        if self._news:
             self._tell_in(max(0.0, TELL_APART_S - (now_s - self._told_s)))
         elif self._tell_at_s == NEVER_S:
             self._tell_in(max(0.0, TELL_S - (now_s - self._told_s)))

@@ -108,10 +108,15 @@ def judge(
             return
 
 
+def claimable(hold: Hold, clock_ms: int) -> bool:
+    """Whether the next probe may be claimed: it is time, and no node is at it."""
+    return hold.until_ms <= clock_ms and not (hold.claim and hold.claim_ms > clock_ms)
+
+
 def claim(record: ClientRecord, node: str, clock_ms: int, lasts_ms: int) -> bool:
-    """Claim the next probe for a node; False: it is not time, or another node is at it."""
+    """Claim the next probe for a node; False: see :func:`claimable`."""
     hold = record.hold
-    if hold is None or hold.until_ms > clock_ms or (hold.claim and hold.claim_ms > clock_ms):
+    if hold is None or not claimable(hold, clock_ms):
         return False
     hold.claim, hold.claim_ms = node, clock_ms + lasts_ms
     return True
