@@ -117,7 +117,7 @@ GUARDS = (
     ),
     Guard(
         "lanes",
-        (("queue/lua/shared/lane.lua", ">= limit then return NEVER end", "< 0 then return NEVER end"),),
+        (("queue/lua/shared/lane.lua", "if leased >= limit then return NEVER end", "if leased < 0 then return NEVER end"),),
         ("queue_lanes",),
         ("faults",),
     ),
@@ -143,7 +143,7 @@ GUARDS = (
     ),
     Guard(
         "kept",
-        ((RECORD, "or tonumber(redis.call('HGET', key('shard'), 'seq')) ~= was.seq then", "then"),),
+        ((RECORD, "    or tonumber(redis.call('HGET', key('shard'), 'seq')) ~= was.seq\n", ""),),
         ("queue_kept_record",),
     ),
     Guard(
@@ -245,7 +245,7 @@ GUARDS = (
     Guard(
         "write-back",
         (
-            (STORED, "head.grant == grant and head.generation == generation and new.generation > generation then", "true then"),
+            (STORED, "    and head.grant == grant\n    and head.generation == generation\n    and new.generation > generation\n", ""),
             (STORED, "  if head and head.grant == grant and head.generation == generation then", "  if true then"),
         ),
         ("tokens_ledger", "tokens_refresher"),
@@ -421,7 +421,7 @@ GUARDS = (
     ),
     Guard(
         "notices-together",
-        (("tokens/lua/consents.lua", "for j = 1, #same do due[#due + 1], due[#due + 2] = same[j], last end", ""),),
+        (("tokens/lua/consents.lua", "due[#due + 1], due[#due + 2] = same[j], last", ""),),
         ("tokens_consents",),
     ),
     Guard(

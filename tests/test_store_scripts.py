@@ -228,7 +228,7 @@ def test_the_shared_file_keeps_nothing_between_two_calls() -> None:
     outside = [line for line in lines if re.match(r"local (?!function)", line)]
     assert outside
     for line in outside:
-        if line != "local kept = {many = 0}":  # shards' records, which it compares with what is stored
+        if line != "local kept = { many = 0 }":  # shards' records, which it compares with what is stored
             assert re.fullmatch(r"local [A-Za-z_, ]+( --.*)?|local [A-Z_, ]+ = .*", line), (
                 f"{line} would keep its value"
             )

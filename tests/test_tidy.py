@@ -138,9 +138,9 @@ FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 70
 # Files that may be longer, and why.
 LONGER = {
-    "tidewarden/queue/lua/shared/shard.lua": 520,  # what becomes of a task: one script's worth of local functions
+    "tidewarden/queue/lua/shared/shard.lua": 600,  # what becomes of a task: one script's worth of local functions
 }
-LUA_FUNCTION = re.compile(r"^(?:local )?function ([\w.:]+).*?^end$", re.MULTILINE | re.DOTALL)
+LUA_FUNCTION = re.compile(r"^(?:local )?function ([\w.:]+)[^\n]*(?<! end)\n.*?^end$", re.MULTILINE | re.DOTALL)
 
 HOLDS_STATEMENTS = (ast.stmt, ast.ExceptHandler, ast.match_case)
 
@@ -278,6 +278,13 @@ def test_the_exceptions_are_of_modules_that_exist() -> None:
 
 def test_no_package_among_the_tests_shadows_a_standard_module() -> None:
     assert not list(TESTS.rglob("__init__.py"))
+
+
+def test_lua_lines_end_at_100_columns() -> None:
+    lines = [
+        (path, number, line) for path in LUA for number, line in enumerate(path.read_text("utf-8").splitlines(), 1)
+    ]
+    assert not [f"{name_of(path)}:{number}" for path, number, line in lines if len(line) > 100]
 
 
 def test_lua_begins_with_its_header() -> None:

@@ -1,6 +1,8 @@
--- clock: what the store's clock says, and how far it has stepped in all; a step that the caller found is added, once.
+-- clock: what the store's clock says, and how far it has stepped in all; a step that the caller
+-- found is added, once.
 -- KEYS    1 the clock (hash steps, lag)
--- ARGV    1 by how much it has stepped, ms (0: only look)  2 the steps that the caller knew of when it found that
+-- ARGV    1 by how much it has stepped, ms (0: only look)
+--         2 the steps that the caller knew of when it found that
 -- RETURNS {now_ms, steps, lag_ms}
 local time, by = redis.call('TIME'), tonumber(ARGV[1])
 local stored = redis.call('HMGET', KEYS[1], 'steps', 'lag')
@@ -10,4 +12,4 @@ if by ~= 0 and steps == tonumber(ARGV[2]) then
   redis.call('HDEL', KEYS[1], '') -- a removal first: a full store lets the script go on
   redis.call('HSET', KEYS[1], 'steps', string.format('%d', steps), 'lag', string.format('%d', lag))
 end
-return {math.floor((time[1] * 1000000 + time[2]) / 1000), steps, lag}
+return { math.floor((time[1] * 1000000 + time[2]) / 1000), steps, lag }

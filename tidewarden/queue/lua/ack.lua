@@ -1,8 +1,11 @@
--- ack: tasks are done. The same ack said again is answered the same while the task's tombstone lasts.
+-- ack: tasks are done. The same ack said again is answered the same while the task's tombstone
+-- lasts.
 -- KEYS    1 the shard  2 the view
 -- ARGV    3… per task: id, lease, result ("": none)
--- RETURNS per task: 1, or 0 when the lease is not current, or -1 when the store is full and the result longer than the task: nothing was done
--- A tombstone is `lease ack`, and a blank and the result when there is one. A task of an id we made leaves one only with a result, or where somebody waits.
+-- RETURNS per task: 1, or 0 when the lease is not current, or -1 when the store is full and the
+--         result longer than the task: nothing was done
+-- A tombstone is `lease ack`, and a blank and the result when there is one. A task of an id we made
+-- leaves one only with a result, or where somebody waits.
 open()
 local ids, leases, results = {}, {}, {}
 for i = 3, #ARGV, 3 do
@@ -14,19 +17,22 @@ end
 if #ids == 0 or #ids > 1000 then refuse('BADARG an ack names 1 to 1000 tasks') end
 local records = redis.call('HMGET', key('tries'), unpack(ids))
 local reply, gone, acked, by, memory, kept = {}, {}, {}, {}, {}, {}
--- Behind a removal a full store lets any result through, so it is asked before: by a write of nothing, which it refuses.
+-- Behind a removal a full store lets any result through, so it is asked before: by a write of
+-- nothing, which it refuses.
 local full
 local function too_long(id, result)
   if full == nil then
     local asked = redis.pcall('SETRANGE', key('done:' .. id), 0, '')
     full = type(asked) == 'table' and string.find(asked.err or '', 'OOM', 1, true) ~= nil
   end
-  return full and #result > #(records_get({id})[1] or '')
+  return full and #result > #(records_get({ id })[1] or '')
 end
 for i = 1, #ids do
   local id, lease = ids[i], leases[i]
   local current, holder, own
-  if records[i] then current, holder, own = tries_head(records[i]) end
+  if records[i] then
+    current, holder, own = tries_head(records[i])
+  end
   if current == lease and holder ~= '' then
     local ms = memory_ms(id, not own or results[i] ~= '')
     if results[i] ~= '' and ms > 0 and not acked[id] and too_long(id, results[i]) then
@@ -51,13 +57,19 @@ for i = 1, #ids do
   end
 end
 if #gone > 0 then
-  for holder, list in pairs(by) do redis.call('ZREM', key('leased:' .. holder), unpack(list)) end
+  for holder, list in pairs(by) do
+    redis.call('ZREM', key('leased:' .. holder), unpack(list))
+  end
   if #kept > 0 then redis.call('ZREM', key('held'), unpack(kept)) end
   if S.lanes == 1 then -- only the body knows the lane
     local bodies = records_get(gone)
     for i = 1, #gone do
       local t = bodies[i] and decode(bodies[i])
-      if t and t.lane then laned().leave(gone[i], t, 'leased') elseif bodies[i] and not t then uproot({gone[i]}) end
+      if t and t.lane then
+        laned().leave(gone[i], t, 'leased')
+      elseif bodies[i] and not t then
+        uproot({ gone[i] })
+      end
     end
   end
   redis.call('HDEL', key('tries'), unpack(gone))

@@ -1,23 +1,45 @@
 -- configure: write settings of the queue into the shard's record.
 -- EACH    of several shards of one server in one call
 -- KEYS    1 the shard  2 the view
--- ARGV    3… pairs of name and value; names: urgent_ms urgent_max_ms lease_ms late_share early_share order dedup_ms losses_max backoff_cap_ms capacity history
---         lane_limit lane_rate (per 1000 s) lane_burst layout same_layout version
--- RETURNS 1; 2: the rules of its lanes are others now; minus the version that the shard has, which is newer: nothing was written;
---         'NOTEMPTY' when `layout` would change while the shard holds tasks or has schedules, `same_layout` or `order` while it holds
---         tasks: nothing was written, but with a `version` all the others
--- A new `layout` closes the shard to everybody who does not know of it: what comes next is put where the queue's new settings say.
--- `same_layout` does likewise where the queue stays in as many shards. `version` is that of the settings, of which each is written once.
+-- ARGV    3… pairs of name and value; names: urgent_ms urgent_max_ms lease_ms late_share
+--         early_share order dedup_ms losses_max backoff_cap_ms capacity history lane_limit
+--         lane_rate (per 1000 s) lane_burst layout same_layout version
+-- RETURNS 1; 2: the rules of its lanes are others now; minus the version that the shard has, which
+--         is newer: nothing was written; 'NOTEMPTY' when `layout` would change while the shard
+--         holds tasks or has schedules, `same_layout` or `order` while it holds tasks: nothing was
+--         written, but with a `version` all the others
+-- A new `layout` closes the shard to everybody who does not know of it: what comes next is put
+-- where the queue's new settings say. `same_layout` does likewise where the queue stays in as many
+-- shards. `version` is that of the settings, of which each is written once.
 open()
-local NAMES = {urgent_ms = 1, urgent_max_ms = 1, lease_ms = 1, late_share = 1, early_share = 1, order = 1, dedup_ms = 1, losses_max = 1, backoff_cap_ms = 1, capacity = 1,
-               history = 1, layout = 1, same_layout = 1, lane_limit = 1, lane_rate = 1, lane_burst = 1, version = 1}
-local LANES = {lane_limit = 1, lane_rate = 1, lane_burst = 1}
+local NAMES = {
+  urgent_ms = 1,
+  urgent_max_ms = 1,
+  lease_ms = 1,
+  late_share = 1,
+  early_share = 1,
+  order = 1,
+  dedup_ms = 1,
+  losses_max = 1,
+  backoff_cap_ms = 1,
+  capacity = 1,
+  history = 1,
+  layout = 1,
+  same_layout = 1,
+  lane_limit = 1,
+  lane_rate = 1,
+  lane_burst = 1,
+  version = 1,
+}
+local LANES = { lane_limit = 1, lane_rate = 1, lane_burst = 1 }
 local values, reply = {}, 1
 for i = 3, #ARGV, 2 do
   local name, value = ARGV[i], ARGV[i + 1]
   if not NAMES[name] then refuse('BADARG no such setting in a shard: ' .. name) end
   if name == 'order' then
-    if value ~= 'bands' and value ~= 'edf' then refuse('BADARG order is ' .. tostring(value) .. '; allowed are bands, edf') end
+    if value ~= 'bands' and value ~= 'edf' then
+      refuse('BADARG order is ' .. tostring(value) .. '; allowed are bands, edf')
+    end
     values.order = value
   else
     values[name] = int(i + 1, name, 0, NEVER)
@@ -25,7 +47,13 @@ for i = 3, #ARGV, 2 do
 end
 local layout, version = values.layout or values.same_layout, values.version
 if version and version < S.version then return finish(-S.version) end
-if layout and layout ~= S.layout and (not no_tasks() or values.layout and redis.call('EXISTS', key('schedules')) == 1) then return finish('NOTEMPTY') end
+if
+  layout
+  and layout ~= S.layout
+  and (not no_tasks() or values.layout and redis.call('EXISTS', key('schedules')) == 1)
+then
+  return finish('NOTEMPTY')
+end
 if values.order and values.order ~= S.order and not no_tasks() then
   if not version then return finish('NOTEMPTY') end
   values.order, reply = nil, 'NOTEMPTY'

@@ -7,9 +7,17 @@ local id, lease, force = ARGV[3], int(4, 'lease', 0, 9007199254740991), ARGV[5] 
 local t, r, unreadable = both_get(id)
 if not t and not unreadable then return finish(lease ~= 0 and 'NOTHELD' or 0) end
 local where = unreadable and lease_end_of(id) and 'leased' or t and locate(id, t, r)
-if not force and (where == 'leased' and (r and r.lease) ~= lease or where ~= 'leased' and lease ~= 0) then return finish('NOTHELD') end
-if unreadable then uproot({id}) else index_remove(id, t, r, where) end
-records_drop({id})
+if
+  not force and (where == 'leased' and (r and r.lease) ~= lease or where ~= 'leased' and lease ~= 0)
+then
+  return finish('NOTHELD')
+end
+if unreadable then
+  uproot({ id })
+else
+  index_remove(id, t, r, where)
+end
+records_drop({ id })
 if r or unreadable then tries_drop(id) end
 count('deleted')
 freed = true

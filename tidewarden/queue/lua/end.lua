@@ -1,22 +1,32 @@
 -- end: leases end before their time, and what becomes of the tasks.
 -- KEYS    1 the shard  2 the view
--- ARGV    3… per task: id, lease, how (release | fail | loss | bury), delay ms ("-1": by the rules of `how`), reason ("": none)
+-- ARGV    3… per task: id, lease, how (release | fail | loss | bury), delay ms ("-1": by the rules
+--         of `how`), reason ("": none)
 -- RETURNS per task: 1, or 0 when the lease is not current (a sticky lease stays through a loss)
 open()
-local HOWS = {release = true, fail = true, loss = true, bury = true}
+local HOWS = { release = true, fail = true, loss = true, bury = true }
 local items = {}
 for i = 3, #ARGV, 5 do
   if not ARGV[i + 4] then refuse('BADARG the end of a lease has five arguments') end
   if not HOWS[ARGV[i + 2]] then refuse('BADARG how a lease ends: ' .. tostring(ARGV[i + 2])) end
-  items[#items + 1] = {ARGV[i], int(i + 1, 'lease', 0, 9007199254740991), ARGV[i + 2], int(i + 3, 'delay ms', -1, NEVER), ARGV[i + 4]}
+  items[#items + 1] = {
+    ARGV[i],
+    int(i + 1, 'lease', 0, 9007199254740991),
+    ARGV[i + 2],
+    int(i + 3, 'delay ms', -1, NEVER),
+    ARGV[i + 4],
+  }
 end
 local reply = {}
 for i = 1, #items do
   local id, lease, how, delay_ms, reason = unpack(items[i])
   local r = held(id, lease)
   local t, unreadable
-  if r then t, unreadable = task_get(id) end
-  if not (t or unreadable) or (how == 'loss' and r.sticky) then reply[i] = 0
+  if r then
+    t, unreadable = task_get(id)
+  end
+  if not (t or unreadable) or (how == 'loss' and r.sticky) then
+    reply[i] = 0
   elseif unreadable then
     set_aside(id)
     reply[i] = 1

@@ -4,5 +4,7 @@
 -- RETURNS how many leases ended
 open()
 local most, ended = int(3, 'tasks', 1, 1000), 0
-for holder in string.gmatch(S.holders, '%S+') do ended = ended + end_leases(holder, most - ended, 'release') end
+for holder in string.gmatch(S.holders, '%S+') do
+  ended = ended + end_leases(holder, most - ended, 'release')
+end
 return finish(ended)

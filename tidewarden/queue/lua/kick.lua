@@ -10,8 +10,10 @@ if till == 0 then till = now - (ARGV[8] and int(8, 'age', 0, NEVER) or 0) end
 local moved = 0
 local function kick(name)
   local t, r, unreadable = both_get(name)
-  if unreadable then t = task_get(name) end -- it may be the record of tries alone, which is forgotten
-  if not t then return end -- a stray, or nobody can read it: passed by, for the next round begins behind it
+  -- It may be the record of tries alone, which is forgotten.
+  if unreadable then t = task_get(name) end
+  -- A stray, or nobody can read it: passed by, for the next round begins behind it.
+  if not t then return end
   redis.call('ZREM', key('buried'), name)
   if r or unreadable then tries_drop(name) end
   if t.expires > 0 then
@@ -24,8 +26,10 @@ local function kick(name)
 end
 if id ~= '' then
   if redis.call('ZSCORE', key('buried'), id) then kick(id) end
-  return finish({moved, -1})
+  return finish({ moved, -1 })
 end
 local ids, seen, more = buried_page(from, most, prefix, till)
-for i = 1, #ids do kick(ids[i]) end
-return finish({moved, more and from + seen - moved or -1})
+for i = 1, #ids do
+  kick(ids[i])
+end
+return finish({ moved, more and from + seen - moved or -1 })

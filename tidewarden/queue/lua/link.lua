@@ -1,22 +1,38 @@
--- link: a topic gets or loses a queue. A topic is made by its first link and stays, also without any.
+-- link: a topic gets or loses a queue. A topic is made by its first link and stays, also without
+-- any.
 -- KEYS    1 the cluster's prefix `{cluster}`
--- ARGV    1 and 2 as everywhere, not read  3 the topic  4 the queue  5 link 1 | unlink 0  6 queues of a topic at most
+-- ARGV    1 and 2 as everywhere, not read
+--         3 the topic
+--         4 the queue
+--         5 link 1 | unlink 0
+--         6 queues of a topic at most
 --         7 topics at most
--- RETURNS {word, names of the topic's queues}; word: 1 done, 0 it was so, 'QUEUE' the topic's name is a queue's,
---         'TOPIC' the queue's name is a topic's, 'NONE' there is no such topic, 'MANY' it has as many queues as it may,
---         'FULL' it is new, and there are as many topics as there may be
+-- RETURNS {word, names of the topic's queues}; word: 1 done, 0 it was so, 'QUEUE' the topic's name
+--         is a queue's, 'TOPIC' the queue's name is a topic's, 'NONE' there is no such topic,
+--         'MANY' it has as many queues as it may, 'FULL' it is new, and there are as many topics as
+--         there may be
 local topic, queue, on = ARGV[3], ARGV[4], ARGV[5] == '1'
 local stored = redis.call('HGET', key('topics'), topic)
 local links, total = stored or '', 0
-if on and redis.call('HEXISTS', key('queues'), topic) == 1 then return {'QUEUE', ''} end
-if on and (queue == topic or redis.call('HEXISTS', key('topics'), queue) == 1) then return {'TOPIC', ''} end
-if not on and not stored then return {'NONE', ''} end
-if has(links, queue) == on then return {0, links} end
-for _ in string.gmatch(links, '%S+') do total = total + 1 end
-if on and not stored and redis.call('HLEN', key('topics')) >= int(7, 'topics', 0, 1000000) then return {'FULL', ''} end
-if on and total >= int(6, 'queues of a topic', 1, 1000000) then return {'MANY', links} end
-if on then links = with(links, queue) else links = without(links, queue) end
+if on and redis.call('HEXISTS', key('queues'), topic) == 1 then return { 'QUEUE', '' } end
+if on and (queue == topic or redis.call('HEXISTS', key('topics'), queue) == 1) then
+  return { 'TOPIC', '' }
+end
+if not on and not stored then return { 'NONE', '' } end
+if has(links, queue) == on then return { 0, links } end
+for _ in string.gmatch(links, '%S+') do
+  total = total + 1
+end
+if on and not stored and redis.call('HLEN', key('topics')) >= int(7, 'topics', 0, 1000000) then
+  return { 'FULL', '' }
+end
+if on and total >= int(6, 'queues of a topic', 1, 1000000) then return { 'MANY', links } end
+if on then
+  links = with(links, queue)
+else
+  links = without(links, queue)
+end
 redis.call('HDEL', key('topics'), '') -- a removal first: a full store lets the script go on
 redis.call('HSET', key('topics'), topic, links)
 redis.call('PUBLISH', key('queues'), topic)
-return {1, links}
+return { 1, links }

@@ -4,7 +4,9 @@
 -- RETURNS per lock: its lease number, or 0 when it is not held under that fence
 open()
 local items = {}
-for i = 3, #ARGV, 2 do items[#items + 1] = {ARGV[i], int(i + 1, 'fence', 0, 9007199254740991)} end
+for i = 3, #ARGV, 2 do
+  items[#items + 1] = { ARGV[i], int(i + 1, 'fence', 0, 9007199254740991) }
+end
 local reply = {}
 for i = 1, #items do
   local name, fence = unpack(items[i])

@@ -1,12 +1,16 @@
--- lose: what a session holds in this shard ends as losses, its grace being over; sticky leases end by their time.
+-- lose: what a session holds in this shard ends as losses, its grace being over; sticky leases end
+-- by their time.
 -- KEYS    1 the shard  2 the view
 -- ARGV    3 the session's uuid  4 tasks at most
 -- RETURNS {ended, more 0|1}
 open()
 local uuid, most = ARGV[3], int(4, 'tasks', 1, 1000)
-if not string.match(uuid, '^%x+$') or #uuid ~= 32 then refuse('BADARG the session is no uuid: ' .. uuid) end
+if not string.match(uuid, '^%x+$') or #uuid ~= 32 then
+  refuse('BADARG the session is no uuid: ' .. uuid)
+end
 local holder, ended, stay = '~' .. uuid, 0, 0
-local entries = redis.call('ZRANGEBYLEX', key('held'), '[' .. uuid, '(' .. uuid .. '\255', 'LIMIT', 0, most)
+local entries =
+  redis.call('ZRANGEBYLEX', key('held'), '[' .. uuid, '(' .. uuid .. '\255', 'LIMIT', 0, most)
 for i = 1, #entries do
   local id = string.sub(entries[i], 33)
   local t, r, unreadable = both_get(id)
@@ -14,7 +18,8 @@ for i = 1, #entries do
     set_aside(id)
     ended = ended + 1
   elseif (t or unreadable) and r and r.holder == holder then
-    if r.sticky then stay = stay + 1
+    if r.sticky then
+      stay = stay + 1
     else
       end_lease(id, t, r, 'loss', nil, 'its session ended')
       ended = ended + 1
@@ -24,4 +29,4 @@ for i = 1, #entries do
     count('strays')
   end
 end
-return finish({ended, #entries == most and stay < most and 1 or 0})
+return finish({ ended, #entries == most and stay < most and 1 or 0 })

@@ -1,17 +1,21 @@
 -- make: what a name stands for; one that stands for nothing yet becomes a queue.
 -- KEYS    1 the cluster's prefix `{cluster}`
--- ARGV    1 and 2 as everywhere, not read  3 the name  4 settings of a new queue (JSON)
---         5 queues at most | 0: the queue is made in any case, on a full store too, where a node would not start without
--- RETURNS {what, text}: `queue` or `new` and the settings, `topic` and the names of its queues, separated by blanks,
---         `full` and how many queues there are
+-- ARGV    1 and 2 as everywhere, not read
+--         3 the name
+--         4 settings of a new queue (JSON)
+--         5 queues at most | 0: the queue is made in any case, on a full store too, where a node
+--           would not start without
+-- RETURNS {what, text}: `queue` or `new` and the settings, `topic` and the names of its queues,
+--         separated by blanks, `full` and how many queues there are
 local settings = redis.call('HGET', key('queues'), ARGV[3])
-if settings then return {'queue', settings} end
+if settings then return { 'queue', settings } end
 local links = redis.call('HGET', key('topics'), ARGV[3])
-if links then return {'topic', links} end
+if links then return { 'topic', links } end
 local most = int(5, 'queues', 0, 1000000)
 local there = redis.call('HLEN', key('queues'))
-if most > 0 and there >= most then return {'full', text(there)} end
-if most == 0 then redis.call('HDEL', key('queues'), '') end -- a removal first: a full store lets the script go on
+if most > 0 and there >= most then return { 'full', text(there) } end
+-- A removal first: a full store lets the script go on.
+if most == 0 then redis.call('HDEL', key('queues'), '') end
 redis.call('HSET', key('queues'), ARGV[3], ARGV[4])
 redis.call('PUBLISH', key('queues'), ARGV[3])
-return {'new', ARGV[4]}
+return { 'new', ARGV[4] }

@@ -1,34 +1,76 @@
 -- peek: look at tasks by id, or at a page of those in one state; changes nothing.
 -- KEYS    1 the shard  2 the view
--- ARGV    3 'id' | state (delayed, ready, leased, buried, waiting)  4 id | tasks at most  5 cursor ("": from the start)
--- RETURNS {tasks, cursor ("": no more)}; a task is {id, state, payload, priority, due, deadline, attempts, losses, lease, lease_end | at, holder, reason, lease_ms, attempts_max, backoff_ms, expires (0: never), lane ("": none), history}
---         where history is a list of {ms, how, attempt, reason}, the oldest first
+-- ARGV    3 'id' | state (delayed, ready, leased, buried, waiting)
+--         4 id | tasks at most
+--         5 cursor ("": from the start)
+-- RETURNS {tasks, cursor ("": no more)}; a task is {id, state, payload, priority, due, deadline,
+--         attempts, losses, lease, lease_end | at, holder, reason, lease_ms, attempts_max,
+--         backoff_ms, expires (0: never), lane ("": none), history} where history is a list of {ms,
+--         how, attempt, reason}, the oldest first
 open()
-local tasks, room = {}, 16777216 -- bytes of payloads in one page, and the task with which it goes past them
+-- Bytes of payloads in one page, and the task with which it goes past them.
+local tasks, room = {}, 16777216
 local function show(id, state, score)
   local t, r, unreadable = both_get(id)
   if not t and not unreadable then return end
   r = r or fresh_tries()
   if unreadable then -- what else it is cannot be said
-    t = {payload = '', priority = 0, due = 0, deadline = 0, lease_ms = 0, attempts_max = 0, backoff_ms = 0, expires = 0}
+    t = {
+      payload = '',
+      priority = 0,
+      due = 0,
+      deadline = 0,
+      lease_ms = 0,
+      attempts_max = 0,
+      backoff_ms = 0,
+      expires = 0,
+    }
     r.reason = 'unreadable'
-    state = state or lease_end_of(id) and 'leased' or redis.call('ZSCORE', key('buried'), id) and 'buried' or 'ready'
+    state = state
+      or lease_end_of(id) and 'leased'
+      or redis.call('ZSCORE', key('buried'), id) and 'buried'
+      or 'ready'
   end
   if not state then
     state = locate(id, t, r)
-    local index = state == 'leased' and 'leased:' .. index_of(r.holder) or state == 'ready' and 'ready:' .. t.priority or state
-    if state == 'delayed' then score = delayed_at(t, r)
-    else score = state ~= 'waiting' and redis.call('ZSCORE', key(index), id) end
+    local index = state == 'leased' and 'leased:' .. index_of(r.holder)
+      or state == 'ready' and 'ready:' .. t.priority
+      or state
+    if state == 'delayed' then
+      score = delayed_at(t, r)
+    else
+      score = state ~= 'waiting' and redis.call('ZSCORE', key(index), id)
+    end
   end
   room = room - #t.payload
   local history = history_of(r)
-  for i = 1, #history do history[i][5] = nil end
-  tasks[#tasks + 1] = {id, state, t.payload, t.priority, t.due, t.deadline, r.attempts, r.losses, r.holder ~= '' and r.lease or 0,
-                       tonumber(score or 0) + (state == 'leased' and S.lag or 0), r.holder, r.reason, t.lease_ms, t.attempts_max, t.backoff_ms, t.expires, t.lane or '', history}
+  for i = 1, #history do
+    history[i][5] = nil
+  end
+  tasks[#tasks + 1] = {
+    id,
+    state,
+    t.payload,
+    t.priority,
+    t.due,
+    t.deadline,
+    r.attempts,
+    r.losses,
+    r.holder ~= '' and r.lease or 0,
+    tonumber(score or 0) + (state == 'leased' and S.lag or 0),
+    r.holder,
+    r.reason,
+    t.lease_ms,
+    t.attempts_max,
+    t.backoff_ms,
+    t.expires,
+    t.lane or '',
+    history,
+  }
 end
 if ARGV[3] == 'id' then
   show(ARGV[4])
-  return finish({tasks, ''})
+  return finish({ tasks, '' })
 end
 
 -- Equal scores stand in the order of their bytes.
@@ -44,57 +86,91 @@ end
 local function rank_behind(index, score, id) -- the score as it stands there
   local rank = redis.call('ZRANK', key(index), id)
   if rank then return rank + 1 end
-  local low, high = redis.call('ZCOUNT', key(index), '-inf', '(' .. score), redis.call('ZCOUNT', key(index), '-inf', score)
+  local low, high =
+    redis.call('ZCOUNT', key(index), '-inf', '(' .. score),
+    redis.call('ZCOUNT', key(index), '-inf', score)
   while low < high do
     local middle = math.floor((low + high) / 2)
-    if less(redis.call('ZRANGE', key(index), middle, middle)[1], id) then low = middle + 1 else high = middle end
+    if less(redis.call('ZRANGE', key(index), middle, middle)[1], id) then
+      low = middle + 1
+    else
+      high = middle
+    end
   end
   return low
 end
 
 -- Whether pages show index `a` before `b`: priorities by number, holders by name.
 local function before(a, b)
-  local x, y = tonumber(string.match(a, '^ready:(%d+)$')), tonumber(string.match(b, '^ready:(%d+)$'))
+  local x, y =
+    tonumber(string.match(a, '^ready:(%d+)$')), tonumber(string.match(b, '^ready:(%d+)$'))
   if x and y then return x < y end
   return a < b
 end
 
 local state, most, cursor = ARGV[3], int(4, 'count', 1, 1000), ARGV[5]
-if state == 'waiting' then -- lane by lane, each in its order; here a cursor is the last entry, in hexadecimal
-  if string.match(cursor, '[^%x]') then refuse('BADARG the cursor is not one of the state waiting: ' .. cursor) end
-  local last = string.gsub(cursor, '%x%x', function(pair) return string.char(tonumber(pair, 16)) end)
-  local page = redis.call('ZRANGEBYLEX', key(state), cursor == '' and '-' or '(' .. last, '+', 'LIMIT', 0, most)
+-- Lane by lane, each in its order; here a cursor is the last entry, in hexadecimal.
+if state == 'waiting' then
+  if string.match(cursor, '[^%x]') then
+    refuse('BADARG the cursor is not one of the state waiting: ' .. cursor)
+  end
+  local last = string.gsub(
+    cursor,
+    '%x%x',
+    function(pair) return string.char(tonumber(pair, 16)) end
+  )
+  local page = redis.call(
+    'ZRANGEBYLEX',
+    key(state),
+    cursor == '' and '-' or '(' .. last,
+    '+',
+    'LIMIT',
+    0,
+    most
+  )
   local shown = 0
   while shown < #page and room > 0 do
     shown = shown + 1
     show(select(2, laned().parse(page[shown], 13)), state, 0)
   end
-  local full = (shown == most or shown < #page) and string.gsub(page[shown], '.', function(c) return string.format('%02x', string.byte(c)) end)
-  return finish({tasks, full or ''})
+  local full = (shown == most or shown < #page)
+    and string.gsub(page[shown], '.', function(c) return string.format('%02x', string.byte(c)) end)
+  return finish({ tasks, full or '' })
 end
 local indexes = indexes_of(state)
 table.sort(indexes, before)
--- A cursor is `index score id`: it goes on behind the place where that task stood, also when the task or the whole index has gone.
+-- A cursor is `index score id`: it goes on behind the place where that task stood, also when the
+-- task or the whole index has gone.
 local at_index, at_score, at_id = string.match(cursor, '^(%S+) ([%d.]+) (.+)$')
 local stood = tonumber(at_score) -- not every row of digits and points is a number
 if cursor ~= '' and (not stood or stood > 2 ^ 53 or string.match(at_index, '^%l+') ~= state) then
   refuse('BADARG the cursor is not one of the state ' .. state .. ': ' .. cursor)
 end
-if state == 'delayed' then -- its pieces from the one on in which the cursor's task stood, whatever that was called
+-- Its pieces from the one on in which the cursor's task stood, whatever that was called.
+if state == 'delayed' then
   indexes = pieces_from(stood or 0, most)
-  for i = 1, #indexes do indexes[i] = string.sub(indexes[i], #P + 2) end
+  for i = 1, #indexes do
+    indexes[i] = string.sub(indexes[i], #P + 2)
+  end
   if at_index then at_index = indexes[1] end
 end
 for i = 1, #indexes do
   local index, from = indexes[i], 0
   local base = state == 'delayed' and base_of(key(index)) or 0
-  if index == at_index then from = rank_behind(index, string.format('%.17g', stood - base), at_id) end
+  if index == at_index then
+    from = rank_behind(index, string.format('%.17g', stood - base), at_id)
+  end
   if state == 'delayed' or not at_index or not before(index, at_index) then
     local page = redis.call('ZRANGE', key(index), from, from + most - #tasks - 1, 'WITHSCORES')
     for j = 1, #page, 2 do
       show(page[j], state, page[j + 1] + base)
-      if #tasks == most or room <= 0 then return finish({tasks, index .. ' ' .. string.format('%.17g', page[j + 1] + base) .. ' ' .. page[j]}) end
+      if #tasks == most or room <= 0 then
+        return finish({
+          tasks,
+          index .. ' ' .. string.format('%.17g', page[j + 1] + base) .. ' ' .. page[j],
+        })
+      end
     end
   end
 end
-return finish({tasks, ''})
+return finish({ tasks, '' })

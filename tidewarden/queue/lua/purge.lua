@@ -1,6 +1,8 @@
 -- purge: remove tasks in one state, the first of it or those named, also while somebody holds them.
 -- KEYS    1 the shard  2 the view
--- ARGV    3 state (delayed, ready, leased, buried, waiting)  4 tasks at most  5… ids (none: the first ones)
+-- ARGV    3 state (delayed, ready, leased, buried, waiting)
+--         4 tasks at most
+--         5… ids (none: the first ones)
 -- RETURNS how many were removed
 open()
 local state, most, named = ARGV[3], int(4, 'tasks', 1, 1000), #ARGV > 4
@@ -41,17 +43,27 @@ local gone = 0
 for i = 1, #indexes do
   local ids = gone < most and taken_out(indexes[i], most - gone) or {}
   if #ids > 0 then
-    for j = 1, state == 'waiting' and #ids or 0 do ids[j] = select(2, laned().parse(ids[j], 13)) end
+    for j = 1, state == 'waiting' and #ids or 0 do
+      ids[j] = select(2, laned().parse(ids[j], 13))
+    end
     local bodies = records_get(ids)
     local unreadable = {}
     for j = 1, S.lanes == 1 and #ids or 0 do
       local t = bodies[j] and decode(bodies[j])
-      if t and t.lane then laned().leave(ids[j], t, state) elseif bodies[j] and not t then unreadable[#unreadable + 1] = ids[j] end
+      if t and t.lane then
+        laned().leave(ids[j], t, state)
+      elseif bodies[j] and not t then
+        unreadable[#unreadable + 1] = ids[j]
+      end
     end
     if indexes[i] == 'leased:~' then
       for j = 1, #ids do
         local r, unread = tries_get(ids[j])
-        if r then redis.call('ZREM', key('held'), string.sub(r.holder, 2) .. ids[j]) elseif unread then unreadable[#unreadable + 1] = ids[j] end
+        if r then
+          redis.call('ZREM', key('held'), string.sub(r.holder, 2) .. ids[j])
+        elseif unread then
+          unreadable[#unreadable + 1] = ids[j]
+        end
       end
     end
     if #unreadable > 0 then uproot(unreadable) end
@@ -59,7 +71,11 @@ for i = 1, #indexes do
     records_drop(ids)
     redis.call('HDEL', key('tries'), unpack(ids))
     for j = 1, #ids do
-      if bodies[j] then removed(ids[j], false) else count('strays') end
+      if bodies[j] then
+        removed(ids[j], false)
+      else
+        count('strays')
+      end
     end
     gone = gone + #ids
   end

@@ -1,14 +1,27 @@
 -- put: put tasks; an id that is there, or was done a moment ago, is kept, refused or replaced.
 -- KEYS    1 the shard  2 the view
--- ARGV    3… per task: id, options ("" for all defaults, else nine integers: due mode (0 now, 1 delay, 2 at), due ms,
---         deadline mode (0 none, 1 at, 2 within), deadline ms, priority, lease ms, attempts, backoff ms, own 0|1, then the mode
---         keep|fail|replace, then the TTL ms where there is one, and `w` when the caller waits for room; the rest behind `@` is the lane), payload
--- RETURNS per task: 1 put, 0 kept (the id was there), or an error word (EXISTS, NOTHELD, FULL: the shard is at its capacity)
+-- ARGV    3… per task: id, options ("" for all defaults, else nine integers: due mode (0 now, 1
+--         delay, 2 at), due ms, deadline mode (0 none, 1 at, 2 within), deadline ms, priority,
+--         lease ms, attempts, backoff ms, own 0|1, then the mode keep|fail|replace, then the TTL ms
+--         where there is one, and `w` when the caller waits for room; the rest behind `@` is the
+--         lane), payload
+-- RETURNS per task: 1 put, 0 kept (the id was there), or an error word (EXISTS, NOTHELD, FULL: the
+--         shard is at its capacity)
 -- A task whose options are "" carries an id that we made: it is new, and leaves no tombstone.
 open()
 growing = true
 local function fresh(payload)
-  return {priority = 50, due = now, deadline = now, lease_ms = 0, attempts_max = 0, backoff_ms = 0, own = true, expires = 0, payload = payload}
+  return {
+    priority = 50,
+    due = now,
+    deadline = now,
+    lease_ms = 0,
+    attempts_max = 0,
+    backoff_ms = 0,
+    own = true,
+    expires = 0,
+    payload = payload,
+  }
 end
 local plain = fresh('') -- every task without options, but for its payload
 local head = encode(plain)
@@ -16,26 +29,51 @@ local tasks, modes, seen = {}, {}, {}
 for i = 3, #ARGV, 3 do
   local id, options, payload = ARGV[i], ARGV[i + 1], ARGV[i + 2]
   local t, mode = plain, 'keep'
-  if not payload or id == '' then refuse('BADARG a put has three arguments a task: id, options, payload') end
+  if not payload or id == '' then
+    refuse('BADARG a put has three arguments a task: id, options, payload')
+  end
   if options ~= '' then
     t = fresh(payload)
-    local dm, due, lm, limit, priority, lease_ms, attempts, backoff_ms, own, word, ttl, waits, lane =
-      string.match(options, '^([012]) (%d+) ([012]) (%d+) (%d+) (%d+) (%d+) (%d+) ([01]) (%l+) ?(%d*)(w?)(.*)$')
-    if not dm or not MODES[word] or lane ~= '' and (string.byte(lane) ~= 64 or #lane == 1) then refuse('BADARG the options of ' .. id .. ' do not parse: ' .. options) end
-    if dm == '1' then t.due = now + tonumber(due) elseif dm == '2' then t.due = tonumber(due) end
+    local dm, due, lm, limit, priority, lease_ms, attempts, backoff_ms, own,
+      word, ttl, waits, lane = string.match(
+        options,
+        '^([012]) (%d+) ([012]) (%d+) (%d+) (%d+) (%d+) (%d+) ([01]) (%l+) ?(%d*)(w?)(.*)$'
+      )
+    if not dm or not MODES[word] or lane ~= '' and (string.byte(lane) ~= 64 or #lane == 1) then
+      refuse('BADARG the options of ' .. id .. ' do not parse: ' .. options)
+    end
+    if dm == '1' then
+      t.due = now + tonumber(due)
+    elseif dm == '2' then
+      t.due = tonumber(due)
+    end
     t.deadline = t.due
-    if lm == '1' then t.deadline = tonumber(limit) elseif lm == '2' then t.deadline = now + tonumber(limit) end
+    if lm == '1' then
+      t.deadline = tonumber(limit)
+    elseif lm == '2' then
+      t.deadline = now + tonumber(limit)
+    end
     t.waits = waits == 'w'
     if ttl ~= '' then t.expires = now + tonumber(ttl) end
-    if #lane > 201 then refuse('BADARG the lane of ' .. id .. ' has ' .. #lane - 1 .. ' bytes; allowed are 200') end
+    if #lane > 201 then
+      refuse('BADARG the lane of ' .. id .. ' has ' .. #lane - 1 .. ' bytes; allowed are 200')
+    end
     if lane ~= '' then t.lane = string.sub(lane, 2) end
     if t.due >= NEVER or t.deadline >= NEVER or t.expires >= NEVER then
       refuse('BADARG the due time, deadline or TTL of ' .. id .. ' is not below 2^42 ms')
     end
-    t.priority, t.lease_ms, t.attempts_max = tonumber(priority), tonumber(lease_ms), tonumber(attempts)
+    t.priority, t.lease_ms, t.attempts_max =
+      tonumber(priority), tonumber(lease_ms), tonumber(attempts)
     t.backoff_ms, t.own, mode = tonumber(backoff_ms), own == '1', word
-    if t.priority > 99 or t.attempts_max > 65535 or t.lease_ms >= NEVER or t.backoff_ms >= NEVER then
-      refuse('BADARG the priority, lease, attempts or backoff of ' .. id .. ' is too great: ' .. options)
+    if
+      t.priority > 99
+      or t.attempts_max > 65535
+      or t.lease_ms >= NEVER
+      or t.backoff_ms >= NEVER
+    then
+      refuse(
+        'BADARG the priority, lease, attempts or backoff of ' .. id .. ' is too great: ' .. options
+      )
     end
   end
   tasks[i / 3], modes[i / 3] = t, mode
@@ -57,11 +95,13 @@ for i = 1, #tasks do
   elseif not old and not done then
     room = room - 1
     seen[id] = true
-    bodies[#bodies + 1], bodies[#bodies + 2] = id, t == plain and head .. ARGV[3 * i + 2] or encode(t)
+    bodies[#bodies + 1], bodies[#bodies + 2] =
+      id, t == plain and head .. ARGV[3 * i + 2] or encode(t)
     if t.due > now then
       later[#later + 1], later[#later + 2] = t.due, id
       note(t.due)
-    elseif t.lane then laned().enter(id, t)
+    elseif t.lane then
+      laned().enter(id, t)
     else
       local list = ready[t.priority]
       if not list then
@@ -78,12 +118,16 @@ for i = 1, #tasks do
       note(t.expires)
     end
     reply[i], new = 1, new + 1
-  elseif mode == 'keep' then reply[i] = 0
-  elseif mode == 'fail' then reply[i] = 'EXISTS'
-  elseif seen[id] then reply[i] = 'EXISTS' -- replaced by its own batch: the first stands
+  elseif mode == 'keep' then
+    reply[i] = 0
+  elseif mode == 'fail' then
+    reply[i] = 'EXISTS'
+  elseif seen[id] then
+    reply[i] = 'EXISTS' -- replaced by its own batch: the first stands
   else
     local r = tries_get(id)
-    if r and r.holder ~= '' then reply[i] = 'NOTHELD'
+    if r and r.holder ~= '' then
+      reply[i] = 'NOTHELD'
     else
       place(id, t)
       reply[i] = 1
@@ -98,9 +142,13 @@ end
 records_put(bodies)
 delayed_put(later)
 local function stand(name, list)
-  for from = 1, #list, 1000 do redis.call('ZADD', key(name), unpack(list, from, math.min(from + 999, #list))) end
+  for from = 1, #list, 1000 do
+    redis.call('ZADD', key(name), unpack(list, from, math.min(from + 999, #list)))
+  end
 end
-for priority, list in pairs(ready) do stand('ready:' .. priority, list) end
+for priority, list in pairs(ready) do
+  stand('ready:' .. priority, list)
+end
 stand('expiring', expiring)
 if new > 0 then count('put', new) end
 return finish(reply)

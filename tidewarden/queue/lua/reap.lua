@@ -1,10 +1,14 @@
--- reap: a node's boot is dead: its takes are refused from now on, its leases end as losses; sticky ones end by their time.
+-- reap: a node's boot is dead: its takes are refused from now on, its leases end as losses; sticky
+-- ones end by their time.
 -- KEYS    1 the shard  2 the view
 -- ARGV    3 epoch  4 dead node  5 its highest dead boot  6 tasks at most
 -- RETURNS {ended, more 0|1}; error STALE unless the caller is the fence's leader or newer
 open()
-local DEAD_MAX = 128 -- a node whose boot is forgotten here, for others died since, is refused by the nodes' register: see cluster/lua/beat.lua
-local epoch, node, boot, most = int(3, 'epoch', 1, NEVER), ARGV[4], int(5, 'boot', 0, 9007199254740991), int(6, 'tasks', 1, 1000)
+-- A node whose boot is forgotten here, for others died since, is refused by the nodes' register:
+-- see cluster/lua/beat.lua.
+local DEAD_MAX = 128
+local epoch, node, boot, most =
+  int(3, 'epoch', 1, NEVER), ARGV[4], int(5, 'boot', 0, 9007199254740991), int(6, 'tasks', 1, 1000)
 fence(epoch, CALLER)
 if dead_boot(node) < boot then
   local rest = {}
@@ -23,7 +27,7 @@ local function survivors(list)
   end
   return table.concat(rest, ' ')
 end
-for _, field in ipairs({'waiting', 'roomless'}) do
+for _, field in ipairs({ 'waiting', 'roomless' }) do
   local left = survivors(S[field])
   if left ~= S[field] then set(field, left) end
 end
@@ -35,8 +39,10 @@ for holder in string.gmatch(S.holders, '%S+') do
     if ended >= most then more = 1 end
   end
 end
--- Nor of the end of any task. An entry of `waits` goes with its last holder, so that nobody looks there for none.
-local LOOKED_MAX = 100000 -- entries in one call; an id that others wait for keeps the words behind these until it ends
+-- Nor of the end of any task. An entry of `waits` goes with its last holder, so that nobody looks
+-- there for none. Entries in one call; an id that others wait for keeps the words behind these
+-- until it ends.
+local LOOKED_MAX = 100000
 local cursor, seen, cleaned = '0', 0, 0
 while S.awaited > 0 and more == 0 do
   local page = redis.call('HSCAN', key('waits'), cursor, 'COUNT', most)
@@ -53,4 +59,4 @@ while S.awaited > 0 and more == 0 do
   if cleaned >= most then more = 1 end
 end
 if cleaned > 0 then set('awaited', redis.call('HLEN', key('waits'))) end
-return finish({ended, more})
+return finish({ ended, more })

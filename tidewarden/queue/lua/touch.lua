@@ -5,7 +5,8 @@
 open()
 local items = {}
 for i = 3, #ARGV, 3 do
-  items[#items + 1] = {ARGV[i], int(i + 1, 'lease', 0, 9007199254740991), int(i + 2, 'lease ms', 0, NEVER)}
+  items[#items + 1] =
+    { ARGV[i], int(i + 1, 'lease', 0, 9007199254740991), int(i + 2, 'lease ms', 0, NEVER) }
 end
 local reply = {}
 for i = 1, #items do

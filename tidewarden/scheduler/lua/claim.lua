@@ -5,7 +5,9 @@
 open()
 growing = true
 local stored = redis.call('HGET', key('names'), ARGV[3])
-if stored and stored ~= ARGV[5] and string.match(stored, '^%S+') ~= ARGV[4] then return finish({0, stored}) end
+if stored and stored ~= ARGV[5] and string.match(stored, '^%S+') ~= ARGV[4] then
+  return finish({ 0, stored })
+end
 local mine = ARGV[4] .. ' ' .. ARGV[6]
 redis.call('HSET', key('names'), ARGV[3], mine)
-return finish({1, mine})
+return finish({ 1, mine })

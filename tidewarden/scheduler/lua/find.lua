@@ -3,4 +3,4 @@
 -- ARGV    3 name
 -- RETURNS {now_ms, next tick ms | -1: there is none of this name}
 open()
-return finish({now, tick_of(ARGV[3]) or -1})
+return finish({ now, tick_of(ARGV[3]) or -1 })

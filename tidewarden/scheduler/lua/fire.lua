@@ -1,25 +1,34 @@
--- fire: put the tasks of ticks that have come and move each schedule to its next tick, only if the tick is still the stored one:
--- so each tick is put once, whoever else fires. The leader has computed the next tick from the row with this stamp.
+-- fire: put the tasks of ticks that have come and move each schedule to its next tick, only if the
+-- tick is still the stored one: so each tick is put once, whoever else fires. The leader has
+-- computed the next tick from the row with this stamp.
 -- KEYS    1 the shard  2 the view
--- ARGV    3 epoch  4 the leader's holder  5… per schedule: name, stamp, place in the order of ticks ms, new place ms (-1: it is
---         over and removed), stuck 0|1 (1: nothing is put, the true tick is kept for later), number of tasks,
---         then per task: tick ms, id
--- RETURNS {next tick ms | -1, per schedule: tasks put | -1 when it had moved on}; error STALE unless (epoch, holder) is the
---         fence's or newer
+-- ARGV    3 epoch
+--         4 the leader's holder
+--         5… per schedule: name, stamp, place in the order of ticks ms, new place ms (-1: it is
+--           over and removed), stuck 0|1 (1: nothing is put, the true tick is kept for later),
+--           number of tasks, then per task: tick ms, id
+-- RETURNS {next tick ms | -1, per schedule: tasks put | -1 when it had moved on}; error STALE
+--         unless (epoch, holder) is the fence's or newer
 open()
 growing = true
 local epoch = int(3, 'epoch', 1, NEVER)
 
 local rounds, at = {}, 5
 while at <= #ARGV do
-  local round = {name = ARGV[at], stamp = ARGV[at + 1], place = int(at + 2, 'place', 0, NEVER), following = int(at + 3, 'next tick', -1, NEVER - 1),
-                 stuck = int(at + 4, 'stuck', 0, 1) == 1, tasks = {}}
+  local round = {
+    name = ARGV[at],
+    stamp = ARGV[at + 1],
+    place = int(at + 2, 'place', 0, NEVER),
+    following = int(at + 3, 'next tick', -1, NEVER - 1),
+    stuck = int(at + 4, 'stuck', 0, 1) == 1,
+    tasks = {},
+  }
   local tasks = int(at + 5, 'tasks', 0, 1000)
   at = at + 6
   for i = 1, tasks do
     local tick = int(at, 'tick', 0, NEVER - 1)
     if not ARGV[at + 1] then refuse('BADARG the tick ' .. text(tick) .. ' has no id') end
-    round.tasks[i] = {tick = tick, id = ARGV[at + 1]}
+    round.tasks[i] = { tick = tick, id = ARGV[at + 1] }
     at = at + 2
   end
   round.row = row_get(round.name)
@@ -37,9 +46,21 @@ local function put_ticks(round)
       local deadline = due
       if options.within_ms >= 0 then deadline = math.min(tick + options.within_ms, NEVER - 1) end
       local expires = (options.ttl_ms or 0) > 0 and math.min(tick + options.ttl_ms, NEVER - 1) or 0
-      place(id, {priority = options.priority, due = due, deadline = deadline, lease_ms = options.lease_ms, attempts_max = options.attempts,
-                 backoff_ms = options.backoff_ms, own = true, expires = expires, lane = options.lane ~= '' and options.lane or nil,
-                 payload = round.row.payload})
+      place(
+        id,
+        {
+          priority = options.priority,
+          due = due,
+          deadline = deadline,
+          lease_ms = options.lease_ms,
+          attempts_max = options.attempts,
+          backoff_ms = options.backoff_ms,
+          own = true,
+          expires = expires,
+          lane = options.lane ~= '' and options.lane or nil,
+          payload = round.row.payload,
+        }
+      )
       done = done + 1
     end
   end
@@ -59,7 +80,8 @@ for i = 1, #rounds do
     reply[i + 1] = 0
   else
     reply[i + 1] = put_ticks(round)
-    if round.following < 0 then row_drop(round.name)
+    if round.following < 0 then
+      row_drop(round.name)
     else
       redis.call('ZADD', key('ticks'), text(round.following), round.name)
       redis.call('HDEL', key('stuck'), round.name)

@@ -1,30 +1,48 @@
--- prelude of the schedules' scripts: where a schedule's rows lie, in the shard of its tasks. Local functions only.
--- `schedules` hash name → msgpack {1, stamp, anchor_ms, spec, task, payload}; spec and task are msgpack maps of their own,
--- so that they are compared as bytes and handed to the leader without the payload. `ticks` zset name by next tick ms.
--- `stuck` hash name → its true tick, for a schedule whose next tick could not be computed and that is tried again later.
--- `paused` hash name → its true tick, for one that stands still: in `ticks` it has NEVER.
--- A row that this version cannot read (a newer node wrote it) has an empty spec: the leader then leaves it for later.
+-- prelude: the rows of schedules, which lie in the shards of their tasks; local functions only.
+-- Keys of a shard:
+--   schedules  hash name → msgpack {1, stamp, anchor_ms, spec, task, payload}; spec and task are
+--              msgpack maps of their own, so that they are compared as bytes and handed to the
+--              leader without the payload
+--   ticks      zset name by next tick ms
+--   stuck      hash name → its true tick, for a schedule whose next tick could not be computed and
+--              that is tried again later
+--   paused     hash name → its true tick, for a schedule that stands still: in `ticks` it has NEVER
+-- A row that this version cannot read (a newer node wrote it) has an empty spec: the leader then
+-- leaves it for later.
 local function row_readable(row)
   if type(row) ~= 'table' or row[1] ~= 1 or type(row[3]) ~= 'number' then return false end
-  for _, i in ipairs({2, 4, 5, 6}) do
+  for _, i in ipairs({ 2, 4, 5, 6 }) do
     if type(row[i]) ~= 'string' then return false end
   end
   local ok, task = pcall(cmsgpack.unpack, row[5])
   if not ok or type(task) ~= 'table' then return false end
-  local least = {delay_ms = 0, within_ms = -1, priority = 0, lease_ms = 0, attempts = 0, backoff_ms = 0, ttl_ms = 0}
+  local least = {
+    delay_ms = 0,
+    within_ms = -1,
+    priority = 0,
+    lease_ms = 0,
+    attempts = 0,
+    backoff_ms = 0,
+    ttl_ms = 0,
+  }
   for name, low in pairs(least) do
     local n = task[name] or name == 'ttl_ms' and 0
-    if type(n) ~= 'number' or not (n >= low and n <= NEVER and n % 1 == 0) then return false end -- of NaN nothing is true
+    -- Of NaN nothing is true.
+    if type(n) ~= 'number' or not (n >= low and n <= NEVER and n % 1 == 0) then return false end
   end
-  return task.priority <= 99 and task.attempts <= 65535 and (task.lane == nil or type(task.lane) == 'string' and #task.lane <= 200)
+  return task.priority <= 99
+    and task.attempts <= 65535
+    and (task.lane == nil or type(task.lane) == 'string' and #task.lane <= 200)
 end
 
 local function row_get(name)
   local raw = redis.call('HGET', key('schedules'), name)
   if not raw then return nil end
   local ok, row = pcall(cmsgpack.unpack, raw)
-  if not ok or not row_readable(row) then return {stamp = '', anchor = 0, spec = '', task = '', payload = ''} end
-  return {stamp = row[2], anchor = row[3], spec = row[4], task = row[5], payload = row[6]}
+  if not ok or not row_readable(row) then
+    return { stamp = '', anchor = 0, spec = '', task = '', payload = '' }
+  end
+  return { stamp = row[2], anchor = row[3], spec = row[4], task = row[5], payload = row[6] }
 end
 
 local function row_drop(name)
@@ -34,7 +52,8 @@ local function row_drop(name)
   return redis.call('HDEL', key('schedules'), name)
 end
 
--- The true tick of a schedule, nil when it has none. One that was kept and that nobody can read is now.
+-- The true tick of a schedule, nil when it has none. One that was kept and that nobody can read is
+-- now.
 local function tick_of(name)
   local kept = redis.call('HGET', key('stuck'), name) or redis.call('HGET', key('paused'), name)
   if not kept then return tonumber(redis.call('ZSCORE', key('ticks'), name)) end
@@ -42,10 +61,14 @@ local function tick_of(name)
   return tick and tick < NEVER and tick or now
 end
 
--- The earliest tick of the shard goes into its record, where the leader sees it.
+-- The earliest tick of the shard goes into its record, where the leader sees it. A tick concerns
+-- the leader alone, so it has an alarm of its own.
 local function note_ticks()
   local head = redis.call('ZRANGE', key('ticks'), 0, 0, 'WITHSCORES')
   local tick = tonumber(head[2]) or NEVER
-  note_tick(tick)
+  if tick ~= S.tick then
+    if tick < S.tick then alarm_lowered = true end
+    set('tick', tick)
+  end
   return tick < NEVER and S.tick or -1
 end

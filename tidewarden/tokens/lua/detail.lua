@@ -1,13 +1,19 @@
 -- detail: other details of accounts whose grants and pairs stay as they are.
 -- KEYS    1 the shard  2 the view
--- ARGV    3… per account: account, grant and generation as read, row with its details before it (of the row the head alone is looked at)
+-- ARGV    3… per account: account, grant and generation as read, row with its details before it (of
+--         the row the head alone is looked at)
 -- RETURNS per account: 1, or 0 when the account is no longer as it was read
 open()
 growing = true
 local items, reply = {}, {}
 for i = 3, #ARGV, 4 do
   local _, details = checked_row(i + 3)
-  items[#items + 1] = {ARGV[i], int(i + 1, 'grant', 0, COUNT_MAX), int(i + 2, 'generation', 0, COUNT_MAX), details or ''}
+  items[#items + 1] = {
+    ARGV[i],
+    int(i + 1, 'grant', 0, COUNT_MAX),
+    int(i + 2, 'generation', 0, COUNT_MAX),
+    details or '',
+  }
 end
 for i = 1, #items do
   local account, grant, generation, details = unpack(items[i])

@@ -1,22 +1,33 @@
--- host: the rate of a host, of all clients there on all nodes together. Kept in the only shard of `_hosts`, in a hash `host_rates`: host ->
--- up to when its rate is used up (us). A second's worth may go at once, or one where that is less.
+-- host: the rate of a host, of all clients there on all nodes together. Kept in the only shard of
+-- `_hosts`, in a hash `host_rates`: host -> up to when its rate is used up (us). A second's worth
+-- may go at once, or one where that is less.
 -- KEYS    1 the shard  2 the view
--- ARGV    3 ask | back  4 host  5 requests a second, in thousandths  6 requests that are wanted, or that were granted and are not sent
+-- ARGV    3 ask | back
+--         4 host
+--         5 requests a second, in thousandths
+--         6 requests that are wanted, or that were granted and are not sent
 -- RETURNS {granted, ms to wait if that is none}
 open()
 redis.call('HDEL', INTENTS, '') -- a removal first: a full store lets the script go on
 local BURST_US = 1000000
-local verb, host, each, requests = ARGV[3], ARGV[4], 1000000000 / int(5, 'rate', 1, NEVER), int(6, 'requests', 0, 100000)
-if verb ~= 'ask' and verb ~= 'back' then refuse('BADARG what is asked of a host: ' .. tostring(verb)) end
+local verb, host, each, requests =
+  ARGV[3], ARGV[4], 1000000000 / int(5, 'rate', 1, NEVER), int(6, 'requests', 0, 100000)
+if verb ~= 'ask' and verb ~= 'back' then
+  refuse('BADARG what is asked of a host: ' .. tostring(verb))
+end
 local name, now_us = key('host_rates'), now * 1000
-local spent = math.max(tonumber(redis.call('HGET', name, host)) or 0, now_us - math.max(BURST_US, each))
+local spent =
+  math.max(tonumber(redis.call('HGET', name, host)) or 0, now_us - math.max(BURST_US, each))
 spent = math.min(spent, now_us) -- later than now it was before the clock stepped back
 local granted, wait = 0, 0
 if verb == 'ask' then
-  -- A microsecond more: what is left of these differences is not exact, and just one may be all that there ever is room for.
+  -- A microsecond more: what is left of these differences is not exact, and just one may be all
+  -- that there ever is room for.
   granted = math.min(requests, math.floor((now_us - spent + 1) / each))
   if granted == 0 then wait = math.ceil((spent + each - now_us) / 1000) end
   spent = spent + granted * each
-else spent = spent - requests * each end
+else
+  spent = spent - requests * each
+end
 redis.call('HSET', name, host, text(math.floor(spent)))
-return finish({granted, wait})
+return finish({ granted, wait })

@@ -1,24 +1,32 @@
--- level: have accounts that fall due together refreshed ahead of it, a few at a time, while there is room: else a million that were
--- imported together would fall due together for ever. What falls due within the horizon, within half of
--- it, a quarter … needs some number a second each; the greatest of these is the pace at which nothing heaps up. What does not fall due
--- by itself at that pace until the next call is taken from the front of what is delayed. Accounts in trouble wait for their time.
--- A pace that is hardly above the whole fleet's over a token's life is none of a heap: to keep that up would refresh everything early for ever.
+-- level: have accounts that fall due together refreshed ahead of it, a few at a time, while there
+-- is room: else a million that were imported together would fall due together for ever. What falls
+-- due within the horizon, within half of it, a quarter … needs some number a second each; the
+-- greatest of these is the pace at which nothing heaps up. What does not fall due by itself at that
+-- pace until the next call is taken from the front of what is delayed. Accounts in trouble wait for
+-- their time. A pace that is hardly above the whole fleet's over a token's life is none of a heap:
+-- to keep that up would refresh everything early for ever.
 -- EACH    of several shards of one server in one call
 -- KEYS    1 the shard  2 the view
--- ARGV    3 horizon ms  4 ms since the last call: what is done within nine tenths of that again does nothing  5 accounts moved at most  6 a token's life, ms
--- RETURNS {accounts moved, about how many fall due within the horizon | -1: another node was here just now}
+-- ARGV    3 horizon ms
+--         4 ms since the last call: what is done within nine tenths of that again does nothing
+--         5 accounts moved at most
+--         6 a token's life, ms
+-- RETURNS {accounts moved, about how many fall due within the horizon | -1: another node was here
+--         just now}
 open()
 redis.call('HDEL', INTENTS, '') -- a removal first: a full store lets the script go on
-local horizon, every, most = int(3, 'horizon ms', 1, NEVER), int(4, 'ms', 1, NEVER), int(5, 'accounts', 1, 1000)
+local horizon, every, most =
+  int(3, 'horizon ms', 1, NEVER), int(4, 'ms', 1, NEVER), int(5, 'accounts', 1, 1000)
 local life = int(6, 'life ms', 1, NEVER)
 local TOLERANCE, FEW = 1.25, 8
-if S.later < FEW then return finish({0, S.later}) end -- as most of thousands of providers' shards
+if S.later < FEW then return finish({ 0, S.later }) end -- as most of thousands of providers' shards
 local ago = now - (tonumber(redis.call('HGET', META, 'levelled')) or 0)
-if ago >= 0 and ago < every * 0.9 then return finish({0, -1}) end
+if ago >= 0 and ago < every * 0.9 then return finish({ 0, -1 }) end
 redis.call('HSET', META, 'levelled', text(now))
 
 local first, pace, due, ahead_ms, due_within = 0, 0, 0, horizon, delayed_within(horizon)
-while ahead_ms >= every do -- the last window is the nearest: what falls due by itself until the next call
+-- The last window is the nearest: what falls due by itself until the next call.
+while ahead_ms >= every do
   local n = due_within(ahead_ms)
   if ahead_ms == horizon then due = n end
   first = n / ahead_ms
@@ -26,10 +34,14 @@ while ahead_ms >= every do -- the last window is the nearest: what falls due by 
   ahead_ms = ahead_ms / 2
 end
 local busy = false
-for word in string.gmatch(S.pris, '%S+') do busy = busy or redis.call('ZCARD', key('ready:' .. word)) > FEW end
+for word in string.gmatch(S.pris, '%S+') do
+  busy = busy or redis.call('ZCARD', key('ready:' .. word)) > FEW
+end
 local share = (pace - first) * every
 local wanted = math.min(most, math.floor(share) + (now * 7919 % 1000 < share % 1 * 1000 and 1 or 0))
-if busy or due < FEW or pace < math.max(first, S.later / life) * TOLERANCE or wanted < 1 then return finish({0, math.floor(due)}) end
+if busy or due < FEW or pace < math.max(first, S.later / life) * TOLERANCE or wanted < 1 then
+  return finish({ 0, math.floor(due) })
+end
 
 local ahead, moved = delayed_first(wanted * 2), 0
 for i = 1, #ahead, 2 do
@@ -43,4 +55,4 @@ for i = 1, #ahead, 2 do
   end
 end
 count('accounts levelled', moved)
-return finish({moved, math.floor(due)})
+return finish({ moved, math.floor(due) })

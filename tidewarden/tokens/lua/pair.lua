@@ -4,6 +4,11 @@
 -- RETURNS per account: {row | nil, spare | nil, details | nil}
 open()
 local reply = {}
-for i = 3, #ARGV do reply[i - 2] = {redis.call('HGET', ACCOUNTS, ARGV[i]), redis.call('HGET', SPARES, ARGV[i]),
-                                            redis.call('HGET', key('account_details'), ARGV[i])} end
+for i = 3, #ARGV do
+  reply[i - 2] = {
+    redis.call('HGET', ACCOUNTS, ARGV[i]),
+    redis.call('HGET', SPARES, ARGV[i]),
+    redis.call('HGET', key('account_details'), ARGV[i]),
+  }
+end
 return finish(reply)

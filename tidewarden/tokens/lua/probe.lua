@@ -1,19 +1,29 @@
--- probe: lease one ready task of a shard although its queue is paused: who can be saved now alone (a priority before those that somebody
--- waits for), then who was well and still lives, the first to expire first, then who was well, the last to expire first (accounts that fail
--- for good expired long ago). Only where told so, one that was never tried, or one that fails: the one whose next try has been due for longest, so that no one of them is asked twice before others.
+-- probe: lease one ready task of a shard although its queue is paused: who can be saved now alone
+-- (a priority before those that somebody waits for), then who was well and still lives, the first
+-- to expire first, then who was well, the last to expire first (accounts that fail for good expired
+-- long ago). Only where told so, one that was never tried, or one that fails: the one whose next
+-- try has been due for longest, so that no one of them is asked twice before others.
 -- KEYS    1 the shard  2 the view
--- ARGV    3 lease ms  4 who will do: 0 who was refreshed well last time, 1 who was never tried, too, 2 one that fails, too  5 whoever can be saved now alone goes first, 0|1: those, too, may be accounts that fail for good
+-- ARGV    3 lease ms
+--         4 who will do: 0 who was refreshed well last time, 1 who was never tried, too, 2 one that
+--           fails, too
+--         5 whoever can be saved now alone goes first, 0|1: those, too, may be accounts that fail
+--           for good
 -- RETURNS a list of at most one {id, lease, payload, attempt, deadline_ms, lease_end_ms}
 -- Errors  STALE: the caller's boot was declared dead
 open()
 alive(CALLER)
-local lease_ms, level, saving, LOOKED = int(3, 'lease ms', 1, NEVER), int(4, 'level', 0, 2), int(5, 'saving', 0, 1) == 1, 50
+local lease_ms, level, saving, LOOKED =
+  int(3, 'lease ms', 1, NEVER), int(4, 'level', 0, 2), int(5, 'saving', 0, 1) == 1, 50
 if now >= S.alarm then promote(100) end
 local function well(ids)
   if #ids == 0 then return nil end
-  local troubles, rows = redis.call('HMGET', TROUBLES, unpack(ids)), level == 0 and redis.call('HMGET', ACCOUNTS, unpack(ids))
+  local troubles, rows =
+    redis.call('HMGET', TROUBLES, unpack(ids)),
+    level == 0 and redis.call('HMGET', ACCOUNTS, unpack(ids))
   for i, id in ipairs(ids) do
-    local refreshed = rows and rows[i] and #rows[i] >= HEAD and string.byte(rows[i], 2) % 2 == 1 -- its first flag
+    -- Its first flag.
+    local refreshed = rows and rows[i] and #rows[i] >= HEAD and string.byte(rows[i], 2) % 2 == 1
     if not troubles[i] and (refreshed or not rows) then return id end
   end
 end
@@ -36,7 +46,8 @@ local function chosen()
     if id then return id, name end
   end
   if level < 2 then return nil end
-  for _, id in ipairs(redis.call('ZRANGEBYSCORE', FAILING, '-inf', text(now), 'LIMIT', 0, LOOKED)) do
+  local failing = redis.call('ZRANGEBYSCORE', FAILING, '-inf', text(now), 'LIMIT', 0, LOOKED)
+  for _, id in ipairs(failing) do
     for _, name in ipairs(ready) do
       if redis.call('ZSCORE', name, id) then return id, name end
     end
@@ -49,12 +60,13 @@ if raw then
   local t, r = decode(raw), tries_get(id) or fresh_tries()
   redis.call('ZREM', name, id)
   set('taken', S.taken + 1)
-  r.lease, r.attempts, r.sticky, r.own, r.lease_ms, r.holder = new_lease(), math.min(r.attempts + 1, 65535), false, true, lease_ms, CALLER
+  r.lease, r.attempts, r.sticky, r.own, r.lease_ms, r.holder =
+    new_lease(), math.min(r.attempts + 1, 65535), false, true, lease_ms, CALLER
   tries_put(id, r)
   redis.call('ZADD', key('leased:' .. CALLER), text(lease_clock() + lease_ms), id)
   if not has(S.holders, CALLER) then set('holders', with(S.holders, CALLER)) end
   note(now + lease_ms)
   count('taken')
-  reply[1] = {id, r.lease, t.payload, r.attempts, t.deadline, now + lease_ms}
+  reply[1] = { id, r.lease, t.payload, r.attempts, t.deadline, now + lease_ms }
 end
 return finish(reply)

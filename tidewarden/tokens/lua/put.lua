@@ -1,22 +1,32 @@
--- put: store new grants, each only if the account is still as it was read; whoever refreshes it now finds the grant moved.
+-- put: store new grants, each only if the account is still as it was read; whoever refreshes it now
+-- finds the grant moved.
 -- KEYS    1 the shard  2 the view
--- ARGV    3… per account: account, grant and generation as read (the shard's floor and 0: no such account), row (its details before it,
---         else there are none from now on), due ms, deadline ms
--- RETURNS per account: 1 stored, 2 stored, and it is to be told that it has recovered (see tell.lua), 0 the account is no longer as it was read
+-- ARGV    3… per account: account, grant and generation as read (the shard's floor and 0: no such
+--         account), row (its details before it, else there are none from now on), due ms, deadline
+--         ms
+-- RETURNS per account: 1 stored, 2 stored, and it is to be told that it has recovered (see
+--         tell.lua), 0 the account is no longer as it was read
 open()
 growing = true
 local items = {}
 for i = 3, #ARGV, 6 do
   local row, details = checked_row(i + 3)
-  items[#items + 1] = {ARGV[i], int(i + 1, 'grant', 0, COUNT_MAX), int(i + 2, 'generation', 0, COUNT_MAX), row,
-                       int(i + 4, 'due ms', 0, NEVER), int(i + 5, 'deadline ms', 0, NEVER), details or ''}
+  items[#items + 1] = {
+    ARGV[i],
+    int(i + 1, 'grant', 0, COUNT_MAX),
+    int(i + 2, 'generation', 0, COUNT_MAX),
+    row,
+    int(i + 4, 'due ms', 0, NEVER),
+    int(i + 5, 'deadline ms', 0, NEVER),
+    details or '',
+  }
 end
 local floor = tonumber(redis.call('HGET', META, 'floor')) or 0
 local reply = {}
 for i = 1, #items do
   local account, grant, generation, row, due, deadline, details = unpack(items[i])
   local old = redis.call('HGET', ACCOUNTS, account)
-  local head = {grant = floor, generation = 0}
+  local head = { grant = floor, generation = 0 }
   if old then head = row_head(old) end
   if head and head.grant == grant and head.generation == generation then
     if old then displace(account, old) end
@@ -27,7 +37,10 @@ for i = 1, #items do
       redis.call('HSETNX', FIRST, account, text(grant))
       local kept = redis.call('HGET', SPARES, account)
       local s = kept and row_head(kept)
-      if s and s.grant == grant and s.generation + 1 == generation then redis.call('HDEL', SPARES, account) end -- the old grant's previous token
+      -- The old grant's previous token.
+      if s and s.grant == grant and s.generation + 1 == generation then
+        redis.call('HDEL', SPARES, account)
+      end
     end
     redis.call('HSET', ACCOUNTS, account, row)
     note_details(account, details, true)

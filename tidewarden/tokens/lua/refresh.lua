@@ -1,13 +1,18 @@
 -- refresh: accounts are wanted fresh now; their tasks go to the front.
 -- KEYS    1 the shard  2 the view
--- ARGV    3… per account: account, force ms (0: not forced; else before its next try is due, and a dead one is tried once
---         more, but only once in so many ms), grant (0: whichever) and generation (0: whichever) as they were read
--- RETURNS per account: QUEUED, RECENT (it was forced a moment ago, and will be again when that time has passed), MOVED (it has been refreshed since it was read), LEASED (somebody is at it), BACKOFF (it failed and waits for its next try), DEAD, GONE (no such account)
+-- ARGV    3… per account: account, force ms (0: not forced; else before its next try is due, and a
+--         dead one is tried once more, but only once in so many ms), grant (0: whichever) and
+--         generation (0: whichever) as they were read
+-- RETURNS per account: QUEUED, RECENT (it was forced a moment ago, and will be again when that time
+--         has passed), MOVED (it has been refreshed since it was read), LEASED (somebody is at it),
+--         BACKOFF (it failed and waits for its next try), DEAD, GONE (no such account)
 local FORCED, FORCED_MS_MAX = nil, 60000
--- When an account may be refreshed that somebody wants refreshed by hand: now, or so many ms after it was forced last; noted.
+-- When an account may be refreshed that somebody wants refreshed by hand: now, or so many ms after
+-- it was forced last; noted.
 local function forced_at(account, apart_ms)
   local last, at = tonumber(redis.call('ZSCORE', FORCED, account)), now
-  if last and math.abs(now - last) <= apart_ms then at = last > now and last or last + apart_ms end -- else the clock was stepped back
+  -- Else the clock was stepped back.
+  if last and math.abs(now - last) <= apart_ms then at = last > now and last or last + apart_ms end
   redis.call('ZREMRANGEBYSCORE', FORCED, '-inf', text(now - FORCED_MS_MAX))
   redis.call('ZADD', FORCED, text(at), account)
   return at
@@ -29,11 +34,18 @@ for i = 3, #ARGV, 4 do
   local next_try = redis.call('ZSCORE', FAILING, account)
   local head = raw and row_head(raw)
   local grant, generation = tonumber(ARGV[i + 2]), tonumber(ARGV[i + 3])
-  if not head then reply[item] = 'GONE' -- also one whose row nobody here can read
-  elseif generation > 0 and (head.generation ~= generation or grant > 0 and head.grant ~= grant) then reply[item] = 'MOVED'
-  elseif r and r.holder ~= '' then reply[item] = 'LEASED'
-  elseif not force and redis.call('ZSCORE', DEAD, account) then reply[item] = 'DEAD'
-  elseif not force and next_try and tonumber(next_try) > now then reply[item] = 'BACKOFF'
+  if not head then
+    reply[item] = 'GONE' -- also one whose row nobody here can read
+  elseif
+    generation > 0 and (head.generation ~= generation or grant > 0 and head.grant ~= grant)
+  then
+    reply[item] = 'MOVED'
+  elseif r and r.holder ~= '' then
+    reply[item] = 'LEASED'
+  elseif not force and redis.call('ZSCORE', DEAD, account) then
+    reply[item] = 'DEAD'
+  elseif not force and next_try and tonumber(next_try) > now then
+    reply[item] = 'BACKOFF'
   else
     local at = force and forced_at(account, apart_ms) or now
     local anyway = tonumber(next_try) or t and t.due -- when it is tried by itself

@@ -1,13 +1,16 @@
--- rouse: have accounts that fail tried anew soon, before their next try is due: what they failed for is over.
+-- rouse: have accounts that fail tried anew soon, before their next try is due: what they failed
+-- for is over.
 -- KEYS    1 the shard  2 the view
 -- ARGV    3 within how many ms, spread evenly  4 accounts at most
 -- RETURNS {accounts whose next try was moved, whether there may be more 0|1}
 open()
 redis.call('HDEL', INTENTS, '') -- a removal first: a full store lets the script go on
 local spread, most = int(3, 'ms', 1, NEVER), int(4, 'accounts', 1, 1000)
-local waiting, moved = redis.call('ZRANGEBYSCORE', FAILING, '(' .. text(now + spread), '+inf', 'LIMIT', 0, most), 0
+local waiting, moved =
+  redis.call('ZRANGEBYSCORE', FAILING, '(' .. text(now + spread), '+inf', 'LIMIT', 0, most), 0
 for i, account in ipairs(waiting) do
-  local t, r, at = task_get(account), tries_get(account), now + math.floor(spread * (i - 1) / #waiting)
+  local t, r, at =
+    task_get(account), tries_get(account), now + math.floor(spread * (i - 1) / #waiting)
   redis.call('ZADD', FAILING, text(at), account)
   if t and not (r and r.holder ~= '') then -- else somebody is at it
     t.due = at
@@ -15,4 +18,4 @@ for i, account in ipairs(waiting) do
     moved = moved + 1
   end
 end
-return finish({moved, #waiting == most and 1 or 0})
+return finish({ moved, #waiting == most and 1 or 0 })

@@ -1,20 +1,44 @@
--- stats: how many accounts of a shard are in which state; cost does not grow with their number. Changes nothing.
+-- stats: how many accounts of a shard are in which state; cost does not grow with their number.
+-- Changes nothing.
 -- EACH    of several shards of one server in one call
 -- KEYS    1 the shard  2 the view
--- RETURNS {accounts, fresh, late, failing, stopped, dead, lost, open intents, spares, next try of one that fails, ms | 0,
---         accounts whose refresh tokens end within a day, 7 days, 30 days whatever is done}; the rest of the accounts are expiring. A failing account
---         whose retry is due counts as failing alone; one that is under way just now may count as expiring instead of late.
+-- RETURNS {accounts, fresh, late, failing, stopped, dead, lost, open intents, spares, next try of
+--         one that fails, ms | 0, accounts whose refresh tokens end within a day, 7 days, 30 days
+--         whatever is done}; the rest of the accounts are expiring. A failing account whose retry
+--         is due counts as failing alone; one that is under way just now may count as expiring
+--         instead of late.
 open()
-local total, failing, dead, lost = redis.call('HLEN', ACCOUNTS), redis.call('ZCARD', FAILING), redis.call('ZCARD', DEAD), redis.call('SCARD', LOST)
+local total, failing, dead, lost =
+  redis.call('HLEN', ACCOUNTS),
+  redis.call('ZCARD', FAILING),
+  redis.call('ZCARD', DEAD),
+  redis.call('SCARD', LOST)
 local stopped = redis.call('SCARD', key('account_stopped'))
 local failing_due = redis.call('ZCOUNT', FAILING, '-inf', text(now))
-local held = redis.call('ZCOUNT', key('account_held'), '(' .. text(now), '+inf') -- delayed, too, and not fresh
+-- Delayed, too, and not fresh.
+local held = redis.call('ZCOUNT', key('account_held'), '(' .. text(now), '+inf')
 local fresh = delayed_count() - (failing - failing_due) - held
 local late = 0
-for priority in string.gmatch(S.pris, '%S+') do late = late + redis.call('ZCOUNT', key('ready:' .. priority), '1', text(now)) end
+for priority in string.gmatch(S.pris, '%S+') do
+  late = late + redis.call('ZCOUNT', key('ready:' .. priority), '1', text(now))
+end
 late = math.max(0, late - failing_due)
 fresh = math.max(0, fresh)
-local function ending(days) return redis.call('ZCOUNT', key('account_consents'), text(now), text(now + days * 86400000)) end
-return finish({total, fresh, math.min(late, math.max(0, total - fresh - failing - dead)), failing, stopped, dead - lost - stopped, lost,
-               redis.call('HLEN', INTENTS), redis.call('HLEN', SPARES), tonumber(redis.call('ZRANGE', FAILING, 0, 0, 'WITHSCORES')[2] or 0),
-               ending(1), ending(7), ending(30)})
+local function ending(days)
+  return redis.call('ZCOUNT', key('account_consents'), text(now), text(now + days * 86400000))
+end
+return finish({
+  total,
+  fresh,
+  math.min(late, math.max(0, total - fresh - failing - dead)),
+  failing,
+  stopped,
+  dead - lost - stopped,
+  lost,
+  redis.call('HLEN', INTENTS),
+  redis.call('HLEN', SPARES),
+  tonumber(redis.call('ZRANGE', FAILING, 0, 0, 'WITHSCORES')[2] or 0),
+  ending(1),
+  ending(7),
+  ending(30),
+})

@@ -1,44 +1,60 @@
 -- record: what every script begins with: its arguments, the shard's record, and how it refuses.
--- The shared files are put, in the order that queue/registry.py names, before every verb's, after the names KEYS and ARGV.
--- They hold local functions only.
--- KEYS    1 the shard's prefix `{cluster:queue:shard}`  2 the store's view counter, on an embedded store only; last, on a cluster only, the first and `~`:
---         no such key ever is, so that the server refuses the script while keys of the shard are on the move (docs/decisions/0016-redis-cluster.md)
--- ARGV    1 now_ms (unix; "0": the store's TIME), or `-known` (the store's TIME, and `known` as below), or all of it as
---         `now_ms~known~steps~lag`, and `/layout` in a queue that was cut anew  2 the caller's holder `node.boot` ("-": none)  3… the verb's own
+-- The shared files are put, in the order that queue/registry.py names, before every verb's, after
+-- the names KEYS and ARGV. They hold local functions only.
+-- KEYS    1 the shard's prefix `{cluster:queue:shard}`
+--         2 the store's view counter, on an embedded store only; last, on a cluster only, the first
+--           and `~`: no such key ever is, so that the server refuses the script while keys of the
+--           shard are on the move (docs/decisions/0016-redis-cluster.md)
+-- ARGV    1 now_ms (unix; "0": the store's TIME), or `-known` (the store's TIME, and `known` as
+--           below), or all of it as `now_ms~known~steps~lag`, and `/layout` in a queue that was cut
+--           anew
+--         2 the caller's holder `node.boot` ("-": none)
+--         3… the verb's own
 local P, CALLER
 local now, now_us
 local clock_us -- the store's TIME, whatever the caller says
-local known -- the leases' clock as the caller's own measures it, never ahead; 0: it does not say (see lease_clock)
+-- The leases' clock as the caller's own measures it, never ahead; 0: it does not say (see
+-- lease_clock).
+local known
 local view -- the store's, read at the first lease
 local S -- the shard record, numbers as numbers
 local changed -- fields of the record to write back
 local counts -- counters to raise
 local joined -- this verb is a part of a batch: another finishes for it
 local alarm_lowered, woke, counted
-local for_all -- what became ready is left to whoever comes first: the caller hears of it no sooner than the others
+-- What became ready is left to whoever comes first: the caller hears of it no sooner than the
+-- others.
+local for_all
 local freed -- a task is gone: a queue with a capacity has room again
 local ended -- ids of tasks whose end somebody waits for
-local aside, bury_them -- ids of tasks of which a record cannot be read, and what finish() does with them (see set_aside)
-local bucket_size -- of the hashes with records (see layout.lua): the smallest power of two not below their number, once it is known
+-- Ids of tasks of which a record cannot be read, and what finish() does with them (see set_aside).
+local aside, bury_them
+-- Of the hashes with records (see layout.lua): the smallest power of two not below their number,
+-- once it is known.
+local bucket_size
 local lanes -- their rules, once there was need of them
-local growing -- put-like scripts set it: on a full store they are refused, all others must get through
+-- Put-like scripts set it: on a full store they are refused, all others must get through.
+local growing
 local pack, unpack_struct
 local FORMAT = 2 -- of the shard, as this version writes it (see docs/decisions/0021-format-2.md)
--- The one thing that the library keeps between two calls: records as they were read and written, by their shards; false where that is void.
--- One counts only while the record's `seq` is the kept one's, and is read anew each second: see open() and docs/decisions/0010-script-library.md.
-local kept = {many = 0}
+-- The one thing that the library keeps between two calls: records as they were read and written, by
+-- their shards; false where that is void. One counts only while the record's `seq` is the kept
+-- one's, and is read anew each second: see open() and docs/decisions/0010-script-library.md.
+local kept = { many = 0 }
 local NEVER = 4398046511104 -- 2^42: later than any time on the wire
 local LATEST = 2 * NEVER -- and than any in a record: an update adds a delay to the time
-local MODES = {keep = true, fail = true, replace = true}
+local MODES = { keep = true, fail = true, replace = true }
 
--- Nothing is read yet and nothing to be written: as before the first verb, also after one that was refused before it wrote.
+-- Nothing is read yet and nothing to be written: as before the first verb, also after one that was
+-- refused before it wrote.
 local function afresh()
   S, lanes, bucket_size, bury_them = nil, nil, nil, nil
   changed, counts, ended, aside = {}, {}, {}, {}
   alarm_lowered, woke, counted, freed, for_all = false, false, false, false, false
 end
 
--- Before every verb. As a library this file is read once, so whatever a verb changes begins here and not where it is named.
+-- Before every verb. As a library this file is read once, so whatever a verb changes begins here
+-- and not where it is named.
 local function begin(keys, arguments)
   KEYS, ARGV = keys, arguments
   P, CALLER = KEYS[1], ARGV[2]
@@ -48,17 +64,22 @@ local function begin(keys, arguments)
   pack, unpack_struct = struct.pack, struct.unpack
 end
 
--- Exact for every integer below 2^53 (`tostring` and `..` round). redis.call writes the numbers it is given exactly, too.
+-- Exact for every integer below 2^53 (`tostring` and `..` round). redis.call writes the numbers it
+-- is given exactly, too.
 local function text(n) return string.format('%d', n) end
-local function refuse(message) error({err = message}, 0) end
+local function refuse(message) error({ err = message }, 0) end
 
--- Runs a verb. A refusal becomes an error reply of its message alone: Redis 6.2 cannot raise a table, later ones add the script's line.
+-- Runs a verb. A refusal becomes an error reply of its message alone: Redis 6.2 cannot raise a
+-- table, later ones add the script's line.
 local function run(verb)
   local ok, reply = pcall(verb)
   if ok then return reply end
-  if type(reply) == 'table' then reply = reply.err end -- Redis 7's own pcall has taken the message out already
-  local message = string.match(reply, '^%u+ .*$') or string.match(reply, '^@user_script: ?%d+: %-?(%u+ .*)$') -- 6.2's redis.call
-  if message then return {err = message} end
+  -- Redis 7's own pcall has taken the message out already.
+  if type(reply) == 'table' then reply = reply.err end
+  -- 6.2's redis.call.
+  local message = string.match(reply, '^%u+ .*$')
+    or string.match(reply, '^@user_script: ?%d+: %-?(%u+ .*)$')
+  if message then return { err = message } end
   error(reply, 0)
 end
 
@@ -69,13 +90,16 @@ local function int(i, name, low, high)
   local n = raw and string.match(raw, '^-?%d+$') and tonumber(raw)
   if not n then refuse('BADARG ' .. name .. ' is not an integer: ' .. tostring(raw)) end
   if low and (n < low or n > high) then
-    refuse('BADARG ' .. name .. ' is ' .. raw .. '; allowed is ' .. text(low) .. ' to ' .. text(high))
+    refuse(
+      'BADARG ' .. name .. ' is ' .. raw .. '; allowed is ' .. text(low) .. ' to ' .. text(high)
+    )
   end
   return n
 end
 
--- The counters of every put, take and ack stand in the record, which is written anyway; all others in a hash of their own.
-local IN_RECORD = {put = 'puts', taken = 'takes', acked = 'acks'}
+-- The counters of every put, take and ack stand in the record, which is written anyway; all others
+-- in a hash of their own.
+local IN_RECORD = { put = 'puts', taken = 'takes', acked = 'acks' }
 local function count(name, n)
   local field = IN_RECORD[name]
   if field then
@@ -92,12 +116,19 @@ local function set(field, value)
   changed[field] = true
 end
 
--- A queue that is cut anew counts its layouts, and callers say with the time which one they know: `now_ms/layout`. A newer one is adopted.
+-- A queue that is cut anew counts its layouts, and callers say with the time which one they know:
+-- `now_ms/layout`. A newer one is adopted.
 local function agree(layout)
   local stored = S.layout
   if layout < stored then
     S = nil -- no other part of a batch may run either
-    refuse('RECUT ' .. text(stored) .. ' the queue of ' .. P .. ' was cut anew since the caller read its settings')
+    refuse(
+      'RECUT '
+        .. text(stored)
+        .. ' the queue of '
+        .. P
+        .. ' was cut anew since the caller read its settings'
+    )
   end
   set('layout', layout)
 end
@@ -105,44 +136,129 @@ end
 -- The store's clock has stepped, so much in all; a caller that knows of more steps is believed.
 local function step(steps, lag)
   if steps <= S.steps then return end
-  if S.paused > 0 and S.paused < NEVER then set('paused', math.max(1, S.paused + lag - S.lag)) end -- it lasts as long as was said
+  -- It lasts as long as was said.
+  if S.paused > 0 and S.paused < NEVER then set('paused', math.max(1, S.paused + lag - S.lag)) end
   set('steps', steps)
   set('lag', lag)
   set('alarm', 0) -- it was reckoned by the former lag: a lease may have ended long ago
   alarm_lowered = true
 end
 
--- The leases' clock, by which they begin and end: the store's less `lag`, so that it runs on evenly when that one steps
--- (docs/decisions/0015-clock.md). Until a step is found and `lag` follows, `known` says where it stands at least.
+-- The leases' clock, by which they begin and end: the store's less `lag`, so that it runs on evenly
+-- when that one steps (docs/decisions/0015-clock.md). Until a step is found and `lag` follows,
+-- `known` says where it stands at least.
 local function lease_clock() return math.max(now - S.lag, known) end
 
--- Whether the store's clock seems to have stepped forward, by more than five seconds, so that nothing may be ended by it. The call may just have been under way long.
+-- Whether the store's clock seems to have stepped forward, by more than five seconds, so that
+-- nothing may be ended by it. The call may just have been under way long.
 local function lease_doubt() return known > 0 and now - S.lag > known + 5000 end
 
--- What a field that the record lacks means. As a metatable: to write all of them into each record took as long as to read it.
-local ABSENT = {__index = {
-  format = 0, epoch = 0, view = 0, n = 0, seq = 0, taken = 0, turn = 0, fair = 0, layout = 0,
-  steps = 0, lag = 0, pris = '', sweeper = '', holders = '', waiting = '', dead = '', roomless = '',
-  paused = 0, alarm = NEVER, tick = NEVER, awaited = 0, ttls = 0,
-  buckets = 1, stored = 0, accounts = 0, cut = 0, later = 0, capacity = 0,
-  urgent_ms = 60000, urgent_max_ms = 0, pace = 0, pace_at = 0, pace_taken = 0, reach = '', lease_ms = 30000, late_share = 8, early_share = 16, order = 'bands', dedup_ms = 60000,
-  losses_max = 10, backoff_cap_ms = 3600000, version = 0,
-}}
+-- What a field that the record lacks means. As a metatable: to write all of them into each record
+-- took as long as to read it.
+local ABSENT = {
+  __index = {
+    format = 0,
+    epoch = 0,
+    view = 0,
+    n = 0,
+    seq = 0,
+    taken = 0,
+    turn = 0,
+    fair = 0,
+    layout = 0,
+    steps = 0,
+    lag = 0,
+    pris = '',
+    sweeper = '',
+    holders = '',
+    waiting = '',
+    dead = '',
+    roomless = '',
+    paused = 0,
+    alarm = NEVER,
+    tick = NEVER,
+    awaited = 0,
+    ttls = 0,
+    buckets = 1,
+    stored = 0,
+    accounts = 0,
+    cut = 0,
+    later = 0,
+    capacity = 0,
+    urgent_ms = 60000,
+    urgent_max_ms = 0,
+    pace = 0,
+    pace_at = 0,
+    pace_taken = 0,
+    reach = '',
+    lease_ms = 30000,
+    late_share = 8,
+    early_share = 16,
+    order = 'bands',
+    dedup_ms = 60000,
+    losses_max = 10,
+    backoff_cap_ms = 3600000,
+    version = 0,
+  },
+}
 
 -- Fields that are no numbers, whatever they look like: a priority, or a node called 1.
-local TEXTS = {pris = true, sweeper = true, holders = true, waiting = true, dead = true, roomless = true, reach = true, order = true}
+local TEXTS = {
+  pris = true,
+  sweeper = true,
+  holders = true,
+  waiting = true,
+  dead = true,
+  roomless = true,
+  reach = true,
+  order = true,
+}
 
--- Fields of which a wrong value would harm tasks, so that without it nothing is done until a repair has found out what it should be; and what
--- others become that cannot be read: what makes the scripts look themselves, or the default.
-local VITAL = {format = 0, n = 0, view = 0, buckets = 0, stored = 0, accounts = 0, cut = 0, later = 0, locks = 0}
-local LOST = {alarm = 0, tick = 0, ttls = 1, awaited = 1, lanes = 1, slots = 1, turn = 0, fair = 0, line = 0, puts = 0, takes = 0, acks = 0,
-              history = 5, lane_limit = 1, lane_rate = 0, lane_burst = 1}
+-- Fields of which a wrong value would harm tasks, so that without it nothing is done until a repair
+-- has found out what it should be; and what others become that cannot be read: what makes the
+-- scripts look themselves, or the default.
+local VITAL = {
+  format = 0,
+  n = 0,
+  view = 0,
+  buckets = 0,
+  stored = 0,
+  accounts = 0,
+  cut = 0,
+  later = 0,
+  locks = 0,
+}
+local LOST = {
+  alarm = 0,
+  tick = 0,
+  ttls = 1,
+  awaited = 1,
+  lanes = 1,
+  slots = 1,
+  turn = 0,
+  fair = 0,
+  line = 0,
+  puts = 0,
+  takes = 0,
+  acks = 0,
+  history = 5,
+  lane_limit = 1,
+  lane_rate = 0,
+  lane_burst = 1,
+}
 
--- A field that is no number where one must be. One that is none of ours (a newer version's) is let alone. mending: for check_record alone.
+-- A field that is no number where one must be. One that is none of ours (a newer version's) is let
+-- alone. mending: for check_record alone.
 local function misread(field, mending)
   if VITAL[field] and not mending then
     S = nil -- no other part of a batch may run either
-    refuse('INTERNAL the record of the shard ' .. P .. ' cannot be read (' .. field .. '); tidewarden doctor --repair puts it right')
+    refuse(
+      'INTERNAL the record of the shard '
+        .. P
+        .. ' cannot be read ('
+        .. field
+        .. '); tidewarden doctor --repair puts it right'
+    )
   end
   local value = LOST[field] or VITAL[field] or ABSENT.__index[field]
   if not value then return end
@@ -157,37 +273,52 @@ local function read_record(mending)
   S = setmetatable({}, ABSENT)
   for i = 1, #raw, 2 do
     local name, value = raw[i], raw[i + 1]
-    if TEXTS[name] then S[name] = value
+    if TEXTS[name] then
+      S[name] = value
     else
       local n = tonumber(value)
-      if n and n > -9007199254740992 and n < 9007199254740992 then S[name] = n else misread(name, mending) end
+      if n and n > -9007199254740992 and n < 9007199254740992 then
+        S[name] = n
+      else
+        misread(name, mending)
+      end
     end
   end
 end
 
--- The record as this library left it, if nobody else has written it since. Every write raises `seq`, above the µs of the clock: two histories of
--- a shard (it was emptied, or restored) have none in common. Until finish() there is none to be kept: whatever raises an error leaves none.
+-- The record as this library left it, if nobody else has written it since. Every write raises
+-- `seq`, above the µs of the clock: two histories of a shard (it was emptied, or restored) have
+-- none in common. Until finish() there is none to be kept: whatever raises an error leaves none.
 local function kept_record()
   local was, fresh_us = kept[P], 1000000
   if not was then return nil end
   kept[P] = false
   local age_us = clock_us - was[1]
-  if age_us < 0 or age_us > fresh_us or tonumber(redis.call('HGET', key('shard'), 'seq')) ~= was.seq then return nil end
+  if
+    age_us < 0
+    or age_us > fresh_us
+    or tonumber(redis.call('HGET', key('shard'), 'seq')) ~= was.seq
+  then
+    return nil
+  end
   return was
 end
 
 local function keep_record()
-  local many_max, clock_min = 1024, 1000000000000000 -- some 4 KB each; a µs of 2001: what is less was counted from 1 by an older version
+  -- Some 4 KB each; a µs of 2001: what is less was counted from 1 by an older version.
+  local many_max, clock_min = 1024, 1000000000000000
   if not S[1] or S.seq < clock_min then return end
   if kept[P] == nil then
-    if kept.many >= many_max then kept = {many = 0} end
+    if kept.many >= many_max then kept = { many = 0 } end
     kept.many = kept.many + 1
   end
   kept[P] = S
 end
 
 -- What a look has found out is not written: nor may it be kept.
-local function discard() changed, counted, S[1] = {}, false, nil end
+local function discard()
+  changed, counted, S[1] = {}, false, nil
+end
 
 local function open(mending)
   if S then return end -- a part of a batch
@@ -199,8 +330,11 @@ local function open(mending)
   if not now then
     local at, seen, more, by, cut = string.match(ARGV[1], '^(%d+)~?(%d*)~?(%d*)~?(%-?%d*)/?(%d*)$')
     if not at then refuse('BADARG the time does not parse: ' .. ARGV[1]) end
-    now, known, steps, lag, layout = tonumber(at), tonumber(seen) or 0, tonumber(more), tonumber(by) or 0, tonumber(cut) or 0
-  elseif now < 0 then now, known = 0, -now end
+    now, known, steps, lag, layout =
+      tonumber(at), tonumber(seen) or 0, tonumber(more), tonumber(by) or 0, tonumber(cut) or 0
+  elseif now < 0 then
+    now, known = 0, -now
+  end
   if now == 0 then
     now_us = clock_us
     now = math.floor(now_us / 1000)
@@ -213,14 +347,24 @@ local function open(mending)
     S[1] = clock_us -- by which it is read anew
   end
   if S.format > FORMAT then
-    refuse('INTERNAL the shard ' .. P .. ' has format ' .. text(S.format) .. '; this version reads ' .. text(FORMAT) .. ' and older: upgrade this node')
+    refuse(
+      'INTERNAL the shard '
+        .. P
+        .. ' has format '
+        .. text(S.format)
+        .. '; this version reads '
+        .. text(FORMAT)
+        .. ' and older: upgrade this node'
+    )
   end
   if S.layout ~= layout then agree(layout) end
   if steps then step(steps, lag) end
 end
 
 -- Lists in the record: names separated by spaces, each at most once.
-local function has(list, name) return list == name or string.find(' ' .. list .. ' ', ' ' .. name .. ' ', 1, true) ~= nil end
+local function has(list, name)
+  return list == name or string.find(' ' .. list .. ' ', ' ' .. name .. ' ', 1, true) ~= nil
+end
 local function with(list, name)
   if list == '' then return name end
   return list .. ' ' .. name
@@ -257,7 +401,9 @@ local function fence(epoch, holder)
     set('epoch', epoch)
     set('sweeper', holder)
   elseif epoch < S.epoch or holder ~= S.sweeper then
-    refuse('STALE the fence of ' .. P .. ' is at epoch ' .. text(S.epoch) .. ' held by ' .. S.sweeper)
+    refuse(
+      'STALE the fence of ' .. P .. ' is at epoch ' .. text(S.epoch) .. ' held by ' .. S.sweeper
+    )
   end
 end
 
@@ -268,12 +414,3 @@ local function note(ms)
     alarm_lowered = true
   end
 end
-
--- A schedule's tick concerns the leader alone: it has an alarm of its own.
-local function note_tick(ms)
-  if ms ~= S.tick then
-    if ms < S.tick then alarm_lowered = true end
-    set('tick', ms)
-  end
-end
-

@@ -1,11 +1,13 @@
--- session: for the scripts of sessions, which are of no shard (see session_join.lua): the time, the numbers of a record, a node that leaves one.
+-- session: for the scripts of sessions, which are of no shard (see session_join.lua): the time, the
+-- numbers of a record, a node that leaves one.
 local function session_now()
   local time, given = redis.call('TIME'), tonumber(ARGV[1])
   return given > 0 and given or math.floor((time[1] * 1000000 + time[2]) / 1000)
 end
 
--- A number in a session's record. One that cannot be read is found out, and written anew: an attach number above all that were given (they
--- count joins, the time is greater), the nodes by their fields, the grace a minute.
+-- A number in a session's record. One that cannot be read is found out, and written anew: an attach
+-- number above all that were given (they count joins, the time is greater), the nodes by their
+-- fields, the grace a minute.
 local function session_number(record, field, raw)
   local n = tonumber(raw)
   if n and n >= 0 and n % 1 == 0 and n < 9007199254740992 then return n end
@@ -18,7 +20,8 @@ local function session_number(record, field, raw)
   return n
 end
 
--- A session loses a node; with the last one its grace begins. Ms until that ends, -1 when others hold it.
+-- A session loses a node; with the last one its grace begins. Ms until that ends, -1 when others
+-- hold it.
 local function session_detach(uuid, record, node, grace_ms, nodes)
   redis.call('HDEL', record, 'at:' .. node)
   redis.call('ZREM', key('at:' .. node), uuid)
