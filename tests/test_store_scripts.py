@@ -8,12 +8,13 @@ import contextlib
 import gc
 import hashlib
 import re
+from collections.abc import Iterator
 from importlib import resources
 from typing import Any
 
 import pytest
 import redis
-from desk import queue_scripts
+from desk import SENT, queue_scripts
 
 from tidewarden.errors import BadArg, Error, Full
 from tidewarden.queue import NewTask
@@ -62,6 +63,13 @@ VERBS = [
     "update",
     "wait",
 ]
+
+
+@pytest.fixture(autouse=True)
+def forgotten() -> Iterator[None]:
+    """After a test that flushed them, the next test sends the session's server its scripts anew."""
+    yield
+    SENT.clear()
 
 
 def test_every_verb_has_a_script_by_its_room_and_file() -> None:
