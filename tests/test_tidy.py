@@ -1,4 +1,4 @@
-"""The house rules that no linter knows: who may import whom, how long things get, a test file for each module."""
+"""The house rules that no linter knows: who may import whom, how long functions get, what documents name."""
 
 from __future__ import annotations
 
@@ -61,85 +61,7 @@ ROOM_OF = {
     "sandbox_grants": "sandbox",
     "__main__": "cli",
 }
-# Modules whose tests stand in the file of another, and why.
-TESTED_IN = {
-    "settings": "test_config",  # declarations only: loading them is what can go wrong
-    "sources": "test_config",
-    "toml_lines": "test_config",
-    "provider": "test_provider_reading",  # declarations, too
-    "sandbox_grants": "test_sandbox",  # through the door that it keeps books for
-    "__main__": "test_cli",
-    "scheduler_rows": "test_scheduler_schedules",
-    "tokens_revoked": "test_tokens_revoking",
-    "cli_account_file": "test_cli_token",  # what `token import` reads
-    "client_local": "test_client_address",
-    "client_held": "test_client_blocking",
-    "cli_sealed": "test_cli_vault",
-    "tokens_findings": "test_tokens_ledger",  # types only
-    "tokens_why_troubles": "test_tokens_why",  # one part of an account's story
-    "cli_token_provider": "test_cli_token_why",  # answers stories
-    "tokens_limits_assessment": "test_tokens_policy",  # a type only
-    "tokens_custody": "test_tokens_rotation",
-    "tokens_outlets": "test_tokens_webhooks",  # puts them together
-    "cli_connection": "test_cli",
-    "cli_options": "test_cli",
-    "cli_output": "test_cli",
-    "cli_node": "test_cli",
-    "cli_sandbox": "test_cli",
-    "cli_version": "test_cli",
-    "cli_status": "test_cli",
-    "cli_doctor": "test_cli",
-    "cli_task": "test_cli_queue",
-    "cli_schedule": "test_cli_queue",
-    "raft_steady": "test_raft_sim_regressions",  # each rule is shown by what the library does without it
-    "raft_questions": "test_raft_member",  # needs a thread to ask
-    "raft_steering": "test_raft_member",
-    "raft_report": "test_raft_member",
-    "raft_building": "test_raft_member",  # what a start can be refused for
-    "raft_pysync": "test_raft_wire",
-    "health": "test_failover",
-    "foreground": "test_failover",  # what a whole node does when it is told to end
-    "front": "test_fronts",  # a process of its own
-    "queue_upkeep": "test_queue_mend",
-    "queue_shard": "test_queue_put",
-    "queue_registry": "test_queue_mend",
-    "cluster_nodes": "test_failover",
-    "cluster_onlooker": "test_workers",  # needs a member that leads
-    "cluster_reaper": "test_failover",
-    "cluster_term": "test_stale_leader",
-    "scheduler_sweep": "test_stale_leader",
-    "store_link": "test_store_restart",
-    "store_receiver": "test_store_link",  # a protocol
-    "store_route": "test_store_link",  # likewise
-    "store_detour": "test_store_primaries",  # what a call of theirs meets with
-    "store_refusals": "test_store_link",
-    "store_way": "test_store_sentinel",  # without sentinels it is one address
-    "tokens_settler": "test_tokens_refresher",  # the second half of a refresh
-    "tokens_unstored": "test_tokens_refresher",  # an answer outlives a store that is away
-    **dict.fromkeys(  # played together: what is decided hangs on all of them
-        (
-            "tokens_limits_evidence",
-            "tokens_limits_client_record",
-            "tokens_limits_hold",
-            "tokens_limits_rate",
-            "tokens_limits_quarantine",
-            "tokens_limits_gathering",
-        ),
-        "test_tokens_limits_judgement",
-    ),
-    **dict.fromkeys(
-        ("tokens_limits_client_store", "tokens_limits_shared_record", "tokens_limits_node_limits"),
-        "test_tokens_limits_client_limits",
-    ),
-    "tokens_tools": "test_tokens_refresher",  # declarations
-    "server_upkeep_verbs": "test_server_queue_verbs",
-}
-FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 70
-# Files that may be longer, and why.
-LONGER = {
-    "tidewarden/queue/lua/shared/shard.lua": 600,  # what becomes of a task: one script's worth of local functions
-}
 LUA_FUNCTION = re.compile(r"^(?:local )?function ([\w.:]+)[^\n]*(?<! end)\n.*?^end$", re.MULTILINE | re.DOTALL)
 
 HOLDS_STATEMENTS = (ast.stmt, ast.ExceptHandler, ast.match_case)
@@ -203,15 +125,6 @@ def test_imports_follow_the_table() -> None:
     assert not wrong
 
 
-def test_files_are_short() -> None:
-    long: list[str] = []
-    for path in (*PYTHON, *LUA, *TEST_FILES):
-        size = len(path.read_text("utf-8").splitlines())
-        if size > LONGER.get(name_of(path), FILE_LINES_MAX):
-            long.append(f"{name_of(path)} has {size} lines")
-    assert not long
-
-
 def test_functions_are_short() -> None:
     long: list[str] = []
     for path in PYTHON:
@@ -229,19 +142,6 @@ def test_functions_are_short() -> None:
             if size >= FUNCTION_LINES_MAX:
                 long.append(f"{name_of(path)}:{text.count(chr(10), 0, match.start()) + 1}: {match[1]} has {size} lines")
     assert not long
-
-
-def test_each_module_has_its_test_file() -> None:
-    have = {path.stem for path in TEST_FILES}
-    missing: list[str] = []
-    for path in PYTHON:
-        if path.name == "__init__.py":
-            continue
-        module = "_".join(path.relative_to(PACKAGE).with_suffix("").parts)
-        expected = TESTED_IN.get(module, f"test_{module}")
-        if expected not in have:
-            missing.append(f"{name_of(path)}: no {expected}.py")
-    assert not missing
 
 
 def test_the_codemap_has_every_file() -> None:
@@ -270,9 +170,7 @@ def test_documents_name_tests_that_exist() -> None:
 
 def test_the_exceptions_are_of_modules_that_exist() -> None:
     modules = {"_".join(path.relative_to(PACKAGE).with_suffix("").parts) for path in PYTHON}
-    assert set(TESTED_IN) <= modules
     assert set(ROOM_OF) <= modules
-    assert set(LONGER) <= {name_of(path) for path in (*PYTHON, *LUA)}
     assert {TESTS / name for name in LONGEST} <= set(TEST_FILES)
 
 
