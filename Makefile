@@ -29,19 +29,19 @@ $(STAMP): pyproject.toml
 run: setup
 	@exec $(BIN)/tidewarden up --nodes 3 --sandbox 2000 --data-dir $(DATA)
 
-# In the order of files, the longest first (tests/longest.py), and from the other end at once (tests/both_ends.py): xdist would begin
+# In the order of files, the longest first (tests/support/run/longest.py), and from the other end at once (tests/support/run/both_ends.py): xdist would begin
 # with those of most tests, and end with the longest.
 # What fails is run once more and counted as a rerun; why it failed is printed (docs/testing.md).
 # The first run on a machine compiles: once beforehand, instead of in each of eight processes.
 test: setup
-	@test -d tests/__pycache__ || { $(PYTEST) --collect-only tests/live > /dev/null & $(PYTEST) --collect-only --ignore tests/live > /dev/null; wait; }
+	@test -d tests/__pycache__ || { $(PYTEST) --collect-only tests/live tests/soak > /dev/null & $(PYTEST) --collect-only --ignore tests/live --ignore tests/soak > /dev/null; wait; }
 	@$(PYTEST) -n 8 --reruns 1 --no-loadscope-reorder -m "not soak"
 
 # Types are looked at beside the tests, and what was found is said after them.
 check: setup
 	@began=$$(date +%s) && $(BIN)/ruff format --check . && $(BIN)/ruff check . && said=$$(mktemp) && { \
 	$(BIN)/mypy > $$said 2>&1 & types=$$!; \
-	$(PYTEST) -n 4 --dist worksteal -p no:rerunfailures --ignore tests/live --hypothesis-profile quick \
+	$(PYTEST) -n 4 --dist worksteal -p no:rerunfailures --ignore tests/live --ignore tests/soak --hypothesis-profile quick \
 	--durations 5 --durations-min 1 -m "not live and not thorough and not soak"; tests=$$?; \
 	wait $$types; types=$$?; cat $$said; rm $$said; echo "make check: $$(($$(date +%s) - began)) s"; test $$tests$$types = 00; }
 
@@ -50,7 +50,7 @@ bench: setup
 	@echo && $(BIN)/python -m benchmarks.outage --quick
 
 soak: setup
-	@$(BIN)/python -m pytest -q --hypothesis-profile search --timeout 3600 $$(grep -lE '@given|RuleBasedStateMachine' tests/test_*.py) -m "not live and not soak"
+	@$(BIN)/python -m pytest -q --hypothesis-profile search --timeout 3600 $$(grep -rlE '@given|RuleBasedStateMachine' --include 'test_*.py' tests) -m "not live and not soak"
 	@SOAK_SECONDS=$(SECONDS) SOAK_SEED=$(SEED) RAFT_SEED=$(SEED)000 $(BIN)/python -m pytest -q -s -m soak
 
 clean:

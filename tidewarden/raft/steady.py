@@ -10,7 +10,7 @@ PySyncObj 0.3.17 held to Raft's rules: what it leaves out or does wrongly, put r
 * A leader knows how long no other can be elected, and when it leads no more, counted from when it *sent* what a
   majority acknowledged.
 
-Each is held by ``tests/test_raft_sim_regressions.py``, which the stock library fails. All of this runs in the tick
+Each is held by ``tests/unit/raft/test_simulation_regressions.py``, which the stock library fails. All of this runs in the tick
 thread; :attr:`Steady.lease_until` may be read from any.
 """
 

@@ -3,7 +3,7 @@ One POST by aiohttp's lower layers: its connector makes and keeps the connection
 
 A request is one write here, and its answer is read where it is parsed. What the client above these layers does for each (objects for the
 request, its headers and its answer, cookies, redirects, traces, timers) cost more than all of that together (docs/performance.md). They
-are pinned to a minor version for it, and ``test_tokens_exchange`` shows what they do on a network that behaves badly.
+are pinned to a minor version for it, and ``live/tokens/provider/test_exchange`` shows what they do on a network that behaves badly.
 """
 
 from __future__ import annotations

@@ -1,0 +1,178 @@
+"""The command line's verbs for queues, tasks and schedules: each asks the node what it says."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from support.doors.command_line import Run, node, run
+
+from tidewarden.errors import NotFound, StoreDown
+
+pytestmark = pytest.mark.live
+__all__ = ["node", "run"]  # fixtures
+
+
+def test_put_passes_every_option_on(run: Run, node: Any) -> None:
+    node.answers = {"Q.PUT": b"id-1"}
+    words = "--id id-1 --delay-ms 5 --within-ms 9 --priority 0 --lease-ms 7 --attempts 3 --backoff-ms 0 --lane t-7 --if-exists fail"
+    assert run("queue", "put", "mails", "é", *words.split()).stdout == "id-1\n"
+    asked = "ID id-1 DELAY 5 WITHIN 9 PRIORITY 0 LEASE 7 ATTEMPTS 3 BACKOFF 0 LANE t-7 IFEXISTS fail"
+    assert node.asked == [["Q.PUT", "mails", "é", *asked.split()]]
+    run("queue", "put", "mails", "-", stdin=b"\x00\xff\n")
+    assert node.asked[1] == ["Q.PUT", "mails", "\x00\\xff\n"]
+    assert run("queue", "put", "mails", "x", "--priority", "100").exit_code == 2
+    assert run("queue", "put", "mails", "x", "--jsn").exit_code == 2
+
+
+def test_take_hands_back_what_it_does_not_acknowledge(run: Run, node: Any) -> None:
+    task = [b"q", b"t1", 68_719_476_737, b"\x1b[31m\xff", 1, 5, 9]
+    node.answers = {"Q.TAKE": [task], "Q.RELEASE": "OK", "Q.ACK": "OK"}
+    assert run("queue", "take", "q", "--wait-ms", "10").stdout == "t1  \\x1b[31m\\xff\n"
+    assert node.asked == [
+        ["Q.TAKE", "COUNT", "1", "WAIT", "10", "FROM", "q"],
+        ["Q.RELEASE", "q", "t1", "68719476737"],
+    ]
+    node.asked.clear()
+    taken = json.loads(run("queue", "take", "q", "--ack", "--json").stdout)
+    assert taken["payload"] == {"base64": "G1szMW3/"}
+    assert node.asked[1] == ["Q.ACK", "q", "t1", "68719476737"]
+
+
+def test_take_without_tasks_is_exit_code_5(run: Run, node: Any) -> None:
+    node.answers = {"Q.TAKE": []}
+    assert run("queue", "take", "q").exit_code == 5
+
+
+def test_take_reports_what_it_lost_before_its_ack(run: Run, node: Any) -> None:
+    node.answers = {"Q.TAKE": [["q", "t1", 1, "a", 1, 5, 9], ["q", "t2", 2, "b", 1, 5, 9]], "Q.ACK": [1, 0]}
+    assert "t2: the lease had ended" in run("queue", "take", "q", "--count", "2", "--ack").stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "asked", "answer", "out"),
+    [
+        ("queue stats", "Q.STATS", {"mails": {"ready": 3}}, "mails:\n  ready  3\n"),
+        ("queue stats q", "Q.STATS q", {"ready": 3, "paused": False}, "ready   3\npaused  no\n"),
+        ("queue peek q t", "Q.PEEK q t", {"id": "t", "reason": None}, "id      t\nreason  -\n"),
+        ("queue kick q --count 3 --reason no", "Q.KICK q COUNT 3 REASON no", 2, "2\n"),
+        ("queue kick q --all --age-ms 9", "Q.KICK q ALL AGE 9", 3, "3\n"),
+        ("queue link t q", "Q.LINK t q", 1, "1\n"),
+        ("queue unlink t q", "Q.UNLINK t q", 0, "0\n"),
+        ("queue list --topics", "Q.LIST TOPICS", {"t": ["q", "r"]}, "t  q, r\n"),
+        ("queue stats q --shards", "Q.STATS q SHARDS", {"by_shard": [{"shard": 0}]}, "by_shard  shard=0\n"),
+        ("queue kick q --id t", "Q.KICK q ID t", 1, "1\n"),
+        ("queue purge q --yes", "Q.PURGE q", 3, "3\n"),
+        ("queue purge q --state ready --yes", "Q.PURGE q STATE ready", 4, "4\n"),
+        ("queue release-all q", "Q.RELEASEALL q", 5, "5\n"),
+        ("queue move dead q --count 9", "Q.MOVE dead COUNT 9 TO q", 6, "6\n"),
+        ("queue move dead q --all --reason x", "Q.MOVE dead ALL REASON x TO q", 6, "6\n"),
+        ("queue delete q t --force", "Q.DELETE q t FORCE", 1, ""),
+        ("queue pause q --ms 5", "Q.PAUSE q MS 5", "OK", "OK\n"),
+        ("queue resume q", "Q.RESUME q", "OK", "OK\n"),
+        ("queue config q", "Q.CONFIG q", {"lease_ms": 5}, "lease_ms  5\n"),
+        ("schedule delete s", "S.DELETE s", 1, "OK\n"),
+        ("schedule pause s", "S.PAUSE s", "OK", "OK\n"),
+        ("schedule resume s", "S.RESUME s", 1_700_000_000_000, "OK, next at 2023-11-14 22:13:20 UTC\n"),
+        (
+            "schedule put s q p --every-ms 9",
+            "S.PUT s EVERY 9 q p",
+            1_700_000_000_000,
+            "OK, next at 2023-11-14 22:13:20 UTC\n",
+        ),
+        ("schedule put s q p --at-ms 9 --catchup all", "S.PUT s AT 9 CATCHUP all q p", "OK", "OK\n"),
+    ],
+)
+def test_verbs_ask_what_they_say(run: Run, node: Any, words: str, asked: str, answer: Any, out: str) -> None:
+    verb = asked.split()[0]
+    node.answers = {verb: answer}
+    result = run(*words.split())
+    assert (result.exit_code, result.stdout) == (0, out)
+    assert node.asked == [asked.split()]
+    result = run(*words.split(), "--json")
+    assert result.exit_code == 0
+    json.loads(result.stdout)
+
+
+def test_a_cron_schedule_with_options(run: Run, node: Any) -> None:
+    node.answers = {"S.PUT": "OK"}
+    words = ("--cron", "30 2 * * 1-5", "--tz", "Europe/Berlin", "--priority", "5", "--within-ms", "60")
+    run("schedule", "put", "s", "q", "p", *words)
+    expected = ["S.PUT", "s", "CRON", "30 2 * * 1-5", "TZ", "Europe/Berlin", "q", "p", "PRIORITY", "5", "WITHIN", "60"]
+    assert node.asked == [expected]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "schedule put s q p",
+        "schedule put s q p --every-ms 5 --at-ms 5",
+        "schedule put s q p --every-ms 5 --tz UTC",
+        "queue peek q",
+        "queue peek q t --state ready",
+        "queue kick q",
+        "queue kick q --count 1 --id t",
+        "queue kick q --all --id t",
+        "queue move dead q",
+        "queue move dead q --all --count 1",
+        "queue stats --shards",
+        "queue config q nonsense",
+        "queue take q --count 0",
+        "token import absent.csv --provider p",
+        "nonsense",
+    ],
+)
+def test_wrong_usage_is_exit_code_2_and_asks_nothing(run: Run, node: Any, words: str) -> None:
+    result = run(*words.split())
+    assert result.exit_code == 2
+    assert result.stderr
+    assert not node.asked
+
+
+@pytest.mark.parametrize("words", ["queue delete q t", "schedule delete s", "token delete p/a"])
+def test_deleting_nothing_is_exit_code_5(run: Run, node: Any, words: str) -> None:
+    node.answers = {"Q.DELETE": 0, "S.DELETE": 0, "T.DELETE": 0}
+    assert run(*words.split()).exit_code == 5
+
+
+@pytest.mark.parametrize("verb", ["pause", "resume"])
+def test_pausing_nothing_is_exit_code_5(run: Run, node: Any, verb: str) -> None:
+    node.answers = {f"S.{verb.upper()}": NotFound("there is no schedule 's'")}
+    result = run("schedule", verb, "s")
+    assert (result.exit_code, result.stdout) == (5, "")
+    node.answers = {f"S.{verb.upper()}": StoreDown("away")}
+    assert run("schedule", verb, "s").exit_code == 1
+
+
+def test_an_empty_page_is_nothing_to_show(run: Run, node: Any) -> None:
+    node.answers = {"Q.PEEK": [[], ""]}
+    result = run("queue", "peek", "q", "--state", "buried")
+    assert (result.exit_code, result.stderr) == (5, "tidewarden: no task of q is buried\n")
+    assert run("queue", "peek", "q", "--state", "buried", "--json").exit_code == 0
+
+
+def test_a_page_of_tasks_ends_with_its_cursor(run: Run, node: Any) -> None:
+    node.answers = {"Q.PEEK": [[{"id": "t1", "reason": "x"}, {"id": "t2"}], "cursor-7"]}
+    result = run("queue", "peek", "q", "--state", "buried", "--count", "2", "--after", "c")
+    assert node.asked == [["Q.PEEK", "q", "STATE", "buried", "COUNT", "2", "AFTER", "c"]]
+    assert "t2" in result.stdout
+    assert "more: --after cursor-7" in result.stdout
+
+
+def test_queue_config_sets_then_shows(run: Run, node: Any) -> None:
+    node.answers = {"Q.CONFIG": lambda request: "OK" if len(request) > 2 else {"lease_ms": 5}}
+    assert run("queue", "config", "q", "lease_ms=5", "order=edf").stdout == "lease_ms  5\n"
+    assert node.asked == [["Q.CONFIG", "q", "SET", "lease_ms", "5", "order", "edf"], ["Q.CONFIG", "q"]]
+
+
+def test_schedules_are_listed(run: Run, node: Any) -> None:
+    beat = {"name": "s", "queue": "q", "kind": "every", "every_ms": 9, "next_ms": 1_700_000_000_000}
+    node.answers = {
+        "S.LIST": [beat, {"name": "c", "queue": "q", "kind": "cron", "expr": "@daily", "zone": "Asia/Tokyo"}]
+    }
+    out = run("schedule", "list").stdout
+    assert all(text in out for text in ("every 9 ms", "2023-11-14 22:13:20", "@daily", "Asia/Tokyo"))
+    node.answers = {"S.LIST": []}
+    assert run("schedule", "list").exit_code == 5
+    assert run("schedule", "list", "--json").stdout == "[]\n"

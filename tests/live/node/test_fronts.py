@@ -1,0 +1,186 @@
+"""A node of three processes on one port: what each of them serves, and what is left of one that is killed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from support.cluster.harness import TROUBLE, Cluster, Node, until
+
+pytestmark = pytest.mark.live
+
+PROCESSES = 3
+EACH_MIN = 2  # connections in every process
+STILL_S = 1.5
+
+
+@pytest.fixture(scope="module")
+def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Two nodes, the first of three processes."""
+    failed = request.session.testsfailed
+    cluster = Cluster(tmp_path_factory.mktemp("fronts"), nodes=2)
+    n0 = cluster.nodes["n0"]
+    n0.config.write_text(cluster.config_text("n0", node__processes=str(PROCESSES)))
+    try:
+        cluster.heal()
+        yield cluster
+        assert not cluster.defects()
+    finally:
+        cluster.close(show=request.session.testsfailed > failed)
+
+
+@pytest.fixture
+def n0(made: Cluster) -> Node:
+    made.heal()
+    return made.nodes["n0"]
+
+
+def processes(node: Node) -> list[dict[str, Any]]:
+    """The further processes, as the node's status shows them."""
+    shown = node.http("/v1/status").json()["processes"]
+    assert isinstance(shown, list)
+    return shown
+
+
+def still_counts(node: Node) -> dict[int, int]:
+    """The connections of each process, once they have stayed as they are: they are told a second late."""
+    last: dict[int, int] = {}
+    since = time.monotonic()
+
+    def still() -> bool:
+        nonlocal last, since
+        counts = {process["pid"]: process["connections"] for process in processes(node)}
+        if counts != last:
+            last, since = counts, time.monotonic()
+        return len(counts) == PROCESSES - 1 and time.monotonic() - since > STILL_S
+
+    until(still, what="the processes' counts stay as they are")
+    return last
+
+
+@contextlib.contextmanager
+def everywhere(node: Node, **options: Any) -> Iterator[list[redis.Redis]]:
+    """Connections, some of them in each process."""
+    with contextlib.ExitStack() as stack:
+        clients: list[redis.Redis] = []
+
+        before = still_counts(node)
+
+        def spread() -> bool:
+            for _ in range(8):
+                clients.append(stack.enter_context(node.client(**options)))
+                clients[-1].ping()
+            more = [process["connections"] - before.get(process["pid"], 0) for process in processes(node)]
+            return len(more) == PROCESSES - 1 and min(more) >= EACH_MIN
+
+        until(spread, what="connections in every process")
+        yield clients
+
+
+def gone(pid: int) -> bool:
+    return not Path(f"/proc/{pid}").exists() or ") Z " in Path(f"/proc/{pid}/stat").read_text()
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_every_process_serves_every_verb(n0: Node, protocol: int) -> None:
+    with everywhere(n0, protocol=protocol) as clients:
+        for number, client in enumerate(clients):
+            assert client.execute_command("Q.PUT", "all", "x", "ID", f"{protocol}-{number}") == f"{protocol}-{number}"
+            assert client.execute_command("S.PUT", f"s{protocol}", "EVERY", 3_600_000, "tick", "x") > 0
+            status = client.execute_command("R.STATUS")
+            status = dict(zip(status[::2], status[1::2], strict=True)) if isinstance(status, list) else status
+            assert status["pid"] == n0.pid
+            assert client.execute_command("T.STATS") in ([], {})
+            with pytest.raises(redis.ResponseError, match="MINTTL"):
+                client.execute_command("T.GET", "none/none", "MINTTL", "soon")
+            assert len(client.execute_command("S.LIST")) == 1 + (protocol == 3)
+        row = clients[0].execute_command("Q.TAKE", "COUNT", 1, "FROM", "all")[0]
+        assert clients[-1].execute_command("Q.ACK", "all", row[1], row[2]) in ("OK", True)
+        rows = clients[-1].execute_command("Q.TAKE", "COUNT", 1000, "FROM", "all")
+        assert len(rows) == len(clients) - 1
+        assert clients[0].execute_command("Q.ACK", "all", *(word for row in rows for word in row[1:3])) == [1] * len(
+            rows
+        )
+
+
+def test_their_figures_are_added_up(n0: Node) -> None:
+    with everywhere(n0) as clients:
+        before = n0.metric("tidewarden_resp_requests_total", "ECHO")
+        for client in clients:
+            assert client.echo("x") == "x"
+        until(lambda: n0.metric("tidewarden_resp_requests_total", "ECHO") - before == len(clients))
+        assert n0.metric("tidewarden_resp_connections") >= len(clients)
+        infos = {client.info("clients")["connected_clients"] for client in clients}
+        assert all(count >= len(clients) for count in infos)
+
+
+def test_what_a_killed_process_held_is_anothers_and_nobody_else_suffers(n0: Node) -> None:
+    with everywhere(n0) as clients:
+        n0.say("Q.PURGE", "held")
+        for number in range(len(clients)):
+            n0.say("Q.PUT", "held", number, "LEASE", 600_000)
+        for client in clients:
+            assert len(client.execute_command("Q.TAKE", "FROM", "held")) == 1
+        victim = max(processes(n0), key=lambda process: int(process["connections"]))
+        os.kill(victim["pid"], signal.SIGKILL)
+        living, lost = [], 0
+        for client in clients:
+            try:
+                client.ping()
+                living.append(client)
+            except TROUBLE:
+                lost += 1
+        assert lost, "the counts that named the victim are a second old at most"
+        found: list[Any] = []
+        while len(found) < lost:
+            rows = living[0].execute_command("Q.TAKE", "COUNT", lost - len(found), "WAIT", 50_000, "FROM", "held")
+            assert rows, f"{len(found)} of {lost} came back"
+            found += rows
+        assert n0.say("Q.TAKE", "FROM", "held") == [], "what the living hold is theirs"
+        until(lambda: [p["process"] for p in processes(n0) if p["ready"]] == [1, 2], what="it is back")
+        assert victim["pid"] not in [process["pid"] for process in processes(n0)]
+        assert n0.metric("tidewarden_node_front_restarts_total") >= 1
+        assert "of this node was killed by SIGKILL; starting it again" in "\n".join(n0.messages())
+
+
+def test_a_process_that_hangs_is_killed_and_started_again(n0: Node) -> None:
+    pid = processes(n0)[0]["pid"]
+    os.kill(pid, signal.SIGSTOP)
+    until(lambda: gone(pid))
+    until(lambda: len([p for p in processes(n0) if p["ready"]]) == PROCESSES - 1, what="it is back")
+
+
+def test_they_die_with_the_first_and_their_leases_end(made: Cluster, n0: Node) -> None:
+    n1 = made.nodes["n1"]
+    pids = [process["pid"] for process in processes(n0)]
+    with everywhere(n0) as clients:
+        for number in range(len(clients)):
+            n0.say("Q.PUT", "left", number, "LEASE", 600_000)
+        for client in clients:
+            assert len(client.execute_command("Q.TAKE", "FROM", "left")) == 1
+        n0.kill()
+        until(lambda: all(map(gone, pids)))
+        n0.start()  # two nodes have no majority without it
+        found = 0
+        with n1.client(socket_timeout=80) as client:
+            while found < len(clients):
+                rows = client.execute_command("Q.TAKE", "COUNT", 100, "WAIT", 60_000, "FROM", "left")
+                assert rows
+                found += len(rows)
+
+
+def test_told_to_end_they_end_together(made: Cluster, n0: Node) -> None:
+    pids = [process["pid"] for process in processes(n0)]
+    with everywhere(n0) as clients:
+        assert n0.terminate() == 0
+        assert all(map(gone, pids))
+        for client in clients:
+            with pytest.raises(TROUBLE):
+                client.ping()

@@ -1,0 +1,158 @@
+"""Refreshers whose store is away, whose node dies, or whose process is paused in the midst of a refresh."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.tokens import harness
+
+from tidewarden.tokens import pool as pool_module
+from tidewarden.tokens import refresher as refresher_module
+
+pytestmark = pytest.mark.live
+
+
+answers, cut, rotate_and_cut, eventually = harness.answers, harness.cut, harness.rotate_and_cut, harness.eventually
+described, in_state = harness.described, harness.in_state
+
+REQUEST_S = 2.0  # Longest of a refresh where its lease is waited for: short, but a starved machine has to keep it.
+
+
+async def test_an_answer_outlives_a_store_that_is_away(
+    valkey: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process dies between the journal and the store; another start brings the answer there."""
+    async with harness.endpoint() as endpoint:
+        chosen = harness.provider(endpoint.url)
+        async with harness.node(valkey, tmp_path, chosen) as side:
+            gone = asyncio.Event()
+
+            async def away(*_args: Any) -> str:
+                gone.set()
+                await asyncio.get_running_loop().create_future()
+                return ""
+
+            monkeypatch.setattr(pool_module, "STOP_S", 0.1)
+            side.tokens._ledger.stored = away
+            await side.tokens.put("p/a", {"refresh_token": "a.0"})
+            await asyncio.wait_for(gone.wait(), 60)
+        async with harness.node(valkey, tmp_path, chosen, boot=2, go=False) as again:
+            assert again.tokens.metrics()["replayed"] == 1
+            assert (await described(again))["generation"] == 2
+            assert (await again.tokens.get("p/a")).access_token == "secret-access-a-1"
+            assert again.tokens.metrics()["journal_pending"] == 0
+    assert endpoint.requests == {"a.0": 1}
+
+
+async def test_the_intent_of_a_node_that_died_is_resolved_by_its_journal(
+    valkey: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its lease lasts on; meanwhile its next start stores the answer, and nobody asks the provider twice."""
+    async with harness.endpoint() as endpoint:
+        chosen = harness.provider(endpoint.url)
+        monkeypatch.setattr(pool_module, "STOP_S", 0.1)
+        monkeypatch.setattr(refresher_module, "LEASE_SLACK_S", 60.0)
+        async with harness.node(valkey, tmp_path / "a", chosen, "n0") as one:
+            held = asyncio.Event()
+
+            async def away(*_args: Any) -> str:
+                held.set()
+                await asyncio.get_running_loop().create_future()
+                return ""
+
+            one.tokens._ledger.stored = away
+            await one.tokens.put("p/a", {"refresh_token": "a.0"})
+            await asyncio.wait_for(held.wait(), 60)
+        (tmp_path / "b").mkdir()
+        (tmp_path / "b" / "secrets").symlink_to(tmp_path / "a" / "secrets")
+        async with harness.node(valkey, tmp_path / "b", chosen, "n1") as two:
+            assert (await described(two))["generation"] == 1
+            await asyncio.sleep(0.5)
+            assert endpoint.requests == {"a.0": 1}  # The other node waits for the intent's lease.
+            async with harness.node(valkey, tmp_path / "a", chosen, "n0", boot=2, go=False):
+                assert (await described(two))["generation"] == 2
+            assert (await two.tokens.get("p/a")).access_token == "secret-access-a-1"
+    assert endpoint.requests == {"a.0": 1}
+
+
+async def test_without_that_journal_the_old_token_is_replayed_after_the_lease(
+    valkey: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with harness.endpoint() as endpoint:
+        endpoint.faults.append(rotate_and_cut)
+        chosen = harness.provider(endpoint.url, timeout_s=REQUEST_S)
+        monkeypatch.setattr(refresher_module, "LEASE_SLACK_S", 0.9)
+        monkeypatch.setattr(refresher_module, "SEND_SLACK_S", 0.3)
+        monkeypatch.setattr(pool_module, "STOP_S", 0.0)
+        async with harness.node(valkey, tmp_path / "a", chosen, "n0") as one:
+            died = asyncio.Event()
+
+            async def dies(*_args: Any) -> bool:
+                died.set()
+                await asyncio.get_running_loop().create_future()
+                return False
+
+            one.tokens._ledger.failed = dies
+            await one.tokens.put("p/a", {"refresh_token": "a.0"})
+            await asyncio.wait_for(died.wait(), 60)
+        (tmp_path / "b").mkdir()
+        (tmp_path / "b" / "secrets").symlink_to(tmp_path / "a" / "secrets")
+        async with harness.node(valkey, tmp_path / "b", chosen, "n1", confirm_s=0.005) as two:
+            dead = await in_state(two, "lost_rotation")
+            assert dead["error"] == "lost_rotation"
+    assert endpoint.requests["a.0"] >= 4
+    assert "an intent of n0.1 was left open" in caplog.text
+
+
+async def test_a_pause_past_the_lease_sends_nothing(
+    valkey: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process stops between its last look at the clock and the first byte; meanwhile the lease has ended."""
+    monkeypatch.setattr(refresher_module, "LEASE_SLACK_S", 0.9)
+    monkeypatch.setattr(refresher_module, "SEND_SLACK_S", 0.3)
+    async with harness.endpoint() as endpoint:
+        chosen = harness.provider(endpoint.url, timeout_s=REQUEST_S, refreshers=2)
+        async with harness.node(valkey, tmp_path, chosen) as side:
+            refresh = side.tokens._exchange.refresh
+            outcomes = []
+
+            async def late(*args: Any) -> Any:
+                side.tokens._exchange.refresh = refresh
+                await asyncio.sleep(REQUEST_S + 1.2)
+                outcomes.append(await refresh(*args))
+                return outcomes[0]
+
+            side.tokens._exchange.refresh = late
+            await side.tokens.put("p/a", {"refresh_token": "a.0"})
+            found = await in_state(side, "fresh")
+            assert (found["generation"], found["tries"]) == (2, 0)
+            assert [outcome.reason for outcome in outcomes] == ["late"]
+            assert side.tokens.metrics()["refreshes"] == {("p", "ok"): 1}
+    assert endpoint.requests == {"a.0": 1}
+
+
+async def test_a_process_that_was_paused_past_a_lease_does_not_ask_beside_itself(
+    valkey: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its answer is on its way through it when it takes the same account again: a second request would end the grant."""
+    monkeypatch.setattr(refresher_module, "LEASE_SLACK_S", 0.9)
+    monkeypatch.setattr(refresher_module, "SEND_SLACK_S", 0.3)
+    async with harness.endpoint() as endpoint:
+        chosen = harness.provider(endpoint.url, timeout_s=REQUEST_S, refreshers=2)
+        async with harness.node(valkey, tmp_path, chosen) as side:
+            refresh = side.tokens._exchange.refresh
+
+            async def paused(*args: Any) -> Any:
+                outcome = await refresh(*args)
+                await asyncio.sleep(REQUEST_S + 2)  # Its lease has ended, and the account is taken again.
+                return outcome
+
+            side.tokens._exchange.refresh = paused
+            await side.tokens.put("p/a", {"refresh_token": "a.0"})
+            assert (await in_state(side, "fresh"))["generation"] == 2
+    assert endpoint.requests == {"a.0": 1}

@@ -1,0 +1,189 @@
+"""The programs of ``examples/`` as a new user runs them: in the folder of a ``tidewarden up``, with nothing said."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.cluster.processes import spawn, until
+
+from benchmarks.ports import free_ports
+
+pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
+
+ROOT = Path(__file__).parents[3]
+EXAMPLES = ROOT / "examples"
+ENVIRON = {name: value for name, value in os.environ.items() if not name.startswith("TIDEWARDEN")} | {
+    "PYTHONPATH": str(ROOT),
+    "PYTHONUNBUFFERED": "1",
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Where ``tidewarden up`` runs, with three sandbox accounts."""
+    here = tmp_path_factory.mktemp("user")
+    (here / "examples").symlink_to(EXAMPLES)
+    base = free_ports(100)  # the sandbox is at the ninetieth
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(here)
+        patch.setenv("PYTHONPATH", str(ROOT))
+        up = spawn(
+            [sys.executable, "-m", "tidewarden", "up", "--nodes", "1", "--sandbox", "3", "--base-port", str(base)],
+            here / "up.log",
+        )
+    try:
+        until(lambda: "READY" in (here / "up.log").read_text(), 60, what="up is ready")
+        yield here
+    finally:
+        up.send_signal(signal.SIGTERM)
+        up.wait(30)
+
+
+@pytest.fixture
+def run(folder: Path) -> Callable[..., str]:
+    """Runs a program in the user's folder to its end; what it printed."""
+
+    def runner(*argv: str) -> str:
+        done = subprocess.run(
+            [sys.executable, *argv], cwd=folder, env=ENVIRON, capture_output=True, text=True, timeout=60, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return runner
+
+
+class WorkerProcess:
+    """``tidewarden worker`` in the user's folder; ``lines`` of both its outputs."""
+
+    def __init__(self, folder: Path, app: str, log: str, *options: str) -> None:
+        self.output = folder / log
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(folder)
+            for name in ("PYTHONPATH", "PYTHONUNBUFFERED"):
+                patch.setenv(name, ENVIRON[name])
+            self.process = spawn([sys.executable, "-m", "tidewarden", "worker", app, *options], self.output)
+
+    def text(self) -> str:
+        return self.output.read_text()
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(40)
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait(40)
+
+
+def test_producer_and_consumer(run: Callable[..., str]) -> None:
+    out = run("examples/producer.py")
+    assert "put welcome-ada" in out
+    assert "put 20 reports" in out
+    assert "nobody has made the first report yet: timeout" in out
+    out = run("examples/sync_consumer.py")
+    assert 'welcome-ada, attempt 1: {"to":"ada@example.com"}' in out
+    assert "bob@example.com" in out
+    assert out.endswith("nothing more in mails\n")
+    assert run("examples/sync_consumer.py", "reports").count("page ") == 20
+
+
+def test_producer_and_worker(folder: Path, run: Callable[..., str]) -> None:
+    worker = WorkerProcess(folder, "examples.worker_app:worker", "worker.log")
+    try:
+        until(lambda: "works on" in worker.text(), what="the worker works")
+        out = run("examples/producer.py")
+        report = json.loads(re.findall(r"the first report is done: (.*)", out)[0])
+        assert report["report"] == "page 1"
+        until(lambda: "sent to eve@example.com, attempt 1" in worker.text())
+        assert worker.stop() == 0
+        assert "stopped" in worker.text()
+    finally:
+        worker.end()
+
+
+def test_a_worker_that_is_killed_in_the_middle_of_a_task_and_the_next_one(
+    folder: Path, run: Callable[..., str]
+) -> None:
+    """The task of a worker that died without a word runs elsewhere, once its session's grace is over."""
+    (folder / "slow_app.py").write_text(
+        "import time\nfrom tidewarden.client import Task, Worker\nworker = Worker()\n\n"
+        '@worker.task("slow")\ndef slow(task: Task) -> int:\n'
+        '    print("begins", task.attempt, flush=True)\n    time.sleep(0 if task.json()["quick"] else 600)\n    return task.attempt\n'
+    )
+    (folder / "put_slow.py").write_text(
+        "import sys\nfrom tidewarden.client import Client\nwith Client() as client:\n"
+        '    client.queue("slow").put_json({"quick": False}, id="the-one")\n'
+    )
+    (folder / "hurry.py").write_text(
+        "from tidewarden.client import Client\nwith Client() as client:\n    queue = client.queue('slow')\n"
+        "    lease = queue.peek('the-one').lease\n    queue.update('the-one', payload='{\"quick\": true}', lease=lease)\n"
+    )
+    first = WorkerProcess(folder, "slow_app", "first.log")
+    run("put_slow.py")
+    until(lambda: "begins 1" in first.text(), what="the first worker has it")
+    run("hurry.py")
+    second = WorkerProcess(folder, "slow_app", "second.log")
+    until(lambda: "works on slow" in second.text())
+    try:
+        first.process.kill()
+        until(lambda: "begins 1" in second.text(), what="the second worker has it")  # a loss gives the attempt back
+        assert second.stop() == 0
+    finally:
+        first.end()
+        second.end()
+
+
+def test_the_readmes_lines(folder: Path, run: Callable[..., str]) -> None:
+    """What a new user copies: ten lines, then a worker and its command."""
+    readme = (ROOT / "README.md").read_text()
+    section = readme[readme.index("## Ten lines, with the Python client") :]
+    lines, shop = re.findall(r"```python\n(.*?)```", section, re.DOTALL)[:2]
+    (folder / "purge.py").write_text(
+        "from tidewarden.client import Client\nwith Client() as client:\n    client.queue('mails').purge()\n"
+    )
+    run("purge.py")  # other tests use the queue, too
+    (folder / "readme.py").write_text(lines)
+    assert re.match(r"\{'to': 'ada@example.com'\} under lease \d+\n", run("readme.py"))
+    (folder / "shop.py").write_text(shop)
+    worker = WorkerProcess(folder, "shop:worker", "shop.log")
+    try:
+        (folder / "ask.py").write_text(
+            "from tidewarden.client import Client\nwith Client() as client:\n    mails = client.queue('mails')\n"
+            "    print(mails.wait(mails.put_json({'to': 'bob@example.com'}), timeout_ms=20_000))\n"
+        )
+        assert "result=b'sent to bob@example.com'" in run("ask.py")
+        assert worker.stop() == 0
+    finally:
+        worker.end()
+    run("purge.py")
+    (redis_lines,) = re.findall(r"```python\n(import redis\n.*?)```", readme, re.DOTALL)
+    assert '"port": 7420' in redis_lines
+    base = tomllib.loads((folder / "tidewarden-data" / "n0" / "node.toml").read_text())["node"]["base_port"]
+    (folder / "redis_lines.py").write_text(redis_lines.replace('"port": 7420', f'"port": {base}'))
+    assert re.match(r"hello under lease \d+\n", run("redis_lines.py"))
+
+
+def test_batches(run: Callable[..., str]) -> None:
+    assert "250 of 250 tasks put, taken and acknowledged" in run("examples/batches.py", "250")
+
+
+def test_token_reader(run: Callable[..., str]) -> None:
+    out = run("examples/token_reader.py")
+    assert re.match(r"sandbox/user-000001: Bearer \S+…, (fresh|expiring), generation \d+\nexpires in \d+ s\n", out)
+
+
+def test_every_example_is_run_here() -> None:
+    named = Path(__file__).read_text()
+    missing: list[Any] = [path.name for path in EXAMPLES.glob("*.py") if path.stem not in named]
+    assert not missing

@@ -1,0 +1,495 @@
+"""
+Switches each guard of the product off, one at a time, in a copy of it, and runs the tests that have to notice.
+
+    python -m tests.meta.guards                   every guard; some minutes
+    python -m tests.meta.guards fence lanes       these
+    python -m tests.meta.guards --live            with the tests that start whole clusters, too
+    python -m tests.meta.guards --list            their names
+
+A guard whose loss some named file does not notice is said, and makes the exit code 1. What was seen red is written down in
+docs/testing.md, "Which test guards which rule".
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from .guards_of_one_refresh import OF_ONE_REFRESH
+
+ROOT = Path(__file__).parents[2]
+NEEDED = ("tidewarden", "tests", "benchmarks", "examples", "docs", "pyproject.toml", "config.toml", "README.md")
+LIMIT_S = 1800
+PYTEST = "-q --tb=no -rfE -p no:cacheprovider --timeout 60"
+"""Without its guard a test may wait for ever: that is red, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """
+    ``edits``: file of the package, what stands there exactly once, and what takes its place without the guard.
+
+    ``red``: test files below ``tests``, without ``.py``, in each of which a test has to fail then; ``live``: of clusters.
+    """
+
+    name: str
+    edits: tuple[tuple[str, str, str], ...]
+    red: tuple[str, ...]
+    live: tuple[str, ...] = ()
+
+    def files(self, with_live: bool) -> list[str]:
+        """The test files, from the root."""
+        return [f"tests/{one}.py" for one in self.red] + [f"tests/{one}.py" for one in self.live if with_live]
+
+
+RECORD, SHARD, STORED = "queue/lua/shared/record.lua", "queue/lua/shared/shard.lua", "tokens/lua/stored.lua"
+GUARDS = (
+    Guard(
+        "fence",
+        ((RECORD, "elseif epoch < S.epoch or holder ~= S.sweeper then", "elseif false then"),),
+        ("scripts/tasks/test_fence", "rooms/scheduling/test_sweep", "rooms/scheduling/test_firing"),
+        ("live/failover/test_stale_leader", "live/failover/test_cut_off"),
+    ),
+    Guard(
+        "claim",
+        (("cluster/lua/claim.lua", "if stored > epoch or stored == epoch and by ~= holder then", "if false then"),),
+        ("rooms/cluster/test_term",),
+    ),
+    Guard(
+        "lease",
+        ((SHARD, "if r and r.holder ~= '' and r.lease == lease then", "if r and r.holder ~= '' then"),),
+        ("scripts/tasks/test_leases", "rooms/queues/test_locks", "scripts/accounts/test_ledger"),
+        ("live/faults/test_storm",),
+    ),
+    Guard(
+        "ack",
+        (("queue/lua/ack.lua", "if current == lease and holder ~= '' then", "if current and holder ~= '' then"),),
+        ("scripts/tasks/test_leases", "rooms/queues/takes/test_plain"),
+        ("live/faults/test_storm",),
+    ),
+    Guard(
+        "hung",
+        (("cluster/heartbeat.py", "return not hung and now", "return now"),),
+        ("rooms/cluster/test_heartbeat",),
+        ("live/failover/test_stalled_worker",),
+    ),
+    Guard(
+        "long-result",
+        (("queue/lua/ack.lua", "return full and #result >", "return false and #result >"),),
+        ("scripts/tasks/test_full", "rooms/client/test_task"),
+    ),
+    Guard(
+        "limit-last",
+        (("store/embedded.py", '"maxmemory": "0",', '"maxmemory": str(self._config.maxmemory_bytes),'),),
+        ("live/store/test_embedded",),
+        ("live/store/test_full_memory",),
+    ),
+    Guard(
+        "hold",
+        (
+            ("queue/session.py", "if self.shared is not None and len(self.held)", "if len(self.held)"),
+            ("queue/session.py", "return len(self.held) >= HELD_MAX and self.shared is None", "return False"),
+        ),
+        ("unit/queues/test_session", "rooms/queues/test_hold_limit"),
+    ),
+    Guard(
+        "lock",
+        ((SHARD, "if t and r and r.holder ~= '' and unpack_struct('>d', t.payload) == fence then", "if t and r and r.holder ~= '' then"),),
+        ("scripts/holders/test_locks", "rooms/queues/test_locks"),
+        ("live/failover/test_locks", "live/faults/test_storm"),
+    ),
+    Guard(
+        "tombstone",
+        (("queue/lua/put.lua", "redis.call('EXISTS', key('done:' .. id)) == 1", "false"),),
+        ("scripts/tasks/test_put", "rooms/queues/test_queues"),
+        ("live/faults/test_storm",),
+    ),
+    Guard(
+        "lanes",
+        (("queue/lua/shared/lane.lua", "if leased >= limit then return NEVER end", "if leased < 0 then return NEVER end"),),
+        ("scripts/lanes/test_lanes",),
+        ("live/faults/test_storm",),
+    ),
+    Guard(
+        "registered",
+        (("queue/lua/take.lua", "if word == '3' or word == '2'", "if word == '3' and #got == 0 or word == '2'"),),
+        ("rooms/queues/takes/test_waiters",),
+    ),
+    Guard(
+        "retried",
+        (("queue/waiters.py", "        if self._failed:\n", "        if False:\n"),),
+        ("rooms/queues/takes/test_waiters",),
+    ),
+    Guard(
+        "fair-turn",
+        (("queue/lua/take.lua", "for_all = S.fair == FAIR_TURN", "for_all = false"),),
+        ("rooms/queues/takes/test_along",),
+    ),
+    Guard(
+        "aside",
+        ((SHARD, "  aside[id], aside[#aside + 1], bury_them = true, id, bury_aside\n", ""),),
+        ("scripts/records/test_unreadable", "scripts/records/test_check"),
+    ),
+    Guard(
+        "kept",
+        ((RECORD, "    or tonumber(redis.call('HGET', key('shard'), 'seq')) ~= was.seq\n", ""),),
+        ("scripts/records/test_kept_record",),
+    ),
+    Guard(
+        "attach",
+        (("queue/lua/session_leave.lua", "if stored[4] ~= boot .. ' ' .. text(number) then", "if not stored[4] then"),),
+        ("scripts/holders/test_sessions", "rooms/queues/test_sessions"),
+    ),
+    Guard(
+        "grace",
+        (("queue/lua/session_end.lua", "if number >= 0 and session_number(record, 'number', stored[1]) ~= number then", "if false then"),),
+        ("scripts/holders/test_sessions", "rooms/queues/test_sessions"),
+    ),
+    Guard(
+        "boot",
+        ((RECORD, "if tonumber(boot) <= dead_boot(node) then", "if false then"),),
+        ("scripts/tasks/test_fence", "rooms/cluster/test_reaper"),
+        ("live/failover/test_workers",),
+    ),
+    Guard(
+        "stickiness",
+        (
+            (
+                "raft/steady.py",
+                "return now < self.lease_until or now - self._followed < self.times.election_min_s",
+                "return now < 0",
+            ),
+        ),
+        ("unit/raft/test_simulation_regressions", "unit/raft/test_simulation_lease", "unit/raft/test_simulation_seeds"),
+    ),
+    Guard(
+        "term",
+        (("raft/steady.py", "        self._SyncObj__raftLog.setCurrentTerm(term, voted_for)\n", ""),),
+        ("unit/raft/test_simulation_regressions",),
+    ),
+    Guard(
+        "log-sync",
+        (("raft/steady.py", "        self._SyncObj__raftLog.sync()\n", ""),),
+        ("unit/raft/test_simulation_regressions",),
+    ),
+    Guard(
+        "ack-term",
+        (("raft/steady.py", 'if message.get("term") != self.raftCurrentTerm or ', "if "),),
+        ("unit/raft/test_simulation_regressions",),
+    ),
+    Guard(
+        "own-write",
+        (("store/commit.py", "return self._mark if made else self._first_mark", 'return pack(("ECHO", int(made) + 1))'),),
+        ("rooms/store/test_commit", "rooms/queues/takes/test_durable"),
+    ),
+    Guard(
+        "bracket",
+        (("store/firm.py", 'synced = after is not None and said(self._before) == after and said(self._synced) == b"OK"', "synced = True"),),
+        ("rooms/store/test_firm",),
+    ),
+    Guard(
+        "awake",
+        (
+            (
+                "store/firm.py",
+                'AWAKE = pack(("CONFIG", "SET", "appendfsync", "always"))',
+                'AWAKE = pack(("CONFIG", "SET", "appendfsync", "everysec"))',
+            ),
+        ),
+        ("rooms/store/test_firm",),
+        ("live/store/test_slow_disk",),
+    ),
+    Guard(
+        "identity",
+        (("store/commit.py", "if one.identity != identity:", "if not identity:"),),
+        ("rooms/store/test_commit",),
+    ),
+    Guard(
+        "whole-shard",
+        (("store/scripts.py", "if link.clustered and script.guarded:", "if link.clustered and not script.guarded:"),),
+        ("live/store/test_shard_ears",),
+    ),
+    Guard(
+        "detour",
+        (
+            (
+                "store/detour.py",
+                "        self.link = link\n        if self._sent_by is not None:",
+                "        first, self.link = self.link is None, link\n        if first and self._sent_by is not None:",
+            ),
+        ),
+        ("live/store/test_primaries_commit",),
+    ),
+    Guard(
+        "redirected",
+        (("store/primaries_commit.py", "if firm is None or slots.turn(slot) != turn:", "if firm is None:"),),
+        ("live/store/test_primaries_commit",),
+    ),
+    Guard(
+        "foreign",
+        (("store/slots.py", "return bool(names and answer.members) and names.isdisjoint(answer.members)", "return False"),),
+        ("unit/store/test_slots", "rooms/store/test_topology"),
+        ("live/engines/test_cluster_resize",),
+    ),
+    Guard(
+        "write-back",
+        (
+            (STORED, "    and head.grant == grant\n    and head.generation == generation\n    and new.generation > generation\n", ""),
+            (STORED, "  if head and head.grant == grant and head.generation == generation then", "  if true then"),
+        ),
+        ("scripts/accounts/test_ledger", "live/tokens/refresh/test_refresher"),
+    ),
+    Guard(
+        "refresh-lease",
+        (("tokens/lua/intent.lua", "if not r or r.holder == '' or r.lease ~= leases[i] then", "if not r or r.holder == '' then"),),
+        ("scripts/accounts/test_ledger",),
+    ),
+    *(Guard(name, ((file, there, instead),), *red) for name, file, there, instead, *red in OF_ONE_REFRESH),
+    Guard(
+        "late",
+        (("tokens/post.py", "if self._clock.monotonic() > send_by:", "if send_by < 0:"),),
+        ("live/tokens/provider/test_exchange", "live/tokens/refresh/test_refresher_crash"),
+    ),
+    Guard(
+        "moved-on",
+        (("tokens/doubts.py", "await self._moved_on(account, opened):", "not opened:"),),
+        ("live/tokens/refresh/test_doubts",),
+    ),
+    Guard(
+        "one-request",
+        (("tokens/refresher.py", "busy = place in self._tools.asking", "busy = False"),),
+        ("live/tokens/refresh/test_refresher_crash",),
+    ),
+    Guard(
+        "past",
+        ((STORED, "if head and head.grant == grant and head.generation > generation + 1 then", "if false then"),),
+        ("scripts/accounts/test_ledger_late",),
+        ("live/refresh_steps/test_refresh_steps",),
+    ),
+    Guard(
+        "no-spare",
+        (
+            (
+                "tokens/settler.py",
+                "ORPHAN if answer.orphan or not self.provider.renews else previous",
+                "ORPHAN if answer.orphan else previous",
+            ),
+        ),
+        ("rooms/tokens/test_without_refresh_tokens",),
+    ),
+    Guard(
+        "other-parameters",
+        (("tokens/grants.py", "if not provider.renews:  # What is asked", "if False:  # What is asked"),),
+        ("rooms/tokens/test_without_refresh_tokens",),
+    ),
+    Guard(
+        "unfit",
+        (("tokens/grant_request.py", "if provider.renews != (own is None or bool(own.refresh_token)) or (", "if False and ("),),
+        ("unit/tokens/provider/test_grant_request", "rooms/tokens/test_without_refresh_tokens"),
+    ),
+    Guard(
+        "lost-answer",
+        (("queue/shard.py", "        self._flying -= 1\n        if unanswered(error):", "        self._flying -= 1\n        if False:"),),
+        ("rooms/queues/takes/test_lost_answers",),
+        ("live/faults/test_lost_links",),
+    ),
+    Guard(
+        "unasked",
+        (("queue/waiters.py", "        if self._failed:", "        if False:"),),
+        ("rooms/queues/takes/test_lost_answers",),
+    ),
+    Guard(
+        "unconfirmed-lease",
+        (("queue/strays.py", "            known.update(one.holding.leases())\n", "            pass\n"),),
+        ("rooms/queues/takes/test_strays",),
+    ),
+    Guard(
+        "settings-version",
+        (("queue/lua/configure.lua", "if version and version < S.version then", "if false then"),),
+        ("rooms/queues/test_shard_settings",),
+    ),
+    Guard(
+        "settings-reread",
+        (("queue/registry.py", "                    self._outdated.add(queue)\n", ""),),
+        ("rooms/queues/test_shard_settings",),
+    ),
+    Guard(
+        "closed-order",
+        (("queue/registry.py", "        await set_order(self._cut(queue, kept), kept.order)", "        assert self._cut(queue, kept)"),),
+        ("rooms/queues/test_shard_settings",),
+    ),
+    Guard(
+        "place",
+        (("server/connection.py", "if self._begun_count == 0 and not self._beginning:", "if self._begun_count == 0:"),),
+        ("rooms/server/test_places",),
+    ),
+    Guard(
+        "later-turn",
+        (("queue/shard.py", "self._loop.call_soon(receiver.set_exception, error)", "receiver.set_exception(error)"),),
+        ("rooms/server/test_places",),
+    ),
+    Guard(
+        "tick",
+        (("scheduler/lua/fire.lua", " or tonumber(stored) ~= round.place then", " then"),),
+        ("rooms/scheduling/test_firing",),
+    ),
+    Guard(
+        "strangers",
+        (("server/lobby.py", "if self._budget.left_s(now) < 0 or lobby.budget.left_s(now) < least_s:", "if self.over:"),),
+        ("unit/server/access/test_lobby", "unit/server/resp/test_flow", "unit/server/http/test_listener"),
+    ),
+    Guard(
+        "strangers-at-once",
+        (("server/lobby.py", "if lobby.budget.left_s(now) < 0:", "if self.over:"),),
+        ("unit/server/access/test_lobby",),
+    ),
+    Guard(
+        "places",
+        (("server/lobby.py", "return 0.0 if self._count < self._places else self.send_away()", "return 0.0"),),
+        ("unit/server/access/test_lobby", "unit/server/resp/test_listening"),
+    ),
+    Guard(
+        "one-at-a-time",
+        (("server/connection.py", "        if self.peer.may is STRANGER:\n            return 1\n", ""),),
+        ("unit/server/resp/test_flow",),
+    ),
+    Guard(
+        "stretching",
+        (("server/users.py", "while wait_s := self._stretching.wait_s(self._clock.monotonic(), kept_s):", "while wait_s := 0 * kept_s:"),),
+        ("unit/server/access/test_users",),
+    ),
+    Guard(
+        "raft-strangers",
+        (("raft/wire.py", "if conn.paid is not None and self._budget.left_s(now) < 0:", "if conn.paid is None:"),),
+        ("live/raft/test_wire",),
+    ),
+    Guard(
+        "turn",
+        (("server/connection.py", "if now - began > TURN_S:", "if now < began:"),),
+        ("unit/server/resp/test_flow",),
+    ),
+    Guard(
+        "parameters-put",
+        (("tokens/grants.py", "        placeholders.filled(provider, found.parameters)\n", ""),),
+        ("rooms/tokens/test_parameters",),
+    ),
+    Guard(
+        "secrets-of-accounts",
+        (("tokens/grant_request.py", "if provider.account_secret and not (own is", "if False and not (own is"),),
+        ("rooms/tokens/test_parameters",),
+    ),
+    Guard(
+        "parameters-sent",
+        (("placeholders.py", "    values = check(provider, {", "    values = dict({"),),
+        ("rooms/tokens/test_parameters",),
+    ),
+    Guard(
+        "parameters-in-addresses",
+        (("placeholders.py", "if not _IN_ADDRESS.fullmatch(values[name]):", "if not values[name]:"),),
+        ("unit/config/test_placeholders",),
+    ),
+    Guard(
+        "issuers-at-home",
+        (("tokens/discovery.py", "return not provider.own_issuer or urlsplit", "return True or urlsplit"),),
+        ("unit/tokens/provider/test_discovery",),
+    ),
+    Guard(
+        "patterns",
+        (("placeholders.py", "    if _PATTERN.fullmatch(pattern):", "    if pattern:"),),
+        ("unit/config/test_placeholders",),
+    ),
+    Guard(
+        "notices-once",
+        (("tokens/lua/consents.lua", "if not news(account, grant, days, end_ms) then return true end", ""),),
+        ("scripts/accounts/test_consents",),
+    ),
+    Guard(
+        "notices-kept",
+        (("tokens/lua/consents.lua", "redis.call('HSET', META, field, from)", "redis.call('HSET', META, field, last)"),),
+        ("scripts/accounts/test_consents",),
+    ),
+    Guard(
+        "notices-together",
+        (("tokens/lua/consents.lua", "due[#due + 1], due[#due + 2] = same[j], last", ""),),
+        ("scripts/accounts/test_consents",),
+    ),
+    Guard(
+        "hosts-of-patterns",
+        (("placeholders.py", "            labels[0] or not all(labels[1:])", "            not all(labels[1:])"),),
+        ("unit/config/test_placeholders",),
+    ),
+)  # fmt: skip
+FAILED = re.compile(r"^(?:FAILED|ERROR) (tests/\S+?\.py)", re.MULTILINE)
+
+
+def without(guard: Guard, package: Path) -> None:
+    """Switch it off in that copy of the package. Raises: ValueError: it does not stand there as it did."""
+    for file, stands, instead in guard.edits:
+        path = package / file
+        text = path.read_text("utf-8")
+        if text.count(stands) != 1:
+            raise ValueError(f"{guard.name}: {file} has {text.count(stands)} of: {stands}")
+        path.write_text(text.replace(stands, instead), "utf-8")
+
+
+def seen_red(guard: Guard, with_live: bool) -> Counter[str]:
+    """How many tests of each named file failed without the guard."""
+    with tempfile.TemporaryDirectory(prefix="guards-") as folder:
+        for name in NEEDED:
+            source, target = ROOT / name, Path(folder) / name
+            if source.is_dir():
+                shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+            else:
+                shutil.copy(source, target)
+        without(guard, Path(folder) / "tidewarden")
+        argv = [sys.executable, "-m", "pytest", *PYTEST.split()]
+        done = subprocess.run(
+            [*argv, "-m", "not soak", *guard.files(with_live)],
+            cwd=folder, env={**os.environ, "PYTHONPATH": folder}, capture_output=True, text=True, timeout=LIMIT_S, check=False,
+        )  # fmt: skip
+    if done.returncode not in (0, 1):
+        raise RuntimeError(
+            f"{guard.name}: pytest ended with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
+        )
+    return Counter(FAILED.findall(done.stdout))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Switch each guard off, and see which tests notice.")
+    parser.add_argument("names", nargs="*", help="some guards; without: every one")
+    parser.add_argument("--live", action="store_true", help="with the tests that start whole clusters")
+    parser.add_argument("--list", action="store_true", help="print their names")
+    asked = parser.parse_args()
+    chosen = [guard for guard in GUARDS if not asked.names or guard.name in asked.names]
+    if unknown := set(asked.names) - {guard.name for guard in GUARDS}:
+        parser.error(f"no such guard: {', '.join(sorted(unknown))}; --list names them")
+    if asked.list:
+        print("\n".join(guard.name for guard in chosen))
+        return 0
+    unseen = 0
+    for guard in chosen:
+        begun = time.monotonic()
+        try:
+            red = seen_red(guard, asked.live)
+        except (ValueError, RuntimeError) as error:
+            print(error, flush=True)
+            unseen += 1
+            continue
+        said = ", ".join(f"{Path(file).stem} {red[file] or 'NONE'}" for file in guard.files(asked.live))
+        print(f"{guard.name}: {said} ({time.monotonic() - begun:.0f} s)", flush=True)
+        unseen += any(not red[file] for file in guard.files(asked.live))
+    print(f"{len(chosen)} guards switched off; {unseen} of them unnoticed by a test that should")
+    return 1 if unseen else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,45 @@
+"""Guards of one refresh, and of what follows when it fails; see :mod:`meta.guards`, which switches them off."""
+
+from __future__ import annotations
+
+INTENT, POLICY = "tokens/lua/intent.lua", "tokens/policy.py"
+OF_ONE_REFRESH: tuple[tuple[str, str, str, str, *tuple[tuple[str, ...], ...]], ...] = (
+    ("intent", INTENT, "elseif open_until > now then", "elseif false then", ("scripts/accounts/test_ledger",)),
+    (
+        "renewed-lease",
+        "tokens/lua/renew.lua",
+        "held(account, lease)",
+        "tries_get(account)",
+        ("scripts/accounts/test_ledger",),
+    ),
+    (
+        "refused-since",
+        "tokens/lua/stored.lua",
+        "if redis.call('ZSCORE', DEAD, account) or refused then",
+        "if redis.call('ZSCORE', DEAD, account) then",
+        ("scripts/accounts/test_ledger_late",),
+        ("live/refresh_steps/test_refresh_steps",),
+    ),
+    (
+        "confirmations",
+        POLICY,
+        "if troubles.refusals < CONFIRMATIONS:",
+        "if not troubles.refusals:",
+        ("unit/tokens/test_policy", "unit/tokens/test_policy_ends"),
+    ),
+    (
+        "others-well",
+        POLICY,
+        "return case.assessment.well_ms > since_ms or",
+        "return True or",
+        ("unit/tokens/test_policy_ends",),
+    ),
+    (
+        "safe-replay",
+        POLICY,
+        "return wait if not case.safe_until_ms or",
+        "return wait if True or",
+        ("unit/tokens/test_policy", "unit/tokens/test_policy_ends"),
+    ),
+)
+"""Name, file, what stands there, what takes its place; then test files that have to notice, and live ones."""

@@ -1,0 +1,74 @@
+"""The unit files and the compose file of ``examples/``: they are read by their own readers, and fit our configuration."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tidewarden.config import check_secret, load
+from tidewarden.daemon import DRAIN_S, HAND_OVER_S
+from tidewarden.server.metrics import HELP
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+@pytest.mark.parametrize("name", ["tidewarden", "tidewarden-up"])
+def test_systemd_takes_the_units(name: str, tmp_path: Path) -> None:
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd-analyze is not here")
+    text = (EXAMPLES / "systemd" / f"{name}.service").read_text()
+    unit = tmp_path / f"{name}.service"
+    unit.write_text(
+        text.replace("/opt/tidewarden/bin/tidewarden", f'"{sys.executable}"')
+    )  # it looks whether the program is there
+    done = subprocess.run(
+        ["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
+def test_a_unit_gives_a_node_the_time_that_its_end_takes() -> None:
+    text = (EXAMPLES / "systemd" / "tidewarden.service").read_text()
+    found = re.search(r"TimeoutStopSec=(\d+)", text)
+    assert found is not None
+    assert int(found[1]) > HAND_OVER_S + DRAIN_S + 20
+
+
+@pytest.mark.parametrize("name", ["n0", "n1", "n2"])
+def test_the_compose_files_nodes_have_a_good_configuration(name: str, tmp_path: Path) -> None:
+    compose = yaml.safe_load((EXAMPLES / "compose.yaml").read_text())
+    node = compose["services"][name]
+    mounted = node["volumes"][0].split(":")[0]
+    for secret in node["secrets"]:
+        assert secret in compose["secrets"]
+    environ = {key: value.replace("${VALKEY_PASSWORD:?set it}", "pw") for key, value in node["environment"].items()}
+    (tmp_path / "key").write_text("a secret")
+    config = load(str(EXAMPLES / mounted), environ, {"cluster.secret_file": str(tmp_path / "key")})
+    assert config.node.name == name
+    assert name in config.cluster.members
+    assert config.cluster.members[name] == f"{node['hostname']}:7420"
+    assert config.store.url == "redis://:pw@valkey:6379"
+    assert {volume.split(":")[0] for volume in node["volumes"][1:]} <= compose["volumes"].keys()
+    assert check_secret("change-me", config.users[0].secret_hash)
+
+
+def test_the_alerts_are_about_figures_that_there_are() -> None:
+    rules = EXAMPLES / "prometheus" / "alerts.yml"
+    (group,) = yaml.safe_load(rules.read_text())["groups"]
+    for rule in group["rules"]:
+        names = set(re.findall(r"tidewarden_\w+", rule["expr"]))
+        assert names <= HELP.keys(), rule["alert"]
+        assert names or "up{" in rule["expr"]
+        assert rule["annotations"]["summary"]
+
+
+def test_prometheus_takes_the_alerts() -> None:
+    if (promtool := shutil.which("promtool")) is None:
+        pytest.skip("promtool is not here (Debian: prometheus)")
+    subprocess.run([promtool, "check", "rules", str(EXAMPLES / "prometheus" / "alerts.yml")], check=True, timeout=60)

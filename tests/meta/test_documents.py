@@ -1,0 +1,126 @@
+"""What documents say of words, figures, settings and files is what the code does."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import re
+from pathlib import Path
+
+import pysyncobj
+
+from tidewarden.config import SECTIONS
+from tidewarden.errors import BY_CODE, Error
+from tidewarden.queue.settings import QueueSettings
+from tidewarden.server.demands import ROUTES
+from tidewarden.server.metrics import HELP
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "tidewarden"
+DOCS = {
+    path: path.read_text("utf-8")
+    for path in (ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md"))
+}
+PROTOCOL = DOCS[ROOT / "docs" / "protocol.md"]
+PYTHON = {path: path.read_text("utf-8") for path in PACKAGE.rglob("*.py")}
+LUA = {path: path.read_text("utf-8") for path in PACKAGE.rglob("*.lua")}
+NO_DOOR = {"UNREACHABLE", "CONFIG"}  # the SDK's, and the command line's
+AS_IN_REDIS = {"NOPROTO", "EXECABORT"}
+NOT_SETTINGS = {"store.at", "store.embedded", "store.child", "vault.key"}  # of the status, modules, a file
+
+
+def test_the_table_of_error_words_is_the_tree_of_errors() -> None:
+    table = PROTOCOL[PROTOCOL.index("## Errors") : PROTOCOL.index("## Limits")]
+    rows = {word: int(status) for word, status in re.findall(r"^\| `([A-Z]+)` \| (\d+) \|", table, re.MULTILINE)}
+    assert rows == {code: kind.http_status for code, kind in BY_CODE.items() if code not in NO_DOOR}
+
+
+def test_every_error_word_is_answered_by_something() -> None:
+    """By a class that is raised, or a script that refuses with the word."""
+    code = "\n".join(text for path, text in PYTHON.items() if path.name != "errors.py")
+    scripts = "\n".join(LUA.values())
+    silent = {
+        word
+        for word, kind in BY_CODE.items()
+        if kind is not Error
+        and not re.search(rf"\b{kind.__name__}\(", code)
+        and not re.search(rf"refuse\('{word}\b", scripts)
+    }
+    assert not silent
+
+
+def test_documents_name_error_words_that_there_are() -> None:
+    for path, text in DOCS.items():
+        named = {
+            word for words in re.findall(r"Errors: ([^.|\n]*)", text) for word in re.findall(r"`([A-Z ]+)`", words)
+        }
+        words = {word for one in named for word in one.split()}
+        assert not words - set(BY_CODE) - AS_IN_REDIS, path.name
+
+
+def test_documents_name_metrics_that_there_are() -> None:
+    for path, text in DOCS.items():
+        named = set(re.findall(r"tidewarden_(?:cluster|http|node|queue|resp|tokens|webhook)_\w*\w", text))
+        gone = {name for name in named if not any(one == name or one.startswith(f"{name}_") for one in HELP)}
+        assert not gone, path.name
+
+
+def test_every_counter_of_the_scripts_has_its_help() -> None:
+    """Those that scripts count of a queue, by the name in /metrics."""
+    counted = {name for text in LUA.values() for name in re.findall(r"\bcount\('([\w ]+)'", text)}
+    counted |= {how for text in LUA.values() for how in re.findall(r"end_lease\([^)]*?, '(\w+)'", text)}
+    hows = next(text for path, text in LUA.items() if path.name == "end.lua")
+    counted |= set(re.findall(r"(\w+) = true", hows[hows.index("local HOWS") :].split("}")[0])) - {"bury"}
+    assert len(counted) >= 20
+    assert not {f"tidewarden_queue_{name.replace(' ', '_')}_total" for name in counted} - set(HELP)
+
+
+def test_documents_name_settings_that_there_are_with_their_defaults() -> None:
+    fields = {
+        f"{section}.{field.name}": field.default
+        for section, kind in SECTIONS.items()
+        if dataclasses.is_dataclass(kind)
+        for field in dataclasses.fields(kind)
+    }
+    sections = "|".join({name.partition(".")[0] for name in fields})
+    for path, text in DOCS.items():
+        for name, value in re.findall(rf"`((?:{sections})\.(?!py`)[a-z_]+)`(?: \(([\d,]+)\))?", text):
+            if name not in NOT_SETTINGS:
+                assert name in fields, f"{path.name}: there is no setting {name}"
+                if value:
+                    assert fields[name] == int(value.replace(",", "")), f"{path.name}: {name} is not {value} by default"
+
+
+def test_the_table_of_a_queues_settings_has_each_with_its_default() -> None:
+    table = PROTOCOL[PROTOCOL.index("### Q.CONFIG") : PROTOCOL.index("#### Durability")]
+    told: dict[str, str] = {}
+    for names, defaults in re.findall(r"^\| (`[^|]*`) \| ([^|]*) \|", table, re.MULTILINE):
+        told |= dict(zip(re.findall(r"`(\w+)`", names), defaults.split(", "), strict=True))
+    assert told == {name: str(value) for name, value in QueueSettings().shown().items()}
+
+
+def test_every_route_is_described() -> None:
+    text = "".join(DOCS.values())
+    assert not {path for _, path in ROUTES if path.split("/{")[0] not in text}
+
+
+def private_names_of_the_library() -> set[str]:
+    """What PySyncObj's classes keep private, as Python mangles it."""
+    found: set[str] = set()
+    for path in Path(pysyncobj.__file__).parent.rglob("*.py"):
+        for kind in ast.walk(ast.parse(path.read_text("utf-8"))):
+            for node in ast.walk(kind) if isinstance(kind, ast.ClassDef) else ():
+                name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "name", "")
+                if isinstance(name, str) and name.startswith("__") and not name.endswith("__"):
+                    found.add(f"_{kind.name.lstrip('_')}{name}")
+    return found
+
+
+def test_the_list_of_files_that_touch_the_librarys_private_names() -> None:
+    """Those that name a mangled attribute of it; an upgrade of the library is a reading of these."""
+    private = private_names_of_the_library()
+    assert "_SyncObj__raftState" in private
+    touching = {path.name for path, text in PYTHON.items() if private & set(re.findall(r"\b_[A-Z]\w*__\w+", text))}
+    assert all(PACKAGE / "raft" / name in PYTHON for name in touching)
+    (told,) = re.findall(r"Only (.*) touch its private names", DOCS[ROOT / "ARCHITECTURE.md"])
+    assert set(re.findall(r"`(\w+\.py)`", told)) == touching

@@ -1,0 +1,199 @@
+"""The house rules that no linter knows: who may import whom, how long functions get, what documents name."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from support.run.longest import LONGEST
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "tidewarden"
+TESTS = ROOT / "tests"
+
+EVERYBODY = {"errors", "clock", "config", "log"}
+ALLOWED: dict[str, set[str]] = {
+    "errors": set(),
+    "clock": set(),
+    "config": {"errors"},
+    "log": {"errors", "clock", "config"},
+    "raft": EVERYBODY,
+    "store": EVERYBODY,
+    "queue": EVERYBODY | {"store"},
+    "cluster": EVERYBODY | {"raft", "store", "queue"},
+    "tokens": EVERYBODY | {"queue"},
+    "scheduler": EVERYBODY | {"queue"},
+    "server": EVERYBODY | {"cluster", "tokens", "scheduler", "queue"},
+    "client": {"errors", "clock"},
+    "sandbox": EVERYBODY,
+    "daemon": EVERYBODY | {"raft", "store", "queue", "cluster", "tokens", "scheduler", "server", "sandbox", "client"},
+    "cli": EVERYBODY | {"client", "daemon", "sandbox", "store"},  # store: `up` supervises one, see decision 6
+}
+# Rooms that are more than one file without being a folder.
+ROOM_OF = {
+    "budget": "clock",
+    "settings": "config",
+    "host_address": "config",
+    "egress_proxy": "config",
+    "sources": "config",
+    "secret": "config",
+    "rights": "config",
+    "tls": "config",
+    "provider": "config",
+    "provider_reading": "config",
+    "placeholders": "config",
+    "presets": "config",
+    "toml_lines": "config",
+    "signing": "config",
+    "health": "daemon",
+    "process": "daemon",
+    "participant": "daemon",
+    "foreground": "daemon",
+    "front": "daemon",
+    "fronts": "daemon",
+    "cluster_secret": "config",
+    "sealed_file": "config",
+    "key_file": "config",
+    "named_sections": "config",
+    "sandbox_grants": "sandbox",
+    "__main__": "cli",
+}
+FUNCTION_LINES_MAX = 70
+LUA_FUNCTION = re.compile(r"^(?:local )?function ([\w.:]+)[^\n]*(?<! end)\n.*?^end$", re.MULTILINE | re.DOTALL)
+
+HOLDS_STATEMENTS = (ast.stmt, ast.ExceptHandler, ast.match_case)
+
+PYTHON = sorted(path for path in PACKAGE.rglob("*.py"))
+LUA = sorted(PACKAGE.rglob("*.lua"))
+TEST_FILES = sorted(TESTS.rglob("*.py"))
+
+
+@functools.cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text("utf-8"))
+
+
+@functools.cache
+def statements(path: Path) -> tuple[ast.AST, ...]:
+    """All of a file, those in other statements included."""
+    found: list[ast.AST] = [parsed(path)]
+    for node in found:
+        found += [part for part in ast.iter_child_nodes(node) if isinstance(part, HOLDS_STATEMENTS)]
+    return tuple(found)
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def room_of(path: Path) -> str:
+    first = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    return ROOM_OF.get(first, first)
+
+
+def imported(path: Path) -> Iterator[tuple[int, str]]:
+    """Line and room of each import of ours in a file, those inside functions and for types alone included."""
+    package = ("tidewarden", *path.relative_to(PACKAGE).parts[:-1])
+    for node in statements(path):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = ".".join([*package[: len(package) - node.level + 1], *([node.module] if node.module else [])])
+            whole = base if node.level else node.module or ""
+            names = [f"{whole}.{alias.name}" for alias in node.names] if whole == "tidewarden" else [whole]
+        for name in names:
+            parts = name.split(".")
+            if parts[0] == "tidewarden" and len(parts) > 1 and not parts[1].startswith("__"):
+                yield node.lineno, ROOM_OF.get(parts[1], parts[1])
+
+
+def test_imports_follow_the_table() -> None:
+    wrong: list[str] = []
+    for path in PYTHON:
+        if path != PACKAGE / "__init__.py":
+            room = room_of(path)
+            assert room in ALLOWED, f"{name_of(path)}: a new room needs a line in the table"
+            wrong += [
+                f"{name_of(path)}:{line}: {room} imports {other}"
+                for line, other in imported(path)
+                if other != room and other not in ALLOWED[room]
+            ]
+    assert not wrong
+
+
+def test_functions_are_short() -> None:
+    long: list[str] = []
+    for path in PYTHON:
+        for node in statements(path):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                # A signature may be long without being complicated: a command line's options are one each.
+                first = node.body[0].lineno
+                size = (node.end_lineno or first) - first + 1
+                if size >= FUNCTION_LINES_MAX:
+                    long.append(f"{name_of(path)}:{node.lineno}: {node.name} has {size} lines")
+    for path in LUA:
+        text = path.read_text("utf-8")
+        for match in LUA_FUNCTION.finditer(text):
+            size = match[0].count("\n") + 1
+            if size >= FUNCTION_LINES_MAX:
+                long.append(f"{name_of(path)}:{text.count(chr(10), 0, match.start()) + 1}: {match[1]} has {size} lines")
+    assert not long
+
+
+def test_the_codemap_has_every_file() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
+    parts = re.split(r"^### ", text[text.index("## Codemap") : text.index("## A request's way")], flags=re.MULTILINE)[
+        1:
+    ]
+    rooms = {part.partition(":")[0].strip("`/"): part for part in parts}
+    missing: list[str] = []
+    for path in PYTHON:
+        room = path.relative_to(PACKAGE).parts[0]
+        part = rooms.get(room, parts[-1] + text[: text.index("### ")])
+        if not path.stem.startswith("__") and f"`{path.name}`" not in part:
+            missing.append(name_of(path))
+    assert not missing
+
+
+def test_documents_name_tests_that_exist() -> None:
+    for path in (ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")):
+        named = set(re.findall(r"`(?:tests/)?((?:[a-z_]+/)*test_\w+)(?:\.py)?`", path.read_text("utf-8")))
+        assert not {one for one in named if not (TESTS / f"{one}.py").exists()}, name_of(path)
+
+
+def test_the_exceptions_are_of_modules_that_exist() -> None:
+    modules = {"_".join(path.relative_to(PACKAGE).with_suffix("").parts) for path in PYTHON}
+    assert set(ROOM_OF) <= modules
+    assert {TESTS / name for name in LONGEST} <= set(TEST_FILES)
+
+
+def test_no_package_among_the_tests_shadows_a_standard_module() -> None:
+    assert not list(TESTS.rglob("__init__.py"))
+
+
+def test_lua_lines_end_at_100_columns() -> None:
+    lines = [
+        (path, number, line) for path in LUA for number, line in enumerate(path.read_text("utf-8").splitlines(), 1)
+    ]
+    assert not [f"{name_of(path)}:{number}" for path, number, line in lines if len(line) > 100]
+
+
+def test_lua_begins_with_its_header() -> None:
+    assert not [name_of(path) for path in LUA if not path.read_text("utf-8").startswith("-- ")]
+
+
+def test_init_files_only_re_export() -> None:
+    allowed = (ast.Import, ast.ImportFrom, ast.Expr, ast.Assign, ast.AnnAssign)
+    for path in PACKAGE.rglob("__init__.py"):
+        if path.parent.name != "cli":  # puts the verbs together
+            wrong = [node for node in parsed(path).body if not isinstance(node, allowed)]
+            assert not wrong, name_of(path)
+
+
+def test_names_that_say_nothing_are_not_used() -> None:
+    empty = {"util", "utils", "common", "helpers", "helper", "base", "manager", "misc"}
+    assert not [name_of(path) for path in (*PYTHON, *TEST_FILES) if path.stem in empty]

@@ -1,0 +1,88 @@
+"""Dialing: who we are at a node, whose turn it is, and the session that all connections share."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from support.doors import doubles as server_doubles
+from support.doors.client_harness import Site, site
+
+from tidewarden.client import AsyncClient
+from tidewarden.client.address import parse
+from tidewarden.client.nodes import Nodes
+from tidewarden.clock import SystemClock
+from tidewarden.errors import Error, NoAuth, WrongPass
+from tidewarden.server.verbs import unsupported
+
+
+@pytest.fixture
+async def here(node: Any) -> AsyncIterator[Site]:
+    async with site(node, 2) as made:
+        yield made
+
+
+def nodes_of(*urls: str) -> Nodes:
+    return Nodes([parse(url) for url in urls], SystemClock(), grace_ms=5000, name="test")
+
+
+def test_a_failed_node_is_left_once_by_all_who_noticed() -> None:
+    nodes = nodes_of("redis://a", "redis://b")
+    first = nodes.current()
+    nodes.failed(first)
+    nodes.failed(first)
+    assert nodes.current().host == "b"
+    nodes.failed(nodes.current())
+    assert nodes.current() is first
+
+
+async def test_all_connections_share_a_session_and_know_the_stores_clock(here: Site) -> None:
+    nodes = nodes_of(*here.urls)
+    first = await nodes.dial(nodes.current(), None)
+    session = nodes.session
+    assert session
+    assert abs(nodes.store_ms() - time.time() * 1000) < 10_000  # the store runs on this machine
+    nodes.failed(nodes.current())
+    second = await nodes.dial(nodes.current(), None)
+    assert nodes.session == session
+    await first.close()
+    await second.close()
+
+
+async def test_a_session_that_has_ended_is_followed_by_another_once(here: Site) -> None:
+    nodes = nodes_of(*here.urls)
+    lost: list[str] = []
+    nodes.on_session_lost = lambda: lost.append("lost")
+    nodes.session = "9f6a2c1e-5b7d-4c55-8a9e-0d6c3a1f2b44"
+    made = await asyncio.gather(*(nodes.dial(nodes.current(), None) for _ in range(4)))
+    assert lost == ["lost"]
+    assert nodes.session != "9f6a2c1e-5b7d-4c55-8a9e-0d6c3a1f2b44"
+    for connection in made:
+        await connection.close()
+
+
+async def test_who_we_are(node: Any) -> None:
+    async with site(node, users=(server_doubles.ADMIN,)) as guarded:
+        port = guarded.doors[0].port
+        secret = server_doubles.SECRET.replace("%", "%25").replace(" ", "%20")
+        for who in (f"admin:{secret}@", f":{secret}@"):
+            async with AsyncClient(f"redis://{who}127.0.0.1:{port}", name="me") as client:
+                assert "name=me" in await client.execute("CLIENT", "INFO")
+                token = await client.token("shop/42", min_ttl_ms=1000, wait_ms=50)
+                assert (token.access_token, token.state, token.generation) == ("at-1", "fresh", 4)
+        for who, error in (("admin:wrong@", WrongPass), ("", NoAuth)):
+            async with AsyncClient(f"redis://{who}127.0.0.1:{port}") as client:
+                with pytest.raises(error):
+                    await client.queues()
+
+
+async def test_a_node_without_sessions_is_named(here: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = unsupported("SESSION", "sessions")
+    table = dict(here.doors[0].server.commands) | {b"SESSION": command, b"session": command}
+    monkeypatch.setattr(here.doors[0].server, "commands", table)
+    async with AsyncClient(here.urls[:1]) as client:
+        with pytest.raises(Error, match="serves no sessions, this SDK needs them"):
+            await client.queues()

@@ -1,0 +1,135 @@
+"""What the queue's room keeps for long stays bounded through its worst case: see docs/testing.md, "What stays"."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from typing import Any
+
+import pytest
+from support.growth import by_container, entries, stored_bytes
+from support.store.proxy import Proxy
+
+from tidewarden.errors import Full, StoreDown
+from tidewarden.queue import NewTask
+from tidewarden.queue.locks import Locks
+from tidewarden.queue.shard import Shard
+
+HOUR_MS = 3_600_000
+ROUNDS = 100_000
+
+
+@pytest.mark.thorough
+async def test_a_session_that_is_left_and_joined_again(node: Any) -> None:
+    """Each end of a connection begins a grace of an hour; only the latest is waited for."""
+    queues = (await node("n0")).queues
+    uuid, first = "", 0
+    for n in range(500):
+        first = first or (n // 10 and entries(queues))
+        session = queues.open_session("bob")
+        uuid = await queues.join_session(session, "bob", uuid, HOUR_MS)
+        await queues.close_session(session)
+    assert queues.session_counts()["detached"] == 1
+    assert entries(queues) <= first, by_container(queues)
+
+
+@pytest.mark.thorough
+async def test_sessions_that_are_asked_for_while_the_store_is_away(
+    node: Any, store_proxy: Proxy, eventually: Any
+) -> None:
+    """A client asks again and again, all through an outage: what was not even sent leaves nothing to be undone."""
+    n0 = await node("n0", url=f"redis://127.0.0.1:{store_proxy.port}/0")
+    queues = n0.queues
+    store_proxy.ways["down"].lost = store_proxy.ways["up"].lost = True
+    store_proxy.cut()
+    await eventually(lambda: not n0.link.up)
+    sessions = [queues.open_session("bob") for _ in range(300)]
+    found = await asyncio.gather(*(queues.join_session(one, "bob") for one in sessions), return_exceptions=True)
+    assert all(isinstance(one, StoreDown) for one in found)
+    await asyncio.gather(*(queues.close_session(one) for one in sessions))
+    assert len(queues._tasks) < 10
+    store_proxy.calm()
+
+
+async def test_topics_count_as_queues_do(node: Any) -> None:
+    queues = (await node("n0")).queues
+    queues._config = queues._config.__class__(limits=queues._config.limits.__class__(queues_max=20))
+    for n in range(10):
+        await queues.link(f"topic{n}", "q")
+    await queues.link("topic9", "another")
+    for n in range(10):
+        await queues.link(f"further{n}", "q")
+    for n in range(100):
+        with pytest.raises(Full, match="queues_max"):
+            await queues.link(f"over{n}", "q")
+    assert len(await queues.topics()) == len(queues._topics) == 20
+    assert await queues.unlink("topic9", "q")
+
+
+@pytest.mark.thorough
+async def test_consumers_that_come_wait_and_go(node: Any) -> None:
+    """Each parks a take, waits for a lock, for an end and for room, has a task and a lock in hand, and hangs up."""
+    queues = (await node("n0")).queues
+    locks = Locks(queues, wait_max_ms=HOUR_MS, waiting_max=1_000)
+    await queues.configure("full", {"capacity": 1})
+    await queues.put("full", NewTask(id="first"))
+    owner = queues.open_session()
+    await locks.acquire(owner, "taken", HOUR_MS)
+    kept: list[int] = []
+    stored: list[dict[str, int]] = []
+    for n in range(400):
+        session = queues.open_session()
+        await queues.put("q", NewTask(id=f"t{n}"))
+        (task,) = await queues.take(session, ["q"])
+        await locks.acquire(session, f"l{n}", HOUR_MS)
+        waits = [
+            queues.take(session, ["q", "empty"], wait_ms=60_000),
+            locks.acquire(session, "taken", HOUR_MS, wait_ms=60_000),
+            asyncio.ensure_future(queues.wait("q", f"t{n}", 60_000)),
+            asyncio.ensure_future(queues.put_waiting("full", NewTask(id=f"t{n}"), 60_000)),
+        ]
+        for _ in range(3):
+            await asyncio.sleep(0)
+        for wait in waits[2:]:
+            wait.cancel()
+        await asyncio.gather(*waits[2:], return_exceptions=True)
+        await queues.close_session(session)
+        await asyncio.gather(*waits, return_exceptions=True)
+        assert await queues.delete("q", task.id) == 1
+        if n in (99, 399):
+            kept.append(entries(queues, locks))
+            stored.append(await stored_bytes(queues._link))
+    assert kept[1] <= kept[0] + 5, by_container(queues, locks)
+    assert sum(stored[1].values()) <= sum(stored[0].values()) + 1_000, stored
+
+
+@pytest.mark.thorough
+async def test_a_queue_that_is_cut_anew_again_and_again(node: Any) -> None:
+    """Former shards are forgotten: whoever waited there has asked again."""
+    queues = (await node("n0")).queues
+    session = queues.open_session()
+    for n in range(60):
+        await queues.configure("q", {"shards": 1 + n % 4})
+        waiting = queues.take(session, ["q"], wait_ms=60_000)
+        await asyncio.sleep(0)
+        waiting.cancel()
+    await queues.configure("q", {"shards": 2})
+    while queues._tasks:
+        await asyncio.sleep(0.05)
+    gc.collect()
+    assert sum(isinstance(one, Shard) and one.queue == "q" for one in gc.get_objects()) <= 4
+
+
+async def test_takes_of_one_shard_whose_answers_are_lost(node: Any) -> None:
+    """One look at a time, and one more for all that were lost meanwhile."""
+    queues = (await node("n0")).queues
+    await queues.put("q", NewTask())
+    (shard,) = queues._shards["q"]
+    before = entries(queues.strays)
+    for _ in range(ROUNDS):
+        queues.strays.lost(shard)
+    assert entries(queues.strays) <= before + 2, by_container(queues.strays)
+    looks = list(queues.strays._looks.values())
+    assert len(looks) == 1
+    looks[0].cancel()
+    await asyncio.gather(*looks, return_exceptions=True)

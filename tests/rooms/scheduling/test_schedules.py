@@ -1,0 +1,181 @@
+"""Schedules on a real store: put, listed, deleted, refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from support.queues.schedules_harness import LEADER, HookedQueues, prefix, put_every, queues, raw, schedules, tasks
+
+from tidewarden.errors import BadArg, Exists, Full, TooBig
+from tidewarden.queue.task import NewTask
+from tidewarden.scheduler import schedules as module
+from tidewarden.scheduler.schedules import Schedules
+from tidewarden.scheduler.trigger import Spec
+
+__all__ = ["queues", "raw", "schedules"]  # fixtures
+
+
+async def test_putting_the_same_again_changes_nothing(schedules: Schedules) -> None:
+    """A service that puts its schedules on every start must not push an interval's tick away for ever."""
+    tick_ms = await put_every(schedules)
+    await schedules.fire_due("jobs", 0, tick_ms, 1, LEADER)
+    assert await put_every(schedules) == tick_ms + 1_000
+    assert await put_every(schedules, priority=3) != tick_ms + 1_000
+    assert [row["priority"] for row in await schedules.list()] == [3]
+
+
+async def test_list_shows_what_was_put(schedules: Schedules) -> None:
+    spec = Spec.cron("30 2 * * 7", "Europe/Berlin", "none")
+    next_ms = await schedules.put("b", spec, "wide", NewTask(b"y" * 1_000, within_ms=60_000))
+    tick_ms = await put_every(schedules, "a")
+    a, b = await schedules.list()
+    assert (a["name"], a["queue"], a["kind"], a["every_ms"], a["next_ms"], a["state"]) == (
+        "a",
+        "jobs",
+        "every",
+        1_000,
+        tick_ms,
+        "active",
+    )
+    assert "within_ms" not in a
+    assert (b["expr"], b["zone"], b["catchup"], b["next_ms"], b["within_ms"]) == (
+        "30 2 * * 7",
+        "Europe/Berlin",
+        "none",
+        next_ms,
+        60_000,
+    )
+    assert (b["payload"], b["payload_bytes"]) == (b"y" * 256, 1_000)
+
+
+async def test_many_schedules_are_listed_over_pages(schedules: Schedules, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PAGE", 5)
+    names = [f"s{number:03}" for number in range(150)]
+    for name in names:
+        await put_every(schedules, name)
+    assert [row["name"] for row in await schedules.list()] == names
+
+
+async def test_in_a_sharded_queue_row_and_tasks_share_a_shard(
+    schedules: Schedules, queues: HookedQueues, raw: Any
+) -> None:
+    for number in range(20):
+        name = f"s{number}"
+        tick_ms = await schedules.put(name, Spec.every(1_000), "wide", NewTask(b"x"))
+        shard = queues.shard_of("wide", name)
+        assert raw.hexists(f"{prefix('wide', shard)}:schedules", name)
+        await schedules.fire_due("wide", shard, tick_ms, 1, LEADER)
+        (task_id,) = [found for found in tasks(raw, "wide", shard) if found.startswith(f"{name}:{tick_ms}")]
+        assert queues.shard_of("wide", task_id) == shard
+        assert await schedules.delete(name) is True
+
+
+async def test_delete_keeps_the_tasks_and_forgets_the_name(schedules: Schedules, raw: Any) -> None:
+    tick_ms = await put_every(schedules)
+    await schedules.fire_due("jobs", 0, tick_ms, 1, LEADER)
+    assert await schedules.delete("tick") is True
+    assert await schedules.delete("tick") is False
+    assert tasks(raw) == [f"tick:{tick_ms}"]
+    assert (
+        raw.keys(f"{prefix()}:schedules")
+        == raw.keys(f"{prefix()}:ticks")
+        == raw.keys(f"{prefix('_schedules')}:names")
+        == []
+    )
+    assert await schedules.fire_due("jobs", 0, tick_ms + 60_000, 1, LEADER) == -1
+
+
+async def test_a_name_belongs_to_one_queue(schedules: Schedules) -> None:
+    await put_every(schedules)
+    with pytest.raises(Exists, match="'jobs'"):
+        await schedules.put("tick", Spec.every(1_000), "mail", NewTask(b""))
+    await schedules.delete("tick")
+    await schedules.put("tick", Spec.every(1_000), "mail", NewTask(b""))
+
+
+async def test_a_crash_between_directory_and_row_blocks_nothing(schedules: Schedules, queues: HookedQueues) -> None:
+    """The directory names a queue in which there is no row: another queue may have the name."""
+
+    async def crash() -> None:
+        raise ConnectionError
+
+    queues.hooks["scheduler.put"] = crash
+    with pytest.raises(ConnectionError):
+        await put_every(schedules)
+    assert await schedules.list() == []
+    await schedules.put("tick", Spec.every(1_000), "mail", NewTask(b""))
+    assert [row["queue"] for row in await schedules.list()] == ["mail"]
+
+
+async def test_a_row_that_the_directory_lost_is_listed_and_deleted(schedules: Schedules, raw: Any) -> None:
+    await put_every(schedules)
+    raw.delete(f"{prefix('_schedules')}:names")
+    assert [row["name"] for row in await schedules.list()] == ["tick"]
+    assert await schedules.delete("tick") is True
+    assert await schedules.list() == []
+
+
+async def test_a_delete_in_the_middle_of_a_put_leaves_a_row_that_is_found(
+    schedules: Schedules, queues: HookedQueues
+) -> None:
+    async def delete() -> None:
+        await schedules.delete("tick")
+
+    queues.hooks["scheduler.put"] = delete
+    await put_every(schedules)
+    assert await schedules.delete("tick") is True
+    assert await schedules.list() == []
+
+
+async def test_two_puts_of_one_name_into_two_queues_leave_one(schedules: Schedules, queues: HookedQueues) -> None:
+    """The second claims the name between the first's claim and its row."""
+
+    async def second() -> None:
+        await schedules.put("tick", Spec.every(1_000), "mail", NewTask(b""))
+
+    queues.hooks["scheduler.put"] = second
+    with pytest.raises(Exists):
+        await put_every(schedules)
+    assert [row["queue"] for row in await schedules.list()] == ["mail"]
+
+
+async def test_a_payload_of_any_bytes_survives(schedules: Schedules, raw: Any) -> None:
+    payload = bytes(range(256)) * 300
+    tick_ms = await schedules.put("bin", Spec.every(1_000), "jobs", NewTask(payload))
+    await schedules.fire_due("jobs", 0, tick_ms, 1, LEADER)
+    assert raw.hget(f"{prefix()}:tasks", f"bin:{tick_ms}").endswith(payload)
+
+
+@pytest.mark.parametrize(
+    ("name", "queue", "task", "message"),
+    [
+        ("", "jobs", NewTask(), "name"),
+        ("a b", "jobs", NewTask(), "name"),
+        ("x" * 129, "jobs", NewTask(), "128"),
+        ("ok", "a b", NewTask(), "queue"),
+        ("ok", "jobs", NewTask(id="mine"), "ID"),
+        ("ok", "jobs", NewTask(at_ms=1), "AT"),
+        ("ok", "jobs", NewTask(deadline_ms=1), "DEADLINE"),
+        ("ok", "jobs", NewTask(if_exists="replace"), "IFEXISTS"),
+        ("ok", "jobs", NewTask(priority=100), "PRIORITY"),
+    ],
+)
+async def test_wrong_input_is_refused(schedules: Schedules, name: str, queue: str, task: NewTask, message: str) -> None:
+    with pytest.raises(BadArg, match=message):
+        await schedules.put(name, Spec.every(1_000), queue, task)
+    assert await schedules.list() == []
+
+
+async def test_refusals_that_need_the_store(schedules: Schedules, raw: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tick that never comes, a payload over the limit, and one schedule too many leave nothing behind."""
+    for spec in (Spec.at(1_000), Spec.cron("0 0 31 2 *")):
+        with pytest.raises(BadArg):
+            await schedules.put("never", spec, "jobs", NewTask(b""))
+    with pytest.raises(TooBig):
+        await schedules.put("big", Spec.every(1_000), "jobs", NewTask(b"x" * 2_000_000))
+    monkeypatch.setattr(module, "SCHEDULES_MAX", 1)
+    await put_every(schedules)
+    with pytest.raises(Full, match="1 schedules"):
+        await put_every(schedules, "another")
+    assert [row["name"] for row in await schedules.list()] == ["tick"]

@@ -1,0 +1,37 @@
+"""Events are kept in the store, in order, and seen by every node."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from support.tokens.harness import tell
+
+from tidewarden.config import means
+from tidewarden.tokens.events import START, Events
+
+
+async def test_what_one_node_tells_another_reads(node: Any) -> None:
+    made = await node()
+    one, two = (Events(made.link.call, "t", made.queues.put, {}, 100) for _ in range(2))
+    assert await two.last() == START
+    waiting = asyncio.create_task(one.wait(20))
+    await asyncio.sleep(0)
+    for number in range(5):
+        await tell(one, "account.dead", "p", f"a{number}", error="invalid_grant")
+    await asyncio.wait_for(waiting, 20)
+    found = await two.after(START, 3)
+    assert [event.data["account"] for _, event in found] == ["p/a0", "p/a1", "p/a2"]
+    rest = await two.after(found[-1][0])
+    assert [event.data["account"] for _, event in rest] == ["p/a3", "p/a4"]
+    assert await two.last() == rest[-1][0]
+    assert (await two.has(rest[-1][0]), await two.has("1-1")) == (True, False)
+    assert rest[0][1].timestamp.endswith("Z")
+    assert one.told == {("p", "account.dead"): 5}
+
+
+def test_patterns() -> None:
+    assert means(("account.*",), "account.dead")
+    assert means(("*",), "provider.breaker_open")
+    assert not means(("account.dead", "provider.*"), "account.recovered")
+    assert not means((), "account.dead")

@@ -1,0 +1,161 @@
+"""Lists of accounts, page by page."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.tokens import harness
+
+from tidewarden.errors import BadArg, NotFound
+from tidewarden.tokens.findings import Entry
+from tidewarden.tokens.listing import LOOKED_MAX, PROVIDERS_MAX, Listing
+from tidewarden.tokens.rows import Row
+
+
+async def walk(tokens: Any, **options: Any) -> tuple[list[str], int]:
+    """Every account of a list, and the longest page."""
+    names, after, most = [], "", 0
+    while True:
+        page, after = await tokens.list(after=after, **options)
+        names += [entry["account"] for entry in page]
+        most = max(most, len(page))
+        if not after:
+            return names, most
+
+
+@pytest.fixture
+def still(valkey: Any, tmp_path: Path) -> Any:
+    return harness.node(valkey, tmp_path, harness.provider("http://127.0.0.1:9/"), go=False)
+
+
+@pytest.mark.thorough
+async def test_every_account_is_met_on_pages_of_the_asked_size(still: Any) -> None:
+    async with still as side:
+        await asyncio.gather(*(side.tokens.put(f"p/a{n}", {"refresh_token": "r"}) for n in range(700)))
+        for count in (7, 100, 1000):
+            names, most = await walk(side.tokens, count=count)
+            assert set(names) == {f"p/a{n}" for n in range(700)}
+            assert len(names) == 700
+            assert most <= count
+
+
+@pytest.mark.parametrize("state", ["", "expiring"])
+async def test_who_deletes_what_a_page_had_meets_all_the_others(still: Any, state: str) -> None:
+    async with still as side:
+        await asyncio.gather(*(side.tokens.put(f"p/a:{n}", {"refresh_token": "r"}) for n in range(48)))
+        names, after = [], ""
+        while True:
+            page, after = await side.tokens.list(state=state, count=3, after=after)
+            for entry in page:
+                names.append(entry["account"])
+                assert await side.tokens.delete(entry["account"])
+            if not after:
+                break
+        assert sorted(names) == sorted(f"p/a:{n}" for n in range(48))
+
+
+async def test_by_state(still: Any) -> None:
+    async with still as side:
+        await asyncio.gather(*(side.tokens.put(f"p/new{n}", {"refresh_token": "r"}) for n in range(60)))
+        fresh = {"refresh_token": "r", "access_token": "a", "expires_in": 3600}
+        await asyncio.gather(*(side.tokens.put(f"p/ok{n}", fresh) for n in range(60)))
+        late = {"refresh_token": "r", "access_token": "a", "expires_at_ms": 1000}
+        await side.tokens.put("p/late", late)
+        for state, names in (("fresh", 60), ("expiring", 60), ("late", 1), ("failing", 0), ("stopped", 0), ("dead", 0)):
+            found, _ = await walk(side.tokens, state=state, count=25)
+            assert len(found) == names, state
+        page, after = await side.tokens.list(provider="p", state="late")
+        assert after == ""
+        assert page[0] | {"stored_ms": 0, "due_ms": 0, "next_ms": 0} == {
+            "account": "p/late", "provider": "p", "state": "late", "grant": 1, "generation": 1, "stored_ms": 0,
+            "expires_at_ms": 1000, "due_ms": 0, "tries": 0, "error": "", "message": "", "next_ms": 0,
+            "since_ms": 1000, "advice": "", "consent_expires_ms": 0, "parameters": {},
+        }  # fmt: skip
+
+
+async def test_wrong_options_are_told(still: Any) -> None:
+    async with still as side:
+        for options, says in (
+            ({"state": "lost"}, "STATE is 'lost'; allowed are fresh, expiring, late, failing, stopped, dead"),
+            ({"count": 0}, "COUNT is 0; allowed is 1 to 1000"),
+            ({"count": 1001}, "COUNT is 1001"),
+            ({"after": "nonsense"}, "AFTER is 'nonsense', which is no cursor of this list"),
+            ({"after": "p:16:0:0"}, "which is no cursor of this list"),
+            ({"after": "p:0:x:0"}, "which is no cursor of this list"),
+            ({"after": f"p:0:{'9' * 5000}:0"}, "which is no cursor of this list"),
+            ({"after": f"p:0:{1 << 64}:0"}, "which is no cursor of this list"),
+        ):
+            with pytest.raises(BadArg, match=says):
+                await side.tokens.list(**options)
+        with pytest.raises(NotFound, match="there is no provider 'q'"):
+            await side.tokens.list(provider="q")
+
+
+async def test_one_page_looks_at_so_many_accounts_however_few_are_in_that_state() -> None:
+    class Many:
+        """A shard without end, of whose accounts every hundredth is late."""
+
+        asked = 0
+
+        async def first_pages(self, _queue: str, shards: int, _count: int, **_options: Any) -> Any:
+            return [(1, 100, [])] * shards
+
+        async def page(self, _queue: str, _shard: int, scan: int, count: int, **_options: Any) -> Any:
+            self.asked += 1
+            rows = (
+                (number, Row(1, 1, 0, 50 if number % 100 == 0 else 900, 800, b"", b""))
+                for number in range(scan, scan + count)
+            )
+            return scan + count, 100, [Entry(f"a{number:09}", row, None) for number, row in rows]
+
+        async def script(self, *_: Any) -> Any:
+            return [0, 0, 0, 100, 0, b""]
+
+    many: Any = Many()
+    listing = Listing(many, {"p": "q"}, {"p": harness.provider("http://127.0.0.1:9/")})
+    found, after = await listing.page(["p"], "late", 20, "")
+    assert ([entry["account"] for entry in found], after) == (["p/a000000000", "p/a000000100"], "p:0:200:")
+    assert many.asked == LOOKED_MAX
+    found, after = await listing.page(["p"], "late", 1, after)
+    assert ([entry["account"] for entry in found], after) == (["p/a000000200"], "p:0:210:")
+    found, after = await listing.page(["p"], "fresh", 20, after)
+    assert (len(found), after) == (20, "p:0:230:")
+
+
+async def test_of_many_small_providers_each_is_asked_once() -> None:
+    class Small:
+        """Ten providers in a hundred have an account, in one of their shards."""
+
+        asked = statuses = 0
+
+        async def first_pages(self, queue: str, shards: int, _count: int, **_options: Any) -> Any:
+            self.asked += 1
+            entries = [Entry("a", Row(1, 1, 0, 50, 40, b"", b""), None)] if queue.endswith("7") else []
+            return [(0, 100, entries if shard == 3 else []) for shard in range(shards)]
+
+        async def page(self, *_: Any, **_options: Any) -> Any:
+            raise AssertionError("no shard has more")
+
+        async def script(self, *_: Any) -> Any:
+            self.statuses += 1
+            return [0, 0, 0, 100, 0, b""]
+
+    small: Any = Small()
+    names = [f"p{number:03}" for number in range(999)]
+    provider = harness.provider("http://127.0.0.1:9/")
+    listing = Listing(small, {name: f"q{name}" for name in names}, dict.fromkeys(names, provider))
+    found, after = await listing.page(names, "", 1000, "")
+    assert ([entry["account"] for entry in found], after) == ([f"p{n:02}7/a" for n in range(100)][:100], "")
+    assert (small.asked, small.statuses) == (999, 100), "how it stands matters to those alone that have accounts"
+    # With a state that nobody is in, a page ends in time, and the next goes on where it did.
+    small.asked, after, pages = 0, "", 0
+    while pages == 0 or after:
+        before = small.asked
+        found, after = await listing.page(names, "dead", 100, after)
+        assert found == []
+        assert small.asked - before <= PROVIDERS_MAX
+        pages += 1
+    assert (small.asked, pages) == (999, 4)

@@ -1,0 +1,7 @@
+"""Authorization servers that none of us wrote, for tests of long runs."""
+
+from __future__ import annotations
+
+from support.providers.authorization_servers import authlib, dot, exchanging, oidc, oidc_command
+
+__all__ = ["authlib", "dot", "exchanging", "oidc", "oidc_command"]

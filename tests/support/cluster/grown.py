@@ -1,0 +1,26 @@
+"""
+What the nursery has done, once: all that a node imports and reads of the package, which is then out of sight of its
+collector of rings.
+"""
+
+import contextlib
+import functools
+import gc
+import io
+
+from support.cluster.nursery import link_password
+
+import tidewarden.daemon  # noqa: F401 - a node's verb imports it when it is run
+from tidewarden import cli, participant
+from tidewarden.raft import building
+
+building.link_password = link_password
+# Its verb's parser imports more when it is used.
+with contextlib.redirect_stdout(io.StringIO()):
+    cli.command_line("node")(["node", "--check"], standalone_mode=False)
+# And each would put the same Lua together anew.
+participant.Scripts = functools.cache(participant.Scripts)  # type: ignore[misc, assignment]
+participant.Scripts(participant.SHARED, participant.SCRIPT_ROOMS, plain=("tidewarden.cluster",))
+
+gc.collect()
+gc.freeze()

@@ -1,0 +1,96 @@
+"""What a fault is, the catalogue of them all, and the storm that brings them upon a cluster, drawn by a seed."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+
+from support.cluster.harness import START_S, Node, until
+from support.faults.faulty import FaultyCluster
+from support.providers.counting_provider import CountingProvider
+
+Act = Callable[["Storm"], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One kind. ``needs``: the part of a :class:`FaultyCluster` that may be absent. ``weight``: how often it is drawn."""
+
+    name: str
+    act: Act
+    needs: str = ""
+    weight: int = 2
+    process: bool = False
+    """It ends or stops processes; of two faults at a time at most one does."""
+
+
+CATALOGUE: dict[str, Fault] = {}
+
+
+def fault(name: str, needs: str = "", weight: int = 2, process: bool = False) -> Callable[[Act], Act]:
+    """Put a fault into the catalogue."""
+
+    def enter(act: Act) -> Act:
+        CATALOGUE[name] = Fault(name, act, needs, weight, process)
+        return act
+
+    return enter
+
+
+@dataclass
+class Storm:
+    """Brings faults upon a cluster. ``injected``: how many of each kind."""
+
+    cluster: FaultyCluster
+    dice: random.Random
+    provider: CountingProvider | None = None
+    longest_s: float = 4.0
+    injected: Counter[str] = field(default_factory=Counter)
+
+    def able(self) -> list[Fault]:
+        """The faults that can be brought about here."""
+        return [one for one in CATALOGUE.values() if one.needs not in self.cluster.absent]
+
+    def round(self) -> Iterator[Fault]:
+        """Every kind once, in an order of the dice, then any, by weight."""
+        first = self.able()
+        self.dice.shuffle(first)
+        yield from first
+        while True:
+            yield from self.dice.choices(self.able(), [one.weight for one in self.able()])
+
+    async def strike(self, *faults: Fault) -> None:
+        """These faults at a time, each with its end; what they killed is started again."""
+        for one in faults:
+            self.injected[one.name] += 1
+        try:
+            await asyncio.gather(*(one.act(self) for one in faults))
+        finally:
+            self.cluster.calm()
+
+    async def last(self, low_s: float = 0.3) -> None:
+        """As long as a fault goes on."""
+        await asyncio.sleep(self.dice.uniform(low_s, self.longest_s))
+
+    async def leader(self) -> Node:
+        """Who leads; any node when nobody does."""
+        found = await asyncio.to_thread(self.cluster.sweeper)
+        return found[0] if found else self.dice.choice(list(self.cluster.nodes.values()))
+
+    async def follower(self) -> Node:
+        leader = await self.leader()
+        return self.dice.choice([node for node in self.cluster.nodes.values() if node is not leader])
+
+    async def someone(self) -> Node:
+        return self.dice.choice(list(self.cluster.nodes.values()))
+
+
+async def healed(cluster: FaultyCluster) -> Node:
+    """Every node serves and one leads, without anybody's doing beyond :meth:`FaultyCluster.calm`."""
+    for node in cluster.nodes.values():
+        await asyncio.to_thread(until, node.ready, START_S, what=f"{node.name} serves")
+    leader: Node = await asyncio.to_thread(cluster.leader, 60.0)
+    return leader

@@ -1,0 +1,74 @@
+"""Schedules on a real store: fixtures of those who test them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+import redis
+from support.queues.desk import loading
+
+from tidewarden.clock import SystemClock
+from tidewarden.config import load
+from tidewarden.queue.queues import Queues
+from tidewarden.queue.task import NewTask
+from tidewarden.scheduler.schedules import Schedules
+from tidewarden.scheduler.trigger import Spec
+from tidewarden.store import Link, Scripts
+
+LEADER = "n0.1"
+
+
+CLUSTER = "tw"
+
+
+class HookedQueues(Queues):
+    """Real queues. ``hooks`` run once each before a script of that name; ``told`` is what the sweep would hear."""
+
+    hooks: dict[str, Callable[[], Awaitable[object]]]
+
+    async def script(self, name: str, queue: str, shard: int, args: Any, *, now_ms: int = 0) -> Any:
+        hook = self.hooks.pop(name, None)
+        if hook is not None:
+            await hook()
+        return await super().script(name, queue, shard, args, now_ms=now_ms)
+
+
+@pytest.fixture
+async def queues(valkey: Any, queue_scripts: Scripts) -> AsyncIterator[HookedQueues]:
+    config = load(None, {}, {"cluster.name": CLUSTER})
+    scripts = queue_scripts
+    link = Link(valkey.url, "test", SystemClock(), on_up=loading(valkey, scripts))
+    await link.start()
+    queues = HookedQueues(config, link, scripts, SystemClock(), views=False)
+    queues.hooks = {}
+    queues.holder = LEADER
+    await queues.configure("wide", {"shards": 16})
+    yield queues
+    await link.stop()
+
+
+@pytest.fixture
+def raw(valkey: Any) -> Any:
+    with redis.Redis(unix_socket_path=valkey.path) as client:
+        yield client
+
+
+@pytest.fixture
+def schedules(queues: HookedQueues) -> Schedules:
+    return Schedules(queues)
+
+
+def prefix(queue: str = "jobs", shard: int = 0) -> str:
+    return f"{{{CLUSTER}:{queue}:{shard}}}"
+
+
+def tasks(raw: Any, queue: str = "jobs", shard: int = 0) -> list[str]:
+    return sorted(name.decode() for name in raw.hkeys(f"{prefix(queue, shard)}:tasks"))
+
+
+async def put_every(schedules: Schedules, name: str = "tick", every_ms: int = 1_000, **options: Any) -> int:
+    return await schedules.put(
+        name, Spec.every(every_ms, options.pop("catchup", "one")), "jobs", NewTask(b"x", **options)
+    )

@@ -1,0 +1,224 @@
+"""What the tests of the refreshers share: a small token endpoint, and a node's worth of tokens on a real store."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+from support.queues.desk import loading, queue_scripts
+
+from tidewarden.clock import Clock, SystemClock
+from tidewarden.config import Cluster, Config, Node, Provider, Secret
+from tidewarden.queue import Queues
+from tidewarden.store import Link
+from tidewarden.tokens import Tokens
+from tidewarden.tokens.ledger import Ledger  # noqa: F401 - for the tests
+
+Fault = Callable[[web.Request, "Endpoint", str], Awaitable[web.StreamResponse]]
+
+
+@dataclass
+class Endpoint:
+    """A token endpoint with single-use refresh tokens ``account.n``; ``faults`` are used up one a request."""
+
+    url: str = ""
+    life_s: float | None = 3600
+    current: dict[str, int] = field(default_factory=dict)
+    requests: Counter[str] = field(default_factory=Counter)
+    """How often each refresh token came."""
+    faults: deque[Fault] = field(default_factory=deque)
+    open: int = 0
+    most_open: int = 0
+    delay_s: float = 0.0
+    grace: bool = False
+    """A token that was used last gets the same pair again."""
+    order: list[str] = field(default_factory=list)
+    """The refresh tokens that came, one after the other."""
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        self.open += 1
+        self.most_open = max(self.most_open, self.open)
+        try:
+            form = await request.post()
+            token = str(form["refresh_token"])
+            self.requests[token] += 1
+            self.order.append(token)
+            if self.delay_s:
+                await asyncio.sleep(self.delay_s)
+            if self.faults:
+                return await self.faults.popleft()(request, self, token)
+            return self.rotate(token)
+        finally:
+            self.open -= 1
+
+    def rotate(self, token: str) -> web.Response:
+        account, _, number = token.rpartition(".")
+        used = self.grace and self.current.get(account, 0) == int(number) + 1
+        if self.current.get(account, 0) != int(number) and not used:
+            return web.json_response({"error": "invalid_grant"}, status=400)
+        self.current[account] = int(number) + 1
+        body: dict[str, Any] = {
+            "access_token": f"secret-access-{account}-{int(number) + 1}",
+            "token_type": "Bearer",
+            "refresh_token": f"{account}.{int(number) + 1}",
+        }
+        if self.life_s is not None:
+            body["expires_in"] = self.life_s
+        return web.json_response(body)
+
+
+def answers(status: int, body: dict[str, Any] | str, **headers: str) -> Fault:
+    """A fault: this answer."""
+
+    async def fault(_request: web.Request, _endpoint: Endpoint, _token: str) -> web.StreamResponse:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        if isinstance(body, str):
+            return web.Response(status=status, text=body, headers=named, content_type="text/html")
+        return web.json_response(body, status=status, headers=named)
+
+    return fault
+
+
+async def cut(request: web.Request, _endpoint: Endpoint, _token: str) -> web.StreamResponse:
+    """A fault: the connection is closed instead of an answer; the request was not processed."""
+    assert request.transport is not None
+    request.transport.abort()
+    return web.Response()
+
+
+async def rotate_and_cut(request: web.Request, endpoint: Endpoint, token: str) -> web.StreamResponse:
+    """A fault: the request is processed, and the answer never arrives."""
+    endpoint.rotate(token)
+    return await cut(request, endpoint, token)
+
+
+@contextlib.asynccontextmanager
+async def endpoint(**settings: Any) -> AsyncIterator[Endpoint]:
+    """A running token endpoint."""
+    made = Endpoint(**settings)
+    app = web.Application()
+    app.router.add_post("/token", made.handle)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    port = site._server.sockets[0].getsockname()[1]
+    made.url = f"http://127.0.0.1:{port}/token"
+    try:
+        yield made
+    finally:
+        await runner.cleanup()
+
+
+def provider(url: str, **settings: Any) -> Provider:
+    """A provider named ``p`` at that address."""
+    defaults: dict[str, Any] = {"client_id": "c0", "client_secret": Secret("cl-secret"), "timeout_s": 20.0}
+    return Provider(name="p", token_url=url, **(defaults | settings))
+
+
+@dataclass
+class Side:
+    """One node: its tokens, and what they stand on. ``keys`` is the cluster's hash of data keys."""
+
+    tokens: Tokens
+    queues: Queues
+    link: Link
+    running: asyncio.Task[None] | None = None
+
+    def go(self) -> None:
+        """Start the refreshers."""
+        self.running = asyncio.create_task(self.tokens.run())
+
+
+@contextlib.asynccontextmanager
+async def node(
+    store: Any,
+    folder: Path,
+    chosen: Provider,
+    name: str = "n0",
+    boot: int = 1,
+    go: bool = True,
+    sections: Any = None,
+    more: Sequence[Provider] = (),
+    config: Config | None = None,
+    clock: Clock | None = None,
+    **settings: Any,
+) -> AsyncIterator[Side]:
+    """
+    A node's worth of tokens on ``store``; its vault key and journal lie in ``folder``. ``more``: further providers,
+    ``sections``: others of its configuration. ``clock``: of all but its links to the store.
+    """
+    clock = clock or SystemClock()
+    cluster = config.cluster if config is not None else Cluster(name="t")
+    config = Config(
+        cluster=cluster,
+        node=Node(name=name, data_dir=str(folder)),
+        providers={each.name: each for each in (chosen, *more)},
+        **(sections or {}),
+    )
+    scripts = queue_scripts()
+    link = Link(store.url, name, SystemClock(), on_up=loading(store, scripts))
+    await link.start()
+    queues = Queues(config, link, scripts, clock, views=False)
+    queues.holder = f"{name}.{boot}"
+
+    def hear(push: Any) -> None:
+        if push[0] == b"message":
+            queues.heard(push[1], push[2])
+
+    heard = Link(store.url, f"{name}-heard", SystemClock(), on_message=hear)
+    await heard.start()
+    await heard.call("SUBSCRIBE", f"{{t}}:wake:{queues.holder}", "{t}:queues")
+
+    tokens = Tokens(config, queues, clock, link.call, **settings)
+    try:
+        await tokens.start()
+        side = Side(tokens, queues, link)
+        if go:
+            side.go()
+        yield side
+    finally:
+        await tokens.stop()
+        await heard.stop()
+        await link.stop()
+        await asyncio.sleep(0)  # Closed transports end in the next turn.
+
+
+async def tell(events: Any, kind: str, provider: str, account: str = "", **details: Any) -> None:
+    """Write an event that nothing has brought about."""
+    await events.tell(f"evt_{secrets.token_hex(12)}", kind, SystemClock().unix_ms(), provider, account, details)
+
+
+async def eventually(condition: Callable[[], Any], limit_s: float = 60.0) -> Any:
+    """What ``condition`` (which may be a coroutine function) returns once that is true; of a long wait it is asked more seldom."""
+    until = asyncio.get_running_loop().time() + limit_s
+    pause_s = 0.01
+    while True:
+        value = condition()
+        if asyncio.iscoroutine(value):
+            value = await value
+        if value:
+            return value
+        assert asyncio.get_running_loop().time() < until, f"not within {limit_s} s"
+        await asyncio.sleep(pause_s)
+        pause_s = min(pause_s * 1.1, 0.03)
+
+
+async def described(side: Any, account: str = "p/a") -> dict[str, Any]:
+    entries, _ = await side.tokens.list()
+    return next(entry for entry in entries if entry["account"] == account)
+
+
+async def in_state(side: Any, state: str, account: str = "p/a", limit_s: float = 60) -> dict[str, Any]:
+    async def there() -> dict[str, Any] | None:
+        entry = await described(side, account)
+        return entry if entry["state"] == state else None
+
+    return await eventually(there, limit_s)

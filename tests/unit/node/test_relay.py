@@ -1,0 +1,162 @@
+"""Verbs that a further process passes on to the first: both doors are here, in one process."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from collections.abc import AsyncIterator
+from typing import Any
+
+import hiredis
+import msgspec
+import pytest
+from support.doors import doubles
+
+from tidewarden.clock import SystemClock
+from tidewarden.server import relay as relay_module
+from tidewarden.server.commands import COMMANDS
+from tidewarden.server.relay import LineSender, attach, relayed
+from tidewarden.server.resp import RespServer
+
+
+class FurtherDoor(doubles.Door):
+    """A door whose lines end at ``first``."""
+
+    def __init__(self, first: Any) -> None:
+        super().__init__(users=first.config.users)
+        self.first = first
+        self.handed: list[tuple[str | None, int]] = []
+        self.taken: list[asyncio.Task[Any]] = []
+        self.server = RespServer(
+            self.config, self.queues, None, None, self.cluster, SystemClock(),
+            commands=relayed(COMMANDS), hand_over=self.hand_over,
+        )  # fmt: skip
+
+    async def hand_over(self, end: socket.socket, user: str | None, resp: int) -> None:
+        self.handed.append((user, resp))
+        self.taken.append(asyncio.ensure_future(attach(self.first.server, end.dup(), user, resp)))
+
+
+@pytest.fixture
+async def doors() -> AsyncIterator[tuple[Any, FurtherDoor]]:
+    async with doubles.Door(users=(doubles.ADMIN,)) as first, FurtherDoor(first) as further:
+        yield first, further
+
+
+async def reach(condition: Any) -> None:
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+def test_only_what_the_first_process_alone_knows_is_relayed() -> None:
+    table = relayed(COMMANDS)
+    moved = {name for name in COMMANDS if table[name].handler is not COMMANDS[name].handler}
+    assert {name.decode() for name in moved if name.isupper()} == {
+        "INFO", "R.STATUS", "R.TRANSFER", "R.JOIN", "R.LEAVE", "R.BACKUP",
+        "S.PUT", "S.LIST", "S.DELETE", "S.PAUSE", "S.RESUME", "T.PUT", "T.GET", "T.LIST", "T.REFRESH", "T.DELETE", "T.STATS",
+        "T.MGET", "T.PEEK", "T.WHY", "T.PROVIDER", "T.ANSWERS", "T.EXPORT", "T.IMPORT", "V.STATUS", "V.ROTATE",
+    }  # fmt: skip
+    assert all(table[name].needs == COMMANDS[name].needs for name in COMMANDS)
+
+
+async def test_requests_go_through_as_they_came_and_replies_as_they_are(doors: tuple[Any, FurtherDoor]) -> None:
+    first, further = doors
+    line = await further.dial()
+    assert (await line.ask("T.STATS")).startswith(b"-NOAUTH")
+    assert further.handed == []
+    assert await line.ask("AUTH", "admin", doubles.SECRET) == b"+OK"
+    line.send("T.REFRESH p/a", "PING", "T.REFRESH p/b", "T.GET p/nobody", "T.REFRESH p/c", "QUIT")
+    reader, found = hiredis.Reader(), []
+    reader.feed(await line.rest())
+    while (reply := reader.gets()) is not False:
+        found.append(reply)
+    assert [str(reply).partition(" ")[0] for reply in found] == [
+        "b'OK'", "b'PONG'", "b'OK'", "NOTFOUND", "b'OK'", "b'OK'",
+    ]  # fmt: skip
+    assert [call[1] for call in first.tokens.calls] == ["p/a", "p/b", "p/nobody", "p/c"]
+    assert first.server.own_stats()["requests_total"]["T.REFRESH"] == 3
+    await reach(lambda: not first.server.relayed)
+
+
+async def test_a_line_is_the_users_and_ends_with_the_peer(doors: tuple[Any, FurtherDoor]) -> None:
+    first, further = doors
+    line = await further.dial()
+    assert await line.ask("AUTH", "admin", doubles.SECRET) == b"+OK"
+    assert (await line.ask("R.STATUS")).startswith(b"*")
+    await reach(lambda: len(first.server.relayed) == 1)
+    assert first.server.own_stats()["connections"] == 0
+    line.send("HELLO 3", "R.STATUS")
+    await reach(lambda: further.handed == [("admin", 2), ("admin", 3)])
+    await line.close()
+    await reach(lambda: not first.server.relayed and not further.server.connections)
+
+
+async def test_a_first_process_that_goes_down_is_said(doors: tuple[Any, FurtherDoor]) -> None:
+    first, further = doors
+    line = await further.dial()
+    await line.ask("AUTH", "admin", doubles.SECRET)
+    assert (await line.ask("S.LIST")).startswith(b"*")
+    await reach(lambda: first.server.relayed)
+    for connection in list(first.server.relayed):
+        connection.abort()
+    rest = line.ask("S.LIST")
+    async with asyncio.timeout(20):
+        while not (reply := await rest).startswith(b"-DRAINING"):
+            rest = line.line()
+    assert b"going down" in reply
+    await line.close()
+
+
+async def test_a_first_process_that_is_behind_is_waited_for(doors: tuple[Any, FurtherDoor]) -> None:
+    """The socket between the two is full for a moment: the peers' requests are answered later, and nobody is told to go."""
+    first, further = doors
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    for one in (ours, theirs):
+        one.setblocking(False)
+    further.server.hand_over = LineSender(ours)
+    full = 0
+    try:
+        while ours.send(b"x" * 1000):
+            full += 1
+    except BlockingIOError:
+        assert full
+    lines = [await further.dial() for _ in range(3)]
+    for line in lines:
+        assert await line.ask("AUTH", "admin", doubles.SECRET) == b"+OK"
+        line.send("S.LIST")
+    gone = await further.dial()
+    assert await gone.ask("AUTH", "admin", doubles.SECRET) == b"+OK"
+    gone.send("S.LIST")
+    await reach(lambda: sum(connection._begun_count for connection in further.server.connections) == 4)
+    gone.drop()
+    for _ in range(full):
+        assert theirs.recv(2000)[:1] == b"x"
+    ended = []
+    while len(ended) < 3:
+        await asyncio.sleep(0.005)
+        try:
+            message, fds, _, _ = socket.recv_fds(theirs, 2000, 1)
+        except BlockingIOError:
+            continue
+        spoken = msgspec.json.decode(message)["line"]
+        ended.append(await attach(first.server, socket.socket(fileno=fds[0]), **spoken))
+    for line in lines:
+        assert (await line.line()).startswith(b"*")
+    theirs.close()
+    last = await further.dial()
+    assert await last.ask("AUTH", "admin", doubles.SECRET) == b"+OK"
+    assert (await last.ask("S.LIST")).startswith(b"-DRAINING"), "now it has gone"
+    ours.close()
+
+
+async def test_out_of_files(doors: tuple[Any, FurtherDoor], monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_left(*_: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    _, further = doors
+    line = await further.dial()
+    assert await line.ask("AUTH", "admin", doubles.SECRET) == b"+OK"
+    monkeypatch.setattr(relay_module.socket, "socketpair", none_left)
+    assert (await line.ask("S.LIST")).startswith(b"-FULL This process has as many files open")

@@ -1,0 +1,125 @@
+"""Members that change, in the simulation: each scene holds, and fails again without the rule that it is about."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+
+import pytest
+from support.raft import membership_scenes as scenes
+from support.raft.faults import commit, elected
+from support.raft.members import Ours
+from support.raft.membership_storm import MembershipStorm
+from support.raft.simulation import Violation, World
+
+from tidewarden.raft import membership, pysync
+from tidewarden.raft.membership import Members
+
+SEEDS = range(1, 4)
+SOAK_FIRST = int(os.environ.get("RAFT_SEED", "1000"))
+SOAK_SEEDS = int(os.environ.get("RAFT_SEEDS", "500"))
+
+
+@pytest.fixture(autouse=True)
+def _quiet(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL + 1)
+
+
+def violated(scene: Callable[[World], None], breed: type) -> list[str]:
+    """What was broken, over all seeds; empty if nothing was."""
+    found = []
+    for seed in SEEDS:
+        try:
+            scenes.show(scene, breed, seed)
+        except Violation as violation:
+            found.append(str(violation))
+    return found
+
+
+@pytest.mark.parametrize("scene", scenes.SCENES, ids=lambda scene: scene.__name__)
+def test_it_holds(scene: Callable[[World], None]) -> None:
+    assert violated(scene, Ours) == []
+
+
+class Markless(Ours):
+    """Every folder is like any other."""
+
+    def outgoing(self, message: dict[str, object]) -> dict[str, object]:
+        return super().outgoing(message) | {"mark": "any"}
+
+
+class Forgiving(Ours):
+    """Takes every change, whatever is on its way and whoever is left."""
+
+    def _SyncObj__changeCluster(self, request: Members) -> bool:
+        self.refusal = ""
+        return self._adopted is None or self.own in request.voters
+
+
+class Ready(Ours):
+    """Counts whoever joins at once."""
+
+    def _follow_log(self) -> None:
+        for index, (at, members) in enumerate(self._SyncObj__raftLog.versions):
+            seats = {n: membership.Seat(s.address, s.mark) for n, s in members.seats.items()}
+            if seats != members.seats:
+                self._SyncObj__raftLog.versions[index] = (at, Members(members.version, seats))
+        super()._follow_log()
+
+
+class Bold(Ours):
+    """Stands though the log does not name it."""
+
+    def may_stand(self) -> bool:
+        return True
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("without", "scene"),
+    [
+        (Markless, scenes.a_folder_made_anew_does_not_vote_again),
+        (Forgiving, scenes.one_change_at_a_time),
+        (Forgiving, scenes.nobody_leaves_when_those_who_stay_are_no_majority),
+        (Ready, scenes.who_joins_and_is_away_stops_nobody),
+        (Bold, scenes.who_was_removed_is_told_and_unseats_nobody),
+        (Bold, scenes.two_newcomers_found_no_second_cluster),
+    ],
+    ids=lambda value: value.__name__,
+)
+def test_without_the_rule_it_does_not(without: type, scene: Callable[[World], None]) -> None:
+    assert violated(scene, without)
+
+
+@pytest.mark.parametrize(
+    "seed", [seed if seed < 2 else pytest.param(seed, marks=pytest.mark.thorough) for seed in range(12)]
+)
+def test_a_storm_in_which_members_come_and_go(seed: int) -> None:
+    play(seed, 15.0)
+
+
+def play(seed: int, seconds: float) -> MembershipStorm:
+    """One run: a storm, calm, all those that are members started; they agree, and commit."""
+    with World(seed, (1, 3, 5)[seed % 3], late=0.03 if seed % 2 else 0.0) as world:
+        storm = MembershipStorm(world)
+        storm.blow(seconds)
+        elected(world, 12.0)
+        world.run(2)  # what was asked for last may still be under way: who leads and leaves hands over
+        commit(world, elected(world), 0)
+        elected(world)
+        granted = [value for value, reason in world.answers.values() if reason == pysync.SUCCESS]
+        assert len(set(granted)) == len(granted), "an epoch was granted twice"
+        return storm
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(7200)
+def test_thousands_of_storms_in_which_members_come_and_go() -> None:
+    """``RAFT_SEED`` and ``RAFT_SEEDS`` say which and how many."""
+    faults = changes = 0
+    for seed in range(SOAK_FIRST, SOAK_FIRST + SOAK_SEEDS):
+        storm = play(seed, 45.0)
+        faults += storm.faults
+        changes += storm.changes
+    print(f"{SOAK_SEEDS} storms, {faults} faults, {changes} changes asked for, no promise broken")

@@ -1,0 +1,266 @@
+"""Which rights a request needs, at the RESP door."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.doors import doubles
+
+from tidewarden.config import User, hash_generated
+from tidewarden.rights import Rights
+from tidewarden.server.commands import COMMANDS
+from tidewarden.server.demands import DEMANDS, OWN, ROUTES, lacking_for
+from tidewarden.server.http import NAMED
+
+SECRET = doubles.SECRET
+TABLE = """
+Q.PUT mails.x body                              | put:mails.x
+Q.PUT mails.x body ID a WAIT 5                  | put:mails.x
+Q.WAIT q id 0                                   | put:q or admin:q
+Q.TAKE FROM q                                   | take:q
+Q.TAKE COUNT 3 WAIT 5 FROM q r                  | take:q
+Q.ACK q id 1                                    | take:q
+Q.ACK q id 1 id 2                               | take:q
+Q.RELEASE q id 1                                | take:q
+Q.FAIL q id 1                                   | take:q
+Q.TOUCH q id 1                                  | take:q
+Q.BURY q id 1                                   | take:q
+Q.PEEK q id                                     | take:q or admin:q
+Q.PEEK q STATE ready                            | take:q or admin:q
+Q.UPDATE q id PRIORITY 3                        | admin:q
+Q.UPDATE q id PAYLOAD LEASE                     | admin:q
+Q.UPDATE q id PRIORITY 3 LEASE 0                | admin:q
+Q.UPDATE q id PRIORITY 3 LEASE 7                | take:q or admin:q
+Q.DELETE q id                                   | admin:q
+Q.DELETE q id FORCE                             | admin:q
+Q.DELETE q id LEASE 0                           | admin:q
+Q.DELETE q id lease 7                           | take:q or admin:q
+Q.KICK q COUNT 1                                | admin:q
+Q.PAUSE q                                       | admin:q
+Q.RESUME q                                      | admin:q
+Q.PURGE q                                       | admin:q
+Q.RELEASEALL q                                  | admin:q
+Q.MOVE q COUNT 1 TO r                           | admin:q
+Q.MOVE q REASON TO TO r ALL                     | admin:q
+Q.LINK topic q                                  | admin:topic
+Q.UNLINK topic q                                | admin:topic
+Q.CONFIG q                                      | put:q or take:q or stats:q or admin:q
+Q.CONFIG q SET lease_ms 5                       | admin:q
+Q.CHECK                                         | admin
+Q.CHECK *                                       | admin
+Q.CHECK q REPAIR                                | admin:q
+Q.STATS q                                       | put:q or take:q or stats:q or admin:q
+Q.STATS                                         |
+Q.LIST                                          |
+Q.LIST TOPICS                                   |
+T.GET p/a                                       | token:read
+T.LIST                                          | token:read or token:write or token:admin
+T.STATS                                         | token:read or token:write or token:admin
+T.PEEK p/a                                      | token:read or token:write or token:admin
+T.MGET p/a                                      | token:read
+T.WHY p/a                                       | token:read or token:write or token:admin
+T.WHY p                                         | token:read or token:write or token:admin
+T.PROVIDER RELEASE p                            | token:admin
+T.IMPORT 00 00 1 x                              | token:write
+T.EXPORT 00 00 1                                | token:export
+T.ANSWERS p/a                                   | token:export
+V.STATUS                                        | token:read or token:write or admin
+V.ROTATE                                        | admin
+T.PUT p/a {}                                    | token:write
+T.REFRESH p/a                                   | token:write
+T.DELETE p/a                                    | token:write
+L.ACQUIRE job 5                                 | lock:job
+L.RENEW job 1 5                                 | lock:job
+L.RELEASE job 1                                 | lock:job
+L.PEEK job                                      | lock:job
+L.LIST                                          |
+S.PUT daily EVERY 1000 CATCHUP none q body      | schedule:daily
+S.DELETE daily                                  | schedule:daily
+S.PAUSE daily                                   | schedule:daily
+S.RESUME daily                                  | schedule:daily
+S.LIST                                          |
+R.STATUS                                        |
+R.TRANSFER                                      | admin
+R.JOIN n3 h:1                                   | admin
+R.LEAVE n3                                      | admin
+R.BACKUP                                        | admin
+CLIENT LIST                                     | admin
+CLIENT ID                                       |
+PING                                            |
+INFO                                            |
+"""
+ROWS = [(row[0].split(), row[2].strip()) for line in TABLE.strip().splitlines() if (row := line.partition("|"))]
+
+
+def user(*rights: str) -> User:
+    return User(name="ada", secret_hash=hash_generated(SECRET), rights=rights)
+
+
+async def enter(door: Any) -> Any:
+    line = await door.dial()
+    assert await line.call("AUTH", "ada", SECRET) == b"OK"
+    return line
+
+
+@pytest.mark.parametrize(("request_", "missing"), ROWS, ids=lambda value: " ".join(value) or "no right")
+def test_each_verb_needs_what_the_table_says(request_: list[str], missing: str) -> None:
+    assert lacking_for(Rights(()), request_[0], [word.encode() for word in request_]) == missing
+    for word in missing.split(" or ") if missing else ():
+        words = (word.partition(":")[0] if not word.startswith("token") else word,)
+        assert lacking_for(Rights(words), request_[0], [part.encode() for part in request_]) in ("", "put:q")
+
+
+EVERY = {
+    "put",
+    "take",
+    "stats",
+    "admin",
+    "lock",
+    "schedule",
+    "token:read",
+    "token:write",
+    "token:export",
+    "token:admin",
+}
+
+
+def words_of(missing: str) -> set[str]:
+    return {word if word.startswith("token") else word.partition(":")[0] for word in missing.split(" or ")}
+
+
+@pytest.mark.parametrize("missing", sorted({missing for _, missing in ROWS if missing}))
+async def test_at_the_door_each_verb_with_each_right_missing_and_with_it_alone(missing: str) -> None:
+    """All rights but these: refused before anything happens. One of these alone: the verb gets through, or lacks another."""
+    words, requests = words_of(missing), [request for request, lacks in ROWS if lacks == missing]
+    names = {f"only-{number}": (word,) for number, word in enumerate(sorted(words))} | {"not": tuple(EVERY - words)}
+    users = tuple(User(name=name, secret_hash=hash_generated(SECRET), rights=rights) for name, rights in names.items())
+    async with doubles.Door(users=users) as door:
+        for name in names:
+            line = await door.dial()
+            assert await line.call("AUTH", name, SECRET) == b"OK"
+            for request in requests:
+                before = [len(room.calls) for room in (door.queues, door.tokens, door.schedules, door.locks)]
+                reply = str(await line.call(*request))
+                denied = reply.startswith("DENIED ")
+                if name == "not":
+                    assert reply == f"DENIED {request[0]} needs the right {missing}, which the user not does not have."
+                    assert before == [
+                        len(room.calls) for room in (door.queues, door.tokens, door.schedules, door.locks)
+                    ]
+                else:
+                    assert not denied or missing not in reply, (name, request, reply)
+
+
+def test_every_name_in_a_request_counts() -> None:
+    rights = Rights(("take:q", "admin:q", "put:a", "schedule:s"))
+    assert lacking_for(rights, "Q.TAKE", b"Q.TAKE WAIT 5 FROM q r".split()) == "take:r"
+    assert lacking_for(rights, "Q.MOVE", b"Q.MOVE q REASON TO TO r ALL".split()) == "admin:TO"
+    assert lacking_for(rights, "Q.MOVE", b"Q.MOVE q ALL to r".split()) == "admin:r"
+    assert lacking_for(rights, "Q.LINK", b"Q.LINK q r".split()) == "admin:r"
+    assert lacking_for(rights, "S.PUT", b"S.PUT s AT 5 b x".split()) == "put:b"
+    assert lacking_for(rights, "S.PUT", b"S.PUT s AT 5 a x".split()) == ""
+
+
+def test_no_verb_is_forgotten_and_an_unknown_one_is_the_administrators() -> None:
+    for command in COMMANDS.values():
+        assert (command.name in OWN) != (command.needs in ("right", "user")), command.name
+    assert {command.name for command in COMMANDS.values() if command.group != "later"} - OWN <= set(DEMANDS)
+    assert {request[0] for request, _ in ROWS} >= set(DEMANDS), "each stands in the table above"
+    assert lacking_for(Rights(("put", "take")), "X.NEW", [b"X.NEW"]) == "admin"
+    assert set(ROUTES.values()) <= set(DEMANDS)
+
+
+def test_the_protocol_has_the_same_table() -> None:
+    """Each verb stands in the row of every right that is good for it, and in no other."""
+    text = (Path(__file__).parents[4] / "docs" / "protocol.md").read_text("utf-8")
+    told: dict[str, set[str]] = {}
+    for row in text.partition("| right | verbs |")[2].partition("\n\n")[0].splitlines()[2:]:
+        right, verbs = row.strip("| ").split(" | ", 1)
+        words = words_of(right.strip("`").removesuffix("` for every queue")) - {"all", "none"}
+        words |= (
+            EVERY & {"put", "take", "admin"} if words == {"stats"} else set()
+        )  # "each of the three above includes it"
+        for verb in re.findall(r"\b[QLSTVR]\.[A-Z]+|CLIENT LIST", verbs):
+            told.setdefault(verb.split()[0], set()).update(words)
+    needed: dict[str, set[str]] = {}
+    for request, missing in ROWS:
+        needed.setdefault(request[0], set()).update(words_of(missing) if missing else set())
+    named = {verb for verb, words in needed.items() if words}
+    assert {verb: told.get(verb, set()) for verb in named} == {verb: needed[verb] for verb in named}
+    assert {verb for verb, words in told.items() if words} <= named
+
+
+def test_every_route_of_tokens_needs_a_user_also_where_nothing_else_does() -> None:
+    for (_, path), verb in ROUTES.items():
+        assert path.startswith(NAMED) == verb.startswith("T."), path
+
+
+async def test_a_right_that_is_missing_is_named_counted_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async with doubles.Door(users=(user("put:mails.*"),)) as door:
+        line = await enter(door)
+        assert await line.call("Q.PUT", "mails.a", "body")
+        for _ in range(3):
+            refusal = str(await line.call("q.put", "other", "body"))
+            assert refusal == "DENIED Q.PUT needs the right put:other, which the user ada does not have."
+        assert await line.call("PING") == b"PONG"
+        assert [call[1] for call in door.queues.calls] == ["mails.a"]
+        assert door.server.own_stats()["denied_total"] == {"ada": 3}
+    assert caplog.text.count("request denied") == 1  # a second has not gone by
+
+
+async def test_in_a_multi_too(caplog: pytest.LogCaptureFixture) -> None:
+    async with doubles.Door(users=(user("put:mails.*"),)) as door:
+        line = await enter(door)
+        line.send("MULTI", "Q.PUT other body", "EXEC")
+        assert [str(await line.reply()).partition(" ")[0] for _ in range(3)] == ["b'OK'", "DENIED", "EXECABORT"]
+        assert not door.queues.calls
+
+
+async def test_a_request_of_a_wrong_form_is_told_so() -> None:
+    async with doubles.Door(users=(user("put"),)) as door:
+        line = await enter(door)
+        for request in ("Q.PUT", "Q.TAKE WAIT FROM q", "S.PUT a b", "S.PUT a EVERY x q body", "Q.MOVE q", "Q.CONFIG"):
+            assert str(await line.call(*request.split())).startswith("BADARG"), request
+
+
+async def test_lists_show_what_the_user_may_see() -> None:
+    async with doubles.Door(users=(user("stats:mails.*", "lock:job*", "schedule:daily"),)) as door:
+
+        async def names() -> list[str]:
+            return ["_locks", "mails.a", "other"]
+
+        async def topics() -> dict[str, list[str]]:
+            return {"mails.all": ["mails.a", "other"], "rest": ["mails.a"]}
+
+        async def topic(name: str) -> dict[str, Any]:
+            return {"topic": name, "queues": ["mails.a", "other"]}
+
+        async def locks(count: int, after: str) -> Any:
+            return [{"name": "job1"}, {"name": "else"}], "on"
+
+        async def schedules() -> list[dict[str, Any]]:
+            return [{"name": "daily"}, {"name": "weekly"}]
+
+        door.queues.names, door.queues.topics = names, topics
+        door.locks.page, door.schedules.list = locks, schedules
+        line = await enter(door)
+        assert await line.call("Q.LIST") == [b"mails.a"]
+        assert await line.call("Q.LIST", "TOPICS") == [b"mails.all", [b"mails.a"]]
+        assert (await line.call("Q.STATS"))[::2] == [b"mails.a"]
+        door.queues.stats = topic
+        assert await line.call("Q.STATS", "mails.all") == [b"topic", b"mails.all", b"queues", [b"mails.a"]]
+        assert await line.call("L.LIST") == [[[b"name", b"job1"]], b"on"]
+        assert await line.call("S.LIST") == [[b"name", b"daily"]]
+
+
+async def test_without_rights_one_sees_the_nodes_state_alone() -> None:
+    async with doubles.Door(users=(user(),)) as door:
+        line = await enter(door)
+        assert b"role" in await line.call("R.STATUS")
+        assert b"tidewarden_version" in await line.call("INFO")
+        assert await line.call("Q.LIST") == []
+        assert str(await line.call("T.GET", "p/a")).startswith("DENIED T.GET needs the right token:read")
+        assert str(await line.call("CLIENT", "LIST")).startswith("DENIED")

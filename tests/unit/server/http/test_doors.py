@@ -1,0 +1,362 @@
+"""The HTTP door: health, who may ask, and rubbish."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import aiohttp
+import pytest
+from support.doors import doubles
+
+from tidewarden.clock import SystemClock
+from tidewarden.errors import NotFound, StoreDown
+from tidewarden.server import HttpServer, metrics, users
+
+Door = doubles.Door
+
+ALICE = {"Authorization": f"Bearer admin:{doubles.SECRET}"}
+
+
+@pytest.fixture(autouse=True)
+def quick_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wrong secret costs its sender a quarter of a second; tests send many."""
+    monkeypatch.setattr(users, "FAILURE_DELAY_S", 0.01)
+
+
+class Site:
+    def __init__(self, server: HttpServer, door: Any, session: aiohttp.ClientSession) -> None:
+        self.server = server
+        self.door = door
+        self._session = session
+
+    async def ask(self, method: str, path: str, **more: Any) -> tuple[int, Any]:
+        url = aiohttp.client.URL(f"http://127.0.0.1:{self.server.port}{path}", encoded=True)
+        async with self._session.request(method, url, **more) as response:
+            if response.content_type == "application/json":
+                return response.status, await response.json()
+            return response.status, await response.text()
+
+
+@asynccontextmanager
+async def site(*, users: bool = False, rights: tuple[str, ...] = ("all",), **more: Any) -> AsyncIterator[Site]:
+    door = Door(users=(replace(doubles.ADMIN, rights=rights),) if users else ())
+    # Its ports are base and base + 1: a base of -1 makes the HTTP port 0, which the system chooses.
+    config = replace(door.config, node=replace(door.config.node, base_port=-1))
+    server = HttpServer(config, door.queues, door.tokens, door.schedules, door.cluster, SystemClock(), **more)
+    await server.start()
+    try:
+        async with aiohttp.ClientSession() as session:
+            yield Site(server, door, session)
+    finally:
+        await server.stop(1)
+
+
+async def test_health_says_why_not() -> None:
+    trouble = {"live": "", "ready": "the store is away"}
+    async with site(users=True, alive=lambda: trouble["live"], ready=lambda: trouble["ready"]) as subject:
+        assert await subject.ask("GET", "/health/live") == (200, {"ok": True, "reason": ""})
+        assert await subject.ask("GET", "/health/ready") == (503, {"ok": False, "reason": "the store is away"})
+        trouble.update(live="the sweep has not turned for 9 s", ready="")
+        assert (await subject.ask("GET", "/health/live"))[0] == 503
+        assert (await subject.ask("GET", "/health/ready"))[0] == 200
+
+
+async def test_strangers_are_told_no_versions() -> None:
+    async with site() as subject, aiohttp.ClientSession() as session:
+        for path in ("/health/live", "/nonsense"):
+            async with session.get(f"http://127.0.0.1:{subject.server.port}{path}") as response:
+                assert response.headers["Server"] == "tidewarden"
+
+
+async def test_leader_is_200_on_the_leader_alone() -> None:
+    async with site(users=True) as subject:
+        assert await subject.ask("GET", "/leader") == (200, {"node": "n0", "role": "leader", "leader": "n0"})
+        assert (await subject.ask("HEAD", "/leader"))[0] == 200
+        subject.door.cluster.seen.update(role="follower", leader="n1")
+        assert (await subject.ask("GET", "/leader"))[0] == 503
+
+
+async def test_nodes_ask_without_a_user_and_strangers_hear_nothing() -> None:
+    def answer(raw: bytes) -> bytes | None:
+        return b"known" if raw == b"a node" else None
+
+    async with site(users=True, internal={"/internal/tokens": answer}) as subject:
+        assert await subject.ask("POST", "/internal/tokens", data=b"a node") == (200, "known")
+        for data in (b"", b"a stranger", b"x" * 5000, b"x" * 500_000):
+            assert await subject.ask("POST", "/internal/tokens", data=data) == (403, "")
+        assert (await subject.ask("GET", "/internal/tokens"))[0] == 405
+        assert (await subject.ask("POST", "/internal/else", data=b"a node"))[0] == 401
+
+
+@pytest.mark.parametrize("path", ["/v1/status", "/metrics", "/v1/tokens", "/v1/tokens/p/a", "/nonsense"])
+async def test_where_there_are_users_the_rest_wants_one(path: str) -> None:
+    async with site(users=True) as subject:
+        status, body = await subject.ask("GET", path)
+        assert (status, body["error"]) == (401, "NOAUTH")
+        status, body = await subject.ask("GET", path, headers={"Authorization": "Bearer admin:wrong"})
+        assert (status, body["error"]) == (401, "WRONGPASS")
+        status, body = await subject.ask("GET", path, headers={"Authorization": "Basic YTpi"})
+        assert (status, body["error"]) == (401, "NOAUTH")
+        assert (await subject.ask("GET", path, headers=ALICE))[0] == (404 if path == "/nonsense" else 200)
+        assert not [call for call in subject.door.tokens.calls if call[0] == "put"]
+
+
+async def test_a_secret_alone_is_the_only_users() -> None:
+    async with site(users=True) as subject:
+        headers = {"Authorization": f"Bearer {doubles.SECRET}"}
+        assert (await subject.ask("GET", "/v1/status", headers=headers))[0] == 200
+
+
+async def test_without_users_the_tokens_stay_closed() -> None:
+    async with site() as subject:
+        status, body = await subject.ask("GET", "/v1/status")
+        assert (status, body["role"]) == (200, "leader")
+        for path in ("/v1/tokens/p/a", "/v1/accounts/p/a", "/v1/providers"):
+            status, body = await subject.ask("GET", path)
+            assert (status, body["error"]) == (401, "NOAUTH")
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Host": "evil.example:7421"},
+        {"Origin": "https://evil.example"},
+        {"Origin": "null"},
+        {"Host": "127.0.0.1.evil.example"},
+    ],
+)
+async def test_a_web_page_elsewhere_is_refused(headers: dict[str, str]) -> None:
+    async with site() as subject:
+        status, body = await subject.ask("GET", "/v1/status", headers=headers)
+        assert (status, body["error"]) == (403, "DENIED")
+    async with site(users=True) as subject:
+        assert (await subject.ask("GET", "/v1/status", headers={**ALICE, **headers}))[0] == 200
+
+
+@pytest.mark.parametrize(
+    "headers", [{"Host": "localhost:7421"}, {"Host": "[::1]:7421"}, {"Origin": "http://127.0.0.1:3000"}]
+)
+async def test_a_page_of_this_machine_is_served(headers: dict[str, str]) -> None:
+    async with site() as subject:
+        assert (await subject.ask("GET", "/v1/status", headers=headers))[0] == 200
+
+
+async def test_wrong_paths_and_methods() -> None:
+    async with site(users=True) as subject:
+        status, body = await subject.ask("GET", "/v2/x", headers=ALICE)
+        assert (status, body["error"]) == (404, "NOTFOUND")
+        status, body = await subject.ask("DELETE", "/v1/status", headers=ALICE)
+        assert (status, body["error"]) == (405, "BADARG")
+        status, body = await subject.ask("PUT", "/v1/tokens/p/a", headers=ALICE, data=io.BytesIO(b"x" * 2_000_000))
+        assert (status, body["error"]) == (413, "TOOBIG")
+
+
+@pytest.mark.parametrize(
+    "rubbish", [b"\x16\x03\x01\r\n\r\n", b"GET\r\n\r\n", b"*1\r\n$4\r\nPING\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n"]
+)
+async def test_rubbish_gets_a_400_and_the_door_lives(rubbish: bytes) -> None:
+    async with site() as subject:
+        reader, writer = await asyncio.open_connection("127.0.0.1", subject.server.port)
+        writer.write(rubbish)
+        assert b" 400 " in await asyncio.wait_for(reader.readline(), 20)
+        writer.close()
+        assert (await subject.ask("GET", "/health/live"))[0] == 200
+
+
+async def test_a_body_in_another_encoding_than_it_says_is_no_defect_of_ours(caplog: pytest.LogCaptureFixture) -> None:
+    async with site(users=True) as subject:
+        headers = ALICE | {"Content-Encoding": "gzip"}
+        status, body = await subject.ask("PUT", "/v1/tokens/p/a", headers=headers, data=io.BytesIO(b"{}"))
+        assert (status, body["error"]) == (400, "BADARG")
+        assert (await subject.ask("GET", "/health/live"))[0] == 200
+    assert not caplog.records
+
+
+async def test_a_defect_is_a_500_without_its_text(caplog: pytest.LogCaptureFixture) -> None:
+    async with site() as subject:
+        subject.door.cluster.status = _raise(RuntimeError("secret detail"))
+        status, body = await subject.ask("GET", "/v1/status")
+        assert (status, body["error"]) == (500, "INTERNAL")
+        assert "secret" not in body["message"]
+        assert "secret detail" in caplog.text
+
+
+async def test_metrics() -> None:
+    async with site(stats={"resp": lambda: {"connections": 3, "errors_total": {"BADARG": 2}}}) as subject:
+        status, text = await subject.ask("GET", "/metrics")
+        assert status == 200
+        for line in (
+            'tidewarden_queue_ready{queue="mail"} 0.0',
+            'tidewarden_queue_puts_total{queue="_tokens:x"} 7.0',
+            "tidewarden_cluster_epoch 3.0",
+            "tidewarden_cluster_leads 1.0",
+            "tidewarden_resp_connections 3.0",
+            'tidewarden_resp_errors_total{kind="BADARG"} 2.0',
+            'tidewarden_tokens_accounts{kind="fresh",provider="p"} 2.0',
+            'tidewarden_tokens_refreshes_total{kind="ok",provider="p"} 9.0',
+            'tidewarden_tokens_in_flight{provider="p"} 1.0',
+            "tidewarden_tokens_spares_total 3.0",
+            'tidewarden_tokens_spares_stored{provider="p"} 1.0',
+            "tidewarden_tokens_journal_pending 4.0",
+            "tidewarden_tokens_journal_unreadable 0.0",
+            "tidewarden_tokens_figures_age_seconds 0.5",
+            'tidewarden_scrape_complete{kind="accounts"} 1.0',
+            'tidewarden_scrape_complete{kind="queues"} 1.0',
+        ):
+            assert line in text.splitlines()
+
+
+async def test_metrics_of_the_node_survive_the_store() -> None:
+    async with site() as subject:
+        subject.door.queues.names = _raise(StoreDown("away"))
+        status, text = await subject.ask("GET", "/metrics")
+        assert status == 200
+        assert "tidewarden_cluster_epoch 3.0" in text
+
+
+async def test_metrics_do_not_wait_for_a_store_that_owes_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An alert that the store is away would never come: the scrape would have been given up."""
+    monkeypatch.setattr(metrics, "STORE_S", 0.01)
+    never: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    async with site() as subject:
+        subject.door.queues.names = lambda: never
+        status, text = await subject.ask("GET", "/metrics")
+        assert status == 200
+        assert "tidewarden_cluster_epoch 3.0" in text
+        assert 'tidewarden_tokens_accounts{kind="fresh",provider="p"} 2.0' in text
+        assert 'tidewarden_scrape_complete{kind="accounts"} 1.0' in text
+        assert 'tidewarden_scrape_complete{kind="queues"} 0.0' in text
+
+
+async def test_metrics_say_what_is_missing_and_show_the_rest() -> None:
+    """Of thousands of providers no figure of tokens was shown, not this node's own either, and the answer looked like any other."""
+    async with site() as subject:
+
+        async def nothing(_wait_s: float) -> None:
+            return None
+
+        subject.door.tokens.latest_stats = nothing
+        text = (await subject.ask("GET", "/metrics"))[1]
+        assert 'tidewarden_scrape_complete{kind="accounts"} 0.0' in text
+        assert "tidewarden_tokens_figures_age_seconds" not in text
+        assert "tidewarden_tokens_accounts" not in text
+        assert 'tidewarden_tokens_refreshes_total{kind="ok",provider="p"} 9.0' in text
+        assert 'tidewarden_queue_ready{queue="mail"} 0.0' in text
+
+
+async def test_metrics_show_the_queues_that_have_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "QUEUES_S", 0.05)
+    never: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    async with site() as subject:
+        told = subject.door.queues.stats
+
+        async def stats(queue: str) -> Any:
+            return await (asyncio.shield(never) if queue == "mail" else told(queue))
+
+        subject.door.queues.stats = stats
+        text = (await subject.ask("GET", "/metrics"))[1]
+        assert 'tidewarden_queue_puts_total{queue="_tokens:x"} 7.0' in text
+        assert 'queue="mail"' not in text
+        assert 'tidewarden_scrape_complete{kind="queues"} 0.0' in text
+        for error, complete in ((StoreDown("away"), 0), (NotFound("it has gone"), 1)):
+            subject.door.queues.stats = _raise(error)
+            text = (await subject.ask("GET", "/metrics"))[1]
+            assert f'tidewarden_scrape_complete{{kind="queues"}} {complete}.0' in text
+
+
+def _raise(error: Exception) -> Callable[..., Any]:
+    def fail(*_: object) -> Any:
+        raise error
+
+    return fail
+
+
+RIGHTS = (
+    "put",
+    "take",
+    "stats",
+    "admin",
+    "lock",
+    "schedule",
+    "token:read",
+    "token:write",
+    "token:export",
+    "token:admin",
+)
+LOOK = "token:read token:write token:admin"
+ROUTES = {
+    "GET /health/live": "nobody",
+    "GET /health/ready": "nobody",
+    "GET /leader": "nobody",
+    "GET /metrics": "",
+    "GET /v1/status": "",
+    "GET /v1/tokens": LOOK,
+    "GET /v1/tokens/{provider}/{account}": "token:read",
+    "POST /v1/tokens:read": "token:read",
+    "PUT /v1/tokens/{provider}/{account}": "token:write",
+    "DELETE /v1/tokens/{provider}/{account}": "token:write",
+    "POST /v1/tokens/{provider}/{account}/refresh": "token:write",
+    "GET /v1/accounts/{provider}/{account}": LOOK,
+    "GET /v1/accounts/{provider}/{account}/why": LOOK,
+    "GET /v1/answers/{provider}/{account}": "token:export",
+    "GET /v1/providers": LOOK,
+    "GET /v1/providers/{provider}/why": LOOK,
+    "POST /v1/providers/{provider}/release": "token:admin",
+    "POST /v1/providers/{provider}/probe": "token:admin",
+    "POST /v1/providers/{provider}/quarantine": "token:admin",
+    "GET /v1/events": LOOK,
+    "GET /v1/schedules": "",
+    "GET /v1/schedules/{name}": "schedule",
+    "PUT /v1/schedules/{name}": "schedule",
+    "DELETE /v1/schedules/{name}": "schedule",
+    "POST /v1/schedules/{name}/pause": "schedule",
+    "POST /v1/schedules/{name}/resume": "schedule",
+}
+"""Which rights are good for each; ``nobody``: it needs no user, empty: any user."""
+
+
+@pytest.mark.parametrize("right", [*RIGHTS, ""])
+async def test_every_route_with_one_right_alone_and_with_none(right: str) -> None:
+    async with site(users=True, rights=(right,) if right else ()) as subject:
+        runner = subject.server._listener._runner
+        router = runner.app.router
+        there = {f"{route.method} {route.resource.canonical}" for route in router.routes()}
+        assert {one for one in there if not one.startswith("HEAD ")} == set(ROUTES), "a route that is not in the table"
+        for what in sorted(there):
+            method, _, path = what.partition(" ")
+            words = ROUTES[what.replace("HEAD", "GET")].split()
+            path = path.replace("{provider}/{account}", "p/a").replace("{name}", "daily")
+            before = [list(room.calls) for room in (subject.door.tokens, subject.door.schedules)]
+            assert ((await subject.ask(method, path))[0] == 401) is (words != ["nobody"]), what
+            status, body = await subject.ask(method, path, headers=ALICE)
+            denied = bool(words) and words != ["nobody"] and right not in words
+            assert (status == 403) is denied, (what, status)
+            if denied and method != "HEAD":
+                needs = " or ".join(f"{word}:daily" if word == "schedule" else word for word in words)
+                assert f"needs the right {needs}, which the user admin does not have" in body["message"]
+            if denied:
+                assert [list(room.calls) for room in (subject.door.tokens, subject.door.schedules)] == before
+
+
+async def test_the_metrics_show_what_the_user_may_see() -> None:
+    async with site(users=True, rights=("stats:mails.*",)) as subject:
+
+        async def names() -> list[str]:
+            return ["mails.a", "other"]
+
+        subject.door.queues.names = names
+        status, text = await subject.ask("GET", "/metrics", headers=ALICE)
+        assert status == 200
+        assert 'queue="mails.a"' in text
+        assert "other" not in text
+        assert "tidewarden_tokens" not in text
+        assert (await subject.ask("GET", "/v1/status", headers=ALICE))[0] == 200
+        status, text = await subject.ask("GET", "/nowhere", headers=ALICE)
+        assert status == 404
+        assert "There is nothing at /nowhere; there are /health/live, " in str(text)
+        assert ", /v1/status, /v1/tokens." in str(text)

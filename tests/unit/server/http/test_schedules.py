@@ -1,0 +1,153 @@
+"""The routes of schedules: what reaches them, what is said of what is wrong, and who may."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from unit.server.http.test_doors import ALICE, site
+
+from tidewarden.queue.task import NewTask
+from tidewarden.scheduler.trigger import Spec
+
+WHOLE: dict[str, Any] = {
+    "name": "n/1", "queue": "mail", "kind": "cron", "expr": "0 3 * * *", "zone": "UTC", "catchup": "one", "next_ms": 5,
+    "state": "active", "payload": b"run", "payload_bytes": 3,
+}  # fmt: skip
+ODD = {"name": "odd", "queue": "q", "next_ms": 1, "state": "unreadable"}
+
+
+@pytest.mark.parametrize(
+    ("body", "spec", "task"),
+    [
+        ({"every_ms": 5000}, Spec.every(5000), NewTask(b"")),
+        (
+            {
+                "cron": "0 3 * * *",
+                "zone": "Europe/Berlin",
+                "catchup": "all",
+                "payload": "ä",
+                "priority": 7,
+                "lane": "l",
+            },
+            Spec.cron("0 3 * * *", "Europe/Berlin", "all"),
+            NewTask("ä".encode(), priority=7, lane="l"),
+        ),
+        (
+            {"at_ms": 1_800_000_000_000, "payload_base64": "/w==", "delay_ms": 1, "within_ms": 2, "ttl_ms": 9},
+            Spec.at(1_800_000_000_000),
+            NewTask(b"\xff", delay_ms=1, within_ms=2, ttl_ms=9),
+        ),
+    ],
+)
+async def test_put(body: dict[str, Any], spec: Spec, task: NewTask) -> None:
+    async with site() as subject:
+        answer = await subject.ask("PUT", "/v1/schedules/n%2F1", data=json.dumps({"queue": "mail", **body}))
+        assert answer == (200, {"next_ms": 2**41})
+        assert subject.door.schedules.calls == [("put", "n/1", spec, "mail", task)]
+
+
+@pytest.mark.parametrize(
+    ("body", "fault"),
+    [
+        ({"every_ms": 5000}, "queue is missing"),
+        ({"every_ms": 5000, "queue": 5}, "queue must be text"),
+        ({"queue": "mail"}, "one of cron, every_ms, at_ms: found none of them"),
+        ({"queue": "mail", "cron": "* * * * *", "at_ms": 5}, "found cron and at_ms"),
+        ({"queue": "mail", "every_ms": "5000"}, "every_ms must be an integer: found a JSON str"),
+        ({"queue": "mail", "every_ms": 5}, "every_ms is 5; milliseconds from 10"),
+        ({"queue": "mail", "at_ms": 5, "zone": "UTC"}, "zone belongs to cron, not to at_ms"),
+        ({"queue": "mail", "cron": 5}, "cron must be text"),
+        ({"queue": "mail", "every_ms": 5000, "catchup": "some"}, "catchup"),
+        ({"queue": "mail", "every_ms": 5000, "payload": {}}, "payload must be text"),
+        ({"queue": "mail", "every_ms": 5000, "payload_base64": "%"}, "payload_base64 must be base64"),
+        ({"queue": "mail", "every_ms": 5000, "payload": "", "payload_base64": ""}, "payload stands beside"),
+        ({"queue": "mail", "every_ms": 5000, "id": "x"}, "There is no field 'id' here"),
+        ({"queue": "mail", "every_ms": 5000, "lease_ms": None}, "lease_ms must be an integer"),
+    ],
+)
+async def test_what_is_wrong_is_told_by_its_field(body: dict[str, Any], fault: str) -> None:
+    async with site() as subject:
+        status, answer = await subject.ask("PUT", "/v1/schedules/n", data=json.dumps(body))
+        assert (status, answer["error"]) == (400, "BADARG")
+        assert fault in answer["message"]
+        status, answer = await subject.ask("PUT", "/v1/schedules/n", data='{"queue": "_mail", "every_ms": 5000}')
+        assert (status, answer["error"]) == (403, "DENIED")
+        assert not subject.door.schedules.calls
+
+
+async def test_the_rooms_own_errors_name_the_field_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with site() as subject:
+
+        async def put(_name: str, _spec: Spec, _queue: str, task: NewTask) -> int:
+            task.check(1024)
+            return 1
+
+        monkeypatch.setattr(subject.door.schedules, "put", put)
+        body = {"queue": "mail", "every_ms": 5000, "priority": 100}
+        status, answer = await subject.ask("PUT", "/v1/schedules/n", data=json.dumps(body))
+        assert status == 400
+        assert answer["message"].startswith("priority is 100")
+
+
+async def test_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with site() as subject:
+
+        async def rows() -> list[dict[str, Any]]:
+            return [
+                WHOLE,
+                {"name": "odd", "queue": "q", "next_ms": 1, "state": "unreadable"},
+                WHOLE | {"payload": b"\xff"},
+            ]
+
+        monkeypatch.setattr(subject.door.schedules, "list", rows)
+        shown = {name: value for name, value in WHOLE.items() if name != "expr"} | {
+            "cron": "0 3 * * *",
+            "payload": "run",
+        }
+        assert await subject.ask("GET", "/v1/schedules/n/1") == (200, shown)
+        status, found = await subject.ask("GET", "/v1/schedules")
+        assert (status, found["schedules"][:2]) == (200, [shown, ODD])
+        assert found["schedules"][2]["payload_base64"] == "/w=="
+        assert await subject.ask("DELETE", "/v1/schedules/nightly") == (200, {"deleted": True})
+        assert await subject.ask("POST", "/v1/schedules/nightly/pause") == (200, {"paused": True})
+        assert await subject.ask("POST", "/v1/schedules/nightly/resume") == (200, {"next_ms": 7})
+        for method, path in (("GET", "/v1/schedules/none"), ("DELETE", "/v1/schedules/none")):
+            status, found = await subject.ask(method, path)
+            assert (status, found["error"]) == (404, "NOTFOUND")
+        for method, path in (
+            ("GET", "/v1/schedules?x=1"),
+            ("DELETE", "/v1/schedules/a?x=1"),
+            ("GET", "/v1/schedules/%FF"),
+        ):
+            assert (await subject.ask(method, path))[0] == 400
+        assert subject.door.schedules.calls == [
+            ("delete", "nightly"), ("pause", "nightly"), ("resume", "nightly"), ("delete", "none"),
+        ]  # fmt: skip
+
+
+async def test_rights_are_of_the_schedule_and_of_the_queue() -> None:
+    body = json.dumps({"every_ms": 5000, "queue": "mail"})
+    async with site(users=True, rights=("schedule:night*", "put:mail")) as subject:
+        assert (await subject.ask("GET", "/v1/schedules"))[0] == 401
+        assert await subject.ask("GET", "/v1/schedules", headers=ALICE) == (
+            200, {"schedules": [{"name": "nightly", "next_ms": 5}]},
+        )  # fmt: skip
+        assert (await subject.ask("PUT", "/v1/schedules/nightly", data=body, headers=ALICE))[0] == 200
+        other = json.dumps({"every_ms": 5000, "queue": "other"})
+        status, answer = await subject.ask("PUT", "/v1/schedules/nightly", data=other, headers=ALICE)
+        assert (status, answer["error"]) == (403, "DENIED")
+        assert "needs the right put:other, which the user admin does not have" in answer["message"]
+        for method, path in (
+            ("PUT", "daily"),
+            ("DELETE", "daily"),
+            ("GET", "daily"),
+            ("POST", "daily/pause"),
+            ("POST", "daily/resume"),
+        ):
+            status, answer = await subject.ask(method, f"/v1/schedules/{path}", data=body, headers=ALICE)
+            assert (status, "schedule:daily" in answer["message"]) == (403, True), (method, path)
+        assert [call[0] for call in subject.door.schedules.calls] == ["put"]
+    async with site(users=True, rights=("schedule:daily",)) as subject:
+        assert await subject.ask("GET", "/v1/schedules", headers=ALICE) == (200, {"schedules": []})

@@ -1,0 +1,58 @@
+"""R.*: what changes the cluster is passed on, and is an administrator's."""
+
+from __future__ import annotations
+
+from support.doors import doubles
+
+from tidewarden.config import User, hash_generated
+
+
+async def test_transfer_names_a_node_or_none() -> None:
+    async with doubles.Door() as door:
+        line = await door.dial()
+        assert await line.call("R.TRANSFER") == b"n1"
+        assert await line.call("r.transfer", "n2") == b"n2"
+        assert door.steering.calls == [("transfer", None), ("transfer", "n2")]
+        door.server.steering = None
+        assert "is a worker, which elects nobody" in str(await line.call("R.TRANSFER"))
+
+
+async def test_members_come_and_go() -> None:
+    async with doubles.Door() as door:
+        line = await door.dial()
+        assert await line.call("R.JOIN", "n3", "10.0.0.4:7420") == 4
+        assert await line.call("R.LEAVE", "n0") == 5
+        assert door.steering.calls == [("join", "n3", "10.0.0.4:7420"), ("leave", "n0")]
+        assert str(await line.call("R.JOIN", "n3")).startswith("BADARG R.JOIN has 1 arguments")
+
+
+class KeptBackups:
+    async def make(self) -> dict[str, object]:
+        return {"backup": "ab", "bytes": 3}
+
+    async def read(self, name: str, offset: int) -> bytes:
+        return f"{name}:{offset}".encode()
+
+    async def drop(self, name: str) -> int:
+        return 1
+
+
+async def test_a_backup_is_made_read_and_dropped() -> None:
+    async with doubles.Door() as door:
+        line = await door.dial()
+        assert "makes no backups" in str(await line.call("R.BACKUP"))
+        door.server.backups = KeptBackups()
+        assert await line.call("R.BACKUP") == [b"backup", b"ab", b"bytes", 3]
+        assert await line.call("R.BACKUP", "read", "ab", "7") == b"ab:7"
+        assert await line.call("R.BACKUP", "DROP", "ab") == 1
+        for wrong in (("KEEP", "ab"), ("READ", "ab"), ("READ", "ab", "-1"), ("DROP", "ab", "7")):
+            assert str(await line.call("R.BACKUP", *wrong)).startswith("BADARG")
+
+
+async def test_it_needs_the_right_to_everything() -> None:
+    user = User(name="ada", secret_hash=hash_generated("pw"), rights=("put",))
+    async with doubles.Door(users=(user,)) as door:
+        line = await door.dial()
+        assert await line.call("AUTH", "ada", "pw") == b"OK"
+        assert str(await line.call("R.TRANSFER")).startswith("DENIED R.TRANSFER needs the right admin")
+        assert door.steering.calls == []

@@ -1,0 +1,153 @@
+"""Metadata: where they are looked for, what is refused in them; a real server's are read in tests/live/tokens/provider/test_clients.py."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import httpx
+import pytest
+
+from tidewarden.clock import ManualClock
+from tidewarden.config import Provider
+from tidewarden.placeholders import filled
+from tidewarden.tokens.discovery import (
+    FRESH_S,
+    RETRY_S,
+    Discovery,
+    NotFoundError,
+    addresses,
+    read_metadata,
+    read_revocation,
+)
+
+ISSUER = "https://as.example/tenant"
+GOOD = {"issuer": ISSUER, "token_endpoint": "https://as.example/t"}
+
+
+def provider(**settings: Any) -> Provider:
+    return Provider(name="p", issuer=ISSUER, client_id="c", **settings)
+
+
+def test_the_well_known_part_goes_between_host_and_path() -> None:
+    assert list(addresses(ISSUER + "/")) == [
+        "https://as.example/.well-known/oauth-authorization-server/tenant",
+        "https://as.example/tenant/.well-known/openid-configuration",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("found", "fault"),
+    [
+        (b"<html>", "no JSON object"),
+        (b"[1]", "no JSON object"),
+        ({**GOOD, "issuer": "https://as.example"}, "of another issuer"),
+        ({"issuer": ISSUER}, "name no token_endpoint"),
+        ({**GOOD, "token_endpoint": "ftp://x"}, "name no token_endpoint"),
+        ({**GOOD, "token_endpoint": "http://as.example/t"}, "is not encrypted"),
+    ],
+)
+def test_metadata_that_will_not_do(found: Any, fault: str) -> None:
+    with pytest.raises(NotFoundError, match=fault):
+        read_metadata(provider(), found if isinstance(found, bytes) else json.dumps(found).encode())
+
+
+def test_a_client_with_a_certificate_is_sent_where_those_go() -> None:
+    raw = json.dumps({**GOOD, "mtls_endpoint_aliases": {"token_endpoint": "https://mtls.as.example/t"}}).encode()
+    assert read_metadata(provider(), raw) == "https://as.example/t"
+    assert read_metadata(provider(tls_cert="c", tls_key="k"), raw) == "https://mtls.as.example/t"
+
+
+@pytest.mark.parametrize(
+    ("url", "found"),
+    [
+        ("https://as.example/r", "https://as.example/r"),
+        ("http://as.example/r", ""),
+        ("http://127.0.0.1/r", ""),
+        ("ftp://as.example/r", ""),
+        (None, ""),
+        (7, ""),
+    ],
+)
+def test_where_tokens_are_revoked(url: Any, found: str) -> None:
+    assert read_revocation(provider(), json.dumps({**GOOD, "revocation_endpoint": url}).encode()) == found
+
+
+async def test_it_is_asked_once_an_hour_and_goes_on_with_what_it_knew() -> None:
+    asked: list[str] = []
+    status = 200
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(request.url.path)
+        return httpx.Response(404 if "oauth-auth" in request.url.path else status, json=GOOD)
+
+    clock = ManualClock()
+    discovery = Discovery(clock)
+    async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as client:
+        for _ in range(3):
+            assert await discovery.endpoint(provider(), client) == "https://as.example/t"
+        assert len(asked) == 2  # One place, then the other.
+        status = 503
+        await clock.advance(FRESH_S)
+        assert await discovery.endpoint(provider(), client) == "https://as.example/t"
+        assert await discovery.endpoint(provider(), client) == "https://as.example/t"
+        assert len(asked) == 4
+        other = Discovery(clock)
+        for _ in range(2):
+            with pytest.raises(NotFoundError, match=r"HTTP 404; /tenant/.well-known/openid-configuration: HTTP 503"):
+                await other.endpoint(provider(), client)
+        assert len(asked) == 6
+        status = 200
+        await clock.advance(RETRY_S)
+        assert await other.endpoint(provider(), client) == "https://as.example/t"
+        assert await other.endpoint(Provider(name="q", token_url="https://q/t"), client) == "https://q/t"
+
+
+@pytest.mark.thorough
+async def test_metadata_that_hang_hold_up_no_refresh_to_an_endpoint_that_is_known() -> None:
+    hanging = False
+
+    async def answer(_request: httpx.Request) -> httpx.Response:
+        if hanging:
+            await asyncio.get_running_loop().create_future()
+        return httpx.Response(200, json=GOOD)
+
+    clock = ManualClock()
+    discovery = Discovery(clock)
+    async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as client:
+        slow = provider(timeout_s=4.0)
+        assert await discovery.endpoint(slow, client) == "https://as.example/t"
+        hanging = True
+        await clock.advance(FRESH_S)
+        async with asyncio.timeout(slow.timeout_s):  # As the refresh has it.
+            first, second = await asyncio.gather(discovery.endpoint(slow, client), discovery.endpoint(slow, client))
+        assert first == second == "https://as.example/t"
+        other = Discovery(clock)
+        with pytest.raises(NotFoundError, match="no answer"):
+            await other.endpoint(slow, client)
+
+
+OWN = Provider(name="p", issuer="https://{tenant}.as.example", client_id="c", account_parameters={"tenant": "[a-z]+"})
+
+
+@pytest.mark.parametrize("url", ["https://b.as.example/t", "https://evil.example/t", "https://a.as.example:444/t"])
+def test_an_accounts_own_issuer_names_no_address_of_another_host(url: str) -> None:
+    its = filled(OWN, {"tenant": "a"})
+    raw = {"issuer": its.issuer, "token_endpoint": "https://a.as.example/t", "revocation_endpoint": url}
+    assert read_metadata(its, json.dumps(raw).encode()) == "https://a.as.example/t"
+    assert read_revocation(its, json.dumps(raw).encode()) == ""
+    with pytest.raises(NotFoundError, match="at another host than the issuer"):
+        read_metadata(its, json.dumps(raw | {"token_endpoint": url}).encode())
+
+
+async def test_each_account_is_asked_about_at_its_own_issuer() -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        issuer = f"https://{request.url.host}"
+        return httpx.Response(200, json={"issuer": issuer, "token_endpoint": f"{issuer}/t"})
+
+    discovery = Discovery(ManualClock())
+    async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as client:
+        for tenant in ("a", "b", "a"):
+            its = filled(OWN, {"tenant": tenant})
+            assert await discovery.endpoint(its, client) == f"https://{tenant}.as.example/t"
