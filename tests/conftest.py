@@ -56,6 +56,8 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+# Folders that are marks, too.
+MARKS = {"live", "soak"}
 # These look through a history for what must never be: one finding is enough, and is not run again to be rid of it.
 ONCE = {
     "live/faults/test_storm", "live/faults/test_single_links", "live/engines/test_tokens",
@@ -65,7 +67,7 @@ ONCE = {
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
-    The longest files come first, the others in their order.
+    The longest files come first, the others in their order; what stands in ``live`` or ``soak`` is marked so.
 
     `make test` runs a failed test a second time (``--reruns``), for a machine that stalls; but not those of ``ONCE``.
     """
@@ -74,6 +76,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     once = {here / f"{name}.py" for name in ONCE}
     items.sort(key=lambda item: turn.get(item.path, len(turn)))
     for item in items:
+        (folder, *_) = item.path.relative_to(here).parts
+        if folder in MARKS:
+            item.add_marker(folder)
         if item.path in once:
             item.add_marker(pytest.mark.flaky(reruns=0))
 

@@ -13,7 +13,7 @@ import tidewarden.client
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.live
+@pytest.mark.thorough
 def test_mypy_agrees() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "mypy", "--strict", "--warn-unused-ignores", "tests/meta/typing/client.py", "examples"],

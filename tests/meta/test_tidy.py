@@ -182,6 +182,12 @@ def test_lua_lines_end_at_100_columns() -> None:
     assert not [f"{name_of(path)}:{number}" for path, number, line in lines if len(line) > 100]
 
 
+def test_the_folder_is_the_mark() -> None:
+    """What needs a cluster stands in ``live``, and needs no mark for that (tests/conftest.py)."""
+    said = re.compile(r"pytest\.mark\.live\b|^pytestmark = .*pytest\.mark\.soak\b", re.MULTILINE)
+    assert not [name_of(path) for path in TEST_FILES if said.search(path.read_text("utf-8")) and path != Path(__file__)]
+
+
 def test_lua_begins_with_its_header() -> None:
     assert not [name_of(path) for path in LUA if not path.read_text("utf-8").startswith("-- ")]
 

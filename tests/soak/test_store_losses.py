@@ -24,7 +24,7 @@ from tidewarden.errors import Error, NoQuorum
 from tidewarden.queue.task import NewTask
 from tidewarden.store.slots import slot_of
 
-pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600)]
+pytestmark = pytest.mark.timeout(3600)
 RUNS = int(os.environ.get("TIDEWARDEN_RUNS", "3"))
 PUTTERS = 8
 BEFORE, BEHIND_S = 300, 0.3

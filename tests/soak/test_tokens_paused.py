@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from support.cluster.harness import CLUSTER, Cluster, Node, cluster, until
 
-pytestmark = [pytest.mark.live, pytest.mark.soak, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.timeout(400)
 
 ACCOUNTS = 12
 TIMEOUT_S = 3.0  # A refresh's; its intent lasts ten seconds longer.

@@ -7,13 +7,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
 from support.doors.command_line import Run, node, run
 
 from tidewarden import errors
 from tidewarden.cluster_secret import key_check
 
-pytestmark = pytest.mark.live
 __all__ = ["node", "run"]  # fixtures
 BODY = b"\xff no store " * 100_000
 KEYS = {

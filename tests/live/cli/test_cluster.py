@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
 from support.doors.command_line import Run, node, run
 
 from tidewarden import errors
 from tidewarden.cli.cluster import at
 
-pytestmark = pytest.mark.live
 __all__ = ["node", "run"]  # fixtures
 
 

@@ -18,8 +18,6 @@ from tidewarden.clock import SystemClock
 from tidewarden.config import load
 from tidewarden.errors import ConfigError
 
-pytestmark = pytest.mark.live
-
 NODE = """
 import http.server, signal, sys
 class Ready(http.server.BaseHTTPRequestHandler):

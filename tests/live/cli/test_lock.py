@@ -20,8 +20,6 @@ from typer.testing import CliRunner, Result
 
 from tidewarden import errors
 
-pytestmark = pytest.mark.live
-
 FENCE = 2**37
 UUID = "9f6a2c1e-5b7d-4c55-8a9e-0d6c3a1f2b44"
 SLEEP = (sys.executable, "-c", "import time; time.sleep(60)")

@@ -10,7 +10,6 @@ from support.doors.command_line import Run, node, run
 
 from tidewarden.errors import NotFound, StoreDown
 
-pytestmark = pytest.mark.live
 __all__ = ["node", "run"]  # fixtures
 
 

@@ -14,9 +14,6 @@ from support.doors import recording_node
 from support.doors.command_line import app
 from typer.testing import CliRunner, Result
 
-pytestmark = pytest.mark.live
-
-
 Run = Callable[..., Result]
 
 

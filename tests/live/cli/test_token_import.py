@@ -14,7 +14,6 @@ from tidewarden import errors
 from tidewarden.cli import pace, token_import
 from tidewarden.cli.token_import import SHOWN_MAX
 
-pytestmark = pytest.mark.live
 __all__ = ["node", "run"]  # fixtures
 NEW = [1, "new", "expiring"]
 FILE = b"account,refresh_token\n"

@@ -13,7 +13,6 @@ from tidewarden import errors
 from tidewarden.cli.token_refresh import Asked, ask
 from tidewarden.clock import ManualClock
 
-pytestmark = pytest.mark.live
 __all__ = ["node", "run"]  # fixtures
 
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
 from support.doors.command_line import Run, node, run
 
-pytestmark = pytest.mark.live
 __all__ = ["node", "run"]  # fixtures
 AT_MS = 1_700_000_000_000  # 2023-11-14 22:13:20
 LATER_MS = 4_102_444_800_000  # 2100-01-01 00:00:00

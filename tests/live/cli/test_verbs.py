@@ -26,7 +26,6 @@ from tidewarden.cli.options import DATA_DIR
 from tidewarden.cli.output import cell
 from tidewarden.config import check_secret
 
-pytestmark = pytest.mark.live
 __all__ = ["node", "run"]  # fixtures
 STATUS = {
     "node": "n0",

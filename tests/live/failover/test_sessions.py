@@ -12,8 +12,6 @@ import pytest
 import redis
 from support.cluster.harness import Cluster, Node, cluster, until, until_async
 
-pytestmark = pytest.mark.live
-
 TASKS = 5
 LONG_MS = 600_000  # a lease that surely does not end by its time
 

@@ -14,8 +14,6 @@ from support.store.proxy import Trap
 from tidewarden.queue.registry import SCRIPT_ROOMS, SHARED
 from tidewarden.store.scripts import Script, Scripts
 
-pytestmark = pytest.mark.live
-
 
 @pytest.fixture(scope="module")
 def nodes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:

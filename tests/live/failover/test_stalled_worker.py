@@ -14,7 +14,7 @@ import pytest
 from support.cluster.harness import CALM, CLUSTER, Cluster, Node, serving, until, until_async
 from support.cluster.nursery import Child
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 LONG_S = 45.0
 LEASE_MS = 600_000

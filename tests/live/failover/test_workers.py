@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from support.cluster.harness import CALM, CLUSTER, START_S, Cluster, Node, cluster, until, until_async
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,6 @@ import pytest
 import redis
 from support.cluster.harness import STILL, Cluster, Node, cluster, until_async
 
-pytestmark = pytest.mark.live
-
 WAIT_MS = 600_000
 LIMIT_S = 20.0  # a take waits for ten minutes
 AGAIN_S = 0.05

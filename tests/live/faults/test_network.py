@@ -13,7 +13,6 @@ from support.cluster.harness import until
 from support.cluster.network import Network, inside, missing, missing_led
 from support.store.proxy import Proxy, Way
 
-pytestmark = pytest.mark.live
 LIMIT_S = 30.0
 
 

@@ -31,8 +31,6 @@ from support.faults.storm import Storm
 from support.faults.workload import Workload
 from support.store.proxy import Part, Proxy
 
-pytestmark = pytest.mark.live
-
 SEED = int(os.environ.get("SOAK_SEED", "1"))
 FAULTS = 300
 STOPS = 12

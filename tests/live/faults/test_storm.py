@@ -35,8 +35,6 @@ from support.faults.storm import CATALOGUE, Storm, healed
 from support.faults.workload import BEATS, JOBS, LATEST, PUT_INTO, QUEUES, SCHEDULES, TICK_MS, Workload, lane_of
 from support.providers.counting_provider import CountingProvider, provided
 
-pytestmark = pytest.mark.live
-
 SECONDS = float(os.environ.get("SOAK_SECONDS", "300"))
 SEED = int(os.environ.get("SOAK_SEED", "1"))
 SHORT = (

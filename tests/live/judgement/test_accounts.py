@@ -13,7 +13,7 @@ from support.cluster.judged import LIFE_S, passed, trial
 from support.providers.reverse_proxy import Rule, refusal
 from support.tokens import harness
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]  # the first run may have to install oidc-provider
+pytestmark = pytest.mark.timeout(400)  # the first run may have to install oidc-provider
 
 
 @pytest.fixture(scope="module")

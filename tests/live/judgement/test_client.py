@@ -11,7 +11,7 @@ from support.cluster.judged import LIFE_S, passed, trial
 from support.providers.reverse_proxy import Rule
 from support.tokens import harness
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.timeout(400)
 
 
 async def test_a_secret_that_is_wrong_is_probed_one_at_a_time_and_told_once(

@@ -12,7 +12,7 @@ from support.cluster.fast_time import fast_store
 from support.cluster.judged import GONE, Trial, passed, trial
 from support.providers.reverse_proxy import Rule, refusal
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]  # the first run may have to install oidc-provider
+pytestmark = pytest.mark.timeout(400)  # the first run may have to install oidc-provider
 
 TIMES = 60.0
 MINUTE_S = 60 / TIMES

@@ -16,7 +16,7 @@ from support.cluster.judged import GONE
 from support.cluster.refresh_stage import listed, say_all
 from support.providers.reverse_proxy import ReverseProxy, Rule, reverse_proxy
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.timeout(400)
 
 ACCOUNTS = 100
 LIFE_S = 12

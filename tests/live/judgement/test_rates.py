@@ -11,7 +11,7 @@ import pytest
 from support.cluster.judged import LIFE_S, Trial, passed, trial
 from support.providers.reverse_proxy import Limit, Rule
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]  # the first run may have to install oidc-provider
+pytestmark = pytest.mark.timeout(400)  # the first run may have to install oidc-provider
 
 EACH = 80
 NEED = EACH / (LIFE_S * 2 / 3)

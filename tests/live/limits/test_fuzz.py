@@ -25,7 +25,7 @@ from support.cluster.harness import ADMIN, CALM, Node, cluster, until
 from support.doors.doubles import framed
 from support.doors.resp_fuzz import ALL, Answers, broken, ending, stream
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(3600)]
+pytestmark = pytest.mark.timeout(3600)
 
 LONG = int(os.environ.get("FUZZ_EXAMPLES", "20000"))
 LIMIT_S = 20.0

@@ -20,8 +20,6 @@ from support.cluster.harness import Cluster, Node, cluster, until
 from tidewarden.client import blocking
 from tidewarden.errors import Error, TooBig
 
-pytestmark = pytest.mark.live
-
 CONNECTIONS = 1500
 TOO_MANY = 100
 HTTP_CONNECTIONS = 10

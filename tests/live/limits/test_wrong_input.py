@@ -24,8 +24,6 @@ from support.cluster.nursery import Child
 from support.doors.command_line import app
 from typer.testing import CliRunner
 
-pytestmark = pytest.mark.live
-
 CONFIG_EXIT = 4  # the command line's, for a configuration that cannot be used
 TASKS = 5
 

@@ -17,8 +17,6 @@ from tidewarden.config import load
 from tidewarden.daemon import Daemon
 from tidewarden.process import raise_file_limit
 
-pytestmark = pytest.mark.live
-
 
 def node(store: StoreServer, folder: Path, role: str = "member") -> Any:
     """One that is not started yet."""

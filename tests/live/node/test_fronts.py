@@ -14,8 +14,6 @@ import pytest
 import redis
 from support.cluster.harness import TROUBLE, Cluster, Node, until
 
-pytestmark = pytest.mark.live
-
 PROCESSES = 3
 EACH_MIN = 2  # connections in every process
 STILL_S = 1.5

@@ -19,8 +19,6 @@ from support.providers import certificate
 
 from tidewarden.client import Client
 
-pytestmark = pytest.mark.live
-
 
 @pytest.fixture(scope="module")
 def pem(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:

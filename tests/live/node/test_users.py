@@ -16,8 +16,6 @@ from support.cluster.harness import Cluster, Node, until
 
 from tidewarden.config import hash_generated, hash_secret
 
-pytestmark = pytest.mark.live
-
 ADA = {"username": "ada", "password": "ada's"}
 BOB = {"username": "bob", "password": "bob's"}
 

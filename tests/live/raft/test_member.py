@@ -18,7 +18,6 @@ from tidewarden.config import Cluster
 from tidewarden.errors import BadArg, ConfigError, Draining, NoLeader, NotFound, Timeout
 from tidewarden.raft import Raft
 
-pytestmark = pytest.mark.live
 __all__ = ["group"]  # a fixture
 
 

@@ -20,7 +20,6 @@ from tidewarden.config import Cluster, Config
 from tidewarden.errors import BadArg, ConfigError, Exists, NoLeader, NoQuorum, NotFound
 from tidewarden.raft import Raft, files, steering
 
-pytestmark = pytest.mark.live
 __all__ = ["group"]  # a fixture
 
 

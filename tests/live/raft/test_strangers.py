@@ -27,8 +27,6 @@ from support.doors.doubles import framed as framed_resp
 
 from tidewarden.raft.wire import COMPLAINT_S, FRAME_BYTES_MAX
 
-pytestmark = pytest.mark.live
-
 HALF_OPEN = 500
 GROWTH_MIB = 40  # far below one bomb that goes off
 

@@ -30,8 +30,6 @@ from tidewarden.config import Raft as RaftSection
 from tidewarden.raft import Raft, files, inflate, wire
 from tidewarden.raft.building import link_password
 
-pytestmark = pytest.mark.live
-
 SECRET = "a cluster secret of the tests"
 
 

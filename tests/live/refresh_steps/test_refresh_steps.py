@@ -35,7 +35,7 @@ from support.cluster.refresh_stage import (
     staged,
 )
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]  # the first run may have to install oidc-provider
+pytestmark = pytest.mark.timeout(400)  # the first run may have to install oidc-provider
 
 SCENES = [step for step in STEPS if step != "torn"]  # Where several accounts can stop side by side.
 RACERS = 14  # Accounts of each server that the races use.

@@ -15,8 +15,6 @@ from tidewarden.clock import SystemClock
 from tidewarden.errors import ConfigError
 from tidewarden.store.child import FolderLock, how_ended, start_child, stop_child
 
-pytestmark = pytest.mark.live
-
 CLOCK = SystemClock()
 
 

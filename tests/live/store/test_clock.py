@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 from support.cluster.harness import CALM, CLUSTER, Cluster, until
 
-pytestmark = pytest.mark.live
-
 LIBRARY = next(iter(sorted(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))), None)
 LEASE_MS = 5000
 

@@ -16,7 +16,7 @@ import pytest
 from support.cluster.harness import CALM, Cluster, Node, serving, until
 from support.providers.counting_provider import CountingProvider, provided
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 ACCOUNTS, LIFE_S, MARGIN_S = 60, 5, 2.0
 REFRESHERS = 4

@@ -22,8 +22,6 @@ from tidewarden.queue.queues import Queues
 from tidewarden.store import Link
 from tidewarden.store import link as link_module
 
-pytestmark = pytest.mark.live
-
 LONG_MS = 60_000
 
 

@@ -28,8 +28,6 @@ from tidewarden.store.commits import Commits, Impossible
 from tidewarden.store.embedded import EmbeddedStore, store_password
 from tidewarden.store.link import pack
 
-pytestmark = pytest.mark.live
-
 ONCE = Retry(NoBackoff(), 0)
 PASSWORD = store_password("a cluster secret")
 

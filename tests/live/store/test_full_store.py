@@ -9,7 +9,7 @@ import redis
 from support.cluster.disks import SmallDisk, missing_mounts
 from support.cluster.harness import Cluster, Node, serving, until
 
-pytestmark = [pytest.mark.live, pytest.mark.thorough, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.thorough, pytest.mark.timeout(300)]
 
 
 def not_ready(node: Node) -> str:

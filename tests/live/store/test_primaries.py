@@ -23,8 +23,6 @@ from tidewarden.store.removal_first import removal_first
 from tidewarden.store.slots import slot_of
 from tidewarden.store.topology import Topology
 
-pytestmark = pytest.mark.live
-
 NAMES = [f"{{t:{i}}}" for i in range(12)]
 SLOT = slot_of("{t:0}")
 

@@ -21,8 +21,6 @@ from tidewarden.store.commits import SYSTEM
 from tidewarden.store.primaries_commit import PrimariesCommit, PrimaryCommit
 from tidewarden.store.slots import slot_of
 
-pytestmark = pytest.mark.live
-
 SHARDS = 6
 TOLD_MS = 1000
 

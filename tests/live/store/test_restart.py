@@ -12,8 +12,6 @@ import redis
 from support.cluster.harness import CLUSTER, START_S, STILL, Cluster, Node, background, cluster, until, until_async
 from support.faults.traffic import Traffic
 
-pytestmark = pytest.mark.live
-
 PROVIDER = """
 [providers.p]
 token_url = "http://127.0.0.1:1/token"

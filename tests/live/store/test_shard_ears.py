@@ -21,8 +21,6 @@ from tidewarden.store.shard_ears import ShardEars
 from tidewarden.store.slots import slot_of
 from tidewarden.store.topology import Topology
 
-pytestmark = pytest.mark.live
-
 SHARD = "{tidewarden:load:0}"
 
 

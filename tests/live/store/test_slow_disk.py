@@ -30,7 +30,7 @@ from tidewarden.store.commits import Commits
 from tidewarden.store.embedded import EmbeddedStore
 from tidewarden.store.link import pack
 
-pytestmark = [pytest.mark.live, pytest.mark.thorough, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.thorough, pytest.mark.timeout(300)]
 
 CLOCK = SystemClock()
 SLOW_MS = 300

@@ -18,7 +18,6 @@ from tidewarden.config import Companion
 from tidewarden.queue.task import NewTask
 from tidewarden.tokens.companions import Companions, next_time
 
-pytestmark = pytest.mark.live
 eventually = harness.eventually
 PAYLOAD = '{"account": "{account}", "p": "{provider}", "n": "{name}"}'
 

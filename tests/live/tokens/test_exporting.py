@@ -15,7 +15,6 @@ from tidewarden.errors import BadArg, NotFound
 from tidewarden.sealed_file import open_line
 from tidewarden.tokens.vault import Place
 
-pytestmark = pytest.mark.live
 KEY, FILE = os.urandom(32), os.urandom(16)
 
 

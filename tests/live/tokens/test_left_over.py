@@ -13,8 +13,6 @@ from tidewarden.queue.task import NewTask
 from tidewarden.tokens import left_over
 from tidewarden.tokens.left_over import BEAT_S, GONE_S, LeftOver
 
-pytestmark = pytest.mark.live
-
 
 class Jumping:
     """A clock that stands, but for those who sleep."""

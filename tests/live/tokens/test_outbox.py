@@ -15,8 +15,6 @@ from support.tokens.dying_node import FAILING, play
 from tidewarden.config import Companion
 from tidewarden.tokens.events import START
 
-pytestmark = pytest.mark.live
-
 
 async def killed(where: str, store: Any, folder: Path, url: str) -> None:
     """A node that refreshes until it kills itself there."""

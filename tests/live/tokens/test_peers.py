@@ -17,8 +17,6 @@ from tidewarden.tokens.peers import Peers, Question, Reply, mac_of, open_questio
 from tidewarden.tokens.records import Answer
 from tidewarden.tokens.shelf import Shelf
 
-pytestmark = pytest.mark.live
-
 SECRET = "the cluster's"
 
 

@@ -18,9 +18,6 @@ from tidewarden.tokens.policy import Step
 from tidewarden.tokens.reader import in_vain, lives
 from tidewarden.tokens.rows import Row, Troubles
 
-pytestmark = pytest.mark.live
-
-
 answers, eventually = harness.answers, harness.eventually
 NOW_MS = 1_700_000_000_000
 FAR_MS = 4_000_000_000_000

@@ -17,7 +17,6 @@ from tidewarden.tokens.revoked import judge_revocation
 from tidewarden.tokens.revoking import QUEUE, Revocation
 from tidewarden.tokens.rows import Row
 
-pytestmark = pytest.mark.live
 eventually = harness.eventually
 
 

@@ -15,7 +15,6 @@ from support.tokens import harness
 from tidewarden.key_file import prepend_key
 from tidewarden.tokens import keeper, rotation
 
-pytestmark = pytest.mark.live
 eventually = harness.eventually
 ACCOUNTS = 40
 

@@ -18,8 +18,6 @@ from tidewarden.tokens import stories
 from tidewarden.tokens.policy import Step
 from tidewarden.tokens.rows import Troubles
 
-pytestmark = pytest.mark.live
-
 
 def codes(story: dict[str, Any]) -> list[str]:
     return [one["code"] for one in story["concluded"]]

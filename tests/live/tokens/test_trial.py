@@ -20,7 +20,7 @@ from typer.testing import CliRunner, Result
 from tidewarden.server.metrics import HELP
 from tidewarden.tokens.rows import parse_troubles
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.timeout(400)
 NAMES = ("ada", "bob", "cyd", "dan", "eve")
 
 

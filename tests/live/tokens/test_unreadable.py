@@ -19,8 +19,6 @@ from tidewarden.provider import queue_of
 from tidewarden.tokens.journal import Journal
 from tidewarden.tokens.unreadable import SHOWN_MAX, kept_of
 
-pytestmark = pytest.mark.live
-
 SECRET = "the cluster's"
 QUEUE = queue_of("p", "c0")
 SOON_S = 0.005  # Between the first refusal and the second: a day is 0.7 s.

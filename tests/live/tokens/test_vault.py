@@ -19,8 +19,6 @@ from typer.testing import CliRunner
 
 from tidewarden.key_file import prepend_key
 
-pytestmark = pytest.mark.live
-
 ACCOUNTS = 400
 MARK = "s3cr3t" + secrets.token_hex(4)
 HOOK = base64.b64encode(secrets.token_bytes(32)).decode()

@@ -14,7 +14,6 @@ from tidewarden.config import Secret, Webhook
 from tidewarden.tokens import errands, events
 from tidewarden.tokens.webhooks import sign
 
-pytestmark = pytest.mark.live
 eventually = harness.eventually
 
 

@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 
 from tidewarden.config import hash_generated
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.timeout(400)
 SECRET = "of-the-tests"
 PROVIDER = """
 [providers.shop]

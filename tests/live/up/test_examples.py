@@ -18,7 +18,7 @@ from support.cluster.processes import spawn, until
 
 from benchmarks.ports import free_ports
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.timeout(400)
 
 ROOT = Path(__file__).parents[3]
 EXAMPLES = ROOT / "examples"

@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 
 from benchmarks.ports import free_ports
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.timeout(400)
 
 UP = [sys.executable, "-m", "tidewarden", "up"]
 

@@ -20,7 +20,7 @@ from benchmarks.ports import free_ports
 ROOT = Path(__file__).parents[3]
 UP_PORTS = 100  # the sandbox is at the ninetieth
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture(scope="module")

@@ -83,7 +83,7 @@ def test_a_worker_without_handlers_is_wrong_usage(
     assert "has no handler" in result.stderr
 
 
-@pytest.mark.live  # a process of its own
+@pytest.mark.thorough  # a process of its own
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_a_signal_lets_it_finish(here: Site, tmp_path: Path, number: signal.Signals) -> None:
     (tmp_path / "shop_app.py").write_text(APP)

@@ -69,13 +69,13 @@ async def test_a_loop_that_stands_still_is_said_to_live(valkey: Any) -> None:
         await check(made, valkey.url)
 
 
-@pytest.mark.live
+@pytest.mark.thorough
 async def test_on_a_cluster_at_the_server_where_nodes_are_registered(three_primaries: ClusterSet) -> None:
     async with process(three_primaries.url()) as made:
         await check(made, three_primaries.url())
 
 
-@pytest.mark.live
+@pytest.mark.thorough
 async def test_under_sentinel_at_the_primary(tmp_path: Path) -> None:
     with sentinel_set(str(get_binary_path()), tmp_path) as five:
         async with process(five.url()) as made:

@@ -148,7 +148,7 @@ def three(tmp_path: Any) -> Iterator[Replicas]:
     made.stop()
 
 
-@pytest.mark.live
+@pytest.mark.thorough
 @pytest.mark.parametrize("guarded", [True, False])
 async def test_a_commit_at_another_server_vouches_for_nothing(
     three: Replicas, guarded: bool, monkeypatch: pytest.MonkeyPatch
@@ -174,7 +174,7 @@ async def test_a_commit_at_another_server_vouches_for_nothing(
     assert first == three.ports[0]
 
 
-@pytest.mark.live
+@pytest.mark.thorough
 @pytest.mark.parametrize("guarded", [True, False])
 async def test_a_server_that_was_started_anew_vouches_for_nothing(
     three: Replicas, guarded: bool, monkeypatch: pytest.MonkeyPatch
@@ -205,7 +205,7 @@ async def test_a_server_that_was_started_anew_vouches_for_nothing(
         assert three.client().get("lost") is None
 
 
-@pytest.mark.live
+@pytest.mark.thorough
 async def test_a_primary_that_was_another_ones_replica_meanwhile_vouches_for_nothing(three: Replicas) -> None:
     """The connections outlive a change of roles and back; the replication id does not."""
     first, second, _ = three.ports
@@ -278,7 +278,7 @@ async def test_those_who_wait_are_told_when_it_stops(one: Seat, pair: Replicas) 
             await waiting
 
 
-@pytest.mark.live
+@pytest.mark.thorough
 async def test_fsync_waits_for_the_disks_once_a_group(tmp_path: Path) -> None:
     made = Replicas(str(get_binary_path()), tmp_path, 1, "--appendonly", "yes", "--appendfsync", "always")
     try:
@@ -306,7 +306,7 @@ async def test_fsync_waits_for_the_disks_once_a_group(tmp_path: Path) -> None:
         made.stop()
 
 
-@pytest.mark.live
+@pytest.mark.thorough
 async def test_a_server_that_is_set_to_sync_every_write_later_is_taken_at_its_word(tmp_path: Path) -> None:
     made = Replicas(str(get_binary_path()), tmp_path, 0, "--appendonly", "yes", "--appendfsync", "everysec")
     try:

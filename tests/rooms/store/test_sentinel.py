@@ -163,7 +163,7 @@ async def test_no_sentinel_answers(caplog: pytest.LogCaptureFixture) -> None:
 # --- failovers
 
 
-@pytest.mark.live
+@pytest.mark.thorough
 async def test_the_primary_is_killed_under_load(five: SentinelSet, eventually: Any, capsys: Any) -> None:
     async with process(five.url()) as node:
         queues = node.queues
@@ -214,7 +214,7 @@ async def refusal(url: str, said: str) -> str:
     return str(caught.value)
 
 
-@pytest.mark.live
+@pytest.mark.thorough
 async def test_what_is_heard_of_the_primary(valkeys: SentinelSet, eventually: Callable[..., Any]) -> None:
     heard: list[str] = []
     sentinels = Sentinels(valkeys.url(), "x", SystemClock())
@@ -237,7 +237,7 @@ async def test_what_is_heard_of_the_primary(valkeys: SentinelSet, eventually: Ca
     assert "does not answer" in said
 
 
-@pytest.mark.live
+@pytest.mark.thorough
 async def test_a_primary_that_was_demoted_and_one_that_hangs_are_left(
     valkeys: SentinelSet, eventually: Any, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -28,7 +28,7 @@ STORY: dict[str, Any] = {
 }  # fmt: skip
 
 
-@pytest.mark.live
+@pytest.mark.thorough
 def test_why_tells_the_story_in_sections(run: Run, node: Any) -> None:
     node.answers = {"T.WHY": STORY}
     result = run("token", "why", "p/a")
@@ -51,7 +51,7 @@ def test_long_words_and_control_characters_do_no_harm() -> None:
     assert lines[-1] == "  - a\\nb"
 
 
-@pytest.mark.live
+@pytest.mark.thorough
 def test_a_provider_is_steered_and_its_story_shown(run: Run, node: Any) -> None:
     node.answers = {"T.PROVIDER": STORY | {"name": "p", "summary": "p answers."}}
     for action in ("release", "probe", "quarantine"):

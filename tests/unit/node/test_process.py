@@ -59,7 +59,7 @@ def test_a_hangup_that_comes_early_is_heeded_later() -> None:
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
 
 
-@pytest.mark.live
+@pytest.mark.thorough
 def test_a_node_that_is_only_starting_outlives_a_hangup(tmp_path: Path) -> None:
     """Held from the command line's first lines on: here as its imports begin, long before there is a loop."""
     script = (

@@ -26,8 +26,6 @@ from tidewarden.tokens.limits.node_limits import NodeLimits
 from tidewarden.tokens.policy import Step
 from tidewarden.tokens.rows import Troubles
 
-pytestmark = pytest.mark.live
-
 QUEUE = "_tokens:p:c0"
 PROBE_MS = 40_000
 REFUSED = Verdict("invalid_client", "client", "HTTP 401 invalid_client", brief="HTTP 401 invalid_client")

@@ -12,7 +12,6 @@ from support.tokens import harness
 from tidewarden.config import Provider
 from tidewarden.tokens.limits.host_rate_limit import QUEUE, HostRateLimits, host_of
 
-pytestmark = pytest.mark.live
 NOW_MS = 1_800_000_000_000
 
 

@@ -22,7 +22,7 @@ from tidewarden.tokens.answers import Unsent, Verdict, judge
 from tidewarden.tokens.exchange import Exchange
 from tidewarden.tokens.revoked import Revoked
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]  # the first run may have to install oidc-provider
+pytestmark = pytest.mark.timeout(400)  # the first run may have to install oidc-provider
 
 
 def provider(server: Any, **settings: Any) -> Provider:

@@ -15,8 +15,6 @@ from tidewarden.config import Secret
 from tidewarden.tokens.answers import Answer, Unheard, Unsent, judge
 from tidewarden.tokens.exchange import Exchange
 
-pytestmark = pytest.mark.live
-
 
 async def test_a_whole_answer() -> None:
     seen = []

@@ -17,8 +17,6 @@ from support.providers.raw_provider import OK, ask, provider, server
 from tidewarden.tokens.answers import Answer, Unsent, judge
 from tidewarden.tokens.exchange import Exchange
 
-pytestmark = pytest.mark.live
-
 USER, PASSWORD = "egress", "p:w/d-hunter2"
 WANTED = "Basic " + base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
 WITH_PASSWORD = "http://egress:p%3Aw%2Fd-hunter2@127.0.0.1:{port}"

@@ -15,8 +15,6 @@ from tidewarden.tokens.answers import Answer, judge
 from tidewarden.tokens.credentials import by_secret as credentials
 from tidewarden.tokens.exchange import Exchange
 
-pytestmark = pytest.mark.live
-
 SECRET = "s3cr%t+:/ &=é"
 
 

@@ -23,7 +23,7 @@ from support.tokens import dying_node, harness
 from tidewarden.config import Provider, Secret
 from tidewarden.tokens import refresher as refresher_module
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]  # the first run may have to install what serves
+pytestmark = pytest.mark.timeout(400)  # the first run may have to install what serves
 
 eventually, in_state = harness.eventually, harness.in_state
 LIFE_S = 4

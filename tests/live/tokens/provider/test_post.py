@@ -17,8 +17,6 @@ from tidewarden.tokens.answers import Answer, Unsent
 from tidewarden.tokens.exchange import Exchange
 from tidewarden.tokens.post import HEADS_MAX, Coming, LateError, Poster
 
-pytestmark = pytest.mark.live
-
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]  # the first run may have to install oidc-provider
+pytestmark = pytest.mark.timeout(400)  # the first run may have to install oidc-provider
 
 
 @pytest.fixture(params=["dot", "oidc"], scope="module")

@@ -27,8 +27,6 @@ from tidewarden.tokens.peers import Reply
 from tidewarden.tokens.policy import Step
 from tidewarden.tokens.rows import Row, Troubles
 
-pytestmark = pytest.mark.live
-
 SECRET = "the cluster's"
 REQUEST_S = 2.0  # Longest of a refresh, whose lease is waited for: short, but a starved machine has to keep it.
 

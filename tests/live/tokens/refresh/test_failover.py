@@ -20,7 +20,7 @@ from support.cluster.harness import CLUSTER, Cluster, Node, cluster, free_base_p
 from tidewarden.sandbox_grants import CLIENT_ID, CLIENT_SECRET
 
 # The first run may have to install oidc-provider.
-pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.timeout(400)
 
 REFRESHERS = 4
 LIFE_S = 40

@@ -17,8 +17,6 @@ from tidewarden.tokens.ledger import Ledger
 from tidewarden.tokens.leveller import PERIOD_S, Leveller
 from tidewarden.tokens.rows import Row, Troubles
 
-pytestmark = pytest.mark.live
-
 QUEUE = "_tokens:p:c0"
 HORIZON_MS = 600_000
 EVERY_MS = 10_000

@@ -14,9 +14,6 @@ from tidewarden.errors import StoreDown
 from tidewarden.tokens import journal as journal_module
 from tidewarden.tokens import pool as pool_module
 
-pytestmark = pytest.mark.live
-
-
 answers, cut, rotate_and_cut, eventually = harness.answers, harness.cut, harness.rotate_and_cut, harness.eventually
 described, in_state = harness.described, harness.in_state
 

@@ -19,9 +19,6 @@ from tidewarden.tokens.refresher import _ended
 from tidewarden.tokens.rows import Row, Troubles
 from tidewarden.tokens.vault import Place, Unsealable
 
-pytestmark = pytest.mark.live
-
-
 answers, cut, rotate_and_cut, eventually = harness.answers, harness.cut, harness.rotate_and_cut, harness.eventually
 described, in_state = harness.described, harness.in_state
 

@@ -13,9 +13,6 @@ from support.tokens import harness
 from tidewarden.tokens import pool as pool_module
 from tidewarden.tokens import refresher as refresher_module
 
-pytestmark = pytest.mark.live
-
-
 answers, cut, rotate_and_cut, eventually = harness.answers, harness.cut, harness.rotate_and_cut, harness.eventually
 described, in_state = harness.described, harness.in_state
 

@@ -6,14 +6,11 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-import pytest
 from support.tokens import harness
 
 from tidewarden import errors
 from tidewarden.settings import Tokens as Settings
 from tidewarden.tokens.events import START
-
-pytestmark = pytest.mark.live
 
 GRACED: dict[str, Any] = {"rotation": "single_use", "grace_s": 300.0}
 cut, rotate_and_cut, eventually, in_state = harness.cut, harness.rotate_and_cut, harness.eventually, harness.in_state

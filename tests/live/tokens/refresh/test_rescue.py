@@ -12,7 +12,6 @@ from support.tokens import harness
 from tidewarden.tokens import pool as pool_module
 from tidewarden.tokens.limits.node_limits import SHARDS
 
-pytestmark = pytest.mark.live
 QUEUE = "_tokens:p:c0"
 
 

@@ -11,7 +11,7 @@ import pytest
 from support.cluster.harness import CALM, Cluster, serving, until
 from support.providers.counting_provider import CountingProvider, provided
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 ACCOUNTS, LIFE_S, MARGIN_S = 100, 5, 2.0
 LEAST, MOST = 0.15, 0.55

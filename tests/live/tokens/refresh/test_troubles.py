@@ -14,7 +14,7 @@ from support.tokens import harness
 
 from tidewarden.config import Provider, Secret
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]  # the first run may have to install oidc-provider
+pytestmark = pytest.mark.timeout(400)  # the first run may have to install oidc-provider
 
 
 def provider(server: Any, name: str = "p", **settings: Any) -> Provider:

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.zoo.__main__ import HERE, NAMES, scenario_of
 from benchmarks.zoo.fast_clock import missing_compiler
 
-pytestmark = [pytest.mark.live, pytest.mark.skipif(bool(missing_compiler()), reason=missing_compiler())]
+pytestmark = [pytest.mark.skipif(bool(missing_compiler()), reason=missing_compiler())]
 SHORT = ("bad_imported_first", "a_few_unauthorized", "limit_per_account")
 """Those that show within seconds whether one account's answer is held against others, and whether a wait for all ends."""
 SEED = int(os.environ.get("SOAK_SEED", "1"))
