@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -60,6 +61,41 @@ ROOM_OF = {
     "named_sections": "config",
     "sandbox_grants": "sandbox",
     "__main__": "cli",
+}
+# Which folders of tests mirror which folder of the product; a folder below one that stands here may have its own line.
+MIRRORS = {
+    "": {"unit", "rooms/growth"},
+    "cli": {"unit/cli", "rooms/cli", "live/cli", "live/up"},
+    "client": {"unit/client", "rooms/client"},
+    "cluster": {"unit/cluster", "rooms/cluster", "live/failover", "live/engines"},
+    "config": {"unit/config"},
+    "node": {"unit/node", "live/node", "live/limits"},
+    "queue": {"unit/queues", "rooms/queues", "rooms/queues/takes"},
+    "queue/lua": {"scripts/tasks", "scripts/records", "scripts/lanes", "scripts/holders"},
+    "raft": {"unit/raft", "live/raft"},
+    "scheduler": {"unit/scheduling", "rooms/scheduling"},
+    "server": {"unit/server", "rooms/server"},
+    "server/access": {"unit/server/access"},
+    "server/http": {"unit/server/http"},
+    "server/resp": {"unit/server/resp"},
+    "server/verbs": {"unit/server/verbs"},
+    "store": {"unit/store", "rooms/store", "live/store", "live/faults"},
+    "tokens": {"unit/tokens", "rooms/tokens", "live/tokens"},
+    "tokens/limits": {"unit/tokens/limits", "live/tokens/limits"},
+    "tokens/lua": {"scripts/accounts"},
+    "tokens/provider": {"unit/tokens/provider", "live/tokens/provider"},
+    "tokens/refresh": {"live/tokens/refresh", "live/refresh_steps", "live/judgement"},
+}
+MIRROR_NOTHING = {"meta", "soak", "transcripts", "traps"}  # they are about the whole
+FOLDER_MODULES_MAX = 20
+# Folders that have more still.
+TOO_FULL = {
+    "tidewarden",
+    "tidewarden/cli",
+    "tidewarden/queue",
+    "tidewarden/server",
+    "tidewarden/store",
+    "tidewarden/tokens",
 }
 FUNCTION_LINES_MAX = 70
 LUA_FUNCTION = re.compile(r"^(?:local )?function ([\w.:]+)[^\n]*(?<! end)\n.*?^end$", re.MULTILINE | re.DOTALL)
@@ -142,6 +178,25 @@ def test_functions_are_short() -> None:
             if size >= FUNCTION_LINES_MAX:
                 long.append(f"{name_of(path)}:{text.count(chr(10), 0, match.start()) + 1}: {match[1]} has {size} lines")
     assert not long
+
+
+def modules_by_folder(files: list[Path]) -> dict[str, int]:
+    """How many modules each folder has of its own."""
+    counted = Counter(name_of(path.parent) for path in files if path.name not in ("__init__.py", "conftest.py"))
+    return dict(counted)
+
+
+def test_folders_are_small() -> None:
+    full = {name for name, count in modules_by_folder([*PYTHON, *TEST_FILES]).items() if count > FOLDER_MODULES_MAX}
+    assert not full - TOO_FULL
+
+
+def test_tests_mirror_the_folders_of_the_product() -> None:
+    rooms = {path.relative_to(PACKAGE).parts[0] for path in PYTHON if path.parent != PACKAGE}
+    assert rooms <= set(MIRRORS), "a new room needs a folder of tests"
+    have = {str(path.parent.relative_to(TESTS)) for path in TEST_FILES if path.name.startswith("test_")}
+    mirrors = {folder for folders in MIRRORS.values() for folder in folders}
+    assert mirrors == {folder for folder in have if folder.partition("/")[0] not in MIRROR_NOTHING}
 
 
 def test_the_codemap_has_every_file() -> None:
