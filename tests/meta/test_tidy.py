@@ -79,7 +79,7 @@ MIRRORS = {
     "server/http": {"unit/server/http"},
     "server/resp": {"unit/server/resp"},
     "server/verbs": {"unit/server/verbs"},
-    "store": {"unit/store", "rooms/store", "live/store", "live/faults"},
+    "store": {"unit/store", "rooms/store", "live/store", "live/faults", "live/data_folders"},
     "tokens": {"unit/tokens", "rooms/tokens", "live/tokens"},
     "tokens/limits": {"unit/tokens/limits", "live/tokens/limits"},
     "tokens/lua": {"scripts/accounts"},
