@@ -13,7 +13,7 @@ import dataclasses
 import errno
 import functools
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,6 @@ from tidewarden.health import Health
 from tidewarden.participant import Participant, check_store_url, heard_error
 from tidewarden.process import Room, calm_collector, tell_supervisor, tell_watchdog
 from tidewarden.queue.locks import Locks
-from tidewarden.queue.placing import prefix_of
 from tidewarden.raft import Raft
 from tidewarden.raft.folder import mark
 from tidewarden.scheduler.schedules import Schedules
@@ -47,9 +46,6 @@ log = logging.getLogger("tidewarden.daemon")
 DRAIN_S = 5.0
 HAND_OVER_S = 1.0
 DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
-FIRM_SCRIPTS = (
-    "tokens.put", "tokens.detail", "tokens.intent", "tokens.renew", "tokens.stored", "tokens.reseal", "tokens.delete",
-)  # fmt: skip
 
 
 class Daemon(Participant):
@@ -137,7 +133,8 @@ class Daemon(Participant):
         )  # fmt: skip
         told = dataclasses.replace(config, node=dataclasses.replace(config.node, advertise=self.nodes.address))
         self.tokens = Tokens(
-            told, self.queues, clock, small_writes(self.control.call), script=self._token_script,
+            told, self.queues, clock, small_writes(self.control.call),
+            script=functools.partial(self.queues.items_on, self.accounts),
             connected=lambda: self.accounts.up, cluster_secret=self._secret, nodes=lambda: self.nodes.living(),
             members=lambda: {**self.nodes.addresses, **self.raft.base_addresses()},
         )  # fmt: skip
@@ -184,15 +181,6 @@ class Daemon(Participant):
         """The store may have been started anew: then it has a new view."""
         if not done.cancelled() and done.exception() is None:
             self.health.view = int(done.result() or 0)
-
-    async def _token_script(self, name: str, queue: str, shard: int, args: Sequence[str | bytes | int]) -> Any:
-        """A token's script; what must not be lost is on disk before it counts: a new grant, or its end, an intent, a new pair."""
-        if name not in FIRM_SCRIPTS:
-            return (await self.queues.script_on(self.accounts, name, queue, shard, args))[2]
-        link, firm = self.commits.way_of_tokens(self.accounts, prefix_of(self._name, queue, shard))
-        _, _, items = await self.queues.script_on(link, name, queue, shard, args)
-        await firm()
-        return items
 
     def reload(self, read: Callable[[], Config]) -> None:
         """Read the users anew; what else has changed waits for a restart, and a faulty file changes nothing."""

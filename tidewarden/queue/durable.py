@@ -13,15 +13,6 @@ from tidewarden.errors import NoQuorum
 from tidewarden.store.commits import AnyCommit, Impossible
 from tidewarden.store.receiver import Receiver
 
-# Of these nobody reads a promise: they show what the primary has, or are done again until they have had their effect.
-UNHELD = frozenset({
-    "queue.check", "queue.check_record", "queue.configure", "queue.lanes", "queue.leases", "queue.lose", "queue.mine",
-    "queue.peek", "queue.reap", "queue.stats", "queue.unwait",
-    "scheduler.due", "scheduler.find", "scheduler.fire", "scheduler.forget", "scheduler.list", "scheduler.place",
-})  # fmt: skip
-# What must not be lost, whatever the queue is in whose shard it lies.
-SYSTEM = frozenset({"scheduler.claim", "scheduler.delete", "scheduler.put"})
-
 
 class Unconfirmed(NoQuorum):
     """An answer that missed its durability. ``item``: what it was."""
@@ -89,7 +80,11 @@ class Held:
 
 
 class Holding:
-    """What a shard's answers pass through: ``commit``; a schedule's row, whatever the queue is, through ``system``."""
+    """
+    What a shard's answers pass through, by the durability in the header of the script.
+
+    ``commit`` is of the queue; ``system`` of what must not be lost, whatever the queue is in whose shard it lies.
+    """
 
     __slots__ = ("_waiting", "commit", "system")
 
@@ -98,20 +93,22 @@ class Holding:
         self.commit: AnyCommit | Impossible | None = None
         self.system: AnyCommit | Impossible | None = None
 
-    def through(self, name: str, landing: Landing) -> Receiver:
+    def through(self, durability: str, landing: Landing) -> Receiver:
         """
-        The receiver of the script's reply for ``landing``. Call it just before the script ``name`` is sent.
+        The receiver of the reply of a script of that durability, for ``landing``. Call it just before the script is sent.
 
         Raises: NoQuorum: the durability cannot be had here at all; nothing is to be sent.
         """
-        commit = self.system if name in SYSTEM else self.commit
-        if commit is None or name in UNHELD:
+        if durability == "none":
+            return landing
+        commit = self.system if durability == "system" else self.commit
+        if commit is None:
             return landing
         if isinstance(commit, Impossible):
             commit = commit.again()
             if isinstance(commit, Impossible):
                 raise NoQuorum(commit.why)
-            setattr(self, "system" if name in SYSTEM else "commit", commit)
+            setattr(self, "system" if durability == "system" else "commit", commit)
             if commit is None:
                 return landing
         return Held(commit, landing, self._waiting)

@@ -24,7 +24,7 @@ from tidewarden.queue.task import check_name
 from tidewarden.store import Scripts
 from tidewarden.store.commits import SYSTEM, Commits
 from tidewarden.store.memory import PrimariesMemory, StoreMemory
-from tidewarden.store.route import Arg, Route, Sender
+from tidewarden.store.route import Arg, Route
 from tidewarden.store.scripts import EACH
 
 log = logging.getLogger("tidewarden.queue")
@@ -82,7 +82,7 @@ class Registry(Names):
     ) -> None:
         super().__init__(config.cluster.name, link, scripts)
         self._config = config
-        self.commits = commits or Commits(config.store, "", clock, lambda same: same, embedded=True)
+        self.commits = commits or Commits(config.store, "", clock, None, embedded=True)
         self._clock = clock
         self._view_keys = (f"{{{self.cluster}}}:view",) if views else ()
         self._settings: dict[str, QueueSettings] = {}
@@ -341,20 +341,33 @@ class Registry(Names):
         return self._loop.create_task(later())
 
     async def script_on(
-        self, link: Sender, name: str, queue: str, shard: int, args: Sequence[Arg]
+        self, link: Route, name: str, queue: str, shard: int, args: Sequence[Arg]
     ) -> tuple[int, int, Any]:
         """
-        Run a script of one shard on another connection.
+        Run a script of one shard on another connection; its answer waits for no durability but ``strongest``.
 
         Returns: the store's clock (ms), when anything happens next (ms, -1: nothing), the script's items.
         Raises: what :meth:`script` raises.
         """
         await self._open(queue)
         try:
-            now_ms, next_ms, _, items = await self._shard_at(queue, shard).run_by(link, name, args)
+            now_ms, next_ms, _, items = await self._run_on(link, name, queue, shard, args)
         except Recut:
-            now_ms, next_ms, _, items = await self._shard_at(queue, shard).run_by(link, name, args)
+            now_ms, next_ms, _, items = await self._run_on(link, name, queue, shard, args)
         return now_ms, next_ms, items
+
+    async def items_on(self, link: Route, name: str, queue: str, shard: int, args: Sequence[Arg]) -> Any:
+        """The items of a script run as by :meth:`script_on`, which see."""
+        return (await self.script_on(link, name, queue, shard, args))[2]
+
+    async def _run_on(self, link: Route, name: str, queue: str, shard: int, args: Sequence[Arg]) -> Any:
+        place = self._shard_at(queue, shard)
+        if self._scripts[name].durability != "strongest":
+            return await place.run_by(link, name, args)
+        sender, firm = self.commits.strongest_route(link, place.keys[0])
+        reply = await place.run_by(sender, name, args)
+        await firm()
+        return reply
 
     async def script(self, name: str, queue: str, shard: int, args: Sequence[Arg], *, now_ms: int = 0) -> Any:
         """

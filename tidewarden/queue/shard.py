@@ -263,9 +263,11 @@ class Shard:
     ) -> None:
         receiver: Receiver = landing
         try:
-            self._store_memory.check(name, self.keys[0])
+            script = self._scripts[name]
+            if script.grows:
+                self._store_memory.check(self.keys[0])
             if link is None:
-                receiver = self.holding.through(name, landing)
+                receiver = self.holding.through(script.durability, landing)
             said = (self.stamped(now_ms), self.holder(), *args)
             self._scripts.send(link or self._link, name, self.keys, said, receiver)
         except UnicodeEncodeError as error:

@@ -46,7 +46,7 @@ class Impossible(NamedTuple):
 class Commits:
     """
     ``cluster``: its name, for the keys of the commits' own writes; ``connect`` makes a further link to where a given one leads, not
-    launched yet.
+    launched yet. Without it nothing waits: answers are as firm as the embedded store makes them.
 
     ``embedded``: the store is one of ours; else ``server`` says what a store of one's own can do.
     """
@@ -56,7 +56,7 @@ class Commits:
         store: Store,
         cluster: str,
         clock: Clock,
-        connect: Callable[[Link], Link],
+        connect: Callable[[Link], Link] | None,
         *,
         embedded: bool,
         server: Server = UNKNOWN,
@@ -181,6 +181,7 @@ class Commits:
         if commit is None:
             if isinstance(route, Primaries):
                 self._forget_ended()
+            assert self._connect is not None, "without further connections nothing waits"
             link = self._links[data, demand] = self._connect(data)
             link.launch()
             limit_ms, key = self._store.commit_ms, f"{{{self._cluster}}}:commits"
@@ -201,17 +202,20 @@ class Commits:
                 self._ends.add(task)
                 task.add_done_callback(self._ends.discard)
 
-    def of_tokens(self, data: Route) -> AnyCommit | None:
-        """What a new grant, a refresh's intent and a new pair pass through: the strongest that the store has."""
+    def strongest(self, data: Route) -> AnyCommit | None:
+        """The commit of scripts of durability ``strongest``: as firm as the store can make a write; None: it is so at once."""
+        if self._connect is None:
+            return None
         disk_here = not self._synced_now and (self._embedded or self._waitaof)
         return self._any(data, Demand(self.replicas, disk_here=disk_here)) if self.replicas or disk_here else None
 
-    def way_of_tokens(self, data: Route, key: str) -> tuple[Sender, Callable[[], Awaitable[None]]]:
+    def strongest_route(self, data: Route, key: str) -> tuple[Sender, Callable[[], Awaitable[None]]]:
         """
-        By what such a script of ``key`` is to be sent, in this turn of the loop, instead of by ``data``; what is to be awaited
-        once it was answered.
+        The route of a script of ``key`` whose durability is ``strongest``, instead of ``data``: send it in this turn of the loop.
+
+        Returns: the route, and what is to be awaited once the script was answered.
         """
-        commit = self.of_tokens(data)
+        commit = self.strongest(data)
         if commit is None:
             return data, at_once
         return (commit.route, at_once) if isinstance(commit, Firm) else (data, commit.begun(key))

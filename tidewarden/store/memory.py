@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("tidewarden.store")
 
 LOOK_S = 1.0
-GROWING = frozenset(("queue.put", "tokens.put", "tokens.detail", "scheduler.put"))
 MARGIN_SHARE = (
     0.05  # of the store's maxmemory is kept free for what has to be written also when nothing more is taken in
 )
@@ -75,9 +74,9 @@ class StoreMemory:
             log.warning("%s has room again: %d of %d bytes are used", self._what, used_bytes, max_bytes)
         self.full = full
 
-    def check(self, script: str, _key: str) -> None:
-        """Raises: Full: the store is full, and the script, of that first key, would make it grow."""
-        if self.full and script in GROWING:
+    def check(self, _key: str) -> None:
+        """Call it before what makes the store grow is written to that key. Raises: Full: the store is full."""
+        if self.full:
             self.refused += 1
             raise Full(
                 f"{self._what} is full ({self.used_bytes:,} of {self.max_bytes:,} bytes);"
@@ -135,14 +134,14 @@ class PrimariesMemory(StoreMemory):
         self._route: Route | None = None
         self._parts: dict[str, StoreMemory] = {}
 
-    def check(self, script: str, key: str) -> None:
-        """Raises: Full: the primary that has the key is full, and the script would make it grow."""
+    def check(self, key: str) -> None:
+        """Likewise. Raises: Full: the primary that has the key is full."""
         if not self.full or self._route is None:
             return
         link = self._route.link_of(key)
         part = self._parts.get(link.at) if link is not None else None
         if part is not None:
-            part.check(script, key)
+            part.check(key)
 
     def warning(self, full: bool | None = None) -> str:
         """Which primaries are full, or ""."""

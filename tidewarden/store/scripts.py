@@ -25,7 +25,10 @@ OFFER_S = 1.0
 GUARD = "~"  # behind a script's first key, a key that is never written
 EACH = ".each"
 """Behind the name of a script: the same for several shards of one server in one call."""
-_EACH = "\n-- EACH "  # in the header of a script that can be run so: its answers wait for no durability
+DURABILITIES = ("none", "queue", "system", "strongest")
+ALLOWED = {"DURABILITY": DURABILITIES, "GROWS": ("no", "yes")}
+"""Directives that every script's header has, and their values."""
+DIRECTIVES = (*ALLOWED, "VERBS", "EACH", "GUARDED", "KEYS", "ARGV", "RETURNS")
 _EACH_LOOP = """
 local said, many, beside, replies = {{unpack({arguments}, 2)}}, tonumber({arguments}[1]), {{}}, {{}}
 for i = many + 1, #{keys} do beside[#beside + 1] = {keys}[i] end
@@ -38,9 +41,61 @@ end
 return replies
 """
 """Runs ``verb`` for each of the first ``ARGV[1]`` keys, with what stands behind these and the rest of the arguments."""
-_PARTS = re.compile(r"^-- VERBS +(.*)$", re.MULTILINE)
-_GUARDED = "\n-- GUARDED "  # in the header of a plain script that touches more than its first key
+_DIRECTIVE = re.compile(r"-- ([A-Z]{4,})\b *(.*)")
 _PREPARED = "local function prepare()"  # in a prelude: to be called before each verb
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """
+    What a script needs, as the comment at its head says.
+
+    ``durability``: what its answers wait for. ``none``: nothing, for they show what the primary has, or are repeated until they
+    have had their effect; ``queue``: the durability of the queue in whose shard it runs; ``system``: that of the system's own
+    queues; ``strongest``: the strongest that the store has. ``grows``: it makes the store grow, and is refused before it is sent
+    while only the margin is free. ``verbs``: files of its folder that stand before it, as functions. ``each``: it can be run for
+    several shards of one server in one call. ``guarded``: of a plain script, that it touches more than its first key.
+    """
+
+    durability: str
+    grows: bool
+    verbs: tuple[str, ...] = ()
+    each: bool = False
+    guarded: bool = False
+
+
+def header_of(place: str, text: str) -> Header:
+    """
+    The header of a script; ``place`` is where it lies, for messages.
+
+    Raises: ValueError: a directive is unknown, missing, doubled, or says what is not allowed.
+    """
+    said: dict[str, str] = {}
+    for line in text.splitlines():
+        if not line.startswith("--"):
+            break
+        found = _DIRECTIVE.match(line)
+        if found is None:
+            continue
+        name = found[1]
+        if name not in DIRECTIVES:
+            raise ValueError(f"{place}: its header has an unknown directive {name}; there are {', '.join(DIRECTIVES)}")
+        if name in said:
+            raise ValueError(f"{place}: its header says {name} twice")
+        said[name] = found[2].strip()
+    for name, values in ALLOWED.items():
+        if said.get(name) not in values:
+            told = f"says {name} {said[name]}" if name in said else f"has no {name}"
+            raise ValueError(f"{place}: its header {told}; allowed are {', '.join(values)}")
+    if "EACH" in said and said["DURABILITY"] != "none":
+        raise ValueError(f"{place}: a script that is run for EACH of several shards waits for no durability: say none")
+    return Header(
+        said["DURABILITY"],
+        said["GROWS"] == "yes",
+        tuple(said.get("VERBS", "").split()),
+        "EACH" in said,
+        "GUARDED" in said,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +105,16 @@ class Script:
 
     ``function`` is its name in the library, for FCALL; empty where it stands in none. ``guarded``: on a cluster, it names a key
     that never exists beside its own, so that it is not run while a part of them is on the move (docs/decisions/0016-redis-cluster.md).
+    ``durability`` and ``grows`` are those of its :class:`Header`.
     """
 
     name: str
     source: bytes
     sha: str
     function: str
-    guarded: bool = True
+    guarded: bool
+    durability: str
+    grows: bool
 
 
 def _read(package: str) -> Iterator[tuple[str, str]]:
@@ -82,8 +140,7 @@ class Scripts:
     Every script of the product. ``shared`` is a package and files of its folder ``lua/shared``, put before each script of
     ``packages`` in this order; a package's
     ``prelude.lua`` comes next. The shared files' ``begin(KEYS, ARGV)``, the prelude's ``prepare()`` where it has one, and
-    ``run(verb)`` are called with the script as a function. A header line ``-- VERBS a b`` puts the folder's ``a.lua`` and
-    ``b.lua`` before it, as functions.
+    ``run(verb)`` are called with the script as a function. What a script needs its header says: see :class:`Header`.
 
     Packages in ``plain`` get nothing put before theirs.
 
@@ -110,12 +167,13 @@ class Scripts:
 
     def _add_plain(self, package: str) -> None:
         for name, text in _read(package):
-            self._keep(package, name, text, "", guarded=_GUARDED in text)
+            header = header_of(f"{package}/lua/{name}", text)
+            self._keep(package, name, text, "", header, guarded=header.guarded)
 
-    def _keep(self, package: str, file: str, text: str, function: str, *, guarded: bool = True) -> None:
+    def _keep(self, package: str, file: str, text: str, function: str, header: Header, *, guarded: bool = True) -> None:
         name = f"{package.rpartition('.')[2]}.{file.removesuffix('.lua')}"
         source = text.encode()
-        self._scripts[name] = Script(name, source, _sha(source), function, guarded)
+        self._scripts[name] = Script(name, source, _sha(source), function, guarded, header.durability, header.grows)
 
     def _add(self, package: str, head: str) -> None:
         files = dict(_read(package))
@@ -123,22 +181,19 @@ class Scripts:
         begin = "begin(KEYS, ARGV)\n" + ("prepare()\n" if _PREPARED in prelude else "")
         self._library += ["do", prelude]
         for name, text in files.items():
-            parts = _PARTS.search(text)
-            before = "".join(
-                f"local function {part}()\n{files[part + '.lua']}\nend\n"
-                for part in (parts[1].split() if parts else ())
-            )
+            header = header_of(f"{package}/lua/{name}", text)
+            before = "".join(f"local function {verb}()\n{files[verb + '.lua']}\nend\n" for verb in header.verbs)
             body = f"{begin}{before}return run(function()\n{text}\nend)\n"
             source = f"local KEYS, ARGV = KEYS, ARGV\n{trim(head + prelude, body)}{body}"
             function = f"{package.rpartition('.')[2]}_{name.removesuffix('.lua')}_{_sha(source.encode())[:16]}"
-            self._keep(package, name, source, function)
+            self._keep(package, name, source, function, header)
             call = begin.replace("KEYS, ARGV", "keys, arguments")
             self._library += [
                 "do",
                 f"{before}local function verb()\n{text}\nend",
                 f"redis.register_function('{function}', function(keys, arguments)\n{call}return run(verb)\nend)",
             ]
-            if _EACH in text:
+            if header.each:
                 here = begin.replace("KEYS, ARGV", "here, said")
                 loop = _EACH_LOOP.format(keys="keys", arguments="arguments", begin=here)
                 self._library.append(f"redis.register_function('{function}_each', function(keys, arguments){loop}end)")
@@ -146,7 +201,7 @@ class Scripts:
                     keys="KEYS", arguments="ARGV", begin=here
                 )
                 source = f"local KEYS, ARGV = KEYS, ARGV\n{trim(head + prelude, whole)}{whole}"
-                self._keep(package, name.removesuffix(".lua") + EACH, source, f"{function}_each")
+                self._keep(package, name.removesuffix(".lua") + EACH, source, f"{function}_each", header)
             self._library.append("end")
         self._library.append("end")
 

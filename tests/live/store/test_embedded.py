@@ -323,7 +323,7 @@ async def test_how_it_syncs_is_its_own_word_whatever_a_nodes_configuration_says(
                 assert (third.of(late, "fsync") is None) == (started == "always")
             with redis.Redis.from_url(url) as client:
                 await eventually(lambda started=started: client.config_get("appendfsync") == {"appendfsync": started})
-                assert (commits.of_tokens(data) is None) == (started == "always"), "nobody switches one that syncs each"
+                assert (commits.strongest(data) is None) == (started == "always"), "nobody switches one that syncs each"
         await store.stop()
 
 
@@ -358,7 +358,7 @@ async def joined(url: str, config: Store) -> AsyncIterator[tuple[Link, Commits]]
 
 async def write_firmly(data: Link, commits: Commits) -> None:
     """As a token's new pair is written."""
-    route, firmly = commits.way_of_tokens(data, "k")
+    route, firmly = commits.strongest_route(data, "k")
     written: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     route.send(pack(("SET", "k", "v")), written)
     assert await written == b"OK"

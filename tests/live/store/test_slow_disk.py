@@ -83,7 +83,7 @@ Write = Callable[[Link, Commits, str], Any]
 
 async def as_a_token(data: Link, commits: Commits, key: str) -> None:
     """As an intent and a new pair are written."""
-    route, firmly = commits.way_of_tokens(data, key)
+    route, firmly = commits.strongest_route(data, key)
     written: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     route.send(pack(("SET", key, "v")), written)
     await written

@@ -11,6 +11,7 @@ import pytest
 
 from tidewarden.errors import BadArg
 from tidewarden.queue import NewTask
+from tidewarden.queue.shard import Shard
 
 
 async def test_a_queue_is_made_when_it_is_first_used(node: Any) -> None:
@@ -83,6 +84,30 @@ async def test_a_script_on_another_connection_wakes_those_who_wait_here(node: An
     assert items == [1, 0]
     assert next_ms <= now_ms + 30_000
     assert [task.id for task in await take] == ["a"]
+
+
+async def test_a_grant_that_was_deleted_stays_deleted_as_surely_as_one_that_was_put(
+    node: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new grant, or its end, an intent and a new pair must not be lost: they are as firm as the store can make them."""
+    n0 = await node()
+    firm: list[str] = []
+
+    def strongest_route(data: Any, key: str) -> tuple[Any, Any]:
+        async def wait() -> None:
+            firm.append(key)
+
+        return data, wait
+
+    async def answered(_shard: Shard, _link: Any, name: str, _args: Any) -> tuple[int, int, int, str]:
+        return 0, -1, 0, name
+
+    monkeypatch.setattr(n0.queues.commits, "strongest_route", strongest_route)
+    monkeypatch.setattr(Shard, "run_by", answered)
+    for verb in ("put", "detail", "intent", "renew", "stored", "reseal", "delete", "get", "failed"):
+        firm.clear()
+        assert await n0.queues.items_on(n0.link, f"tokens.{verb}", "_tokens:p:c", 3, ()) == f"tokens.{verb}"
+        assert firm == ([] if verb in ("get", "failed") else ["{tw:_tokens:p:c:3}"])
 
 
 async def test_settings_that_cannot_be_read_anew_stay_until_they_can(

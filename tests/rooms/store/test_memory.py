@@ -65,6 +65,7 @@ async def test_puts_are_refused_and_all_else_goes_on(n0: Any) -> None:
         lambda: queues.put_waiting("q", NewTask(payload=b"new"), 10),
         lambda: queues.script("scheduler.put", "q", 0, []),
         lambda: queues.script_on(n0.link, "tokens.put", "q", 0, []),
+        lambda: queues.script_on(n0.link, "tokens.detail", "q", 0, []),
     ):
         with pytest.raises(Full, match="memory is full"):
             await attempt()
@@ -78,7 +79,7 @@ async def test_puts_are_refused_and_all_else_goes_on(n0: Any) -> None:
     )
     assert isinstance(both[0], Full)
     assert [task.id for task in both[1]] == ["t3"], "a put that is refused takes nothing along"
-    assert queues.store_memory.stats()["store_full_refused_total"] == 6
+    assert queues.store_memory.stats()["store_full_refused_total"] == 7
     await fill(n0, 0.5)
     assert await queues.put("q", NewTask(id="new")) == "new"
 
@@ -134,5 +135,5 @@ async def test_a_primary_that_is_away_hides_no_other_that_is_full() -> None:
         await memory.look(route)
     assert memory.full
     with pytest.raises(Full, match="b:1"):
-        memory.check("queue.put", "b")
-    memory.check("queue.put", "a")
+        memory.check("b")
+    memory.check("a")

@@ -21,6 +21,7 @@ from tidewarden.queue import NewTask
 from tidewarden.queue.registry import SHARED
 from tidewarden.store import Scripts
 from tidewarden.store import scripts as store_scripts
+from tidewarden.store.scripts import Header, header_of
 
 VERBS = [
     "ack",
@@ -96,7 +97,7 @@ def test_a_folders_prelude_comes_between(tmp_path: Any, monkeypatch: pytest.Monk
     (folder / "lua").mkdir(parents=True)
     (folder / "__init__.py").write_text("")
     (folder / "lua" / "prelude.lua").write_text("local MARK = 1\n")
-    (folder / "lua" / "verb.lua").write_text("return MARK\n")
+    (folder / "lua" / "verb.lua").write_text("-- DURABILITY none\n-- GROWS   no\nreturn MARK\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     scripts = Scripts(SHARED, ("tidewarden_room",))
     (script,) = scripts
@@ -105,10 +106,39 @@ def test_a_folders_prelude_comes_between(tmp_path: Any, monkeypatch: pytest.Monk
     assert 0 <= text.index("local P, CALLER") < text.index("local MARK = 1") < text.index("return MARK")
 
 
+@pytest.mark.parametrize(
+    ("header", "fault"),
+    [
+        ("-- GROWS   no", "has no DURABILITY; allowed are none, queue, system, strongest"),
+        ("-- DURABILITY some\n-- GROWS no", "says DURABILITY some; allowed are none, queue"),
+        ("-- DURABILITY none", "has no GROWS; allowed are no, yes"),
+        ("-- DURABILITY none\n-- GROWS maybe", "says GROWS maybe; allowed are no, yes"),
+        ("-- DURABILITY none\n-- GROWS no\n-- SHRINKS yes", "unknown directive SHRINKS; there are DURABILITY"),
+        ("-- DURABILITY none\n-- DURABILITY queue\n-- GROWS no", "says DURABILITY twice"),
+        ("-- DURABILITY queue\n-- GROWS no\n-- EACH of several", "waits for no durability"),
+        ("return 1\n-- DURABILITY none\n-- GROWS no", "has no DURABILITY"),
+    ],
+)
+def test_a_header_that_does_not_say_what_its_script_needs(header: str, fault: str) -> None:
+    with pytest.raises(ValueError, match=f"room/lua/verb.lua: .*{fault}"):
+        header_of("room/lua/verb.lua", f"-- verb: does something\n{header}\n")
+
+
+def test_what_a_header_says() -> None:
+    text = (
+        "-- batch: does something\n-- DURABILITY queue\n-- GROWS   yes\n-- VERBS   put take\n-- GUARDED for\nopen()\n"
+    )
+    assert header_of("x", text) == Header("queue", True, ("put", "take"), guarded=True)
+
+
+def test_what_makes_the_store_grow_is_a_promise() -> None:
+    assert not [script.name for script in queue_scripts() if script.grows and script.durability == "none"]
+
+
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_script_begins_with_what_it_takes_and_returns(verb: str) -> None:
     own = queue_scripts()[f"queue.{verb}"].source.decode().split("return run(function()\n")[1]
-    head = [line for line in own.splitlines()[:12] if line.startswith("--")]
+    head = [line for line in own.splitlines()[:20] if line.startswith("--")]
     assert head[0].startswith(f"-- {verb}: ")
     assert any(line.startswith("-- KEYS ") for line in head)
     assert any(line.startswith("-- RETURNS ") for line in head)

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.queues.desk import queue_scripts
 from support.queues.parked_takes import takes_in
 
 from tidewarden.errors import BadArg, Full, Internal, StoreDown
@@ -17,6 +18,7 @@ from tidewarden.queue.take import Take
 from tidewarden.queue.task import NewTask
 from tidewarden.queue.waiters import Tries
 from tidewarden.store.link import ReplyError
+from tidewarden.store.scripts import Script
 
 
 @pytest.mark.parametrize("queue", ["q", "a:b", "a/b.c-d_e", "_tokens:p:c", "x" * 200])
@@ -52,6 +54,9 @@ class Told:
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, tuple[Any, ...], Any]] = []
+
+    def __getitem__(self, name: str) -> Script:
+        return queue_scripts()[name]
 
     def send(self, link: Any, name: str, keys: Any, args: Any, receiver: Any) -> None:
         self.calls.append((name, tuple(args), receiver))

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tidewarden.clock import SystemClock
 from tidewarden.config import load
-from tidewarden.daemon import Daemon
 from tidewarden.errors import NoQuorum
 from tidewarden.store import Link
 from tidewarden.store.check import Server
@@ -65,7 +63,7 @@ async def test_what_can_be_had() -> None:
     link = Link("redis://127.0.0.1:1", "data", SystemClock())
     embedded = commits(fsync="always")
     assert [embedded.of(link, one) for one in ("one", "fsync", SYSTEM)] == [None, None, None]
-    assert embedded.of_tokens(link) is None
+    assert embedded.strongest(link) is None
     assert embedded.firm(link, "fsync", "k") is at_once
     own = commits(ALWAYS, url=SENTINEL, replicas=2)
     quorum, fsync = own.of(link, "quorum"), own.of(link, "fsync")
@@ -73,10 +71,10 @@ async def test_what_can_be_had() -> None:
     assert isinstance(fsync, Commit)
     assert (quorum._demand, fsync._demand) == (Demand(2), Demand(2, disk=True, always=True))
     assert own.of(link, SYSTEM) is quorum
-    assert own.of_tokens(link) is quorum
+    assert own.strongest(link) is quorum
     hidden = commits(HIDDEN, url="redis://h", fsync="always")
     assert hidden.refusal("fsync") == ""
-    assert (hidden.of(link, SYSTEM), hidden.of_tokens(link)) == (None, None)
+    assert (hidden.of(link, SYSTEM), hidden.strongest(link)) == (None, None)
     for one in (embedded, own, hidden):
         await one.stop()
 
@@ -84,13 +82,13 @@ async def test_what_can_be_had() -> None:
 async def test_tokens_are_brought_to_the_disk_that_is_synced_once_a_second() -> None:
     link = Link("redis://127.0.0.1:1", "data", SystemClock())
     embedded = commits()
-    assert isinstance(embedded.of_tokens(link), Firm)
+    assert isinstance(embedded.strongest(link), Firm)
     assert embedded.of(link, SYSTEM) is None
     own = commits(EVERYSEC, url=SENTINEL)
-    both = own.of_tokens(link)
+    both = own.strongest(link)
     assert isinstance(both, Commit)
     assert both._demand == Demand(1, disk_here=True)
-    single = commits(EVERYSEC, url="redis://h").of_tokens(link)
+    single = commits(EVERYSEC, url="redis://h").strongest(link)
     assert isinstance(single, Commit)
     assert single._demand == Demand(0, disk_here=True)
     for one in (embedded, own):
@@ -112,40 +110,19 @@ async def test_figures() -> None:
     assert commits().stats() == {"commit_groups_total": 0, "commit_missed_total": 0}
 
 
-async def test_a_grant_that_was_deleted_stays_deleted_as_surely_as_one_that_was_put() -> None:
-    awaited: list[str] = []
-
-    class Commits:
-        def way_of_tokens(self, data: Any, key: str) -> tuple[Any, Any]:
-            async def firm() -> None:
-                awaited.append(key)
-
-            return data, firm
-
-    class Queues:
-        async def script_on(self, _link: Any, name: str, *_rest: Any) -> tuple[int, int, str]:
-            return 0, 0, name
-
-    node: Any = SimpleNamespace(commits=Commits(), queues=Queues(), accounts=None, _name="t")
-    for name in ("put", "intent", "stored", "reseal", "delete", "get", "failed"):
-        awaited.clear()
-        assert await Daemon._token_script(node, f"tokens.{name}", "_tokens:p:c", 3, ()) == f"tokens.{name}"
-        assert bool(awaited) == (name not in ("get", "failed")), name
-
-
 async def test_what_a_server_that_has_taken_over_does_is_found(caplog: pytest.LogCaptureFixture) -> None:
     here = commits(ALWAYS, url=SENTINEL, replicas=0)
     link = Link("redis://h", "data", SystemClock())
-    assert here.of_tokens(link) is None, "nothing is answered before it is on disk"
+    assert here.strongest(link) is None, "nothing is answered before it is on disk"
     assert not here.told(EVERYSEC)
     assert not here.told(EVERYSEC)
-    commit = here.of_tokens(link)
+    commit = here.strongest(link)
     assert isinstance(commit, Commit)
     assert commit._demand == Demand(0, disk_here=True)
     assert not here.told(OLD)
-    assert here.of_tokens(link) is None, "it has no better"
+    assert here.strongest(link) is None, "it has no better"
     assert here.told(ALWAYS)
-    assert here.of_tokens(link) is None
+    assert here.strongest(link) is None
     said = [record.getMessage() for record in caplog.records]
     assert len(said) == 2
     assert "does not bring every write to disk (its appendfsync is everysec)" in said[0]

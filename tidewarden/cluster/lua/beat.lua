@@ -1,4 +1,6 @@
--- beat: a node says that it lives; and reads when the others last did.
+-- beat: notes that a node lives, and reads when each node last said so.
+-- DURABILITY none
+-- GROWS   no
 -- KEYS    1 the nodes (hash node → "boot seen_ms"). No other: on a Redis Cluster beats go on while
 --         the keys of their slot move one by one
 -- ARGV    1 now_ms (unix; "0": the store's TIME)  2 node  3 boot

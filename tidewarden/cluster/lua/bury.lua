@@ -1,4 +1,6 @@
--- bury: forget a dead node's registration, unless it has registered again.
+-- bury: removes a dead node's registration, unless the node has registered again.
+-- DURABILITY none
+-- GROWS   no
 -- GUARDED more than its first key is touched
 -- KEYS    1 the nodes (hash node → "boot seen_ms"); beside it :at, where they are reached, :folder,
 --         whose data they have, and :boots, what was buried last

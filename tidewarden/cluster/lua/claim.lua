@@ -1,4 +1,7 @@
--- claim: the epoch that Raft has committed becomes the store's, unless a greater one is there.
+-- claim: writes the epoch that Raft has committed into the store's fence, unless a greater one is
+-- there.
+-- DURABILITY none
+-- GROWS   no
 -- KEYS    1 the fence (hash epoch, holder)
 -- ARGV    1 epoch  2 holder
 -- RETURNS 1; error STALE with what is stored

@@ -1,5 +1,7 @@
--- clock: what the store's clock says, and how far it has stepped in all; a step that the caller
--- found is added, once.
+-- clock: reads the store's clock and by how much it has stepped in all; adds a step that the caller
+-- found, once.
+-- DURABILITY none
+-- GROWS   no
 -- KEYS    1 the clock (hash steps, lag)
 -- ARGV    1 by how much it has stepped, ms (0: only look)
 --         2 the steps that the caller knew of when it found that

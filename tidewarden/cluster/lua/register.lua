@@ -1,4 +1,6 @@
--- register: a node registers anew, under a boot greater than any before.
+-- register: registers a node under a boot number greater than any before.
+-- DURABILITY none
+-- GROWS   no
 -- GUARDED more than its first key is touched
 -- KEYS    1 the nodes (hash node → "boot seen_ms"); beside it :at (hash node → host:base_port, of
 --         those that say so), :boots (hash node → its boot that was buried last), :folder (hash

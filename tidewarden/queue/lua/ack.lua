@@ -1,5 +1,7 @@
--- ack: tasks are done. The same ack said again is answered the same while the task's tombstone
--- lasts.
+-- ack: acknowledges tasks: they are done and removed. A repeated ack gets the same answer while the
+-- task's tombstone lasts.
+-- DURABILITY queue
+-- GROWS   no
 -- KEYS    1 the shard  2 the view
 -- ARGV    3… per task: id, lease, result ("": none)
 -- RETURNS per task: 1, or 0 when the lease is not current, or -1 when the store is full and the

@@ -1,5 +1,7 @@
--- batch: items of several verbs in one call, so that the record is read and written once for all of
--- them.
+-- batch: runs items of several verbs in one call, so that the record is read and written once for
+-- all of them.
+-- DURABILITY queue
+-- GROWS   no
 -- VERBS   put ack take
 -- KEYS    1 the shard  2 the view
 -- ARGV    3… per part: verb, how many arguments it has, its arguments (as the verb's own file says,

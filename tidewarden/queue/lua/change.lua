@@ -1,5 +1,7 @@
--- change: write a queue's settings, unless somebody else has changed them since they were read; and
--- tell every node.
+-- change: writes a queue's settings, unless somebody else has changed them since they were read,
+-- and tells every node.
+-- DURABILITY none
+-- GROWS   no
 -- KEYS    1 the cluster's prefix `{cluster}`
 -- ARGV    1 and 2 as everywhere, not read
 --         3 the queue

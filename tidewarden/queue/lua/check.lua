@@ -1,4 +1,6 @@
--- check: look for what cannot be, in one piece of the shard; with `repair` put it right.
+-- check: looks for contradictions in one piece of the shard, and repairs them with `repair`.
+-- DURABILITY none
+-- GROWS   no
 -- KEYS    1 the shard  2 the view
 -- ARGV    3 part (tasks, accounts, account_*, tries, waits, lanes, or the name of an index)
 --         4 cursor ("0": from the start)

@@ -1,5 +1,7 @@
--- check_record: look at what a shard's record says of everything else, before check looks at that;
--- with `repair` put it right.
+-- check_record: compares a shard's record with everything else in the shard, before check looks at
+-- that; repairs it with `repair`.
+-- DURABILITY none
+-- GROWS   no
 -- KEYS    1 the shard  2 the view
 -- ARGV    3 repair 0|1
 -- RETURNS {problems {kind, id, detail, repaired 0|1}, the parts of the shard that check is to look

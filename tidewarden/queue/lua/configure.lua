@@ -1,4 +1,6 @@
--- configure: write settings of the queue into the shard's record.
+-- configure: writes settings of the queue into the shard's record.
+-- DURABILITY none
+-- GROWS   no
 -- EACH    of several shards of one server in one call
 -- KEYS    1 the shard  2 the view
 -- ARGV    3… pairs of name and value; names: urgent_ms urgent_max_ms lease_ms late_share

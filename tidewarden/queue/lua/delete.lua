@@ -1,4 +1,6 @@
--- delete: remove a task in any state; a leased one by its lease number or by force.
+-- delete: removes a task in any state; a leased one only by its lease number or by force.
+-- DURABILITY queue
+-- GROWS   no
 -- KEYS    1 the shard  2 the view
 -- ARGV    3 id  4 lease (0: none)  5 force 0|1
 -- RETURNS 1, 0 (no such task) or 'NOTHELD'

@@ -1,4 +1,6 @@
--- end: leases end before their time, and what becomes of the tasks.
+-- end: ends leases before their time: as releases, failures, losses, or by burying the tasks.
+-- DURABILITY queue
+-- GROWS   no
 -- KEYS    1 the shard  2 the view
 -- ARGV    3… per task: id, lease, how (release | fail | loss | bury), delay ms ("-1": by the rules
 --         of `how`), reason ("": none)

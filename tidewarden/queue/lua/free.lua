@@ -1,4 +1,6 @@
--- free: leases end as releases, whoever holds them; sticky ones stay.
+-- free: ends leases as releases, whoever holds them. Sticky ones stay.
+-- DURABILITY queue
+-- GROWS   no
 -- KEYS    1 the shard  2 the view
 -- ARGV    3 tasks at most
 -- RETURNS how many leases ended

@@ -1,4 +1,6 @@
--- kick: buried tasks become ready again, with their attempts, losses and TTL forgotten.
+-- kick: makes buried tasks ready again; their attempts, losses and TTL are forgotten.
+-- DURABILITY queue
+-- GROWS   no
 -- KEYS    1 the shard  2 the view
 -- ARGV    3 tasks at most  4 id ("": any)  5 prefix of the reason ("": any)  6 rank to go on from
 --         7 only those buried by then (unix ms; 0 or none: by now)  8 less so many ms

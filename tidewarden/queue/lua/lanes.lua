@@ -1,5 +1,7 @@
--- lanes: bring lanes in line with the queue's settings, which have changed: heads come up to ready,
--- or go down again.
+-- lanes: brings lanes in line with changed settings of the queue: heads come up to ready, or go
+-- down again.
+-- DURABILITY none
+-- GROWS   no
 -- KEYS    1 the shard  2 the view
 -- ARGV    3 heads (those that may be too many) | waiting (those that may be missing)
 --         4 cursor ("": from the start)

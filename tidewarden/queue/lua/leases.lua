@@ -1,4 +1,6 @@
--- leases: when leases end. Changes nothing.
+-- leases: reads when leases end; changes nothing.
+-- DURABILITY none
+-- GROWS   no
 -- KEYS    1 the shard  2 the view
 -- ARGV    3… per task: id, lease
 -- RETURNS per task: the end of the lease (unix ms), or 0 when the lease is not current

@@ -1,5 +1,7 @@
--- link: a topic gets or loses a queue. A topic is made by its first link and stays, also without
--- any.
+-- link: links a queue to a topic, or unlinks it. The first link makes the topic, which stays, also
+-- without any.
+-- DURABILITY none
+-- GROWS   no
 -- KEYS    1 the cluster's prefix `{cluster}`
 -- ARGV    1 and 2 as everywhere, not read
 --         3 the topic

@@ -1,5 +1,7 @@
--- lock_acquire: take locks. A lock is a task that is there while somebody holds it: its lease is
+-- lock_acquire: acquires locks. A lock is a task that exists while somebody holds it: its lease is
 -- the hold, its payload the fence number and the KEY.
+-- DURABILITY queue
+-- GROWS   no
 -- KEYS    1 the shard  2 the view
 -- ARGV    3… per lock: name, KEY, lease ms, take 0|1 (0: only what this KEY holds already), note
 --         0|1 (tell this node when it is free), the uuid of the session whose the lease is ("": the

@@ -1,4 +1,6 @@
--- lock_release: locks are free; whoever waits for one is told.
+-- lock_release: releases locks and wakes whoever waits for one.
+-- DURABILITY queue
+-- GROWS   no
 -- KEYS    1 the shard  2 the view
 -- ARGV    3… per lock: name, fence
 -- RETURNS per lock: its lease number, or 0 when it is not held under that fence

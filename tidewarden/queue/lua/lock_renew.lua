@@ -1,4 +1,6 @@
--- lock_renew: locks are held on from now.
+-- lock_renew: prolongs the hold of locks from now on.
+-- DURABILITY queue
+-- GROWS   no
 -- KEYS    1 the shard  2 the view
 -- ARGV    3… per lock: name, fence, lease ms
 -- RETURNS per lock: {lease, lease_end_ms}, or {0, 0} when it is not held under that fence

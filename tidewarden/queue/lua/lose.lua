@@ -1,5 +1,7 @@
--- lose: what a session holds in this shard ends as losses, its grace being over; sticky leases end
--- by their time.
+-- lose: ends what a session holds in this shard as losses, once its grace is over. Sticky leases
+-- end by their time.
+-- DURABILITY none
+-- GROWS   no
 -- KEYS    1 the shard  2 the view
 -- ARGV    3 the session's uuid  4 tasks at most
 -- RETURNS {ended, more 0|1}

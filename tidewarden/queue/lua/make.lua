@@ -1,4 +1,6 @@
--- make: what a name stands for; one that stands for nothing yet becomes a queue.
+-- make: reads what a name stands for; a name that stands for nothing yet becomes a queue.
+-- DURABILITY none
+-- GROWS   no
 -- KEYS    1 the cluster's prefix `{cluster}`
 -- ARGV    1 and 2 as everywhere, not read
 --         3 the name

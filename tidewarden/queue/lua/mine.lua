@@ -1,5 +1,7 @@
--- mine: which leases a holder has, the earliest to end first; sticky ones are left out. Changes
+-- mine: reads which leases a holder has, the earliest to end first, without sticky ones; changes
 -- nothing.
+-- DURABILITY none
+-- GROWS   no
 -- KEYS    1 the shard  2 the view
 -- ARGV    3 how many to pass over  4 leases at most
 -- RETURNS {id, lease, id, lease …, and how many were looked at}

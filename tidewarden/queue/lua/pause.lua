@@ -1,4 +1,6 @@
--- pause: takes stop until a time (or for good), puts go on; or resume.
+-- pause: pauses takes until a time or for good, while puts go on; or resumes them.
+-- DURABILITY queue
+-- GROWS   no
 -- KEYS    1 the shard  2 the view
 -- ARGV    3 ms (0: resume, -1: until resumed)
 -- RETURNS 1

@@ -1,4 +1,6 @@
--- peek: look at tasks by id, or at a page of those in one state; changes nothing.
+-- peek: reads tasks by id, or a page of those in one state; changes nothing.
+-- DURABILITY none
+-- GROWS   no
 -- KEYS    1 the shard  2 the view
 -- ARGV    3 'id' | state (delayed, ready, leased, buried, waiting)
 --         4 id | tasks at most

@@ -1,4 +1,6 @@
--- pick: read buried tasks as they would be put elsewhere; changes nothing.
+-- pick: reads buried tasks as they would be put elsewhere; changes nothing.
+-- DURABILITY queue
+-- GROWS   no
 -- KEYS    1 the shard  2 the view
 -- ARGV    3 tasks at most
 --         4 bytes after which no more are read

@@ -1,4 +1,7 @@
--- purge: remove tasks in one state, the first of it or those named, also while somebody holds them.
+-- purge: removes tasks in one state, the first of it or those named, also while somebody holds
+-- them.
+-- DURABILITY queue
+-- GROWS   no
 -- KEYS    1 the shard  2 the view
 -- ARGV    3 state (delayed, ready, leased, buried, waiting)
 --         4 tasks at most

@@ -1,4 +1,6 @@
--- put: put tasks; an id that is there, or was done a moment ago, is kept, refused or replaced.
+-- put: puts tasks. An id that is there, or was done a moment ago, is kept, refused or replaced.
+-- DURABILITY queue
+-- GROWS   yes
 -- KEYS    1 the shard  2 the view
 -- ARGV    3… per task: id, options ("" for all defaults, else nine integers: due mode (0 now, 1
 --         delay, 2 at), due ms, deadline mode (0 none, 1 at, 2 within), deadline ms, priority,

@@ -1,5 +1,7 @@
--- reap: a node's boot is dead: its takes are refused from now on, its leases end as losses; sticky
--- ones end by their time.
+-- reap: declares a node's boot dead: its takes are refused from now on, its leases end as losses.
+-- Sticky ones end by their time.
+-- DURABILITY none
+-- GROWS   no
 -- KEYS    1 the shard  2 the view
 -- ARGV    3 epoch  4 dead node  5 its highest dead boot  6 tasks at most
 -- RETURNS {ended, more 0|1}; error STALE unless the caller is the fence's leader or newer

@@ -1,5 +1,7 @@
--- session_bury: a node's boot is dead, and so are its connections: sessions that no other node
--- holds begin their grace. Safe to repeat.
+-- session_bury: detaches a dead boot of a node, with all its connections, from sessions; those that
+-- no other node holds begin their grace. Safe to repeat.
+-- DURABILITY none
+-- GROWS   no
 -- KEYS    1 the sessions' prefix (see session_join)  2 the cluster's fence
 -- ARGV    1 now_ms
 --         2 the leader's holder

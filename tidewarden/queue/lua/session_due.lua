@@ -1,4 +1,6 @@
--- session_due: which sessions' grace is over. What stands there and is no session is dropped.
+-- session_due: reads which sessions' grace is over; drops entries that are no session's.
+-- DURABILITY none
+-- GROWS   no
 -- KEYS    1 the sessions' prefix (see session_join)
 -- ARGV    1 now_ms  2 the caller's holder  3 sessions at most  4 how many to pass over (none: 0)
 -- RETURNS uuids

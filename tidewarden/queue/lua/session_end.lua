@@ -1,5 +1,7 @@
--- session_end: a session whose grace is over ends: nobody joins it from now on, and its leases may
+-- session_end: ends a session whose grace is over: nobody joins it from now on, and its leases may
 -- be ended. Safe to repeat.
+-- DURABILITY none
+-- GROWS   no
 -- KEYS    1 the sessions' prefix (see session_join)
 -- ARGV    1 now_ms
 --         2 the caller's holder

@@ -1,5 +1,7 @@
--- session_enter: a session is about to take from shards; noted first, so that its end finds what it
--- holds.
+-- session_enter: notes the shards from which a session is about to take, before it does, so that
+-- its end finds what it holds.
+-- DURABILITY none
+-- GROWS   no
 -- KEYS    1 the sessions' prefix (see session_join)
 -- ARGV    1 now_ms  2 node.boot  3 uuid  4… places, `queue shard`
 -- RETURNS 1; errors NOTFOUND: it has ended; STALE: this boot was declared dead, or is not attached

@@ -1,4 +1,7 @@
--- session_join: a connection of this node begins a session, or joins one; its attach number grows.
+-- session_join: begins a session for a connection of this node, or joins it to one; the attach
+-- number grows.
+-- DURABILITY none
+-- GROWS   no
 -- KEYS    1 the sessions' prefix, `{cluster}:session`. Behind it: `<uuid>` (hash user, grace_ms,
 --         number, nodes, ended, at:<node> → "boot number"), `in:<uuid>` (set of `queue shard` it
 --         may hold tasks in), `at:<node>` (zset of uuids by boot), `graces` (zset of uuids by the

@@ -1,5 +1,7 @@
--- session_leave: the last connection of this node has left a session. When no other node has one,
--- its grace begins.
+-- session_leave: notes that the last connection of this node has left a session. Its grace begins
+-- when no other node has one.
+-- DURABILITY none
+-- GROWS   no
 -- KEYS    1 the sessions' prefix (see session_join)
 -- ARGV    1 now_ms  2 node.boot  3 uuid  4 the attach number that is given up
 -- RETURNS ms until its grace ends; -1: it is attached elsewhere, or here by a later number; -2:

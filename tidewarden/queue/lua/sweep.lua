@@ -1,5 +1,7 @@
--- sweep: the leader's round: due → ready, ended leases → ready, delayed or buried. Safe to run
--- twice, or by two.
+-- sweep: does the leader's round: moves due tasks to ready, and tasks whose leases ran out to
+-- ready, delayed or buried. Safe to run twice, or by two.
+-- DURABILITY none
+-- GROWS   no
 -- KEYS    1 the shard  2 the view
 -- ARGV    3 epoch  4 tasks moved at most
 -- RETURNS {moved, next tick of a schedule ms | -1}; error STALE unless the caller is the fence's

@@ -1,5 +1,7 @@
--- take: lease ready tasks in the queue's order, after moving what is due and ending leases that ran
--- out.
+-- take: leases ready tasks in the queue's order, after moving what is due and ending leases that
+-- ran out.
+-- DURABILITY queue
+-- GROWS   no
 -- KEYS    1 the shard  2 the view
 -- ARGV    3 tasks moved at most before taking
 --         4… per take: count, lease ms (0: the task's, else the queue's), wait (0: not, 1: this

@@ -1,4 +1,6 @@
--- touch: leases run on from now.
+-- touch: prolongs leases from now on.
+-- DURABILITY queue
+-- GROWS   no
 -- KEYS    1 the shard  2 the view
 -- ARGV    3… per task: id, lease, lease ms (0: as it was taken)
 -- RETURNS per task: the new end of the lease (unix ms), or 0 when the lease is not current

@@ -1,4 +1,6 @@
--- unwait: nobody on this node waits for the end of a task any more.
+-- unwait: notes that nobody on this node waits for the end of a task any more.
+-- DURABILITY none
+-- GROWS   no
 -- KEYS    1 the shard  2 the view
 -- ARGV    3 id
 -- RETURNS 1, or 0 when this node was not to be told

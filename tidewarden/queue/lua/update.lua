@@ -1,4 +1,6 @@
--- update: change a task where it lies; a leased one only by its lease number.
+-- update: changes a task where it lies; a leased one only by its lease number.
+-- DURABILITY queue
+-- GROWS   no
 -- KEYS    1 the shard  2 the view
 -- ARGV    3 id
 --         4 payload given 0|1

@@ -1,4 +1,6 @@
--- wait: how tasks ended, or a note that this node wants to be told when they do.
+-- wait: reads how tasks ended, or notes that this node wants to be told when they do.
+-- DURABILITY queue
+-- GROWS   no
 -- KEYS    1 the shard  2 the view
 -- ARGV    3… per task: id, note 0|1
 -- RETURNS per task: {word, result}; word is waits (it has not ended), done, buried (the result is

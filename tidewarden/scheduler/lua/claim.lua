@@ -1,4 +1,6 @@
--- claim: say in the directory where a schedule of this name lies: each name once in the cluster.
+-- claim: enters in the directory where a schedule of this name lies: each name once in the cluster.
+-- DURABILITY system
+-- GROWS   no
 -- KEYS    1 the directory's shard  2 the view
 -- ARGV    3 name  4 queue  5 the place it had, to be replaced ("": none)  6 stamp
 -- RETURNS {1 it is the caller's | 0 it is another's, the place stored now: `queue stamp`}

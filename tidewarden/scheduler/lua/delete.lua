@@ -1,4 +1,6 @@
--- delete: remove a schedule. Tasks that it has put already stay.
+-- delete: removes a schedule. Tasks that it has put already stay.
+-- DURABILITY system
+-- GROWS   no
 -- KEYS    1 the shard  2 the view
 -- ARGV    3 name  4 stamp ("": whatever is stored)
 -- RETURNS 1 removed | 0 there was none, or one of another stamp

@@ -1,4 +1,6 @@
--- due: the schedules whose tick has come, earliest first, without their payloads.
+-- due: reads the schedules whose tick has come, the earliest first, without their payloads.
+-- DURABILITY none
+-- GROWS   no
 -- KEYS    1 the shard  2 the view
 -- ARGV    3 schedules at most
 -- RETURNS {now_ms, next tick ms | -1, {name, place in the order of ticks ms, true tick ms, stamp,

@@ -1,6 +1,8 @@
--- fire: put the tasks of ticks that have come and move each schedule to its next tick, only if the
--- tick is still the stored one: so each tick is put once, whoever else fires. The leader has
+-- fire: puts the tasks of ticks that have come and moves each schedule to its next tick, only if
+-- the tick is still the stored one: so each tick is put once, whoever else fires. The leader has
 -- computed the next tick from the row with this stamp.
+-- DURABILITY none
+-- GROWS   no
 -- KEYS    1 the shard  2 the view
 -- ARGV    3 epoch
 --         4 the leader's holder

@@ -1,4 +1,7 @@
--- forget: take names out of the directory, each only if it still has the place that the caller saw.
+-- forget: removes names from the directory, each only if it still has the place that the caller
+-- saw.
+-- DURABILITY none
+-- GROWS   no
 -- KEYS    1 the directory's shard  2 the view
 -- ARGV    3… per name: name, the place that was seen
 -- RETURNS number of names taken out

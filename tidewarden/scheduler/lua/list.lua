@@ -1,4 +1,6 @@
--- list: a page of a shard's schedules, in no order; a name may come twice over several pages.
+-- list: reads a page of a shard's schedules, in no order; a name may come twice over several pages.
+-- DURABILITY none
+-- GROWS   no
 -- KEYS    1 the shard  2 the view
 -- ARGV    3 cursor ("0" begins)  4 names at most, about  5 bytes of each payload shown at most
 -- RETURNS {next cursor ("0": the end), {name, next tick ms, 1 when stuck | 2 when paused | 0,

@@ -1,5 +1,7 @@
--- pause: a schedule stands still, or goes on with the tick it stood at: what it missed is made up
--- for as its spec says.
+-- pause: pauses a schedule, or resumes it with the tick it stood at: what it missed is made up for
+-- as its spec says.
+-- DURABILITY queue
+-- GROWS   no
 -- KEYS    1 the shard  2 the view
 -- ARGV    3 name  4 pause 0|1
 -- RETURNS {now_ms, its next tick ms (of one that stands still: the one it goes on with) | -1: there

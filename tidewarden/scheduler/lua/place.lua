@@ -1,4 +1,6 @@
--- place: where the directory says that a schedule lies.
+-- place: reads from the directory where a schedule lies.
+-- DURABILITY none
+-- GROWS   no
 -- KEYS    1 the directory's shard  2 the view
 -- ARGV    3 name
 -- RETURNS the place, `queue stamp`, or "" when it has none

@@ -1,5 +1,7 @@
--- put: write a schedule's row and its first tick. A row that says the same already is kept, with
--- its anchor and its tick. One that is paused stays so, whatever it says from now on.
+-- put: writes a schedule's row and its first tick. A row that says the same already is kept, with
+-- its anchor and its tick. A schedule that is paused stays so, whatever the row says.
+-- DURABILITY system
+-- GROWS   yes
 -- KEYS    1 the shard  2 the view
 -- ARGV    3 name
 --         4 first tick ms

@@ -5,6 +5,8 @@
 -- before it), held (1: nor after it, but to one who probes), spent (us; up to when the rate is
 -- used up). Times are of the leases' clock, so that nobody waits longer when the store's is
 -- stepped.
+-- DURABILITY none
+-- GROWS   no
 -- KEYS    1 the shard  2 the view
 -- ARGV    3 ask:   4 version known (0: none), 5 requests wanted, 6 the most of them a second, in
 --                  thousandths (0: any)

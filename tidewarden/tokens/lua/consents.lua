@@ -1,6 +1,8 @@
--- consents: notices that the refresh tokens of accounts end by themselves in so many days, left in
--- the outbox, each once for an account and its grant. Of several that are due together the last
--- alone is told; one whose time was over before the end was known is not.
+-- consents: leaves notices in the outbox that the refresh tokens of accounts end by themselves in
+-- so many days, each once for an account and its grant. Of several that are due together only the
+-- last is left; none is left whose time was over before the end was known.
+-- DURABILITY none
+-- GROWS   no
 -- KEYS    1 the shard  2 the view
 -- ARGV    3 accounts at most  4… days, the fewest first
 -- RETURNS {notices left, 1: there is more to be done at once | 0}

@@ -1,5 +1,7 @@
--- delete: forget accounts, with all that belongs to them. An answer that is still under way for one
--- finds no row and is dropped.
+-- delete: removes accounts, with all that belongs to them. An answer that is still under way for
+-- one finds no row and is dropped.
+-- DURABILITY strongest
+-- GROWS   no
 -- KEYS    1 the shard  2 the view
 -- ARGV    3… accounts
 -- RETURNS per account: {row, spare | nil, details | nil} as they were, or 0 when there was none

@@ -1,4 +1,6 @@
--- detail: other details of accounts whose grants and pairs stay as they are.
+-- detail: writes other details of accounts whose grants and pairs stay as they are.
+-- DURABILITY strongest
+-- GROWS   yes
 -- KEYS    1 the shard  2 the view
 -- ARGV    3… per account: account, grant and generation as read, row with its details before it (of
 --         the row the head alone is looked at)

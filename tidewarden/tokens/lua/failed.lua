@@ -1,4 +1,7 @@
--- failed: refreshes that brought no pair; the tasks go back into the queue, or out of it for good.
+-- failed: notes refreshes that brought no pair; their tasks go back into the queue, or leave it for
+-- good.
+-- DURABILITY none
+-- GROWS   no
 -- KEYS    1 the shard  2 the view
 -- ARGV    3… per account: account, lease, what (retry: note the troubles, again after the delay |
 --         hold: again after the delay | dead | lost | stop: note them, out of the queue, the row

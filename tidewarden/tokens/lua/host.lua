@@ -1,6 +1,8 @@
--- host: the rate of a host, of all clients there on all nodes together. Kept in the only shard of
--- `_hosts`, in a hash `host_rates`: host -> up to when its rate is used up (us). A second's worth
--- may go at once, or one where that is less.
+-- host: grants requests to a host by the rate of all clients there on all nodes together. It is
+-- kept in the only shard of `_hosts`, in a hash `host_rates`: host → up to when its rate is used up
+-- (us). A second's worth may go at once, or one where that is less.
+-- DURABILITY none
+-- GROWS   no
 -- KEYS    1 the shard  2 the view
 -- ARGV    3 ask | back
 --         4 host

@@ -1,7 +1,9 @@
--- intent: somebody is about to refresh accounts whose tasks it has leased; written down before any
--- byte is sent. The lease is made sticky and runs on from now, so that it outlives the longest
--- request and ends by its time alone. A lease that is current vouches for grant and generation:
+-- intent: writes down, before any byte is sent, that the caller is about to refresh accounts whose
+-- tasks it has leased. The lease becomes sticky and runs on from now, so that it outlives the
+-- longest request and ends by its time alone. A current lease vouches for grant and generation:
 -- whatever changes a row voids the lease on its task.
+-- DURABILITY strongest
+-- GROWS   no
 -- KEYS    1 the shard  2 the view
 -- ARGV    3… per account: account, lease, lease ms
 -- RETURNS per account: {'OK', now_ms, row, troubles | nil, spare | nil, intent found open | nil,

@@ -1,10 +1,12 @@
--- level: have accounts that fall due together refreshed ahead of it, a few at a time, while there
--- is room: else a million that were imported together would fall due together for ever. What falls
--- due within the horizon, within half of it, a quarter … needs some number a second each; the
--- greatest of these is the pace at which nothing heaps up. What does not fall due by itself at that
--- pace until the next call is taken from the front of what is delayed. Accounts in trouble wait for
+-- level: moves refreshes of accounts that fall due together ahead, a few at a time, while there is
+-- room: else a million that were imported together would fall due together for ever. What falls due
+-- within the horizon, within half of it, a quarter … needs some number a second each; the greatest
+-- of these is the pace at which nothing heaps up. What does not fall due by itself at that pace
+-- until the next call is taken from the front of what is delayed. Accounts in trouble wait for
 -- their time. A pace that is hardly above the whole fleet's over a token's life is none of a heap:
 -- to keep that up would refresh everything early for ever.
+-- DURABILITY none
+-- GROWS   no
 -- EACH    of several shards of one server in one call
 -- KEYS    1 the shard  2 the view
 -- ARGV    3 horizon ms

@@ -1,5 +1,7 @@
--- page: walk over the accounts of a shard; changes nothing. One that stays is met at least once,
--- perhaps twice.
+-- page: reads a page of the accounts of a shard; changes nothing. An account that stays is met at
+-- least once, perhaps twice.
+-- DURABILITY none
+-- GROWS   no
 -- EACH    of several shards of one server in one call
 -- KEYS    1 the shard  2 the view
 -- ARGV    3 cursor (0: from the start)

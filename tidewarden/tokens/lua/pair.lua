@@ -1,4 +1,6 @@
--- pair: read what is sealed of accounts; changes nothing.
+-- pair: reads what is sealed of accounts; changes nothing.
+-- DURABILITY none
+-- GROWS   no
 -- KEYS    1 the shard  2 the view
 -- ARGV    3… accounts
 -- RETURNS per account: {row | nil, spare | nil, details | nil}

@@ -1,5 +1,7 @@
--- pairs: walk over the sealed pairs of a shard, whole: for the vault alone. Changes nothing. One
--- that stays is met at least once.
+-- pairs: reads a page of the sealed pairs of a shard, whole, for the vault alone; changes nothing.
+-- An account that stays is met at least once.
+-- DURABILITY none
+-- GROWS   no
 -- KEYS    1 the shard  2 the view
 -- ARGV    3 cursor (0: from the start)  4 about how many
 -- RETURNS {next cursor (0: the end), {account, row, spare | nil, troubles | nil, details | nil} …}

@@ -13,7 +13,7 @@
 --   account_dead      zset account by time of death
 --   account_lost      set of dead accounts whose refresh token was lost with an answer
 --   account_stopped   set of dead accounts of whose grants nobody knows that they ended
---   account_gate, account_standing  see gate.lua, standing.lua; first shard only
+--   account_client    see client.lua; first shard only
 --   account_told      set of living accounts whose troubles were reported
 --   account_outbox    zset event by time, not delivered yet (see tell.lua)
 --   account_first     hash account → the grant that it began with, where it had another since (see

@@ -1,8 +1,11 @@
--- probe: lease one ready task of a shard although its queue is paused: who can be saved now alone
--- (a priority before those that somebody waits for), then who was well and still lives, the first
--- to expire first, then who was well, the last to expire first (accounts that fail for good expired
--- long ago). Only where told so, one that was never tried, or one that fails: the one whose next
--- try has been due for longest, so that no one of them is asked twice before others.
+-- probe: leases one ready task of a shard although its queue is paused. First goes an account that
+-- can be saved now alone (a priority before those that somebody waits for), then one that was well
+-- and still lives, the first to expire first, then one that was well, the last to expire first
+-- (accounts that fail for good expired long ago). Only where the caller allows it: one that was
+-- never tried, or one that fails, namely the one whose next try has been due for longest, so that
+-- none is asked twice before others.
+-- DURABILITY none
+-- GROWS   no
 -- KEYS    1 the shard  2 the view
 -- ARGV    3 lease ms
 --         4 who will do: 0 who was refreshed well last time, 1 who was never tried, too, 2 one that

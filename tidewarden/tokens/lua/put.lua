@@ -1,5 +1,7 @@
--- put: store new grants, each only if the account is still as it was read; whoever refreshes it now
--- finds the grant moved.
+-- put: stores new grants, each only if the account is still as it was read. A refresh of it that is
+-- under way finds the grant moved.
+-- DURABILITY strongest
+-- GROWS   yes
 -- KEYS    1 the shard  2 the view
 -- ARGV    3… per account: account, grant and generation as read (the shard's floor and 0: no such
 --         account), row (its details before it, else there are none from now on), due ms, deadline

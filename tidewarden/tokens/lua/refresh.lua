@@ -1,4 +1,6 @@
--- refresh: accounts are wanted fresh now; their tasks go to the front.
+-- refresh: moves the tasks of accounts to the front, for somebody wants them refreshed now.
+-- DURABILITY none
+-- GROWS   no
 -- KEYS    1 the shard  2 the view
 -- ARGV    3… per account: account, force ms (0: not forced; else before its next try is due, and a
 --         dead one is tried once more, but only once in so many ms), grant (0: whichever) and

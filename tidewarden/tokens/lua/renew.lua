@@ -1,6 +1,8 @@
--- renew: requests whose outcome nobody knows are sent again in their place; the intents under which
--- they were sent run on from now, as do the leases. When the first was sent stays written down: a
--- provider's grace counts from there.
+-- renew: prolongs intents whose requests are sent again because nobody knows their outcome, and
+-- their leases. When the first request was sent stays written down: a provider's grace counts from
+-- there.
+-- DURABILITY strongest
+-- GROWS   no
 -- KEYS    1 the shard  2 the view
 -- ARGV    3… per account: account, lease, lease ms
 -- RETURNS per account: 1, or 0 when the lease is not current, or the intent another's or gone:

@@ -1,6 +1,8 @@
--- rescue: what dead nodes had under way, of accounts whose refresh tokens may be sent again for a
--- while after a use: their leases end now, not by their time, when half of that while is over, and
--- they go before all others until it is. A request that is still on its way does no harm within it.
+-- rescue: ends the leases of dead nodes on accounts whose refresh tokens may be sent again for a
+-- while after a use: not by their time, but when half of that while is over. They go before all
+-- others until it is. A request that is still on its way does no harm within it.
+-- DURABILITY none
+-- GROWS   no
 -- KEYS    1 the shard  2 the view
 -- ARGV    3 how long a used refresh token works, ms
 --         4 how much of that must be left, ms

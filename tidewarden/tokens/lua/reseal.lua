@@ -1,5 +1,7 @@
--- reseal: put the same pairs in their places, sealed under another data key; only where nothing has
+-- reseal: replaces pairs by the same pairs sealed under another data key, only where nothing has
 -- changed since they were read. Grant, generation, times and the task stay as they are.
+-- DURABILITY strongest
+-- GROWS   no
 -- KEYS    1 the shard  2 the view
 -- ARGV    3… per pair: account, where (row | spare), the bytes as read, the bytes from now on
 -- RETURNS per pair: 1, or 0 when other bytes lie there now

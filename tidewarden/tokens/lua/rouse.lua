@@ -1,5 +1,7 @@
--- rouse: have accounts that fail tried anew soon, before their next try is due: what they failed
--- for is over.
+-- rouse: moves the next try of accounts that fail to soon, before it is due: what they failed for
+-- is over.
+-- DURABILITY none
+-- GROWS   no
 -- KEYS    1 the shard  2 the view
 -- ARGV    3 within how many ms, spread evenly  4 accounts at most
 -- RETURNS {accounts whose next try was moved, whether there may be more 0|1}

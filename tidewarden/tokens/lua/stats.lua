@@ -1,5 +1,7 @@
--- stats: how many accounts of a shard are in which state; cost does not grow with their number.
--- Changes nothing.
+-- stats: counts the accounts of a shard by state, at a cost that does not grow with their number;
+-- changes nothing.
+-- DURABILITY none
+-- GROWS   no
 -- EACH    of several shards of one server in one call
 -- KEYS    1 the shard  2 the view
 -- RETURNS {accounts, fresh, late, failing, stopped, dead, lost, open intents, spares, next try of

@@ -1,5 +1,7 @@
--- stored: write refreshed pairs back. Only grant and generation are compared, never the lease: an
+-- stored: writes refreshed pairs back. Only grant and generation are compared, never the lease: an
 -- answer in hand is the truth.
+-- DURABILITY strongest
+-- GROWS   no
 -- KEYS    1 the shard  2 the view
 -- ARGV    3… per account: account, grant and generation of the request, new row (details before it
 --         take the place of the account's), due ms, deadline ms, the row it came from if its token

@@ -1,5 +1,7 @@
--- tell: what has become of a shard's accounts and is to be told: handed out to one node at a time,
--- until it says that it was told.
+-- tell: hands out the shard's outbox of events to one node at a time, until that says that they
+-- were delivered.
+-- DURABILITY none
+-- GROWS   no
 -- KEYS    1 the shard  2 the view
 -- ARGV    3 entries at most
 --         4 ms for which they are this caller's to tell

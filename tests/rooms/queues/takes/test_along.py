@@ -90,10 +90,10 @@ async def test_a_durability_that_cannot_be_had_ends_no_take_that_went_along(node
     (shard,) = n0.queues._shards["q"]
     through, refusing = shard.holding.through, True
 
-    def impossible(name: str, landing: Any) -> Any:
-        if refusing and name == "queue.batch":
+    def impossible(durability: str, landing: Any) -> Any:
+        if refusing:
             raise NoQuorum("no replica")
-        return through(name, landing)
+        return through(durability, landing)
 
     shard.holding = SimpleNamespace(through=impossible, commit=None, system=None)
     with pytest.raises(NoQuorum):

@@ -14,7 +14,6 @@ from support.store.servers import StoreServer
 from support.store.shard_audit import audit_store
 
 from tidewarden.errors import BadArg, NoQuorum
-from tidewarden.queue.durable import SYSTEM, UNHELD
 from tidewarden.queue.locks import Locks
 from tidewarden.queue.task import Changes, NewTask
 from tidewarden.scheduler.schedules import Schedules
@@ -251,9 +250,31 @@ async def test_a_node_that_cannot_wait_serves_no_durable_queue(pair: Replicas, o
     assert (await one.queues.stats("q"))["total"] == 0
 
 
-def test_names_are_scripts() -> None:
-    from support.queues.desk import queue_scripts
-
-    names = {script.name for script in queue_scripts()}
-    assert names >= UNHELD
-    assert names >= SYSTEM
+async def test_scripts_that_show_or_are_repeated_wait_for_nobody(one: Seat, pair: Replicas) -> None:
+    """Nobody reads a promise in what they answer."""
+    session, _ = await taken(one)
+    scripts: dict[str, list[str | int]] = {
+        "queue.check": ["tasks", "0", 10, 0],
+        "queue.check_record": [0],
+        "queue.configure": [],
+        "queue.lanes": ["heads", "", 10],
+        "queue.leases": ["a", 1],
+        "queue.lose": ["0" * 32, 10],
+        "queue.mine": [0, 10],
+        "queue.peek": ["id", "a", ""],
+        "queue.reap": [1, "gone", 1, 10],
+        "queue.stats": [],
+        "queue.unwait": ["a"],
+        "scheduler.due": [10],
+        "scheduler.find": ["s"],
+        "scheduler.fire": [1, one.queues.holder],
+        "scheduler.forget": [],
+        "scheduler.list": ["0", 10, 10],
+        "scheduler.place": ["s"],
+    }
+    with stopped(one, pair):
+        for name, args in scripts.items():
+            await one.queues.script(name, "q", 0, args)
+        with pytest.raises(NoQuorum):
+            await one.queues.script("queue.pause", "q", 0, [0])
+    await one.queues.close_session(session)

@@ -1,6 +1,7 @@
--- unreadable: where a task stands of which a record cannot be read, and so does not say it; for
--- set_aside() of shard.lua. When the lease on a task ends by its index, whoever has it; nil: there
--- is none.
+-- unreadable: finds where a task stands of which a record cannot be read, and so does not say it;
+-- for set_aside() of shard.lua.
+
+-- When the lease on a task ends by its index, whoever has it; nil: there is none.
 local function lease_end_of(id)
   for holder in string.gmatch(S.holders, '%S+') do
     local score = redis.call('ZSCORE', key('leased:' .. holder), id)
