@@ -18,16 +18,16 @@ from benchmarks.ports import free_ports
 from benchmarks.targets import child_of, cpu_s, engine_url, process_of
 from tidewarden import __version__
 from tidewarden.clock import SystemClock
-from tidewarden.config import Vault as VaultSettings
-from tidewarden.provider import queue_of
-from tidewarden.queue.placing import prefix_of, shard_of
-from tidewarden.queue.registry import SCRIPT_ROOMS, SHARED
-from tidewarden.store import Link, Scripts
-from tidewarden.tokens.keyring import Keyring
-from tidewarden.tokens.listing import SHARDS
-from tidewarden.tokens.rows import Row
-from tidewarden.tokens.shelf import Shelf
-from tidewarden.tokens.vault import Place, Vault, open_vault
+from tidewarden.config.load import Vault as VaultSettings
+from tidewarden.config.provider import queue_of
+from tidewarden.queue.catalog import SCRIPT_ROOMS, SHARED
+from tidewarden.queue.partitioning import prefix_of, shard_of
+from tidewarden.store import Scripts, StoreConnection
+from tidewarden.tokens.accounts.account_record import AccountRow
+from tidewarden.tokens.accounts.listing import SHARDS
+from tidewarden.tokens.vault.key_store import KeyStore
+from tidewarden.tokens.vault.keyring import Keyring
+from tidewarden.tokens.vault.vault import Place, Vault, open_vault
 
 CLUSTER, PROVIDER, CLIENT = "tidewarden", "bench", "c0"
 QUEUE = queue_of(PROVIDER, CLIENT)
@@ -135,7 +135,7 @@ class Loader:
     def __init__(self, fleet: Fleet) -> None:
         self._clock = SystemClock()
         self._keyring = Keyring(VaultSettings(), fleet.folder / "up" / "secrets" / "vault.key", {})
-        self._link = Link(fleet.url, "loader", self._clock)
+        self._link = StoreConnection(fleet.url, "loader", self._clock)
         self._scripts = Scripts(SHARED, SCRIPT_ROOMS)
         self._vault: Vault
 
@@ -143,7 +143,7 @@ class Loader:
         """Connect and open the vault, which a node has made."""
         await self._link.start()
         await self._scripts.use_library(self._link, True)
-        self._vault = await open_vault(self._keyring, Shelf(self._link.call, CLUSTER), self._clock)
+        self._vault = await open_vault(self._keyring, KeyStore(self._link.call, CLUSTER), self._clock)
 
     async def load(
         self, names: list[str], due_ms: Callable[[int], int], *, life_ms: int = 300_000, provider: str = PROVIDER
@@ -172,11 +172,11 @@ class Loader:
         keys = (prefix_of(CLUSTER, queue, shard), f"{{{CLUSTER}}}:view")
         return self._scripts.run(self._link, "tokens.put", keys, (0, "bench.1", *args))
 
-    def _row(self, provider: str, name: str, now_ms: int, due_ms: int, expires_at_ms: int) -> Row:
+    def _row(self, provider: str, name: str, now_ms: int, due_ms: int, expires_at_ms: int) -> AccountRow:
         token = f"{name:r>64}"
         mark = self._vault.fingerprint(provider, name, token)
         seal = self._vault.seal
-        return Row(
+        return AccountRow(
             grant=1,
             generation=1,
             stored_ms=now_ms,

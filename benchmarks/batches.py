@@ -27,7 +27,7 @@ from benchmarks.machine import median
 from benchmarks.peers import tidewarden
 from benchmarks.targets import Target, cpu_s
 from tidewarden.client import AsyncClient
-from tidewarden.queue import NewTask
+from tidewarden.queue import TaskSpec
 
 LIMIT = 0.5
 ROUNDS = 3
@@ -43,7 +43,7 @@ def through_scripts(target: Target) -> Batch:
     ids = map(str, itertools.count())
 
     def batch(size: int) -> None:
-        desk.put([NewTask(payload=PAYLOAD, id=next(ids)) for _ in range(size)])
+        desk.put([TaskSpec(payload=PAYLOAD, id=next(ids)) for _ in range(size)])
         rows = desk.take(size)
         if desk.ack(rows) != size:
             raise Broken(f"straight: {len(rows)} of {size} tasks came back")

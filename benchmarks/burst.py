@@ -33,7 +33,7 @@ from benchmarks.machine import against, arguments, own_folder, percentile, print
 from benchmarks.peers import beanstalkd
 from benchmarks.ports import free_ports
 from benchmarks.targets import Missing, cpu_s, resident_bytes, running
-from tidewarden.config import hash_generated
+from tidewarden.config.load import hash_generated
 
 LIMIT_S = 4.0
 LIMIT_BYTES = 16_384

@@ -8,10 +8,10 @@ from typing import Any
 
 import redis
 
-from tidewarden.queue import NewTask
-from tidewarden.queue.placing import prefix_of
-from tidewarden.queue.registry import SCRIPT_ROOMS, SHARED
-from tidewarden.queue.shard import PROMOTED_MAX
+from tidewarden.queue import TaskSpec
+from tidewarden.queue.catalog import SCRIPT_ROOMS, SHARED
+from tidewarden.queue.partitioning import prefix_of
+from tidewarden.queue.shards.shard import PROMOTED_MAX
 from tidewarden.store import Scripts
 
 CLUSTER = "tidewarden"
@@ -40,7 +40,7 @@ class Desk:
         function = self.scripts[name].function
         return self.client.execute_command("FCALL", function, len(self.keys), *self.keys, now_ms, self.holder, *args)[3]
 
-    def put(self, tasks: Iterable[NewTask], now_ms: int = 0) -> None:
+    def put(self, tasks: Iterable[TaskSpec], now_ms: int = 0) -> None:
         """Put them all, as a caller who gives ids."""
         args: list[Any] = []
         for task in tasks:

@@ -25,8 +25,8 @@ from benchmarks import engines, machine
 from benchmarks.engines import Engine, wait
 from benchmarks.shards import node_on
 from tidewarden import __version__
-from tidewarden.queue.placing import prefix_of
-from tidewarden.store.slots import slot_of
+from tidewarden.queue.partitioning import prefix_of
+from tidewarden.store.redis_cluster.slots import slot_of
 
 LIMIT_S = 1.0
 QUEUE = "bench.failover"

@@ -31,7 +31,7 @@ from benchmarks.desk import Desk
 from benchmarks.machine import median
 from benchmarks.peers import tidewarden
 from benchmarks.targets import Target, cpu_s
-from tidewarden.queue import NewTask
+from tidewarden.queue import TaskSpec
 
 LIMIT_WHOLE, LIMIT_ENGINE = 1.3, 2.5
 BATCH = 5000
@@ -56,11 +56,11 @@ class Store:
     engine_us: list[float] = field(default_factory=list)
     engine_cpu_us: list[float] = field(default_factory=list)
 
-    def sleeper(self, first_ms: float) -> NewTask:
+    def sleeper(self, first_ms: float) -> TaskSpec:
         """A task that is due within a day of ``first_ms``."""
         self.number += 1
         due_ms = int(first_ms) + self.dice.randrange(1, DAY_MS)
-        return NewTask(payload=BODY, id=f"{self.number * 0x9E3779B97F4A7C15 % 2**64:016x}", at_ms=due_ms)
+        return TaskSpec(payload=BODY, id=f"{self.number * 0x9E3779B97F4A7C15 % 2**64:016x}", at_ms=due_ms)
 
     def load(self) -> float:
         """Put all sleepers; how many seconds that took."""

@@ -26,13 +26,13 @@ import hiredis
 import uvloop
 
 from tidewarden.clock import SystemClock
-from tidewarden.config import Config
+from tidewarden.config.load import Config
 from tidewarden.queue import Queues
-from tidewarden.queue.registry import SCRIPT_ROOMS, SHARED
+from tidewarden.queue.catalog import SCRIPT_ROOMS, SHARED
 from tidewarden.queue.settings import settings_of_new
-from tidewarden.server.connection import Connection
-from tidewarden.server.resp import RespServer
-from tidewarden.store import Link, Scripts
+from tidewarden.server.resp.connection import Connection
+from tidewarden.server.resp.server import RespServer
+from tidewarden.store import Scripts, StoreConnection
 
 QUEUE = "bench.front"
 PAYLOAD = b"x" * 100
@@ -105,7 +105,7 @@ async def stages(connections: int, cycles: int) -> dict[tuple[str, str], float]:
     """µs a request by verb and stage."""
     config, clock, wire = Config(), SystemClock(), List()
     scripts = Scripts(SHARED, SCRIPT_ROOMS)
-    link = Link("redis://nowhere", "bench", clock)
+    link = StoreConnection("redis://nowhere", "bench", clock)
     link._transport = wire  # type: ignore[assignment]
     queues = Queues(config, link, scripts, clock, views=True)
     queues.holder = "n0.1"

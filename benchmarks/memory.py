@@ -25,7 +25,7 @@ from benchmarks import machine
 from benchmarks.desk import Desk
 from benchmarks.peers import beanstalkd, tarantool, tidewarden
 from benchmarks.targets import Missing, Target
-from tidewarden.queue import NewTask
+from tidewarden.queue import TaskSpec
 
 LIMIT_WHOLE, LIMIT_ADDED, AIM_ADDED = 231, 35, 25
 BATCH = 2000
@@ -56,23 +56,23 @@ def batches(count: int) -> Iterator[range]:
         yield range(begin, min(count, begin + BATCH))
 
 
-def spread(dice: random.Random, body: bytes, numbers: Iterable[int]) -> list[NewTask]:
+def spread(dice: random.Random, body: bytes, numbers: Iterable[int]) -> list[TaskSpec]:
     """Tasks that are due some time tomorrow."""
-    return [NewTask(payload=body, id=id_of(n), delay_ms=DAY_MS + dice.randrange(DAY_MS)) for n in numbers]
+    return [TaskSpec(payload=body, id=id_of(n), delay_ms=DAY_MS + dice.randrange(DAY_MS)) for n in numbers]
 
 
 def fill_queue(target: Target, state: str, count: int, body: bytes) -> float:
     """Put ``count`` tasks into a queue of their own; the bytes that each takes. They are removed again."""
     desk = Desk(target.engine, f"bench.memory-{state}")
     dice = random.Random(1)
-    desk.put([NewTask(payload=body, id="first")])
+    desk.put([TaskSpec(payload=body, id="first")])
     desk.ack(desk.take(1))
     before = tidewarden.memory_bytes(target)
     for numbers in batches(count):
         desk.put(
             spread(dice, body, numbers)
             if state == "delayed"
-            else [NewTask(payload=body, id=id_of(number)) for number in numbers]
+            else [TaskSpec(payload=body, id=id_of(number)) for number in numbers]
         )
     found = (tidewarden.memory_bytes(target) - before) / count
     remove(desk.client, desk.keys[0])

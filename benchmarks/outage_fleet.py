@@ -10,12 +10,12 @@ from typing import Any
 
 from benchmarks.desk import Desk
 from tidewarden.clock import ManualClock
-from tidewarden.config import Provider
-from tidewarden.queue import NewTask
+from tidewarden.config.load import Provider
+from tidewarden.queue import TaskSpec
 from tidewarden.queue.settings import QueueSettings
-from tidewarden.tokens.ledger import Ledger
-from tidewarden.tokens.leveller import PERIOD_S, Leveller
-from tidewarden.tokens.policy import due_after, due_before
+from tidewarden.tokens.accounts.account_store import AccountStore
+from tidewarden.tokens.refresh.load_leveller import PERIOD_S, Leveller
+from tidewarden.tokens.refresh.policy import due_after, due_before
 
 LIFE_S, MARGIN_S = 3600, 300
 CYCLE_MS = (LIFE_S - MARGIN_S) * 1000
@@ -35,11 +35,11 @@ class Fleet:
     ever: set[int] = dataclasses.field(default_factory=set)
     minutes: float = 0.0
 
-    def task(self, number: int, due_ms: int) -> NewTask:
+    def task(self, number: int, due_ms: int) -> TaskSpec:
         """An account's task."""
-        return NewTask(id=f"u{number}", at_ms=due_ms, deadline_ms=self.expires_ms[number])
+        return TaskSpec(id=f"u{number}", at_ms=due_ms, deadline_ms=self.expires_ms[number])
 
-    def refreshed(self, number: int, now_ms: int) -> NewTask:
+    def refreshed(self, number: int, now_ms: int) -> TaskSpec:
         """Its token was refreshed; the next one."""
         late_ms = now_ms - self.expires_ms[number]
         if late_ms > 0:
@@ -48,7 +48,7 @@ class Fleet:
         self.expires_ms[number], due_ms = due_after(now_ms, LIFE_S, PROVIDER, self.dice.random())
         return self.task(number, due_ms)
 
-    def tasks(self) -> list[NewTask]:
+    def tasks(self) -> list[TaskSpec]:
         """Every account's, as they are imported."""
         return [
             self.task(number, due_before(expires_ms, LIFE_S, PROVIDER, self.dice.random()))
@@ -82,7 +82,7 @@ class Levelling:
         self._loop = loop
         self._now_ms = self._next_ms = 0
         self._period_s = PERIOD_S[1]
-        ledger = Ledger(self._script, lambda _queue, _account: 0)
+        ledger = AccountStore(self._script, lambda _queue, _account: 0)
         self._leveller = Leveller(PROVIDER, "bench", ledger, ManualClock(), lambda: float(LIFE_S), lambda: True)
 
     async def _script(self, name: str, _queue: str, shard: int, args: Sequence[Any]) -> Any:

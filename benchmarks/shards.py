@@ -29,8 +29,8 @@ from benchmarks.peers import tidewarden
 from benchmarks.ports import free_ports
 from benchmarks.targets import Target, running
 from tidewarden import __version__
-from tidewarden.queue.placing import prefix_of
-from tidewarden.store.slots import slot_of
+from tidewarden.queue.partitioning import prefix_of
+from tidewarden.store.redis_cluster.slots import slot_of
 
 ROUNDS = 2
 

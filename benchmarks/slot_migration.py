@@ -44,11 +44,11 @@ from benchmarks.peers import tidewarden
 from benchmarks.ports import free_ports
 from benchmarks.targets import binary_of, running
 from tidewarden import __version__
-from tidewarden.config import hash_generated
-from tidewarden.provider import queue_of
-from tidewarden.queue.placing import carry, prefix_of, shard_of
-from tidewarden.store.slots import slot_of
-from tidewarden.tokens.listing import SHARDS
+from tidewarden.config.load import hash_generated
+from tidewarden.config.provider import queue_of
+from tidewarden.queue.partitioning import carry, prefix_of, shard_of
+from tidewarden.store.redis_cluster.slots import slot_of
+from tidewarden.tokens.accounts.listing import SHARDS
 
 CLUSTER, PROVIDER, CLIENT = "tidewarden", "bench", "c0"
 SHARD = prefix_of(CLUSTER, queue_of(PROVIDER, CLIENT), 0)

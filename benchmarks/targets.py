@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidewarden.clock import SystemClock
-from tidewarden.config import Store
-from tidewarden.store.embedded import EmbeddedStore, store_password
+from tidewarden.config.load import Store
+from tidewarden.store.embedded.server import EmbeddedStore, store_password
 
 if TYPE_CHECKING:
     from benchmarks.connections import Connection
@@ -148,7 +148,7 @@ def fronts_of(pid: int) -> list[int]:
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             parent = (folder / "stat").read_text().rpartition(")")[2].split()[1]
-            if parent == str(pid) and b"tidewarden.front" in (folder / "cmdline").read_bytes():
+            if parent == str(pid) and b"tidewarden.node.secondary" in (folder / "cmdline").read_bytes():
                 found.append(int(folder.name))
     return sorted(found)
 

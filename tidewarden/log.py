@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from .clock import Clock, SystemClock
-from .config import Config
+from .config.load import Config
 
 FILES_KEPT = 5
 REPEAT_S = 10.0

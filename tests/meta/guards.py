@@ -89,15 +89,15 @@ GUARDS = (
     ),
     Guard(
         "limit-last",
-        (("store/embedded.py", '"maxmemory": "0",', '"maxmemory": str(self._config.maxmemory_bytes),'),),
+        (("store/embedded/server.py", '"maxmemory": "0",', '"maxmemory": str(self._config.maxmemory_bytes),'),),
         ("live/store/test_embedded",),
         ("live/store/test_full_memory",),
     ),
     Guard(
         "hold",
         (
-            ("queue/session.py", "if self.shared is not None and len(self.held)", "if len(self.held)"),
-            ("queue/session.py", "return len(self.held) >= HELD_MAX and self.shared is None", "return False"),
+            ("queue/sessions/session.py", "if self.shared is not None and len(self.held)", "if len(self.held)"),
+            ("queue/sessions/session.py", "return len(self.held) >= HELD_MAX and self.shared is None", "return False"),
         ),
         ("unit/queues/test_session", "rooms/queues/test_hold_limit"),
     ),
@@ -126,7 +126,7 @@ GUARDS = (
     ),
     Guard(
         "retried",
-        (("queue/waiters.py", "        if self._failed:\n", "        if False:\n"),),
+        (("queue/waitlist.py", "        if self._failed:\n", "        if False:\n"),),
         ("rooms/queues/takes/test_waiters",),
     ),
     Guard(
@@ -164,7 +164,7 @@ GUARDS = (
         "stickiness",
         (
             (
-                "raft/steady.py",
+                "raft/hardened.py",
                 "return now < self.lease_until or now - self._followed < self.times.election_min_s",
                 "return now < 0",
             ),
@@ -173,34 +173,34 @@ GUARDS = (
     ),
     Guard(
         "term",
-        (("raft/steady.py", "        self._SyncObj__raftLog.setCurrentTerm(term, voted_for)\n", ""),),
+        (("raft/hardened.py", "        self._SyncObj__raftLog.setCurrentTerm(term, voted_for)\n", ""),),
         ("unit/raft/test_simulation_regressions",),
     ),
     Guard(
         "log-sync",
-        (("raft/steady.py", "        self._SyncObj__raftLog.sync()\n", ""),),
+        (("raft/hardened.py", "        self._SyncObj__raftLog.sync()\n", ""),),
         ("unit/raft/test_simulation_regressions",),
     ),
     Guard(
         "ack-term",
-        (("raft/steady.py", 'if message.get("term") != self.raftCurrentTerm or ', "if "),),
+        (("raft/hardened.py", 'if message.get("term") != self.raftCurrentTerm or ', "if "),),
         ("unit/raft/test_simulation_regressions",),
     ),
     Guard(
         "own-write",
-        (("store/commit.py", "return self._mark if made else self._first_mark", 'return pack(("ECHO", int(made) + 1))'),),
+        (("store/durability/group_commit.py", "return self._mark if made else self._first_mark", 'return pack(("ECHO", int(made) + 1))'),),
         ("rooms/store/test_commit", "rooms/queues/takes/test_durable"),
     ),
     Guard(
         "bracket",
-        (("store/firm.py", 'synced = after is not None and said(self._before) == after and said(self._synced) == b"OK"', "synced = True"),),
+        (("store/durability/fsync_commit.py", 'synced = after is not None and said(self._before) == after and said(self._synced) == b"OK"', "synced = True"),),
         ("rooms/store/test_firm",),
     ),
     Guard(
         "awake",
         (
             (
-                "store/firm.py",
+                "store/durability/fsync_commit.py",
                 'AWAKE = pack(("CONFIG", "SET", "appendfsync", "always"))',
                 'AWAKE = pack(("CONFIG", "SET", "appendfsync", "everysec"))',
             ),
@@ -210,19 +210,19 @@ GUARDS = (
     ),
     Guard(
         "identity",
-        (("store/commit.py", "if one.identity != identity:", "if not identity:"),),
+        (("store/durability/group_commit.py", "if one.identity != identity:", "if not identity:"),),
         ("rooms/store/test_commit",),
     ),
     Guard(
         "whole-shard",
-        (("store/scripts.py", "if link.clustered and script.guarded:", "if link.clustered and not script.guarded:"),),
+        (("store/scripts/loader.py", "if link.clustered and script.guarded:", "if link.clustered and not script.guarded:"),),
         ("live/store/test_shard_ears",),
     ),
     Guard(
         "detour",
         (
             (
-                "store/detour.py",
+                "store/redis_cluster/redirects.py",
                 "        self.link = link\n        if self._sent_by is not None:",
                 "        first, self.link = self.link is None, link\n        if first and self._sent_by is not None:",
             ),
@@ -231,12 +231,12 @@ GUARDS = (
     ),
     Guard(
         "redirected",
-        (("store/primaries_commit.py", "if firm is None or slots.turn(slot) != turn:", "if firm is None:"),),
+        (("store/durability/cluster_commit.py", "if firm is None or slots.turn(slot) != turn:", "if firm is None:"),),
         ("live/store/test_primaries_commit",),
     ),
     Guard(
         "foreign",
-        (("store/slots.py", "return bool(names and answer.members) and names.isdisjoint(answer.members)", "return False"),),
+        (("store/redis_cluster/slots.py", "return bool(names and answer.members) and names.isdisjoint(answer.members)", "return False"),),
         ("unit/store/test_slots", "rooms/store/test_topology"),
         ("live/engines/test_cluster_resize",),
     ),
@@ -256,17 +256,17 @@ GUARDS = (
     *(Guard(name, ((file, there, instead),), *red) for name, file, there, instead, *red in OF_ONE_REFRESH),
     Guard(
         "late",
-        (("tokens/post.py", "if self._clock.monotonic() > send_by:", "if send_by < 0:"),),
+        (("tokens/provider/http_post.py", "if self._clock.monotonic() > send_by:", "if send_by < 0:"),),
         ("live/tokens/provider/test_exchange", "live/tokens/refresh/test_refresher_crash"),
     ),
     Guard(
         "moved-on",
-        (("tokens/doubts.py", "await self._moved_on(account, opened):", "not opened:"),),
+        (("tokens/refresh/unknown_outcome.py", "await self._moved_on(account, opened):", "not opened:"),),
         ("live/tokens/refresh/test_doubts",),
     ),
     Guard(
         "one-request",
-        (("tokens/refresher.py", "busy = place in self._tools.asking", "busy = False"),),
+        (("tokens/refresh/refresher.py", "busy = place in self._tools.asking", "busy = False"),),
         ("live/tokens/refresh/test_refresher_crash",),
     ),
     Guard(
@@ -279,7 +279,7 @@ GUARDS = (
         "no-spare",
         (
             (
-                "tokens/settler.py",
+                "tokens/refresh/write_back.py",
                 "ORPHAN if answer.orphan or not self.provider.renews else previous",
                 "ORPHAN if answer.orphan else previous",
             ),
@@ -288,28 +288,28 @@ GUARDS = (
     ),
     Guard(
         "other-parameters",
-        (("tokens/grants.py", "if not provider.renews:  # What is asked", "if False:  # What is asked"),),
+        (("tokens/accounts/grants.py", "if not provider.renews:  # What is asked", "if False:  # What is asked"),),
         ("rooms/tokens/test_without_refresh_tokens",),
     ),
     Guard(
         "unfit",
-        (("tokens/grant_request.py", "if provider.renews != (own is None or bool(own.refresh_token)) or (", "if False and ("),),
+        (("tokens/provider/grant_request.py", "if provider.renews != (own is None or bool(own.refresh_token)) or (", "if False and ("),),
         ("unit/tokens/provider/test_grant_request", "rooms/tokens/test_without_refresh_tokens"),
     ),
     Guard(
         "lost-answer",
-        (("queue/shard.py", "        self._flying -= 1\n        if unanswered(error):", "        self._flying -= 1\n        if False:"),),
+        (("queue/shards/shard.py", "        self._flying -= 1\n        if unanswered(error):", "        self._flying -= 1\n        if False:"),),
         ("rooms/queues/takes/test_lost_answers",),
         ("live/faults/test_lost_links",),
     ),
     Guard(
         "unasked",
-        (("queue/waiters.py", "        if self._failed:", "        if False:"),),
+        (("queue/waitlist.py", "        if self._failed:", "        if False:"),),
         ("rooms/queues/takes/test_lost_answers",),
     ),
     Guard(
         "unconfirmed-lease",
-        (("queue/strays.py", "            known.update(one.holding.leases())\n", "            pass\n"),),
+        (("queue/sessions/lost_takes.py", "            known.update(one.holding.leases())\n", "            pass\n"),),
         ("rooms/queues/takes/test_strays",),
     ),
     Guard(
@@ -319,22 +319,22 @@ GUARDS = (
     ),
     Guard(
         "settings-reread",
-        (("queue/registry.py", "                    self._outdated.add(queue)\n", ""),),
+        (("queue/catalog.py", "                    self._outdated.add(queue)\n", ""),),
         ("rooms/queues/test_shard_settings",),
     ),
     Guard(
         "closed-order",
-        (("queue/registry.py", "        await set_order(self._cut(queue, kept), kept.order)", "        assert self._cut(queue, kept)"),),
+        (("queue/catalog.py", "        await set_order(self._cut(queue, kept), kept.order)", "        assert self._cut(queue, kept)"),),
         ("rooms/queues/test_shard_settings",),
     ),
     Guard(
         "place",
-        (("server/connection.py", "if self._begun_count == 0 and not self._beginning:", "if self._begun_count == 0:"),),
+        (("server/resp/connection.py", "if self._begun_count == 0 and not self._beginning:", "if self._begun_count == 0:"),),
         ("rooms/server/test_places",),
     ),
     Guard(
         "later-turn",
-        (("queue/shard.py", "self._loop.call_soon(receiver.set_exception, error)", "receiver.set_exception(error)"),),
+        (("queue/shards/shard.py", "self._loop.call_soon(receiver.set_exception, error)", "receiver.set_exception(error)"),),
         ("rooms/server/test_places",),
     ),
     Guard(
@@ -344,27 +344,27 @@ GUARDS = (
     ),
     Guard(
         "strangers",
-        (("server/lobby.py", "if self._budget.left_s(now) < 0 or lobby.budget.left_s(now) < least_s:", "if self.over:"),),
+        (("server/access/lobby.py", "if self._budget.left_s(now) < 0 or lobby.budget.left_s(now) < least_s:", "if self.over:"),),
         ("unit/server/access/test_lobby", "unit/server/resp/test_flow", "unit/server/http/test_listener"),
     ),
     Guard(
         "strangers-at-once",
-        (("server/lobby.py", "if lobby.budget.left_s(now) < 0:", "if self.over:"),),
+        (("server/access/lobby.py", "if lobby.budget.left_s(now) < 0:", "if self.over:"),),
         ("unit/server/access/test_lobby",),
     ),
     Guard(
         "places",
-        (("server/lobby.py", "return 0.0 if self._count < self._places else self.send_away()", "return 0.0"),),
+        (("server/access/lobby.py", "return 0.0 if self._count < self._places else self.send_away()", "return 0.0"),),
         ("unit/server/access/test_lobby", "unit/server/resp/test_listening"),
     ),
     Guard(
         "one-at-a-time",
-        (("server/connection.py", "        if self.peer.may is STRANGER:\n            return 1\n", ""),),
+        (("server/resp/connection.py", "        if self.peer.may is STRANGER:\n            return 1\n", ""),),
         ("unit/server/resp/test_flow",),
     ),
     Guard(
         "stretching",
-        (("server/users.py", "while wait_s := self._stretching.wait_s(self._clock.monotonic(), kept_s):", "while wait_s := 0 * kept_s:"),),
+        (("server/access/users.py", "while wait_s := self._stretching.wait_s(self._clock.monotonic(), kept_s):", "while wait_s := 0 * kept_s:"),),
         ("unit/server/access/test_users",),
     ),
     Guard(
@@ -374,37 +374,37 @@ GUARDS = (
     ),
     Guard(
         "turn",
-        (("server/connection.py", "if now - began > TURN_S:", "if now < began:"),),
+        (("server/resp/connection.py", "if now - began > TURN_S:", "if now < began:"),),
         ("unit/server/resp/test_flow",),
     ),
     Guard(
         "parameters-put",
-        (("tokens/grants.py", "        placeholders.filled(provider, found.parameters)\n", ""),),
+        (("tokens/accounts/grants.py", "        placeholders.filled(provider, found.parameters)\n", ""),),
         ("rooms/tokens/test_parameters",),
     ),
     Guard(
         "secrets-of-accounts",
-        (("tokens/grant_request.py", "if provider.account_secret and not (own is", "if False and not (own is"),),
+        (("tokens/provider/grant_request.py", "if provider.account_secret and not (own is", "if False and not (own is"),),
         ("rooms/tokens/test_parameters",),
     ),
     Guard(
         "parameters-sent",
-        (("placeholders.py", "    values = check(provider, {", "    values = dict({"),),
+        (("config/placeholders.py", "    values = check(provider, {", "    values = dict({"),),
         ("rooms/tokens/test_parameters",),
     ),
     Guard(
         "parameters-in-addresses",
-        (("placeholders.py", "if not _IN_ADDRESS.fullmatch(values[name]):", "if not values[name]:"),),
+        (("config/placeholders.py", "if not _IN_ADDRESS.fullmatch(values[name]):", "if not values[name]:"),),
         ("unit/config/test_placeholders",),
     ),
     Guard(
         "issuers-at-home",
-        (("tokens/discovery.py", "return not provider.own_issuer or urlsplit", "return True or urlsplit"),),
+        (("tokens/provider/discovery.py", "return not provider.own_issuer or urlsplit", "return True or urlsplit"),),
         ("unit/tokens/provider/test_discovery",),
     ),
     Guard(
         "patterns",
-        (("placeholders.py", "    if _PATTERN.fullmatch(pattern):", "    if pattern:"),),
+        (("config/placeholders.py", "    if _PATTERN.fullmatch(pattern):", "    if pattern:"),),
         ("unit/config/test_placeholders",),
     ),
     Guard(
@@ -424,7 +424,7 @@ GUARDS = (
     ),
     Guard(
         "hosts-of-patterns",
-        (("placeholders.py", "            labels[0] or not all(labels[1:])", "            not all(labels[1:])"),),
+        (("config/placeholders.py", "            labels[0] or not all(labels[1:])", "            not all(labels[1:])"),),
         ("unit/config/test_placeholders",),
     ),
 )  # fmt: skip

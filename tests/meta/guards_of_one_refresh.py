@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-INTENT, POLICY = "tokens/lua/intent.lua", "tokens/policy.py"
+INTENT, POLICY = "tokens/lua/intent.lua", "tokens/refresh/policy.py"
 OF_ONE_REFRESH: tuple[tuple[str, str, str, str, *tuple[tuple[str, ...], ...]], ...] = (
     ("intent", INTENT, "elseif open_until > now then", "elseif false then", ("scripts/accounts/test_ledger",)),
     (

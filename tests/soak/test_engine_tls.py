@@ -15,7 +15,7 @@ from support.providers import certificate
 from support.store.clusters import ClusterSet, cluster_set
 from support.store.sentinels import SentinelSet, sentinel_set
 
-from tidewarden.store.slots import slot_of
+from tidewarden.store.redis_cluster.slots import slot_of
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tidewarden.queue import NewTask
+from tidewarden.queue import TaskSpec
 
 RUN_S = 8.0
 LATE_MAX_S = 5.0  # what a lost wake-up would exceed; a slow machine does not
@@ -31,7 +31,7 @@ class World:
         while time.monotonic() < self.until:
             delay_ms, name = self.dice.choice([0, 0, 5, 40]), f"p{number}-{n}"
             self.ready_at[name] = time.monotonic() + delay_ms / 1000
-            await node.queues.put("q", NewTask(id=name, delay_ms=delay_ms, priority=self.dice.choice([50, 50, 10])))
+            await node.queues.put("q", TaskSpec(id=name, delay_ms=delay_ms, priority=self.dice.choice([50, 50, 10])))
             n += 1
             if self.dice.random() < 0.6:
                 await asyncio.sleep(self.dice.random() / 100)

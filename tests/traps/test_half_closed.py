@@ -7,7 +7,7 @@ import socket
 import pytest
 from support.doors.trap_doors import HOUR_MS, Pair, doors, reach
 
-from tidewarden.server import peer
+from tidewarden.server.access import peer
 
 __all__ = ["doors"]  # a fixture
 

@@ -10,7 +10,7 @@ import pytest
 
 from tidewarden.clock import SystemClock
 from tidewarden.errors import NotHeld
-from tidewarden.queue import NewTask
+from tidewarden.queue import TaskSpec
 
 HOUR_MS = 3_600_000
 
@@ -25,9 +25,9 @@ class WrongClock(SystemClock):
 async def test_trap_nodes_whose_clocks_differ(node: Any) -> None:
     """dyno-queues compares the times of its clients' clocks; here every time is the store's."""
     right, wrong = await node("n0"), await node("n1", clock=WrongClock())
-    await wrong.queues.put("q", NewTask(id="a", delay_ms=80, ttl_ms=60_000))
-    await right.queues.put("q", NewTask(id="b", delay_ms=80, ttl_ms=60_000))
-    await wrong.queues.put("later", NewTask(id="c", delay_ms=HOUR_MS))
+    await wrong.queues.put("q", TaskSpec(id="a", delay_ms=80, ttl_ms=60_000))
+    await right.queues.put("q", TaskSpec(id="b", delay_ms=80, ttl_ms=60_000))
+    await wrong.queues.put("later", TaskSpec(id="c", delay_ms=HOUR_MS))
     assert await wrong.queues.take(wrong.queues.open_session(), ["later"]) == []
     for n, expected in ((right, "a"), (wrong, "b")):
         (task,) = await n.queues.take(n.queues.open_session(), ["q"], wait_ms=60_000, lease_ms=HOUR_MS)
@@ -59,7 +59,7 @@ async def test_trap_ensure_not_atomic(node: Any, eventually: Any) -> None:
     async with asyncio.timeout(150):
         for name in (f"t{number}" for number in range(10)):
             for after in range(6):
-                puts = [n.queues.put("q", NewTask(id=name)) for _ in range(5) for n in (n0, n1)]
+                puts = [n.queues.put("q", TaskSpec(id=name)) for _ in range(5) for n in (n0, n1)]
                 assert set(await asyncio.gather(*puts)) == {name}
                 while after == 3 and name not in done:  # and twice more when it is done
                     await asyncio.sleep(0.001)
@@ -76,7 +76,7 @@ async def test_trap_the_same_id_in_several_shards(node: Any, eventually: Any) ->
     await n1.queues.shards("q")
     await eventually(lambda: len(n1.queues._shards["q"]) == 8)
     for n in (n0, n1, n0):
-        await n.queues.put("q", NewTask(id="a"))
+        await n.queues.put("q", TaskSpec(id="a"))
     taken = await n1.queues.take(n1.queues.open_session(), ["q"], count=10)
     assert [task.id for task in taken] == ["a"]
     assert await n0.queues.take(n0.queues.open_session(), ["q"], count=10) == []
@@ -94,7 +94,7 @@ async def test_trap_duplicate_delivery_after_batch_pop(node: Any) -> None:
     total, counted, numbers = 300, Counter[str](), list[int]()
     newest: dict[str, int] = {}
     by: dict[str, int] = {}
-    await asyncio.gather(*(n0.queues.put("q", NewTask(id=f"t{n:03}")) for n in range(total)))
+    await asyncio.gather(*(n0.queues.put("q", TaskSpec(id=f"t{n:03}")) for n in range(total)))
 
     async def consume(n: Any, work_s: float) -> None:
         session = n.queues.open_session()
@@ -132,7 +132,7 @@ async def test_trap_an_orphan_is_rescued_and_runs_twice(node: Any) -> None:
     """
     n0, n1 = await node("n0"), await node("n1")
     slow, other = n0.queues.open_session(), n1.queues.open_session()
-    await n0.queues.put("q", NewTask(id="a"))
+    await n0.queues.put("q", TaskSpec(id="a"))
     (task,) = await n0.queues.take(slow, ["q"], lease_ms=60)
     end_ms = await n0.queues.touch(slow, "q", "a", task.lease, 5_000)
     assert end_ms > task.lease_end_ms

@@ -15,7 +15,7 @@ import pytest
 
 from tidewarden import log
 from tidewarden.clock import ManualClock
-from tidewarden.config import Config, Log, Node
+from tidewarden.config.load import Config, Log, Node
 
 
 class Terminal(io.StringIO):

@@ -18,11 +18,11 @@ import typer
 from redis.asyncio import Redis
 
 from tidewarden.clock import SystemClock
-from tidewarden.cluster_secret import key_check
-from tidewarden.config import NAME, Store
+from tidewarden.config.cluster_secret import key_check
+from tidewarden.config.key_file import sync_folder
+from tidewarden.config.load import NAME, Store
 from tidewarden.errors import ConfigError, StoreDown
-from tidewarden.key_file import sync_folder
-from tidewarden.store.embedded import EmbeddedStore
+from tidewarden.store.embedded.server import EmbeddedStore
 
 from .connection import connected
 from .options import DATA_DIR, REFUSED, AsJson, DataDir, Url, stop

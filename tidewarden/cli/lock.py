@@ -35,7 +35,7 @@ NOT_FOUND, NOT_EXECUTABLE = 127, 126  # as shells say it
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The lock's name.")]
 
 
-class Hold:
+class HeldLock:
     """
     A lock that is held on under a session: a thread renews it, on connections of its own, until :meth:`end` or until ``lost`` says why
     it cannot. ``join()`` makes such a connection, to any node, that has joined the session.
@@ -137,7 +137,7 @@ def run(
         if fence is None:
             raise stop(f"the lock {name!r} was not free in time", NOTHING)
         join = functools.partial(_joined, addresses(url, data_dir), session, min(lease_ms / 3000, SILENCE_S))
-        hold = Hold(join, name, int(fence), lease_ms)
+        hold = HeldLock(join, name, int(fence), lease_ms)
         try:
             _told(as_json, "acquired", name, hold)
             code = _run(command, hold, name)
@@ -235,7 +235,7 @@ def _joined(nodes: Sequence[str], session: str, silence_s: float) -> NodeLine:
     raise trouble
 
 
-def _run(command: list[str], hold: Hold, name: str) -> int:
+def _run(command: list[str], hold: HeldLock, name: str) -> int:
     """Run ``command`` under ``hold``; its exit code."""
     environ = {**os.environ, "TIDEWARDEN_LOCK": name, "TIDEWARDEN_FENCE": str(hold.fence)}
     try:
@@ -276,6 +276,6 @@ def _signals_to(child: subprocess.Popen[bytes]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _told(as_json: bool, event: str, name: str, hold: Hold) -> None:
+def _told(as_json: bool, event: str, name: str, hold: HeldLock) -> None:
     if as_json:
         print_json({"lock": name, "event": event, "fence": hold.fence}, err=True)

@@ -10,9 +10,9 @@ from typing import Annotated
 
 import typer
 
-from tidewarden.config import Config, hash_secret, load
+from tidewarden.config.addresses import joined
+from tidewarden.config.load import Config, hash_secret, load
 from tidewarden.errors import ConfigError
-from tidewarden.host_address import joined
 
 from .options import CONFIG, USAGE, AsJson, stop
 from .output import print_json
@@ -67,14 +67,15 @@ def node(
         _report(loaded, as_json)
         return
     # These take a second to import, which --help and most of --check need not wait for.
-    from tidewarden import foreground, participant
+    from tidewarden.node import main as node_main
+    from tidewarden.node import process_parts
 
     try:
         if check:
-            participant.check_store_url(loaded.store.url)
+            process_parts.check_store_url(loaded.store.url)
             _report(loaded, as_json)
             return
-        foreground.main(loaded, functools.partial(load, str(config) if config else None, os.environ, flags))
+        node_main.main(loaded, functools.partial(load, str(config) if config else None, os.environ, flags))
     except ConfigError as error:
         raise _problems(error, as_json) from None
 

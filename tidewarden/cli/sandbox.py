@@ -11,13 +11,13 @@ import typer
 
 from tidewarden.clock import SystemClock
 from tidewarden.errors import ConfigError
-from tidewarden.sandbox_grants import CLIENT_ID, CLIENT_SECRET
+from tidewarden.sandbox.grants import CLIENT_ID, CLIENT_SECRET
 
 from .options import CONFIG, DATA_DIR, AsJson, stop
 from .output import print_json
 
 if TYPE_CHECKING:
-    from tidewarden.sandbox import Sandbox
+    from tidewarden.sandbox.server import Sandbox
 
 
 def sandbox(
@@ -48,7 +48,7 @@ def sandbox(
 
     curl 'http://127.0.0.1:7490/fault?status=503&retry_after=2&every=10'
     """
-    from tidewarden.sandbox import Sandbox  # an HTTP server, which other verbs need not wait for
+    from tidewarden.sandbox.server import Sandbox  # an HTTP server, which other verbs need not wait for
 
     try:
         asyncio.run(

@@ -9,7 +9,7 @@ from typing import Annotated, Any, BinaryIO
 
 import typer
 
-from tidewarden.sealed_file import (
+from tidewarden.config.sealed_file import (
     KEY_FILE_BYTES_MIN,
     PASSPHRASE_CHARS_MIN,
     Header,
@@ -25,7 +25,7 @@ from tidewarden.sealed_file import (
 from .connection import NodeLine, connected
 from .options import DATA_DIR, REFUSED, USAGE, AsJson, DataDir, Url, stop
 from .output import print_json
-from .pace import Pace
+from .token.progress import ProgressLine
 
 KeyFile = Annotated[
     str,
@@ -89,7 +89,7 @@ def _write(out: BinaryIO, node: NodeLine, header: Header, key: bytes, provider: 
     """Page by page; how many accounts, and the names of those that do not open. Raises: OSError: not all is written."""
     written, unreadable, after = 0, list[str](), ""
     out.write(header.line().encode() + b"\n")
-    with Pace("exporting") as pace:
+    with ProgressLine("exporting") as pace:
         while True:
             options = [word for pair in (("PROVIDER", provider), ("AFTER", after)) if pair[1] for word in pair]
             lines, after, bad = node.call("T.EXPORT", key.hex(), header.id.hex(), written + 1, "COUNT", PAGE, *options)
@@ -120,7 +120,7 @@ def import_sealed(
             start = source.tell()
             accounts = _checked(source, key, header.id)
             source.seek(start)
-            with line_to_node() as node, Pace("importing", os.fstat(source.fileno()).st_size) as pace:
+            with line_to_node() as node, ProgressLine("importing", os.fstat(source.fileno()).st_size) as pace:
                 for first, lines in _batches(source, accounts):
                     answers = node.call("T.IMPORT", key.hex(), header.id.hex(), first, *lines)
                     for number, answer in enumerate(answers, first):

@@ -11,8 +11,8 @@ import typer
 from rich.console import Console
 
 from tidewarden.clock import SystemClock, sleep
+from tidewarden.config.key_file import prepend_key
 from tidewarden.errors import ConfigError
-from tidewarden.key_file import prepend_key
 
 from .connection import NodeLine, connected
 from .options import CONFIG, DATA_DIR, REFUSED, AsJson, DataDir, Url, stop

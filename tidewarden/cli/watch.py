@@ -23,9 +23,9 @@ from tidewarden.clock import Clock
 from tidewarden.store.connect import redact
 
 from .connection import plain
-from .data_folder import ADMIN
-from .live_view import NodeRow, Snapshot, by_time_left, leader_of, render
-from .local_cluster import LocalCluster
+from .up.data_folder import ADMIN
+from .up.live_view import NodeRow, ViewSnapshot, by_time_left, leader_of, render
+from .up.local_cluster import LocalCluster
 
 ASK_S = 1.0
 ANSWER_S_MAX = 2.0
@@ -50,7 +50,7 @@ class Watch:
         self._tokens: Mapping[str, Mapping[str, int]] = {}
         self._told_at = self._since
         self._left: Mapping[str, int] = {}
-        self._rate = Rate()
+        self._rate = RefreshRate()
         self._sample_at = 0.0
         self._leader = ""
         self.drawing = False
@@ -69,10 +69,10 @@ class Watch:
             for line in self._lines.values():
                 await line.aclose()
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> ViewSnapshot:
         """What there is to draw."""
         plan, cluster = self._cluster.plan, self._cluster
-        return Snapshot(
+        return ViewSnapshot(
             nodes=[self._row(name) for name in plan.names],
             tokens=self._tokens,
             told_s=self._clock.monotonic() - self._told_at,
@@ -195,7 +195,7 @@ def program() -> str:
     return "tidewarden" if found and Path(found).resolve() == Path(called).resolve() else shlex.quote(called)
 
 
-class Rate:
+class RefreshRate:
     """A counter's growth a second, over the last few looks at it."""
 
     def __init__(self) -> None:

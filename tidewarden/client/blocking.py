@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Self
 
-from .bridge import Bridge, LoopThread, blocking
 from .client import ANSWER_S, GRACE_MS, RETRY_S, AsyncClient
 from .held import Lock, Task
+from .loop_thread import Bridge, LoopThread, blocking
 from .queue import FOREVER_MS, AsyncQueue
 
 

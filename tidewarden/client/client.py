@@ -16,15 +16,15 @@ from tidewarden.errors import BadArg, Error, from_wire
 
 from .address import addresses
 from .connection import Arg, Replies
+from .endpoints import Endpoints
+from .failover import FailoverConnection, only
 from .ids import Ids
-from .line import Line, only
+from .lease_keeper import LeaseKeeper
 from .lock import AsyncLock
-from .nodes import Nodes
 from .options import words
 from .queue import AsyncQueue
 from .replies import Token, mapped, plain, token
 from .task import AsyncTask
-from .touch import Toucher
 
 GRACE_MS = 5_000
 RETRY_S = 30.0
@@ -66,17 +66,17 @@ class AsyncClient:
         self._addresses = addresses(urls, os.environ)
         self._random = random.Random()
         self._limits = {"retry_s": retry_s, "answer_s": answer_s}
-        self.nodes = Nodes(
+        self.nodes = Endpoints(
             self._addresses,
             self.clock,
             grace_ms=grace_ms,
             name=name or f"python:{socket.gethostname()[:80]}:{os.getpid()}",
         )
         self.line = self._new_line()
-        self.toucher = Toucher(self.line, self.clock)
+        self.toucher = LeaseKeeper(self.line, self.clock)
         self.nodes.on_session_lost = self.toucher.lose_all
-        self._idle: list[Line] = []
-        self._waiting: set[Line] = set()
+        self._idle: list[FailoverConnection] = []
+        self._waiting: set[FailoverConnection] = set()
         self._errands: set[asyncio.Task[Any]] = set()
         self._closed = False
 
@@ -137,7 +137,7 @@ class AsyncClient:
         *,
         wait_ms: int,
         lease_ms: int | None,
-        first: Callable[[Line], None] | None = None,
+        first: Callable[[FailoverConnection], None] | None = None,
     ) -> list[AsyncTask]:
         """A take with these options beside WAIT. ``first`` may post what goes out with it, before it."""
         until = self.clock.monotonic() + wait_ms / 1000
@@ -251,9 +251,9 @@ class AsyncClient:
         *,
         again: bool = True,
         orphan: Any = None,
-        first: Callable[[Line], None] | None = None,
+        first: Callable[[FailoverConnection], None] | None = None,
     ) -> tuple[list[Any], bool]:
-        """As :meth:`Line.run`; what waits goes over a connection of its own, on which ``first`` may post something before it."""
+        """As :meth:`FailoverConnection.run`; what waits goes over a connection of its own, on which ``first`` may post something before it."""
         if not wait_ms:
             return await self.line.run(commands, again=again, orphan=orphan)
         line = self._idle.pop() if self._idle else self._new_line()
@@ -269,5 +269,5 @@ class AsyncClient:
             else:
                 self._idle.append(line)
 
-    def _new_line(self) -> Line:
-        return Line(self.nodes, self.clock, self._random, **self._limits)
+    def _new_line(self) -> FailoverConnection:
+        return FailoverConnection(self.nodes, self.clock, self._random, **self._limits)

@@ -40,7 +40,7 @@ class _Batch:
         self.replies: Replies = []
 
 
-class Connection(asyncio.Protocol):
+class ClientConnection(asyncio.Protocol):
     """What is asked in one turn of the loop goes out as one piece. ``on_lost`` is called once, when the connection has gone."""
 
     def __init__(self, address: Address) -> None:
@@ -53,7 +53,7 @@ class Connection(asyncio.Protocol):
         self._gone = self._loop.create_future()
         self._why = ""
         self._leaving = False  # no more is asked here, and the node is to be told when one answer is owed
-        self.on_lost: Callable[[Connection], None] | None = None
+        self.on_lost: Callable[[ClientConnection], None] | None = None
         self.answered_at = self._loop.time()  # when bytes came last, in seconds of the loop
 
     # What asyncio calls.

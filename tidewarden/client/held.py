@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from .bridge import Bridge, blocking
 from .lock import AsyncLock
+from .loop_thread import Bridge, blocking
 from .task import AsyncTask
 
 if TYPE_CHECKING:

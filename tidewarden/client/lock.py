@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self
 from tidewarden.errors import BadArg, NotHeld, Unreachable
 
 from .connection import Arg, Replies
-from .line import only
+from .failover import only
 from .task import Loss
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from tidewarden.errors import Error, NotFound
 
 from .connection import Arg
-from .line import only
+from .failover import only
 from .options import NewTask, PutOptions, State, as_json, checked, encoded, put_words, words
 from .replies import Ending, Page, TaskInfo, mapped, task_info
 from .task import AsyncTask

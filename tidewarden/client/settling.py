@@ -9,7 +9,7 @@ from typing import Any
 
 from .client import AsyncClient
 from .connection import Arg, Broken, Replies, pack
-from .line import Asked, Line
+from .failover import FailoverConnection, PendingCall
 
 Command = tuple[Arg, ...]
 
@@ -36,7 +36,7 @@ class Settling:
         finally:
             self._gathers = False
 
-    def leave_with(self, line: Line) -> None:
+    def leave_with(self, line: FailoverConnection) -> None:
         """A take is sent on this line, in this turn."""
         along, self._along = self._along, []
         for command, sent in along:
@@ -51,14 +51,14 @@ class Settling:
                 sent.set_result(None)
 
     async def send(self, command: Command) -> tuple[list[Any], bool]:
-        """The answer, and whether it was sent twice: as ``Line.run`` of what may be repeated. Raises: Unreachable."""
+        """The answer, and whether it was sent twice: as ``FailoverConnection.run`` of what may be repeated. Raises: Unreachable."""
         repeated = False
         if self._gathers:
             sent: asyncio.Future[asyncio.Future[Replies] | None] = asyncio.get_running_loop().create_future()
             self._along.append((command, sent))
             answer = await asyncio.shield(sent)  # who is cancelled now has it sent all the same
             if answer is not None:
-                asked = Asked([pack(*command)], again=True)
+                asked = PendingCall([pack(*command)], again=True)
                 try:
                     if asked.answered(await answer) is None:
                         return asked.answers, False

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 from tidewarden.errors import Full, NotHeld, Unreachable
 
 from .connection import Arg, Replies
-from .line import only
+from .failover import only
 from .options import encoded, words
 
 if TYPE_CHECKING:

@@ -15,10 +15,10 @@ from tidewarden.clock import sleep
 from tidewarden.errors import BadArg, Denied, Error, Full, NoAuth, NotHeld, Unreachable, WrongPass
 
 from .blocking import Client
-from .bridge import Bridge
 from .client import AsyncClient
 from .handler import Backoff, Function, Handler
 from .held import Task
+from .loop_thread import Bridge
 from .options import encoded, words
 from .settling import Command, Settling
 from .task import AsyncTask, reason_of

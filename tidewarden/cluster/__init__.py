@@ -1,24 +1,24 @@
 """Where Raft and the store meet: the leader's term, its epoch, the death of nodes."""
 
-from tidewarden.cluster.backup import Backups
-from tidewarden.cluster.duties import Duties
-from tidewarden.cluster.heartbeat import Heartbeat
-from tidewarden.cluster.nodes import Nodes, Registration
-from tidewarden.cluster.onlooker import Onlooker
-from tidewarden.cluster.reaper import Reaper
-from tidewarden.cluster.shard_clocks import ShardClocks
-from tidewarden.cluster.store_clock import StoreClock
-from tidewarden.cluster.term import Term
+from .backup import Backups
+from .heartbeat import Heartbeat
+from .leader_tasks import LeaderTasks
+from .leadership import Leadership
+from .observer import Observer
+from .reaper import Reaper
+from .registration import NodeRecord, Registration
+from .shard_clocks import ShardClocks
+from .store_clock import StoreClock
 
 __all__ = [
     "Backups",
-    "Duties",
     "Heartbeat",
-    "Nodes",
-    "Onlooker",
+    "LeaderTasks",
+    "Leadership",
+    "NodeRecord",
+    "Observer",
     "Reaper",
     "Registration",
     "ShardClocks",
     "StoreClock",
-    "Term",
 ]

@@ -2,7 +2,7 @@
 The heartbeat that one long turn of the event loop does not stop: a thread with a loop and a connection of its own.
 
 A worker is known to live by its beats at the store alone, and dead after two seconds without; a member has Raft's thread
-as a second witness. The thread beats only while :meth:`Nodes.run` is late, and only as long as the event loop has turned
+as a second witness. The thread beats only while :meth:`Registration.run` is late, and only as long as the event loop has turned
 within ``HUNG_S``: a process that hangs is to be found. What stops every thread (a paused process or machine) stops it, too.
 """
 
@@ -15,16 +15,17 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 
 from tidewarden.clock import Clock, sleep
-from tidewarden.cluster.nodes import BEAT_S, Nodes
 from tidewarden.errors import Error
-from tidewarden.store.route import Route
+from tidewarden.store.client import StoreClient
+
+from .registration import BEAT_S, Registration
 
 log = logging.getLogger("tidewarden.cluster")
 
 LATE_S = 1.5 * BEAT_S
 HUNG_S = 10.0
 
-Connect = Callable[[], AbstractAsyncContextManager[Route]]
+Connect = Callable[[], AbstractAsyncContextManager[StoreClient]]
 
 
 class Heartbeat:
@@ -34,7 +35,7 @@ class Heartbeat:
     :meth:`run` beside everything else, in the process's event loop.
     """
 
-    def __init__(self, nodes: Nodes, connect: Connect, clock: Clock) -> None:
+    def __init__(self, nodes: Registration, connect: Connect, clock: Clock) -> None:
         self._nodes = nodes
         self._connect = connect
         self._clock = clock
@@ -78,7 +79,7 @@ class Heartbeat:
         self._hung = hung
         return not hung and now - self._nodes.beat_at > LATE_S
 
-    async def _beat(self, link: Route) -> None:
+    async def _beat(self, link: StoreClient) -> None:
         try:
             async with asyncio.timeout(BEAT_S):
                 await self._nodes.say_alive(link)

@@ -6,9 +6,10 @@ import logging
 from collections.abc import Callable
 
 from tidewarden.clock import Clock, Duty, sleep
-from tidewarden.cluster.nodes import BEAT_S, Nodes, Registration, dead_nodes
 from tidewarden.errors import Error, Internal, Stale, StoreDown
 from tidewarden.queue import Queues
+
+from .registration import BEAT_S, NodeRecord, Registration, dead_nodes
 
 log = logging.getLogger("tidewarden.cluster")
 
@@ -22,7 +23,9 @@ class Reaper:
     Idempotent: a new leader goes on where the last one died.
     """
 
-    def __init__(self, node: str, nodes: Nodes, queues: Queues, clock: Clock, heard_s: Callable[[str], float]) -> None:
+    def __init__(
+        self, node: str, nodes: Registration, queues: Queues, clock: Clock, heard_s: Callable[[str], float]
+    ) -> None:
         self._node = node
         self._nodes = nodes
         self._queues = queues
@@ -70,7 +73,7 @@ class Reaper:
             self._nodes.seen = [one for one in self._nodes.seen if (one.node, one.boot) != (dead.node, dead.boot)]
             log.warning("node %s (boot %d) is buried; %d of its leases ended", dead.node, dead.boot, ended)
 
-    def _dead(self) -> list[Registration]:
+    def _dead(self) -> list[NodeRecord]:
         return dead_nodes(self._nodes.seen, self._node, self._heard_s)
 
     async def _reap(self, epoch: int, node: str, boot: int) -> int:
@@ -110,5 +113,5 @@ class Reaper:
         return ended
 
 
-def _facts(dead: Registration) -> tuple[str, int, int]:
+def _facts(dead: NodeRecord) -> tuple[str, int, int]:
     return dead.node, dead.boot, dead.age_ms

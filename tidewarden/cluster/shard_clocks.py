@@ -7,13 +7,14 @@ import logging
 from collections.abc import Callable
 
 from tidewarden.clock import Clock, sleep
-from tidewarden.cluster.store_clock import LOOK_S, WARN_S
 from tidewarden.errors import Error, StoreDown
 from tidewarden.queue import Queues
-from tidewarden.queue.lease_clock import LeaseClock
-from tidewarden.queue.shard import Shard
-from tidewarden.store.link import Link
-from tidewarden.store.route import Route
+from tidewarden.queue.shards.lease_clock import LeaseClock
+from tidewarden.queue.shards.shard import Shard
+from tidewarden.store.client import StoreClient
+from tidewarden.store.connection import StoreConnection
+
+from .store_clock import LOOK_S, WARN_S
 
 log = logging.getLogger("tidewarden.cluster")
 
@@ -26,7 +27,7 @@ class ShardClocks:
     when one has stepped: every shard has to hear of it.
     """
 
-    def __init__(self, route: Route, queues: Queues, clock: Clock, on_step: Callable[[], None]) -> None:
+    def __init__(self, route: StoreClient, queues: Queues, clock: Clock, on_step: Callable[[], None]) -> None:
         self._route = route
         self._queues = queues
         self._clock = clock
@@ -38,7 +39,7 @@ class ShardClocks:
 
     async def look(self) -> None:
         """Ask once. Raises: StoreDown; Error: a server refuses."""
-        shards: dict[Link, list[Shard]] = {}
+        shards: dict[StoreConnection, list[Shard]] = {}
         for shard in self._queues.shards_known():
             link = self._route.link_of(shard.keys[0])
             if link is not None and link.up:
@@ -46,7 +47,7 @@ class ShardClocks:
         self._known.intersection_update(shard for each in shards.values() for shard in each)
         await asyncio.gather(*(self._look_at(link, each) for link, each in shards.items()))
 
-    async def _look_at(self, link: Link, shards: list[Shard]) -> None:
+    async def _look_at(self, link: StoreConnection, shards: list[Shard]) -> None:
         sent = self._clock.monotonic()
         seconds, micros = await link.call("TIME")
         time_ms = (int(seconds) * 1_000_000 + int(micros)) // 1000

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 from tidewarden.clock import Clock, sleep
 from tidewarden.errors import Error, StoreDown
-from tidewarden.queue.lease_clock import LeaseClock
+from tidewarden.queue.shards.lease_clock import LeaseClock
 from tidewarden.store import Scripts
-from tidewarden.store.route import Route
+from tidewarden.store.client import StoreClient
 
 log = logging.getLogger("tidewarden.cluster")
 
@@ -27,7 +27,7 @@ class StoreClock:
     def __init__(
         self,
         cluster: str,
-        link: Route,
+        link: StoreClient,
         scripts: Scripts,
         clock: Clock,
         lease_clock: LeaseClock,

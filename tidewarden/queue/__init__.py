@@ -1,7 +1,7 @@
 """What a task is, where it lies, and who may have it."""
 
-from tidewarden.queue.queues import Queues
-from tidewarden.queue.session import Session
-from tidewarden.queue.task import Changes, NewTask, Taken
+from .queues import Queues
+from .sessions.session import Session
+from .task import Changes, Taken, TaskSpec
 
-__all__ = ["Changes", "NewTask", "Queues", "Session", "Taken"]
+__all__ = ["Changes", "Queues", "Session", "Taken", "TaskSpec"]

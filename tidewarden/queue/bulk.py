@@ -6,17 +6,18 @@ import asyncio
 from typing import Any
 
 from tidewarden.errors import BadArg, Full
-from tidewarden.queue.placing import in_lane
-from tidewarden.queue.shard import Shard
-from tidewarden.queue.task import COUNT_MAX, STATES, TIME_MAX_MS, NewTask, check_name, check_range
-from tidewarden.queue.upkeep import ALL, Upkeep
+
+from .admin import ALL, QueueAdmin
+from .partitioning import in_lane
+from .shards.shard import Shard
+from .task import COUNT_MAX, STATES, TIME_MAX_MS, TaskSpec, check_name, check_range
 
 PIECE = 500  # tasks that one script removes or releases
 PICK_MAX = 100  # tasks read at a time
 PICK_BYTES = 1_000_000  # or so many bytes of theirs
 
 
-class Bulk(Upkeep):
+class Bulk(QueueAdmin):
     """What was there when a verb began is dealt with; what comes meanwhile may be."""
 
     async def purge(self, queue: str, state: str = "") -> int:
@@ -88,7 +89,7 @@ class Bulk(Upkeep):
             return False  # no body: nothing to move
         task_id = row[0].decode("utf-8", "surrogateescape")
         priority, due_ms, deadline_ms, lease_ms, attempts, backoff_ms, payload, lane = row[1:]
-        task = NewTask(
+        task = TaskSpec(
             id=task_id,
             at_ms=due_ms,
             deadline_ms=None if deadline_ms == due_ms else deadline_ms,

@@ -6,9 +6,10 @@ import asyncio
 from collections.abc import Callable
 
 from tidewarden.errors import Error, Full
-from tidewarden.queue import session as sessions
-from tidewarden.queue.session import Held, Session
-from tidewarden.queue.shard import Shard
+
+from .sessions import session as sessions
+from .sessions.session import Held, Session
+from .shards.shard import Shard
 
 LOOK_S = 1.0  # a connection that holds as much as it may has its leases looked at so often,
 LOOK_SHARE = 10  # or when it has taken a tenth of that since

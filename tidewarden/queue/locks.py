@@ -10,13 +10,14 @@ from collections.abc import Coroutine
 from typing import Any, NamedTuple
 
 from tidewarden.errors import BadArg, Draining, Full, NoQuorum, NotFound, NotHeld, Stale, StoreDown
-from tidewarden.queue.durable import Unconfirmed
-from tidewarden.queue.endings import AGAIN_S, AWAY_S
-from tidewarden.queue.queues import Queues
-from tidewarden.queue.session import Session
-from tidewarden.queue.shard import Shard
-from tidewarden.queue.take import hand_back
-from tidewarden.queue.task import LEASE_MAX_MS, LEASE_NUMBER_MAX, Taken, check_id, check_range
+
+from .queues import Queues
+from .results import AGAIN_S, AWAY_S
+from .sessions.session import Session
+from .shards.reply_durability import Unconfirmed
+from .shards.shard import Shard
+from .take import hand_back
+from .task import LEASE_MAX_MS, LEASE_NUMBER_MAX, Taken, check_id, check_range
 
 QUEUE = "_locks"  # the system's queue that the locks are tasks of
 KEY_MAX = 200

@@ -9,20 +9,21 @@ from typing import Any
 import msgspec
 
 from tidewarden.errors import Full
-from tidewarden.queue.placing import prefix_of
-from tidewarden.queue.settings import QueueSettings
 from tidewarden.store import Scripts
-from tidewarden.store.route import Arg, Route
+from tidewarden.store.client import Arg, StoreClient
+
+from .partitioning import prefix_of
+from .settings import QueueSettings
 
 
-class Names:
+class QueueNames:
     """
     One hash for the queues (name → settings, JSON), one for the topics (name → names of queues).
 
     ``on_refused(error)`` hears of each script of a shard, or of sessions, that was refused.
     """
 
-    def __init__(self, cluster: str, link: Route, scripts: Scripts) -> None:
+    def __init__(self, cluster: str, link: StoreClient, scripts: Scripts) -> None:
         self.cluster = cluster
         self.holder = "-"
         self.on_refused: Callable[[BaseException], object] = bool

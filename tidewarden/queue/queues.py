@@ -7,55 +7,56 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tidewarden.clock import Clock
-from tidewarden.config import Config
+from tidewarden.config.load import Config
 from tidewarden.errors import BadArg, Full, NotHeld
-from tidewarden.queue.placing import in_lane
-from tidewarden.queue.plain import Plain
-from tidewarden.queue.room import put_error
-from tidewarden.queue.session import Session
-from tidewarden.queue.shard import Shard
-from tidewarden.queue.take import give_back
-from tidewarden.queue.task import (
+from tidewarden.store import Scripts
+from tidewarden.store.client import StoreClient
+from tidewarden.store.durability.durability import Durability
+
+from .capacity_wait import put_error
+from .fast_path import FastPath
+from .partitioning import in_lane
+from .sessions.session import Session
+from .shards.shard import Shard
+from .take import give_back
+from .task import (
     COUNT_MAX,
     LEASE_MAX_MS,
     LEASE_NUMBER_MAX,
     REASON_MAX,
     TIME_MAX_MS,
-    NewTask,
     Taken,
+    TaskSpec,
     check_id,
     check_name,
     check_payload,
     check_range,
 )
-from tidewarden.store import Scripts
-from tidewarden.store.commits import Commits
-from tidewarden.store.route import Route
 
 FAIR_ROUND = 4
 NO_ROOM = -1  # as ack.lua says it
 LONG_RESULT = "the store's memory is full, and the result is longer than its task: acknowledge without it, or later"
 
 
-class Queues(Plain):
+class Queues(FastPath):
     """Every verb of the queues. Results come as futures or coroutines; all raise :mod:`tidewarden.errors`."""
 
     def __init__(
         self,
         config: Config,
-        link: Route,
+        link: StoreClient,
         scripts: Scripts,
         clock: Clock,
         *,
         views: bool,
-        commits: Commits | None = None,
+        commits: Durability | None = None,
     ) -> None:
         super().__init__(config, link, scripts, clock, views=views, commits=commits)
         self._turn: dict[str, int] = {}
 
     # --- the hot verbs
 
-    def put(self, queue: str, task: NewTask) -> asyncio.Future[str]:
+    def put(self, queue: str, task: TaskSpec) -> asyncio.Future[str]:
         """
         Put a task into a queue, or into each queue of a topic; a future of its id.
 
@@ -90,7 +91,7 @@ class Queues(Plain):
         self._lane(shards, task_id).put(task_id, task.options(own), task.payload).add_done_callback(answered)
         return future
 
-    async def _put_by_name(self, name: str, task: NewTask) -> str:
+    async def _put_by_name(self, name: str, task: TaskSpec) -> str:
         """A put into a topic, or into a queue that this node does not know yet."""
         links = await self._links_of(name)
         if links is None:

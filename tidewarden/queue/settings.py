@@ -9,7 +9,8 @@ from typing import Any, Literal
 import msgspec
 
 from tidewarden.errors import BadArg, Internal
-from tidewarden.queue.placing import STRATEGIES
+
+from .partitioning import STRATEGIES
 
 SHARDS_MAX = 256
 

@@ -7,12 +7,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tidewarden.errors import Stale, StoreDown
-from tidewarden.queue.durable import Unconfirmed
-from tidewarden.queue.recut import Recut
-from tidewarden.queue.session import Session
-from tidewarden.queue.shard import Shard
-from tidewarden.queue.task import Taken
-from tidewarden.queue.waiters import Tries
+
+from .sessions.session import Session
+from .shards.reply_durability import Unconfirmed
+from .shards.resharding import Resharded
+from .shards.shard import Shard
+from .task import Taken
+from .waitlist import Tries
 
 TOLD_OF_FEWER, TOLD_OF_MORE = 2, 3  # see take.lua
 RETRY_S = 0.5  # after the store refused, or was away
@@ -141,7 +142,7 @@ class Take:
         if isinstance(error, Unconfirmed) and error.item:
             give_back(taken_from(shard, error.item), [shard] * len(error.item))
             self._end(error=error)
-        elif isinstance(error, Recut) and self._waits:
+        elif isinstance(error, Resharded) and self._waits:
             self._trouble = None
             self._time_over()  # these shards are the queue's no longer: whoever waits here asks again
         elif (
@@ -263,7 +264,7 @@ class _Question:
 
     def set_exception(self, error: BaseException, /) -> None:
         has_come = isinstance(error, Unconfirmed) and error.item
-        if self._tries is not None and self._tries.along and not has_come and not isinstance(error, Recut):
+        if self._tries is not None and self._tries.along and not has_come and not isinstance(error, Resharded):
             self._take.went_with_others(error)
         else:
             self._take.failed(self.shard, error)

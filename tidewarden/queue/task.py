@@ -103,7 +103,7 @@ def check_lane(lane: str) -> str:
 
 
 @dataclass(slots=True)
-class NewTask:
+class TaskSpec:
     """
     A task to put. At most one of ``delay_ms`` and ``at_ms``, and of ``deadline_ms`` and ``within_ms``.
 
@@ -217,7 +217,7 @@ class Changes:
 
         Raises: BadArg, TooBig: the first field that is not allowed.
         """
-        NewTask(
+        TaskSpec(
             payload=self.payload or b"",
             id=task_id,
             delay_ms=self.delay_ms,

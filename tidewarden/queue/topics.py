@@ -8,13 +8,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from tidewarden.errors import BY_CODE, BadArg, Error, Full, NotFound
-from tidewarden.queue.registry import Registry
-from tidewarden.queue.task import IdMaker, NewTask, check_name
+
+from .catalog import Catalog
+from .task import IdMaker, TaskSpec, check_name
 
 LINKS_MAX = 1000  # queues of one topic
 
 
-class Topics(Registry):
+class Topics(Catalog):
     """Links lie in the store, and are remembered here until a message says that they changed."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -77,7 +78,7 @@ class Topics(Registry):
         return self._topics[name]
 
     async def _put_to_each(
-        self, topic: str, queues: Sequence[str], task: NewTask, put: Callable[[str, NewTask], Awaitable[str]]
+        self, topic: str, queues: Sequence[str], task: TaskSpec, put: Callable[[str, TaskSpec], Awaitable[str]]
     ) -> str:
         """
         Put a task into each of these queues, by ``put``, under one id; the id.
@@ -97,7 +98,7 @@ class Topics(Registry):
         return copy.id
 
 
-async def _caught(put: Callable[[str, NewTask], Awaitable[str]], queue: str, task: NewTask) -> Error | None:
+async def _caught(put: Callable[[str, TaskSpec], Awaitable[str]], queue: str, task: TaskSpec) -> Error | None:
     try:
         await put(queue, task)
     except Error as error:

@@ -1,6 +1,6 @@
 """Who leads and what is committed: PySyncObj, ticked by a thread of ours and bridged to asyncio in one place."""
 
-from .decide import Facts, Times
-from .member import Raft
+from .member import RaftMember
+from .state import Committed, Times
 
-__all__ = ["Facts", "Raft", "Times"]
+__all__ = ["Committed", "RaftMember", "Times"]

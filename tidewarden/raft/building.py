@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from tidewarden.clock import Clock
-from tidewarden.config import Config
+from tidewarden.config.load import Config
 from tidewarden.errors import ConfigError
 
 from . import folder, pysync
-from .decide import Times
+from .state import Times
 
 
 def build(

@@ -93,7 +93,7 @@ class MetaStorer(pysyncobj.journal.MetaStorer):  # type: ignore[misc]  # the lib
         self._stored = dict(meta)
 
 
-class FileJournal(log_file.FileJournal):
+class FileJournal(log_file.LogFile):
     """
     The log, which knows what its entries say of the members, and its folder's mark.
 

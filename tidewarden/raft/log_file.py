@@ -12,7 +12,7 @@ from .journal import RECORD, SIZE
 RECORD_BYTES = 2 * SIZE.size + RECORD.size  # around each command
 
 
-class FileJournal(pysyncobj.journal.FileJournal):  # type: ignore[misc]  # the library has no types
+class LogFile(pysyncobj.journal.FileJournal):  # type: ignore[misc]  # the library has no types
     """
     The log; its entries are on the disk before the number that says they are there, and both before :meth:`sync` returns.
 

@@ -11,13 +11,13 @@ from collections.abc import Callable
 from typing import Any
 
 from tidewarden.clock import Clock, sleep
-from tidewarden.config import Config
+from tidewarden.config.load import Config
 from tidewarden.errors import BadArg, ConfigError, Draining, Internal, NoLeader
 
-from . import decide, pysync, refusals, report
+from . import pysync, refusals, report, state
 from .building import build
-from .questions import Questions
-from .steering import Steering
+from .operations import Operations
+from .proposals import Proposals
 from .ticker import Ticker
 
 logger = logging.getLogger("tidewarden.raft")
@@ -28,7 +28,7 @@ JOIN_S = 10.0
 """Longest wait for the thread's end."""
 
 
-class Raft:
+class RaftMember:
     """
     Who leads the cluster, and the few facts that its members have agreed on.
 
@@ -46,15 +46,15 @@ class Raft:
             raise ConfigError(["cluster.secret_file: found no secret; allowed: a secret, the same on every member"])
         self.name = config.node.name
         self._config, self._secret, self._clock, self._on_change = config, secret, clock, on_change
-        self._times = decide.Times.at(config.raft.pace)
-        self._seeds = decide.addresses(self.name, config.node.host, config.node.raft_port, dict(config.cluster.members))
+        self._times = state.Times.at(config.raft.pace)
+        self._seeds = state.addresses(self.name, config.node.host, config.node.raft_port, dict(config.cluster.members))
         self._ticker: Ticker | None = None
         self._voter: pysync.Voter | None = None
         self._lock: int | None = None
         self._beating: asyncio.Task[None] | None = None
         self._waiters: set[asyncio.Future[None]] = set()
-        self._questions = Questions(self._times.claim_s)
-        self._steering = Steering(
+        self._questions = Proposals(self._times.claim_s)
+        self._steering = Operations(
             self.name, self._questions, self._times, clock, self.leader, lambda: list(self._addresses), self._sight
         )
         self._told: tuple[object, ...] = ()
@@ -109,10 +109,10 @@ class Raft:
 
     # What is to be seen.
 
-    def role(self) -> decide.Role:
+    def role(self) -> state.Role:
         """``leader``, ``follower``, ``candidate``, or ``orphan``: no leader was heard for two election times."""
         sight = self._sight()
-        return "follower" if sight is None else decide.role(sight, self._clock.monotonic(), self._times)
+        return "follower" if sight is None else state.role(sight, self._clock.monotonic(), self._times)
 
     def is_leader(self) -> bool:
         """Whether this node believes that it leads, and its Raft thread is alive."""
@@ -121,7 +121,7 @@ class Raft:
     def leader(self) -> str | None:
         """Name of the member that leads; ``None`` when this node knows of none."""
         sight = self._sight()
-        return None if sight is None else decide.leader(sight, self._clock.monotonic(), self._times, self.name)
+        return None if sight is None else state.leader(sight, self._clock.monotonic(), self._times, self.name)
 
     @property
     def term(self) -> int:
@@ -132,7 +132,7 @@ class Raft:
     def has_quorum(self) -> bool:
         """Whether a majority stood behind the leader within the last election time, as far as this node can know."""
         sight = self._sight()
-        return sight is not None and decide.quorum(sight, self._clock.monotonic(), self._times, self.name)
+        return sight is not None and state.quorum(sight, self._clock.monotonic(), self._times, self.name)
 
     def heard_s(self) -> float:
         """Seconds since a leader was heard; 0 on the leader; since the start when none ever was."""
@@ -146,7 +146,7 @@ class Raft:
         sight = self._sight()
         if name == self.name:
             return 0.0
-        return math.inf if sight is None else decide.peer_heard_s(sight, self._clock.monotonic(), name)
+        return math.inf if sight is None else state.peer_heard_s(sight, self._clock.monotonic(), name)
 
     def lease_s(self) -> float:
         """
@@ -161,7 +161,7 @@ class Raft:
     def committed(self) -> dict[str, Any]:
         """``epoch`` (0: none yet), ``holder`` (``<node>.<boot>``) and ``members`` (name → Raft address)."""
         sight = self._sight()
-        facts = decide.Facts() if sight is None else sight.facts
+        facts = state.Committed() if sight is None else sight.facts
         return {"epoch": facts.epoch, "holder": facts.holder, "members": self._addresses}
 
     @property
@@ -170,17 +170,17 @@ class Raft:
         sight = self._sight()
         return dict(self._seeds) if sight is None or sight.members is None else sight.members.addresses()
 
-    def seats(self) -> dict[str, decide.Seen]:
+    def seats(self) -> dict[str, state.MemberView]:
         """Every member as this one knows it, by name."""
         sight = self._sight()
         found = None if sight is None else sight.members
         if found is None:
-            return {name: decide.Seen(address, votes=True, met=False) for name, address in self._seeds.items()}
-        return {name: decide.Seen(seat.address, seat.votes, bool(seat.mark)) for name, seat in found.seats.items()}
+            return {name: state.MemberView(address, votes=True, met=False) for name, address in self._seeds.items()}
+        return {name: state.MemberView(seat.address, seat.votes, bool(seat.mark)) for name, seat in found.seats.items()}
 
     def base_addresses(self) -> dict[str, str]:
         """Every member's ``host:base_port`` by name."""
-        return {name: decide.base_address(seat.address) for name, seat in self.seats().items()}
+        return {name: state.base_address(seat.address) for name, seat in self.seats().items()}
 
     def estranged(self) -> str:
         """Why this node is no member of its cluster any more, or not yet, for people; "" when it is one."""
@@ -233,8 +233,8 @@ class Raft:
         Raises: NoLeader: this node does not lead, or no longer does; the claim may still be committed, and harms
         nobody. Timeout: likewise, not in time. BadArg: no epoch can follow ``seen``.
         """
-        if not 0 <= seen < decide.EPOCH_MAX - 1:
-            raise BadArg(f"seen: found {seen}; allowed: 0 to {decide.EPOCH_MAX - 2}.")
+        if not 0 <= seen < state.EPOCH_MAX - 1:
+            raise BadArg(f"seen: found {seen}; allowed: 0 to {state.EPOCH_MAX - 2}.")
         if self._voter is None or not self.is_leader():
             raise NoLeader("This node does not lead.")
         term = self.term
@@ -249,7 +249,7 @@ class Raft:
         """
         Have the member ``node`` lead (``None``: another), whoever leads now. Returns: the new leader's name.
 
-        Raises: NoLeader, NotFound, Timeout: see :class:`Steering`. Draining.
+        Raises: NoLeader, NotFound, Timeout: see :class:`Operations`. Draining.
         """
         return await self._steering.transfer(self._ticker, node)
 
@@ -257,22 +257,22 @@ class Raft:
         """
         Let the node ``name`` join, whose ``host:base_port`` is ``address``. Returns: the members' version that has it.
 
-        Raises: BadArg: no such address. Exists, NoLeader, NoQuorum: see :class:`Steering`.
+        Raises: BadArg: no such address. Exists, NoLeader, NoQuorum: see :class:`Operations`.
         """
-        raft_address = decide.raft_address(name, address)
+        raft_address = state.raft_address(name, address)
         return await self._steering.join(self._ticker, self._voter, name, raft_address)
 
     async def leave(self, name: str) -> int:
         """
         Have the member ``name`` leave. Returns: the members' version without it.
 
-        Raises: NotFound, NoLeader, NoQuorum: see :class:`Steering`.
+        Raises: NotFound, NoLeader, NoQuorum: see :class:`Operations`.
         """
         return await self._steering.leave(self._ticker, self._voter, name)
 
     # Between the loop and the thread.
 
-    def _sight(self) -> decide.Sighting | None:
+    def _sight(self) -> state.RaftView | None:
         return None if self._ticker is None else self._ticker.latest
 
     async def _beat(self) -> None:
@@ -300,7 +300,7 @@ class Raft:
         self._wake()
         self._on_change()
 
-    def _compare(self, sight: decide.Sighting) -> None:
+    def _compare(self, sight: state.RaftView) -> None:
         """Say once that the configuration's members are not the cluster's."""
         if self._compared or sight.members is None:
             return

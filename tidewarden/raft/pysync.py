@@ -23,11 +23,11 @@ from pysyncobj.node import Node
 
 from tidewarden.clock import Clock
 
-from . import files, inflate, names
-from .decide import Facts, Sighting, State, Times
-from .roll import Roll
-from .steady import FOLLOWER
-from .wire import KEEPALIVE, Connection, Transport
+from . import files, inflate, resolver
+from .hardened import FOLLOWER
+from .membership_changes import MembershipChanges
+from .state import Committed, RaftView, State, Times
+from .wire import KEEPALIVE, RaftConnection, RaftTransport
 
 SUCCESS: int = FAIL_REASON.SUCCESS
 REQUEST_DENIED: int = FAIL_REASON.REQUEST_DENIED
@@ -44,14 +44,14 @@ REASONS: dict[int, str] = {
 STATES: tuple[State, State, State] = ("follower", "candidate", "leader")
 
 
-class Voter(Roll):
+class Voter(MembershipChanges):
     """
     One member's Raft: the library's object with our rules, our transport and our replicated facts.
 
     Raises: OSError: it cannot listen. Nothing is left open then.
     """
 
-    transport: ClassVar[type] = Transport
+    transport: ClassVar[type] = RaftTransport
 
     def __init__(
         self, own: str, seeds: Mapping[str, str], conf: SyncObjConf, times: Times, clock: Clock, joining: bool = False
@@ -69,12 +69,12 @@ class Voter(Roll):
     @replicated  # type: ignore[untyped-decorator]  # the library has no types
     def claim(self, node: object, boot: object, seen: object) -> int:
         """Grant the next epoch to ``<node>.<boot>``; returns it, or 0 for arguments that make no claim."""
-        before = Facts(self.epoch, self.holder)
+        before = Committed(self.epoch, self.holder)
         facts = before.claimed(node, boot, seen)
         self.epoch, self.holder = facts.epoch, facts.holder
         return 0 if facts is before else facts.epoch
 
-    def sight(self, ticked: float) -> Sighting:
+    def sight(self, ticked: float) -> RaftView:
         """What is to be seen now; ``ticked``: when the last good tick was over."""
         leads = self._isLeader()
         if leads:
@@ -84,13 +84,13 @@ class Voter(Roll):
         else:
             self._led_term = -1
         known = self._getLeader()
-        return Sighting(
+        return RaftView(
             state=STATES[self._SyncObj__raftState],
             term=self.raftCurrentTerm,
             leader=None if known is None else self._names.get(known.id),
             settled=leads and self.raftLastApplied >= self._SyncObj__noopIDx,
             commit=self.raftCommitIndex,
-            facts=Facts(self.epoch, self.holder),
+            facts=Committed(self.epoch, self.holder),
             ticked=ticked,
             leader_heard=self.leader_heard,
             led_since=self._led_since,
@@ -216,8 +216,8 @@ def configure(folder: Path, bind: str, password: str, times: Times) -> SyncObjCo
 def _guard() -> None:
     files.guard()
     pysyncobj.tcp_connection.zlib = inflate
-    pysyncobj.node.globalDnsResolver = lambda: names.NAMES
-    pysyncobj.tcp_server.TcpConnection = pysyncobj.transport.TcpConnection = Connection
+    pysyncobj.node.globalDnsResolver = lambda: resolver.NAMES
+    pysyncobj.tcp_server.TcpConnection = pysyncobj.transport.TcpConnection = RaftConnection
 
 
 _guard()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tidewarden.config import Config
+from tidewarden.config.load import Config
 
-from .decide import Sighting, base_address
 from .membership import Members
-from .roll import ANOTHER_FOLDER, NOT_THERE
+from .membership_changes import ANOTHER_FOLDER, NOT_THERE
+from .state import RaftView, base_address
 
 
 def difference(members: Members, seeds: Mapping[str, str]) -> str:
@@ -24,7 +24,7 @@ def _shown(addresses: Mapping[str, str]) -> str:
     return ", ".join(f"{name} at {base_address(address)}" for name, address in sorted(addresses.items()))
 
 
-def estranged(sight: Sighting, config: Config) -> str:
+def estranged(sight: RaftView, config: Config) -> str:
     """Why the node is no member any more, or not yet; "" when it is one, or nobody has told it otherwise."""
     name = config.node.name
     if sight.members is None:
@@ -37,7 +37,7 @@ def estranged(sight: Sighting, config: Config) -> str:
     return ""
 
 
-def fatal(sight: Sighting, config: Config) -> str:
+def fatal(sight: RaftView, config: Config) -> str:
     """Why a node whose folder is new must not go on; "": it may."""
     name, node = config.node.name, config.node
     if sight.members is not None or not sight.outcast:

@@ -6,13 +6,13 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from . import pysync
-from .decide import Sighting
+from .state import RaftView
 
 if TYPE_CHECKING:
-    from .member import Raft
+    from .member import RaftMember
 
 
-def status(raft: Raft, sight: Sighting | None, now: float, voter: pysync.Voter | None) -> dict[str, Any]:
+def status(raft: RaftMember, sight: RaftView | None, now: float, voter: pysync.Voter | None) -> dict[str, Any]:
     """What ``raft`` says of itself at ``now``; times that never were are ``None``."""
     return {
         "node": raft.name,

@@ -17,8 +17,8 @@ from typing import Any
 
 from tidewarden.clock import Clock
 
-from .decide import Sighting, Times, role
 from .pysync import Voter
+from .state import RaftView, Times, role
 
 logger = logging.getLogger("tidewarden.raft")
 
@@ -41,11 +41,11 @@ class Ticker:
         clock: Clock,
         loop: asyncio.AbstractEventLoop,
         started: Callable[[Voter | None, Exception | None], None],
-        sighted: Callable[[Sighting], None],
+        sighted: Callable[[RaftView], None],
     ) -> None:
         self.beat = clock.monotonic()
         """When the event loop last turned; the loop writes it, this thread judges by it."""
-        self.latest: Sighting | None = None
+        self.latest: RaftView | None = None
         """What the last tick saw; replaced as a whole, so any thread may read it."""
         self._build, self._times, self._clock, self._loop = build, times, clock, loop
         self._started, self._sighted = started, sighted

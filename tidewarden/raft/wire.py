@@ -23,7 +23,7 @@ from pysyncobj.transport import TCPTransport
 from tidewarden.budget import Budget
 
 if TYPE_CHECKING:
-    from .roll import Roll
+    from .membership_changes import MembershipChanges
 
 logger = logging.getLogger("tidewarden.raft")
 
@@ -52,13 +52,13 @@ COMPLAINT_S = 10.0
 """Seconds between two log lines about strangers at the port."""
 
 
-class Connection(TcpConnection):  # type: ignore[misc]  # the library has no types
+class RaftConnection(TcpConnection):  # type: ignore[misc]  # the library has no types
     """A connection with a longest frame, that notices a dead link, and says why it was refused."""
 
     def __init__(self, *args: Any, keepalive: tuple[int, int, int] | None = None, **kwargs: Any) -> None:
         self.refused: Callable[[str, str], None] | None = None
         self.frame_bytes_max = FRAME_BYTES_MAX
-        self.paid: Callable[[Connection, float], None] | None = None
+        self.paid: Callable[[RaftConnection, float], None] | None = None
         """Told what each turn cost, in seconds of processor time, while it is a stranger's."""
         self.address = _peer_of(kwargs.get("socket"))
         super().__init__(*args, keepalive=keepalive or KEEPALIVE, **kwargs)
@@ -134,15 +134,15 @@ def _peer_of(sock: socket.socket | None) -> str:
         return "somebody who is already gone"
 
 
-class Transport(TCPTransport):  # type: ignore[misc]  # the library has no types
+class RaftTransport(TCPTransport):  # type: ignore[misc]  # the library has no types
     """Lets nobody but members in: no utility messages, no read-only nodes."""
 
-    def __init__(self, voter: Roll, own: TCPNode, others: set[TCPNode]) -> None:
+    def __init__(self, voter: MembershipChanges, own: TCPNode, others: set[TCPNode]) -> None:
         self._clock, self._times = voter.clock, voter.times
         self.strangers_refused = 0
-        self._strangers: dict[Connection, float] = {}
+        self._strangers: dict[RaftConnection, float] = {}
         self._budget = Budget(STRANGERS_SHARE, STRANGERS_BURST_S)
-        self._held: set[Connection] = set()  # strangers that are not read until there is budget again
+        self._held: set[RaftConnection] = set()  # strangers that are not read until there is budget again
         self._accepts = False
         self._accepted = 0
         self._complained = self._rebound = float("-inf")
@@ -188,7 +188,7 @@ class Transport(TCPTransport):  # type: ignore[misc]  # the library has no types
                 return  # nobody is left, or the listener failed
             self._budget.spend(time.thread_time() - began + TICK_S, now)
 
-    def _paid(self, conn: Connection, cost_s: float) -> None:
+    def _paid(self, conn: RaftConnection, cost_s: float) -> None:
         now = self._clock.monotonic()
         self._budget.spend(cost_s + TICK_S, now)
         if conn.paid is not None and self._budget.left_s(now) < 0:
@@ -205,7 +205,7 @@ class Transport(TCPTransport):  # type: ignore[misc]  # the library has no types
         if not self._accepts and self._server._TcpServer__state == SERVER_STATE.BINDED:
             self._accept_on()
 
-    def _known(self, conn: Connection) -> None:
+    def _known(self, conn: RaftConnection) -> None:
         """It is no stranger's any more."""
         conn.paid, conn.frame_bytes_max = None, FRAME_BYTES_MAX
         self._held.discard(conn)
@@ -231,13 +231,13 @@ class Transport(TCPTransport):  # type: ignore[misc]  # the library has no types
             self._hang_up(self._connections.pop(guest))
         self._guests.clear()
 
-    def _hang_up(self, conn: Connection) -> None:
+    def _hang_up(self, conn: RaftConnection) -> None:
         """Close a connection that another has taken the place of."""
         conn.setOnMessageReceivedCallback(None)
         conn.setOnDisconnectedCallback(None)
         conn.disconnect()
 
-    def _onNewIncomingConnection(self, conn: Connection) -> None:
+    def _onNewIncomingConnection(self, conn: RaftConnection) -> None:
         conn.refused = self._refused
         self._accepted += 1
         if len(self._unknownConnections) >= STRANGERS_MAX:  # the latest may be a member, who will say so at once
@@ -246,7 +246,7 @@ class Transport(TCPTransport):  # type: ignore[misc]  # the library has no types
         conn.paid, conn.frame_bytes_max = self._paid, STRANGER_FRAME_BYTES_MAX
         self._strangers[conn] = self._clock.monotonic()
 
-    def _onIncomingMessageReceived(self, conn: Connection, message: Any) -> None:
+    def _onIncomingMessageReceived(self, conn: RaftConnection, message: Any) -> None:
         if not conn.sendRandKey:
             if not (isinstance(message, bytes) and len(message) == 32):
                 conn.refuse("it began with something else than a key")
@@ -267,7 +267,7 @@ class Transport(TCPTransport):  # type: ignore[misc]  # the library has no types
         if old is not None and old is not conn:
             self._hang_up(old)  # stock leaves it in the poller, where it goes on delivering what is long past
 
-    def _receive(self, conn: Connection, address: Any) -> bool:
+    def _receive(self, conn: RaftConnection, address: Any) -> bool:
         """Let somebody in who has the secret, says where it is, and is no member here."""
         if not _is_address(address) or len(self._guests) >= GUESTS_MAX:
             conn.refuse("it does not say which member it is" if len(self._guests) < GUESTS_MAX else "there are others")
@@ -280,7 +280,7 @@ class Transport(TCPTransport):  # type: ignore[misc]  # the library has no types
         self._onNodeConnected(guest)
         return True
 
-    def _onDisconnected(self, conn: Connection) -> None:
+    def _onDisconnected(self, conn: RaftConnection) -> None:
         guest = self._connToNode(conn)
         if guest not in self._guests:
             super()._onDisconnected(conn)
@@ -307,7 +307,7 @@ class Transport(TCPTransport):  # type: ignore[misc]  # the library has no types
                 self._apart.pop(node, None)
             elif now - self._apart.setdefault(node, now) > self._times.orphan_s:
                 self._apart[node] = self._fresh[node] = now
-                conn = Connection(self._syncObj._poller, timeout=self._syncObj.conf.connectionTimeout)
+                conn = RaftConnection(self._syncObj._poller, timeout=self._syncObj.conf.connectionTimeout)
                 conn.encryptor = self._syncObj.encryptor
                 conn.refused, conn.address = self._refused, node.address
                 conn.setOnConnectedCallback(functools.partial(self._onOutgoingConnected, conn))

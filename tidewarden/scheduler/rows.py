@@ -7,14 +7,15 @@ from typing import Any
 import msgspec
 
 from tidewarden.errors import BadArg
-from tidewarden.queue.task import NewTask, check_name
-from tidewarden.scheduler.trigger import Spec
+from tidewarden.queue.task import TaskSpec, check_name
+
+from .trigger import Spec
 
 NAME_MAX = 128  # a task's id, at most 200 bytes, is the name with its tick
 STATES = ("active", "stuck", "paused")
 
 
-class Task(msgspec.Struct, frozen=True, kw_only=True):
+class ScheduledTask(msgspec.Struct, frozen=True, kw_only=True):
     """What each tick's task is given, as fire.lua reads it; ``within_ms`` -1: no deadline of its own."""
 
     priority: int = 50
@@ -33,7 +34,7 @@ def check_schedule_name(name: str) -> str:
     return name
 
 
-def task_of(task: NewTask, payload_max: int) -> Task:
+def task_of(task: TaskSpec, payload_max: int) -> ScheduledTask:
     """The row's part of a task. Raises: BadArg: an option that a schedule decides itself."""
     task.check(payload_max)
     refused = {"ID": task.id, "AT": task.at_ms, "DEADLINE": task.deadline_ms}
@@ -44,7 +45,7 @@ def task_of(task: NewTask, payload_max: int) -> Task:
             )
     if task.if_exists != "keep":
         raise BadArg("IFEXISTS is not allowed in a schedule: each tick has an id of its own")
-    return Task(
+    return ScheduledTask(
         priority=task.priority,
         delay_ms=task.delay_ms or 0,
         within_ms=-1 if task.within_ms is None else task.within_ms,

@@ -20,9 +20,10 @@ import msgspec
 
 from tidewarden.errors import BadArg, Exists, Full, NotFound
 from tidewarden.queue.queues import Queues
-from tidewarden.queue.task import NewTask, check_name
-from tidewarden.scheduler.rows import check_schedule_name, described, shown, spec_of, task_of
-from tidewarden.scheduler.trigger import Spec, first_tick, ticks_due
+from tidewarden.queue.task import TaskSpec, check_name
+
+from .rows import check_schedule_name, described, shown, spec_of, task_of
+from .trigger import Spec, first_tick, ticks_due
 
 log = logging.getLogger("tidewarden.scheduler")
 
@@ -49,7 +50,7 @@ class Schedules:
         self._stuck_said: dict[str, bytes] = {}  # by name: the stamp of the one that was said last
         self._full_said = False
 
-    async def put(self, name: str, spec: Spec, queue: str, task: NewTask) -> int:
+    async def put(self, name: str, spec: Spec, queue: str, task: TaskSpec) -> int:
         """
         Store a schedule under ``name``, replacing one of that name in the same queue.
 

@@ -15,7 +15,8 @@ from typing import Any
 from tidewarden.clock import Clock, Duty
 from tidewarden.errors import Error, Internal, NotFound, Stale, StoreDown
 from tidewarden.queue import Queues
-from tidewarden.scheduler.timer_queue import TimerQueue
+
+from .timer_queue import TimerQueue
 
 log = logging.getLogger("tidewarden.scheduler")
 

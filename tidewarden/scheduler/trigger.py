@@ -18,7 +18,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Literal, cast
 
 from tidewarden.errors import BadArg
-from tidewarden.scheduler import cron
+
+from . import cron
 
 Kind = Literal["cron", "every", "at"]
 Catchup = Literal["none", "one", "all"]

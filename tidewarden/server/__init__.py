@@ -1,7 +1,7 @@
 """The doors: RESP and HTTP. They parse and render; what a verb does is decided in the rooms behind."""
 
-from .http import HttpServer
-from .resp import RespServer
-from .users import Users
+from .access.users import Users
+from .http.server import HttpServer
+from .resp.server import RespServer
 
 __all__ = ["HttpServer", "RespServer", "Users"]

@@ -20,11 +20,11 @@ import msgspec
 
 from tidewarden.errors import Draining, Full, WrongPass
 
-from .connection import Connection
-from .verbs import Command, Pending, Request
+from .resp.connection import Connection
+from .verbs.command import Command, Pending, Request
 
 if TYPE_CHECKING:
-    from .resp import RespServer
+    from .resp.server import RespServer
 
 HandOver = Callable[[socket.socket, str | None, int], Awaitable[None]]
 """Gives the first process an end of a socket pair, for a user (None: nobody) and a RESP version."""

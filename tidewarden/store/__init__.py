@@ -1,6 +1,6 @@
 """The only room that opens connections to Valkey or Redis."""
 
-from tidewarden.store.link import Link
-from tidewarden.store.scripts import Script, Scripts
+from .connection import StoreConnection
+from .scripts.loader import Script, Scripts
 
-__all__ = ["Link", "Script", "Scripts"]
+__all__ = ["Script", "Scripts", "StoreConnection"]

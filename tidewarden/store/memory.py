@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 
 from tidewarden.clock import Clock, sleep
 from tidewarden.errors import Error, Full, StoreDown
-from tidewarden.store.check import parse_info, policy_fault
-from tidewarden.store.route import Route
+
+from .client import StoreClient
+from .preflight import parse_info, policy_fault
 
 if TYPE_CHECKING:
-    from tidewarden.store.link import Link
+    from .connection import StoreConnection
 
 log = logging.getLogger("tidewarden.store")
 
@@ -89,7 +90,7 @@ class StoreMemory:
             return ""
         return f"{self._what} is full: {self.used_bytes} of {self.max_bytes} bytes are used"
 
-    async def look(self, link: Route) -> None:
+    async def look(self, link: StoreClient) -> None:
         """Ask once. Raises: StoreDown; Error: the store does not tell."""
         info = parse_info(await link.call("INFO", "memory"))
         # Buffers to replicas and of the log count for no limit (https://redis.io/docs/latest/develop/reference/eviction).
@@ -97,7 +98,7 @@ class StoreMemory:
         uncounted = int(info.get("mem_not_counted_for_evict", "0"))
         self.heard(int(info.get("used_memory", "0")) - uncounted, int(info.get("maxmemory", "0")))
 
-    async def run(self, link: Route, clock: Clock) -> None:
+    async def run(self, link: StoreClient, clock: Clock) -> None:
         """Look until cancelled; a store that is away, or does not tell, is as full as it was last."""
         told = False
         while True:
@@ -122,7 +123,7 @@ class StoreMemory:
         }
 
 
-class PrimariesMemory(StoreMemory):
+class ClusterMemory(StoreMemory):
     """
     Likewise of every primary of a cluster: what grows is refused where its own is full.
 
@@ -131,7 +132,7 @@ class PrimariesMemory(StoreMemory):
 
     def __init__(self) -> None:
         super().__init__()
-        self._route: Route | None = None
+        self._route: StoreClient | None = None
         self._parts: dict[str, StoreMemory] = {}
 
     def check(self, key: str) -> None:
@@ -147,7 +148,7 @@ class PrimariesMemory(StoreMemory):
         """Which primaries are full, or ""."""
         return "; ".join(filter(None, (part.warning(full) for part in self._parts.values())))
 
-    async def look(self, link: Route) -> None:
+    async def look(self, link: StoreClient) -> None:
         """Ask each that is there. Raises: StoreDown; Error: one does not tell."""
         self._route = link
         links = [one for one in link.each() if one.up]
@@ -172,5 +173,5 @@ class PrimariesMemory(StoreMemory):
         }
 
 
-def _part_of(link: Link) -> StoreMemory:
+def _part_of(link: StoreConnection) -> StoreMemory:
     return StoreMemory(f"the memory of the store's server at {link.at}")

@@ -11,8 +11,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from tidewarden.store.route import Arg
-from tidewarden.store.scripts import GUARD
+from .client import Arg
+from .scripts.loader import GUARD
 
 SMALL_WRITES = frozenset(("SET", "HSET", "HSETNX", "HINCRBY"))
 _SOURCE = "redis.call('DEL', KEYS[2]) return redis.call(unpack(ARGV))"

@@ -17,8 +17,9 @@ from urllib.parse import parse_qsl, quote, urlencode
 
 from tidewarden.clock import Clock
 from tidewarden.errors import BadArg, Error, StoreDown
-from tidewarden.store.connect import check_url, redact
-from tidewarden.store.link import Link
+
+from .connect import check_url, redact
+from .connection import StoreConnection
 
 log = logging.getLogger("tidewarden.store")
 
@@ -39,7 +40,7 @@ def by_sentinel(url: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class SentinelReply:
     """
     What one sentinel says: the primary's address, and how new its knowledge is.
 
@@ -53,7 +54,7 @@ class Answer:
     promoted: bool = False
 
 
-def newest(answers: Sequence[Answer]) -> Answer:
+def newest(answers: Sequence[SentinelReply]) -> SentinelReply:
     """The answer that knows most; of equals the first. Raises: ValueError: there is none."""
     return max(answers, key=lambda answer: (answer.epoch, answer.promoted))
 
@@ -105,7 +106,7 @@ def _with_port(place: str) -> str:
 
 class Sentinels:
     """
-    The sentinels of one store URL, for all links of a process: see :class:`tidewarden.store.link.Finder`.
+    The sentinels of one store URL, for all links of a process: see :class:`tidewarden.store.connection.PrimaryFinder`.
 
     Connected as long as anybody follows: to each sentinel once to ask, once to hear.
     """
@@ -118,8 +119,8 @@ class Sentinels:
         self._looks: set[asyncio.Task[None]] = set()
         self._clock = clock
         self._client = name
-        self._asked: list[Link] = []
-        self._heard: list[Link] = []
+        self._asked: list[StoreConnection] = []
+        self._heard: list[StoreConnection] = []
 
     def follow(self, moved: Moved) -> None:
         """From now on call ``moved`` with the new primary's URL whenever there is one."""
@@ -128,8 +129,8 @@ class Sentinels:
             return
         channels = ("SUBSCRIBE", *EVENTS)
         for url in self.service.sentinels:
-            asked = Link(url, f"{self._client}-ask", self._clock, called="sentinel", patient=False)
-            heard = Link(
+            asked = StoreConnection(url, f"{self._client}-ask", self._clock, called="sentinel", patient=False)
+            heard = StoreConnection(
                 url, f"{self._client}-hear", self._clock, called="sentinel",
                 on_up=lambda _: [channels], on_ready=self._look, on_message=self._told,
             )  # fmt: skip
@@ -171,7 +172,7 @@ class Sentinels:
         links = self._asked
         asked = {asyncio.ensure_future(_answer_of(link, self.service.name)): link for link in links}
         until = self._clock.monotonic() + ASK_S
-        waiting, answers, unknown, silent = set(asked), list[Answer](), 0, list[str]()
+        waiting, answers, unknown, silent = set(asked), list[SentinelReply](), 0, list[str]()
         try:
             while waiting and (left_s := until - self._clock.monotonic()) > 0:
                 done, waiting = await asyncio.wait(waiting, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
@@ -224,7 +225,7 @@ class Sentinels:
             moved(url)
 
 
-async def _answer_of(link: Link, service: str) -> Answer | None:
+async def _answer_of(link: StoreConnection, service: str) -> SentinelReply | None:
     """What a sentinel says of a service; None: it knows none of that name. Raises: StoreDown, Error: why it says nothing."""
     if not link.up and link.why:
         raise StoreDown(link.why)
@@ -236,8 +237,8 @@ async def _answer_of(link: Link, service: str) -> Answer | None:
         return None
     host, port = place[0].decode(), int(place[1])
     if asked[1].exception() is not None:  # a user who may only ask for the address
-        return Answer(host, port)
+        return SentinelReply(host, port)
     known = asked[1].result()
     facts = dict(zip(known[::2], known[1::2], strict=False))
     former = (facts.get(b"ip", b"").decode(), int(facts.get(b"port", 0)))
-    return Answer(host, port, int(facts.get(b"config-epoch", 0)), former != (host, port))
+    return SentinelReply(host, port, int(facts.get(b"config-epoch", 0)), former != (host, port))

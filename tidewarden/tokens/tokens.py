@@ -14,40 +14,42 @@ from typing import Any, TypeVar
 
 from tidewarden import errors
 from tidewarden.clock import Clock
-from tidewarden.config import Config, Provider
-from tidewarden.provider import queue_of
+from tidewarden.config.load import Config, Provider
+from tidewarden.config.provider import queue_of
 from tidewarden.queue import Queues
 from tidewarden.queue.task import check_range
 
-from . import accounts, peers, policy
-from .cache import Cache
-from .custody import Custody
-from .events import Call
-from .exchange import Exchange
-from .figures import Figures
-from .grants import Grants, Put
-from .journal import Journal
-from .keeper import restore_keys
-from .keyring import Keyring
-from .ledger import Ledger, RunScript
+from .accounts import names as accounts
+from .accounts.account_store import AccountStore, RunScript
+from .accounts.cache import Cache
+from .accounts.figures import Figures
+from .accounts.grants import Grants, Put
+from .accounts.listing import Listing
+from .accounts.reader import AccountToken, Reader
+from .events.events import Call
+from .events.revocation import Revoker
+from .events.service import Outlets
+from .journal import peer_queries
+from .journal.journal import Journal
+from .journal.journal_replay import JournalReplay
 from .limits import judgement
 from .limits.client_limits import ClientLimits
 from .limits.client_record import ClientRecord
 from .limits.client_store import read_client
 from .limits.host_rate_limit import HostRateLimits
 from .limits.node_limits import NodeLimits
-from .listing import Listing
-from .orphans import Orphans
-from .outlets import Outlets
-from .pool import Pool, figures
-from .reader import Reader, Token
-from .rescue import Rescue
-from .revoking import Revoker
-from .shelf import Shelf
-from .stories import Stories
-from .tools import Counts, Tools
-from .unstored import Unstored
-from .vault import Vault, open_vault
+from .provider.token_endpoint import TokenEndpoint
+from .refresh import policy
+from .refresh.offline_refresh import OfflineRefresher
+from .refresh.pool import Pool, figures
+from .refresh.refresh_context import Counts, RefreshContext
+from .refresh.rescue import Rescue
+from .vault.key_store import KeyStore
+from .vault.key_sync import restore_keys
+from .vault.keyring import Keyring
+from .vault.vault import Vault, open_vault
+from .vault.vault_admin import VaultAdmin
+from .why.stories import Stories
 
 log = logging.getLogger("tidewarden.tokens")
 
@@ -74,7 +76,7 @@ class Tokens:
         clock: Clock,
         call: Call,
         *,
-        exchange: Exchange | None = None,
+        exchange: TokenEndpoint | None = None,
         dice: Random | None = None,
         environ: Mapping[str, str] | None = None,
         confirm_s: float = policy.CONFIRM_S,
@@ -98,22 +100,22 @@ class Tokens:
         self._config = config
         self._queues = queues
         self._clock = clock
-        self._shelf = Shelf(call, config.cluster.name)
+        self._shelf = KeyStore(call, config.cluster.name)
         key_file = Path(config.node.data_dir) / "secrets" / "vault.key"
         self._keyring = Keyring(config.vault, key_file, os.environ if environ is None else environ)
         self._dice = dice or Random()
         self._confirm_s = confirm_s
         self._forced_ms = forced_ms
         self._queue_of = {name: queue_of(name, p.client_id) for name, p in config.providers.items()}
-        self._ledger = Ledger(script or queues.script, queues.shard_of, queues.script_each)
+        self._ledger = AccountStore(script or queues.script, queues.shard_of, queues.script_each)
         self._outlets = Outlets(config, queues, self._ledger, self._queue_of, call, clock)
         self.events = self._outlets.events
         self._listing = Listing(self._ledger, self._queue_of, config.providers)
         self._figures = Figures(self._queue_of, self._listing.stats, clock)
         self._journal = Journal(Path(config.node.data_dir) / "tokens.journal")
-        self._exchange = exchange or Exchange(clock=clock)
+        self._exchange = exchange or TokenEndpoint(clock=clock)
         self._vault: Vault | None = None
-        self._custody: Custody | None = None
+        self._custody: VaultAdmin | None = None
         self._pools: dict[str, Pool] = {}
         self._reader: Reader | None = None
         self._grants: Grants | None = None
@@ -124,12 +126,12 @@ class Tokens:
             self._ledger, self._queue_of, self._cache, clock,
             confirm_s=confirm_s, give_up_s=config.tokens.give_up_s,
         )  # fmt: skip
-        self._orphans: Orphans | None = None
+        self._orphans: OfflineRefresher | None = None
         self._nodes = nodes
         self._connected = connected
-        self._mac = peers.mac_of(cluster_secret) if cluster_secret else None
-        self._peers = peers.Peers(config, self._mac, members, self._shelf.address_of)
-        self._unstored: Unstored | None = None
+        self._mac = peer_queries.mac_of(cluster_secret) if cluster_secret else None
+        self._peers = peer_queries.Peers(config, self._mac, members, self._shelf.address_of)
+        self._unstored: JournalReplay | None = None
         self._rescue = Rescue(config.providers, self._queue_of, self._ledger.script, clock, nodes)
         self.counts = Counts()
 
@@ -152,12 +154,12 @@ class Tokens:
         self._reader = Reader(self._ledger, self._vault, self._clock, self._cache, self._connected, self._forced_ms)
         self._journal.open()
         await restore_keys(self._journal, self._vault)
-        self._custody = Custody(
+        self._custody = VaultAdmin(
             self._config, self._queues, self._ledger, self._vault, self._shelf, self._journal, self._clock,
             self._put_new, self._queue_of, self._peers,
         )  # fmt: skip
         await self._custody.start()
-        tools = Tools(
+        tools = RefreshContext(
             self._queues, self._ledger, self._vault, self._journal, self._exchange, self._clock, self._dice,
             self.counts, self._on_settled, self._cache, self._peers, self._confirm_s, self._outlets.tidings,
             self._revoker, give_up_s=self._config.tokens.give_up_s,
@@ -176,8 +178,8 @@ class Tokens:
             self._pools[name] = Pool(provider, self._queue_of[name], tools, limits)
         if self._alone:
             alone = {name: self._pools[name].limits for name in self._alone}
-            self._orphans = self._reader.orphans = Orphans(tools, alone, self._queue_of)
-        self._unstored = Unstored(tools, self._pools, self._mac)
+            self._orphans = self._reader.orphans = OfflineRefresher(tools, alone, self._queue_of)
+        self._unstored = JournalReplay(tools, self._pools, self._mac)
         await self._unstored.replay()
 
     async def run(self) -> None:
@@ -235,7 +237,7 @@ class Tokens:
         provider, name = self._known(account)
         return await self._opened(self._grants).put(provider, self._queue_of[provider.name], name, fields, keep=keep)
 
-    async def get(self, account: str, min_ttl_ms: int = 0, wait_ms: int = 0, newer: int = 0) -> Token:
+    async def get(self, account: str, min_ttl_ms: int = 0, wait_ms: int = 0, newer: int = 0) -> AccountToken:
         """
         A token with at least ``min_ttl_ms`` to live. If the stored one has less, its refresh is made urgent and, for
         at most ``wait_ms``, waited for, together with every other reader of that account; then the stored one is
@@ -263,13 +265,13 @@ class Tokens:
 
     async def get_many(
         self, names: Sequence[str], min_ttl_ms: int = 0, wait_ms: int = 0
-    ) -> Sequence[Token | errors.Error]:
+    ) -> Sequence[AccountToken | errors.Error]:
         """As :meth:`get` for each, all at once: a token, or why there is none."""
         found = await asyncio.gather(*(self.get(name, min_ttl_ms, wait_ms) for name in names), return_exceptions=True)
         for one in found:
-            if not isinstance(one, (Token, errors.Error)):
+            if not isinstance(one, (AccountToken, errors.Error)):
                 raise one
-        return [one for one in found if isinstance(one, (Token, errors.Error))]
+        return [one for one in found if isinstance(one, (AccountToken, errors.Error))]
 
     async def refresh(self, account: str, generation: int = 0) -> str:
         """
@@ -325,7 +327,7 @@ class Tokens:
         return await self._figures.latest(wait_s)
 
     @property
-    def custody(self) -> Custody:
+    def custody(self) -> VaultAdmin:
         """What an operator does with the vault. Raises: Draining: not started."""
         return self._opened(self._custody)
 

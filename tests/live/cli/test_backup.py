@@ -10,7 +10,7 @@ from typing import Any
 from support.doors.command_line import Run, node, run
 
 from tidewarden import errors
-from tidewarden.cluster_secret import key_check
+from tidewarden.config.cluster_secret import key_check
 
 __all__ = ["node", "run"]  # fixtures
 BODY = b"\xff no store " * 100_000

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from benchmarks.ports import free_ports
-from tidewarden.cli.data_folder import Plan
-from tidewarden.cli.live_view import Event
-from tidewarden.cli.local_cluster import LocalCluster
+from tidewarden.cli.up.data_folder import FolderPlan
+from tidewarden.cli.up.live_view import ShownEvent
+from tidewarden.cli.up.local_cluster import LocalCluster
 from tidewarden.clock import SystemClock
-from tidewarden.config import load
+from tidewarden.config.load import load
 from tidewarden.errors import ConfigError
 
 NODE = """
@@ -44,7 +44,7 @@ def processes_in(folder: Path) -> list[int]:
     return found
 
 
-def stand_in(plan: Plan, events: list[Event], manner: str) -> LocalCluster:
+def stand_in(plan: FolderPlan, events: list[ShownEvent], manner: str) -> LocalCluster:
     """A cluster whose nodes are scripts that only say that they are ready."""
 
     def argv(name: str) -> list[str]:
@@ -54,12 +54,12 @@ def stand_in(plan: Plan, events: list[Event], manner: str) -> LocalCluster:
 
 
 @pytest.fixture
-def plan(tmp_path: Path) -> Plan:
-    return Plan(tmp_path / "data", load(None, {}, {"node.base_port": str(free_ports(20))}), None, 2, 0)
+def plan(tmp_path: Path) -> FolderPlan:
+    return FolderPlan(tmp_path / "data", load(None, {}, {"node.base_port": str(free_ports(20))}), None, 2, 0)
 
 
-async def test_a_cluster_starts_in_order_and_stops_in_the_other(plan: Plan) -> None:
-    events: list[Event] = []
+async def test_a_cluster_starts_in_order_and_stops_in_the_other(plan: FolderPlan) -> None:
+    events: list[ShownEvent] = []
 
     async def body() -> None:
         assert len(processes_in(plan.data_dir)) == 3
@@ -72,9 +72,9 @@ async def test_a_cluster_starts_in_order_and_stops_in_the_other(plan: Plan) -> N
     assert told[5:] == ["up stopping the nodes", "up stopping the store", "up stopped"]
 
 
-async def test_a_node_that_does_not_stop_is_killed(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidewarden.cli.local_cluster.NODE_GRACE_S", 0.5)
-    events: list[Event] = []
+async def test_a_node_that_does_not_stop_is_killed(plan: FolderPlan, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidewarden.cli.up.local_cluster.NODE_GRACE_S", 0.5)
+    events: list[ShownEvent] = []
     running = asyncio.Event()
 
     async def body() -> None:
@@ -92,8 +92,8 @@ async def test_a_node_that_does_not_stop_is_killed(plan: Plan, monkeypatch: pyte
     assert sorted(event.subject for event in events if "did not stop within" in event.text) == ["n0", "n1"]
 
 
-async def test_whoever_asks_twice_gets_it_at_once(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidewarden.cli.local_cluster.NODE_GRACE_S", 300)
+async def test_whoever_asks_twice_gets_it_at_once(plan: FolderPlan, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidewarden.cli.up.local_cluster.NODE_GRACE_S", 300)
     cluster = stand_in(plan, [], "deaf")
 
     async def body() -> None:
@@ -104,7 +104,7 @@ async def test_whoever_asks_twice_gets_it_at_once(plan: Plan, monkeypatch: pytes
     assert processes_in(plan.data_dir) == []
 
 
-async def test_a_node_that_refuses_its_configuration_ends_it_all(plan: Plan) -> None:
+async def test_a_node_that_refuses_its_configuration_ends_it_all(plan: FolderPlan) -> None:
     async def body() -> None:
         raise AssertionError("nothing serves")
 
@@ -113,7 +113,7 @@ async def test_a_node_that_refuses_its_configuration_ends_it_all(plan: Plan) -> 
     assert processes_in(plan.data_dir) == []
 
 
-async def test_a_defect_stops_everything_and_is_not_hidden(plan: Plan) -> None:
+async def test_a_defect_stops_everything_and_is_not_hidden(plan: FolderPlan) -> None:
     async def body() -> None:
         raise RuntimeError("a defect")
 

@@ -11,8 +11,8 @@ import pytest
 from support.doors.command_line import Run, node, run
 
 from tidewarden import errors
-from tidewarden.cli import pace, token_import
-from tidewarden.cli.token_import import SHOWN_MAX
+from tidewarden.cli.token import import_accounts, progress
+from tidewarden.cli.token.import_accounts import SHOWN_MAX
 
 __all__ = ["node", "run"]  # fixtures
 NEW = [1, "new", "expiring"]
@@ -152,8 +152,8 @@ def test_import_of_what_is_no_file_of_accounts_is_wrong_usage(
 def test_a_long_import_says_how_far_it_is_where_there_is_no_terminal(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pace, "SAY_S", 0.0)
-    monkeypatch.setattr(token_import, "BATCH_ROWS", 2)
+    monkeypatch.setattr(progress, "SAY_S", 0.0)
+    monkeypatch.setattr(import_accounts, "BATCH_ROWS", 2)
     file = tmp_path / "a.csv"
     file.write_bytes(FILE + b"a,r1\nb,r2\nc,r3\n")
     said = run("token", "import", str(file), "--provider", "p").stderr.splitlines()

@@ -10,7 +10,7 @@ import pytest
 from support.doors.command_line import Run, node, run
 
 from tidewarden import errors
-from tidewarden.cli.token_refresh import Asked, ask
+from tidewarden.cli.token.refresh import RefreshWish, ask
 from tidewarden.clock import ManualClock
 
 __all__ = ["node", "run"]  # fixtures
@@ -36,7 +36,7 @@ class Line:
 
 
 async def test_no_more_are_asked_for_in_a_second_than_was_said() -> None:
-    clock, line, asked, names = ManualClock(), Line(), Asked(), [f"p/{n}" for n in range(100)]
+    clock, line, asked, names = ManualClock(), Line(), RefreshWish(), [f"p/{n}" for n in range(100)]
     notes: list[int] = []
     going = asyncio.create_task(ask(line, names, 20, clock, asked, lambda: notes.append(asked.count)))  # type: ignore[arg-type]
     for second in range(5):
@@ -53,7 +53,7 @@ async def test_no_more_are_asked_for_in_a_second_than_was_said() -> None:
 
 async def test_a_slow_pace_asks_for_one_at_a_time() -> None:
     clock, line = ManualClock(), Line()
-    going = asyncio.create_task(ask(line, ["p/a", "p/b"], 1, clock, Asked(), lambda: None))  # type: ignore[arg-type]
+    going = asyncio.create_task(ask(line, ["p/a", "p/b"], 1, clock, RefreshWish(), lambda: None))  # type: ignore[arg-type]
     await asyncio.sleep(0)
     await clock.advance(0.9)
     assert line.sent == ["p/a"]

@@ -8,8 +8,8 @@ from typing import Any
 
 from support.doors.command_line import Run, node, run  # noqa: F401  # fixtures
 
+from tidewarden.config.sealed_file import file_key, open_line, read_header, seal_line
 from tidewarden.errors import Denied
-from tidewarden.sealed_file import file_key, open_line, read_header, seal_line
 
 ROTATION = {
     "state": "done", "node": "n0", "total": 3, "seen": 3, "sealed": 4, "unreadable": 0, "dropped": 1, "key": 77,

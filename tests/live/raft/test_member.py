@@ -14,9 +14,9 @@ import pytest
 from support.raft.group import PACE, SECRET, Group, group, wait_for
 
 from tidewarden.clock import SystemClock
-from tidewarden.config import Cluster
+from tidewarden.config.load import Cluster
 from tidewarden.errors import BadArg, ConfigError, Draining, NoLeader, NotFound, Timeout
-from tidewarden.raft import Raft
+from tidewarden.raft import RaftMember
 
 __all__ = ["group"]  # a fixture
 
@@ -184,7 +184,7 @@ async def test_a_host_that_is_not_here_is_a_clear_error(group: Callable[..., Gro
     lone = group(1)
     for host in ("192.0.2.1", "no-such-host.invalid"):
         node = dataclasses.replace(lone.configs["n0"].node, host=host)
-        raft = Raft(dataclasses.replace(lone.configs["n0"], node=node), SECRET, SystemClock(), lambda: None)
+        raft = RaftMember(dataclasses.replace(lone.configs["n0"], node=node), SECRET, SystemClock(), lambda: None)
         with pytest.raises(ConfigError, match=host):
             await raft.start()
 
@@ -211,6 +211,8 @@ async def test_unreadable_files_stop_the_start(group: Callable[..., Group]) -> N
 async def test_no_secret_and_strange_members_are_refused(group: Callable[..., Group]) -> None:
     config = group(1).configs["n0"]
     with pytest.raises(ConfigError, match="secret"):
-        Raft(config, "", SystemClock(), lambda: None)
+        RaftMember(config, "", SystemClock(), lambda: None)
     with pytest.raises(ConfigError, match=r"node\.name: found 'n0'"):
-        Raft(dataclasses.replace(config, cluster=Cluster(members={"a": "h:1"})), SECRET, SystemClock(), lambda: None)
+        RaftMember(
+            dataclasses.replace(config, cluster=Cluster(members={"a": "h:1"})), SECRET, SystemClock(), lambda: None
+        )

@@ -16,9 +16,9 @@ import pytest
 from support.raft.group import Group, group, wait_for
 
 from benchmarks.ports import free_ports
-from tidewarden.config import Cluster, Config
+from tidewarden.config.load import Cluster, Config
 from tidewarden.errors import BadArg, ConfigError, Exists, NoLeader, NoQuorum, NotFound
-from tidewarden.raft import Raft, files, steering
+from tidewarden.raft import RaftMember, files, operations
 
 __all__ = ["group"]  # a fixture
 
@@ -42,7 +42,7 @@ def newcomer(made: Group, name: str, role: str = "joining") -> None:
     made.configs[name] = dataclasses.replace(made.configs[name], node=node, cluster=Cluster(members=everybody))
 
 
-async def voting(made: Group, *names: str) -> Raft:
+async def voting(made: Group, *names: str) -> RaftMember:
     """The leader, once exactly these have a vote, and everybody who runs knows it."""
     wanted = set(names)
     await wait_for(
@@ -55,7 +55,7 @@ async def voting(made: Group, *names: str) -> Raft:
 
 
 async def test_from_one_to_three_and_back(group: Callable[..., Group], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steering, "CHANGE_TRIES_S", 120.0)  # a busy machine is no reason to give up
+    monkeypatch.setattr(operations, "CHANGE_TRIES_S", 120.0)  # a busy machine is no reason to give up
     made = group(1, pace=0.5)
     await made.start()
     await made.claim()

@@ -25,9 +25,9 @@ from pysyncobj.encryptor import getEncryptor
 
 from benchmarks.ports import free_ports
 from tidewarden.clock import SystemClock
-from tidewarden.config import Cluster, Config, Node
-from tidewarden.config import Raft as RaftSection
-from tidewarden.raft import Raft, files, inflate, wire
+from tidewarden.config.load import Cluster, Config, Node
+from tidewarden.config.load import Raft as RaftSection
+from tidewarden.raft import RaftMember, files, inflate, wire
 from tidewarden.raft.building import link_password
 
 SECRET = "a cluster secret of the tests"
@@ -103,9 +103,9 @@ class Peer:
 @pytest.fixture
 async def member(tmp_path: Path) -> AsyncIterator[Callable[..., Any]]:
     """``await member()`` starts a lone member; with ``peer=True`` one of two, the other of which is not there."""
-    running: list[Raft] = []
+    running: list[RaftMember] = []
 
-    async def start(pace: float = 1.0, peer: bool = False) -> Raft:
+    async def start(pace: float = 1.0, peer: bool = False) -> RaftMember:
         base = free_ports(4)
         members = {"n0": f"127.0.0.1:{base}", "n1": "127.0.0.2:9"} if peer else {}
         config = Config(
@@ -113,7 +113,7 @@ async def member(tmp_path: Path) -> AsyncIterator[Callable[..., Any]]:
             node=Node(base_port=base, data_dir=str(tmp_path / "n0")),
             raft=RaftSection(pace=pace),
         )
-        raft = Raft(config, SECRET, SystemClock(), lambda: None)
+        raft = RaftMember(config, SECRET, SystemClock(), lambda: None)
         await raft.start()
         running.append(raft)
         if not peer:
@@ -125,7 +125,7 @@ async def member(tmp_path: Path) -> AsyncIterator[Callable[..., Any]]:
         await raft.stop()
 
 
-def port_of(raft: Raft) -> int:
+def port_of(raft: RaftMember) -> int:
     return raft._config.node.raft_port
 
 
@@ -133,7 +133,7 @@ async def closed(peer: Peer) -> bool:
     return await asyncio.to_thread(peer.is_closed)
 
 
-async def refused(raft: Raft, count: int) -> None:
+async def refused(raft: RaftMember, count: int) -> None:
     """Wait until ``count`` connections were refused."""
     end = time.monotonic() + 20
     while raft.status()["strangers_refused"] < count:
@@ -219,14 +219,14 @@ async def test_strangers_are_read_and_accepted_as_their_budget_allows(
     monkeypatch.setattr(wire, "TICK_S", 0.02)  # the budget bears five at once, and then three in two seconds
     raft = await member()
     turns = 0
-    paid = wire.Transport._paid
+    paid = wire.RaftTransport._paid
 
-    def counted(subject: wire.Transport, conn: wire.Connection, cost_s: float) -> None:
+    def counted(subject: wire.RaftTransport, conn: wire.RaftConnection, cost_s: float) -> None:
         nonlocal turns
         turns += 1
         paid(subject, conn, cost_s)
 
-    monkeypatch.setattr(wire.Transport, "_paid", counted)
+    monkeypatch.setattr(wire.RaftTransport, "_paid", counted)
     began = time.monotonic()
     peers = [Peer(port_of(raft), encrypt=False) for _ in range(12)]
     while time.monotonic() - began < 2.0:

@@ -13,7 +13,7 @@ import pytest
 
 from tidewarden.clock import SystemClock
 from tidewarden.errors import ConfigError
-from tidewarden.store.child import FolderLock, how_ended, start_child, stop_child
+from tidewarden.store.child_process import FolderLock, how_ended, start_child, stop_child
 
 CLOCK = SystemClock()
 
@@ -90,7 +90,7 @@ async def test_children_of_a_dead_holder_are_waited_for(tmp_path: Path) -> None:
 
 
 async def test_children_that_stay_are_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidewarden.store.child.LEFTOVER_WAIT_S", 0.2)
+    monkeypatch.setattr("tidewarden.store.child_process.LEFTOVER_WAIT_S", 0.2)
     held = subprocess.run([sys.executable, "-c", HOLDER, str(tmp_path), "30"], check=True, stdout=subprocess.PIPE)
     try:
         with pytest.raises(ConfigError, match="processes of a daemon that died still hold"):

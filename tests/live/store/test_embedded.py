@@ -20,13 +20,15 @@ from redis.retry import Retry
 
 from benchmarks.ports import free_ports
 from tidewarden.clock import SystemClock
-from tidewarden.config import Store
+from tidewarden.config.load import Store
 from tidewarden.errors import ConfigError, StoreDown
-from tidewarden.store import Link, embedded, firm
-from tidewarden.store.check import check_store
-from tidewarden.store.commits import Commits, Impossible
-from tidewarden.store.embedded import EmbeddedStore, store_password
-from tidewarden.store.link import pack
+from tidewarden.store import StoreConnection
+from tidewarden.store.connection import pack
+from tidewarden.store.durability import fsync_commit
+from tidewarden.store.durability.durability import Durability, Unavailable
+from tidewarden.store.embedded import server as embedded
+from tidewarden.store.embedded.server import EmbeddedStore, store_password
+from tidewarden.store.preflight import check_store
 
 ONCE = Retry(NoBackoff(), 0)
 PASSWORD = store_password("a cluster secret")
@@ -310,7 +312,7 @@ async def test_how_it_syncs_is_its_own_word_whatever_a_nodes_configuration_says(
     make: Maker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A node that was configured otherwise would have it sync once a second, while others promise the disk."""
-    monkeypatch.setattr(firm, "REST_MS", 50)
+    monkeypatch.setattr(fsync_commit, "REST_MS", 50)
     for started, other in (("always", "everysec"), ("everysec", "always")):
         store = make(config=Store(fsync=started))
         url = await store.start()
@@ -335,7 +337,7 @@ async def test_one_that_is_started_otherwise_is_found_to_sync_otherwise(make: Ma
         weaker = make(config=Store(fsync="everysec"))
         await weaker.start()
         await commits.ask_embedded(data)
-        assert isinstance(commits.of(data, "fsync"), Impossible)
+        assert isinstance(commits.of(data, "fsync"), Unavailable)
         await weaker.stop()
         await make(config=Store(fsync="always")).start()
         await commits.ask_embedded(data)
@@ -343,20 +345,22 @@ async def test_one_that_is_started_otherwise_is_found_to_sync_otherwise(make: Ma
 
 
 @contextlib.asynccontextmanager
-async def joined(url: str, config: Store) -> AsyncIterator[tuple[Link, Commits]]:
+async def joined(url: str, config: Store) -> AsyncIterator[tuple[StoreConnection, Durability]]:
     """A link of a node with this configuration, and its group commits."""
     clock = SystemClock()
-    data = Link(url, "data", clock)
+    data = StoreConnection(url, "data", clock)
     await data.start()
     server = await check_store(data, "c")
     assert server.views
-    commits = Commits(config, "c", clock, lambda link: Link(link.url, "commit", clock), embedded=True, server=server)
+    commits = Durability(
+        config, "c", clock, lambda link: StoreConnection(link.url, "commit", clock), embedded=True, server=server
+    )
     yield data, commits
     await commits.stop()
     await data.stop()
 
 
-async def write_firmly(data: Link, commits: Commits) -> None:
+async def write_firmly(data: StoreConnection, commits: Durability) -> None:
     """As a token's new pair is written."""
     route, firmly = commits.strongest_route(data, "k")
     written: asyncio.Future[Any] = asyncio.get_running_loop().create_future()

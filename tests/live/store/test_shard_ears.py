@@ -14,12 +14,12 @@ from support.store.store_process import Process, process
 
 from tidewarden.clock import SystemClock
 from tidewarden.errors import StoreDown
-from tidewarden.queue.task import NewTask
-from tidewarden.store import Link
-from tidewarden.store.refusals import error_of
-from tidewarden.store.shard_ears import ShardEars
-from tidewarden.store.slots import slot_of
-from tidewarden.store.topology import Topology
+from tidewarden.queue.task import TaskSpec
+from tidewarden.store import StoreConnection
+from tidewarden.store.redis_cluster.sharded_pubsub import ShardedPubSub
+from tidewarden.store.redis_cluster.slots import slot_of
+from tidewarden.store.redis_cluster.topology import Topology
+from tidewarden.store.reply_errors import error_of
 
 SHARD = "{tidewarden:load:0}"
 
@@ -60,7 +60,7 @@ async def test_wake_ups_of_every_kind_stay_within_the_shards_servers(
     for i in range(4):
         taking = there.queues.take(session, ["load"], wait_ms=60_000)
         await parked(there)
-        await here.queues.put("load", NewTask(b"x", id=f"t~{i}"))
+        await here.queues.put("load", TaskSpec(b"x", id=f"t~{i}"))
         async with asyncio.timeout(20):
             (task,) = await taking
         ending = asyncio.ensure_future(here.queues.wait("load", f"t~{i}", 60_000))
@@ -70,7 +70,7 @@ async def test_wake_ups_of_every_kind_stay_within_the_shards_servers(
             assert (await ending)[0] == "done"
     late = there.queues.take(session, ["load"], wait_ms=60_000)
     await parked(there)
-    await here.queues.put("load", NewTask(b"x", id="late~2", delay_ms=300))
+    await here.queues.put("load", TaskSpec(b"x", id="late~2", delay_ms=300))
     async with asyncio.timeout(20):
         assert (await late)[0].id == "late~2"
     assert sent(three_primaries) == broadcast
@@ -88,7 +88,7 @@ async def test_a_shard_that_moved_is_heard_where_it_lies(
     await parked(there)
     await asyncio.to_thread(three_primaries.move_slot, slot, source, target)
     await eventually(lambda: (link := there.shard_ears._at[SHARD]) is not None and link.at.endswith(f":{target}"))
-    await here.queues.put("load", NewTask(b"x", id="t~0"))
+    await here.queues.put("load", TaskSpec(b"x", id="t~0"))
     async with asyncio.timeout(20):
         assert (await taking)[0].id == "t~0"
 
@@ -98,7 +98,7 @@ async def test_a_new_name_is_heard(two: tuple[Process, Process]) -> None:
     await there.nodes.register()
     taking = there.queues.take(there.queues.open_session(), ["load"], wait_ms=60_000)
     await parked(there)
-    await here.queues.put("load", NewTask(b"x", id="t~0"))
+    await here.queues.put("load", TaskSpec(b"x", id="t~0"))
     async with asyncio.timeout(20):
         assert (await taking)[0].id == "t~0"
 
@@ -112,7 +112,7 @@ async def test_what_was_missed_while_not_subscribed_is_looked_for(
     for link in there.shard_ears._primaries.each():
         assert link._transport is not None
         link._transport.abort()
-    await here.queues.put("load", NewTask(b"x", id="t~0"))
+    await here.queues.put("load", TaskSpec(b"x", id="t~0"))
     async with asyncio.timeout(20):
         assert (await taking)[0].id == "t~0"
 
@@ -136,7 +136,7 @@ class Traffic:
             n += 1
             name = f"{number}-{n}"
             try:
-                await self._two[number % 2].queues.put("load", NewTask(b"x", id=name))
+                await self._two[number % 2].queues.put("load", TaskSpec(b"x", id=name))
                 self.put.append(name)
             except StoreDown as error:
                 self.troubles.append(str(error))
@@ -190,10 +190,10 @@ async def test_slots_that_move_under_load_lose_and_double_nothing(
 async def test_a_user_who_may_not_hear_a_shard_is_told(caplog: pytest.LogCaptureFixture) -> None:
     clock = SystemClock()
     topology = Topology("redis+cluster://127.0.0.1:1", "t", clock)
-    ears = ShardEars(
+    ears = ShardedPubSub(
         topology, "t", clock, channel_of=lambda prefix: prefix, heard=lambda *_: None, listens=lambda _: None
     )
-    link = Link("redis://127.0.0.1:1", "t", clock)
+    link = StoreConnection("redis://127.0.0.1:1", "t", clock)
     for error in (StoreDown("lost"), error_of("NOPERM No permissions to access a channel")):
         done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         done.set_exception(error)

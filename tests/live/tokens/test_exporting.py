@@ -11,9 +11,9 @@ import pytest
 import redis.asyncio
 from support.tokens import harness
 
+from tidewarden.config.sealed_file import open_line
 from tidewarden.errors import BadArg, NotFound
-from tidewarden.sealed_file import open_line
-from tidewarden.tokens.vault import Place
+from tidewarden.tokens.vault.vault import Place
 
 KEY, FILE = os.urandom(32), os.urandom(16)
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from support.tokens import harness
 
-from tidewarden.config import Companion
-from tidewarden.queue.task import NewTask
-from tidewarden.tokens import left_over
-from tidewarden.tokens.left_over import BEAT_S, GONE_S, LeftOver
+from tidewarden.config.load import Companion
+from tidewarden.queue.task import TaskSpec
+from tidewarden.tokens.events import companion_cleanup
+from tidewarden.tokens.events.companion_cleanup import BEAT_S, GONE_S, CompanionCleanup
 
 
 class Jumping:
@@ -33,31 +33,31 @@ class Jumping:
 async def test_its_tasks_are_ended_when_nobody_has_it(
     valkey: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(left_over, "PAGE", 3)
+    monkeypatch.setattr(companion_cleanup, "PAGE", 3)
     chosen = harness.provider("http://127.0.0.1:9/token")
     async with harness.node(valkey, tmp_path, chosen, go=False) as side:
         queues, clock = side.queues, Jumping()
         sync = Companion("sync", (), "book.sync", 600)
         some = Companion("some", ("p",), "book.sync", 600)
 
-        def node(*has: Companion) -> LeftOver:
-            return LeftOver({one.name: one for one in has}, ("p", "q"), queues, side.link.call, "t", clock)
+        def node(*has: Companion) -> CompanionCleanup:
+            return CompanionCleanup({one.name: one for one in has}, ("p", "q"), queues, side.link.call, "t", clock)
 
         ours = [f"sync:p/a{number}" for number in range(8)]
         others = ["sync:q/a", "some:p/a", "sync2:p/a", "mine"]
         for number, name in enumerate([*ours, *others]):
-            await queues.put("book.sync", NewTask(b"x", id=name, delay_ms=600_000 * (number % 2)))
+            await queues.put("book.sync", TaskSpec(b"x", id=name, delay_ms=600_000 * (number % 2)))
         session = queues.open_session()
         (held,) = await queues.take(session, ["book.sync"], task_id=ours[0])
 
         async def left() -> set[str]:
             found = set[str]()
-            for state in left_over.STATES:
+            for state in companion_cleanup.STATES:
                 tasks, _ = await queues.page("book.sync", state, 100)
                 found |= {str(task["id"]) for task in tasks}
             return found
 
-        async def later(*nodes: LeftOver, seconds: float = GONE_S) -> None:
+        async def later(*nodes: CompanionCleanup, seconds: float = GONE_S) -> None:
             until = clock.now + seconds
             while clock.now < until:
                 clock.now += BEAT_S
@@ -88,7 +88,7 @@ async def test_where_its_queue_has_gone_there_is_nothing_to_do(valkey: Any, tmp_
     async with harness.node(valkey, tmp_path, harness.provider("http://127.0.0.1:9/token"), go=False) as side:
         clock = Jumping()
         await side.link.call("HSET", "{t}:companions", "old\tnowhere\tp", 5)
-        watch = LeftOver({}, ("p",), side.queues, side.link.call, "t", clock)
+        watch = CompanionCleanup({}, ("p",), side.queues, side.link.call, "t", clock)
         await watch.look()
         clock.now += GONE_S
         await watch.look()

@@ -12,8 +12,8 @@ from support.cluster.nursery import begin
 from support.tokens import harness
 from support.tokens.dying_node import FAILING, play
 
-from tidewarden.config import Companion
-from tidewarden.tokens.events import START
+from tidewarden.config.load import Companion
+from tidewarden.tokens.events.events import START
 
 
 async def killed(where: str, store: Any, folder: Path, url: str) -> None:

@@ -12,10 +12,10 @@ from aiohttp import web
 from support.tokens import harness
 from support.tokens.peer_doors import door, served
 
-from tidewarden.config import Cluster, Config, Node
-from tidewarden.tokens.peers import Peers, Question, Reply, mac_of, open_question, reply_to
-from tidewarden.tokens.records import Answer
-from tidewarden.tokens.shelf import Shelf
+from tidewarden.config.load import Cluster, Config, Node
+from tidewarden.tokens.journal.journal_records import JournalAnswer
+from tidewarden.tokens.journal.peer_queries import PeerReply, Peers, Question, mac_of, open_question, reply_to
+from tidewarden.tokens.vault.key_store import KeyStore
 
 SECRET = "the cluster's"
 
@@ -31,7 +31,7 @@ def test_only_whoever_knows_the_secret_may_ask() -> None:
 def test_a_reply_is_to_its_own_question() -> None:
     mac = mac_of(SECRET)
     one, other = (mac.of(body) + body for body in (b"one", b"other"))
-    message = reply_to(one, Reply("none"), mac)
+    message = reply_to(one, PeerReply("none"), mac)
     assert mac.open(message, b"reply", b"one") is not None
     assert mac.open(message, b"reply", b"other") is None
     assert mac.open(other) == b"other"
@@ -48,7 +48,7 @@ async def test_a_node_that_cannot_be_asked_is_away() -> None:
 
     def answer(raw: bytes) -> bytes | None:
         question = open_question(raw, mac)
-        return reply_to(raw, Reply("busy"), mac) if question is not None else None
+        return reply_to(raw, PeerReply("busy"), mac) if question is not None else None
 
     async with door(answer) as address, door(lambda _: b"rubbish") as odd:
         for where, secret, holder, state in (
@@ -71,7 +71,7 @@ async def test_a_node_that_is_no_member_is_asked_where_it_says_that_it_listens(v
         async with harness.node(
             valkey, tmp_path, harness.provider(endpoint.url), "w0", config=config, cluster_secret=SECRET, go=False
         ) as worker:
-            shelf = Shelf(worker.link.call, "t")
+            shelf = KeyStore(worker.link.call, "t")
             assert await shelf.address_of("w0") == Node().address == "127.0.0.1:7420"
             async with door(worker.tokens.answer_peer) as address:
 
@@ -93,10 +93,10 @@ def test_where_a_node_says_that_it_listens(host: str, address: str) -> None:
 
 async def test_a_reply_that_comes_in_pieces_is_heard_whole() -> None:
     mac = mac_of(SECRET)
-    long = Answer(1, "q", "a", 1, 1, b"r" * 9000, 0, 0)
+    long = JournalAnswer(1, "q", "a", 1, 1, b"r" * 9000, 0, 0)
 
     async def asked(request: web.Request) -> web.StreamResponse:
-        body = reply_to(await request.read(), Reply("answer", long, 1, b"k"), mac)
+        body = reply_to(await request.read(), PeerReply("answer", long, 1, b"k"), mac)
         response = web.StreamResponse(headers={"Content-Length": str(len(body))})
         await response.prepare(request)
         for at in range(0, len(body), 3000):

@@ -13,10 +13,10 @@ from support.tokens.ledger_bench import QUEUE, Bench
 
 from tidewarden.clock import SystemClock
 from tidewarden.errors import NotFound, Timeout
-from tidewarden.tokens.findings import Reading
-from tidewarden.tokens.policy import Step
-from tidewarden.tokens.reader import in_vain, lives
-from tidewarden.tokens.rows import Row, Troubles
+from tidewarden.tokens.accounts.account_record import AccountRow, RefreshTroubles
+from tidewarden.tokens.accounts.findings import AccountReading
+from tidewarden.tokens.accounts.reader import in_vain, lives
+from tidewarden.tokens.refresh.policy import Step
 
 answers, eventually = harness.answers, harness.eventually
 NOW_MS = 1_700_000_000_000
@@ -129,10 +129,10 @@ async def test_a_reader_who_wants_more_than_there_is_gets_the_newest(valkey: Any
 
 def test_who_always_wants_more_than_there_is_has_it_refreshed_twice_a_life_at_most() -> None:
     hour_ms = 3_600_000
-    row = Row(1, 2, NOW_MS, NOW_MS + hour_ms, NOW_MS, b"", b"", refreshed=True)
+    row = AccountRow(1, 2, NOW_MS, NOW_MS + hour_ms, NOW_MS, b"", b"", refreshed=True)
 
     def will_do(age_ms: int, min_ttl_ms: int) -> bool:
-        return lives(Reading(NOW_MS + age_ms, 0, row, None), min_ttl_ms)
+        return lives(AccountReading(NOW_MS + age_ms, 0, row, None), min_ttl_ms)
 
     for min_ttl_ms in (hour_ms - 1000, hour_ms, 10 * hour_ms):
         assert will_do(hour_ms // 2, min_ttl_ms)
@@ -144,9 +144,9 @@ def test_who_always_wants_more_than_there_is_has_it_refreshed_twice_a_life_at_mo
 
 def test_after_a_step_back_of_the_stores_clock_nobody_knows_how_long_a_token_lives() -> None:
     """It was stored in what is the future now: it may have expired an hour ago, and is refreshed rather than believed."""
-    row = Row(1, 2, NOW_MS, NOW_MS + 3_600_000, NOW_MS, b"", b"", refreshed=True)
-    assert lives(Reading(NOW_MS - 4000, 0, row, None), 0)  # Clocks of servers that take over differ a little.
-    stepped = Reading(NOW_MS - 3_600_000, 0, row, None)
+    row = AccountRow(1, 2, NOW_MS, NOW_MS + 3_600_000, NOW_MS, b"", b"", refreshed=True)
+    assert lives(AccountReading(NOW_MS - 4000, 0, row, None), 0)  # Clocks of servers that take over differ a little.
+    stepped = AccountReading(NOW_MS - 3_600_000, 0, row, None)
     assert not lives(stepped, 0)
     assert not in_vain(harness.provider("http://x/", account_interval_s=60), stepped, 60_001)
 
@@ -204,7 +204,7 @@ async def test_a_stopped_account_tells_its_reader(valkey: Any, tmp_path: Path) -
             await side.tokens.put(f"p/{account}", {"refresh_token": "r"} | token)
             await side.tokens.refresh(f"p/{account}")
             task = await bench.take(account)
-            troubles = Troubles(tries=90, stopped=True, outcome="unavailable", message="HTTP 503", last_ms=5)
+            troubles = RefreshTroubles(tries=90, stopped=True, outcome="unavailable", message="HTTP 503", last_ms=5)
             await bench.ledger.failed(QUEUE, account, task.lease, Step("stop", 0, troubles))
         with pytest.raises(
             NotFound, match=r"p/old is stopped \(unavailable: HTTP 503\) and has no living token; it is"

@@ -11,19 +11,19 @@ import pytest
 from aiohttp import web
 from support.tokens import harness
 
-from tidewarden.tokens import revoking
-from tidewarden.tokens.answers import Answer
-from tidewarden.tokens.revoked import judge_revocation
-from tidewarden.tokens.revoking import QUEUE, Revocation
-from tidewarden.tokens.rows import Row
+from tidewarden.tokens.accounts.account_record import AccountRow
+from tidewarden.tokens.events import revocation
+from tidewarden.tokens.events.revocation import QUEUE, Revocation
+from tidewarden.tokens.events.revoked import judge_revocation
+from tidewarden.tokens.provider.token_response import HttpAnswer
 
 eventually = harness.eventually
 
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(revoking, "DELAY_MS", 50)
-    monkeypatch.setattr(revoking, "BACKOFF_MS", 50)
+    monkeypatch.setattr(revocation, "DELAY_MS", 50)
+    monkeypatch.setattr(revocation, "BACKOFF_MS", 50)
 
 
 @contextlib.asynccontextmanager
@@ -125,7 +125,7 @@ async def test_a_pair_that_came_just_before_its_account_was_deleted_is_revoked(v
             await side.tokens.put("p/a", {"refresh_token": "a.0", "access_token": "x", "expires_in": 3600})
             noting = side.tokens._revoker.deleting
 
-            async def slow(provider: str, account: str) -> list[Row]:
+            async def slow(provider: str, account: str) -> list[AccountRow]:
                 noted = await noting(provider, account)
                 await side.tokens.put("p/a", {"refresh_token": "a.1", "access_token": "y", "expires_in": 3600})
                 return noted
@@ -177,9 +177,9 @@ async def test_by_default_nothing_is_said_to_the_provider(valkey: Any, tmp_path:
     ],
 )
 def test_what_an_answer_means(status: int, body: bytes, outcome: str) -> None:
-    assert judge_revocation(Answer(status, {}, body), 0).outcome == outcome
+    assert judge_revocation(HttpAnswer(status, {}, body), 0).outcome == outcome
 
 
 def test_it_shows_no_secret() -> None:
-    row = Row(1, 2, 0, 0, 0, b"o" * 8, b"c" * 8, refresh=b"sealed")
+    row = AccountRow(1, 2, 0, 0, 0, b"o" * 8, b"c" * 8, refresh=b"sealed")
     assert "sealed" not in repr(Revocation("p", "a", row.grant, row.generation, row.refresh))

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from support.tokens import harness
 
-from tidewarden.key_file import prepend_key
-from tidewarden.tokens import keeper, rotation
+from tidewarden.config.key_file import prepend_key
+from tidewarden.tokens.vault import key_sync, rotation
 
 eventually = harness.eventually
 ACCOUNTS = 40
@@ -21,7 +21,7 @@ ACCOUNTS = 40
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keeper, "LOOK_S", 0.02)
+    monkeypatch.setattr(key_sync, "LOOK_S", 0.02)
     monkeypatch.setattr(rotation, "PAGE", 1)
 
 

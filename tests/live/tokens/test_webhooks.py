@@ -10,9 +10,9 @@ import pytest
 from support.providers.webhook_receiver import SECRETS, receiver
 from support.tokens import harness
 
-from tidewarden.config import Secret, Webhook
-from tidewarden.tokens import errands, events
-from tidewarden.tokens.webhooks import sign
+from tidewarden.config.load import Secret, Webhook
+from tidewarden.tokens.events import events, queue_worker
+from tidewarden.tokens.events.webhooks import sign
 
 eventually = harness.eventually
 
@@ -70,7 +70,7 @@ async def test_a_webhook_that_hangs_holds_up_no_other_and_tells_no_address(
     valkey: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(events, "BACKOFF_MS", 50)
-    monkeypatch.setattr(errands, "STOP_S", 0.1)
+    monkeypatch.setattr(queue_worker, "STOP_S", 0.1)
     async with receiver() as ops, receiver() as mute:
         mute.silent = True
         refused = "http://127.0.0.1:9/s3cret"

@@ -13,7 +13,7 @@ from support.cluster.harness import ADMIN, START_S, Node, background, free_base_
 from support.doors.command_line import app
 from typer.testing import CliRunner, Result
 
-from tidewarden.config import hash_generated
+from tidewarden.config.load import hash_generated
 
 pytestmark = pytest.mark.timeout(400)
 SECRET = "of-the-tests"

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from tidewarden.cli import supervise
-from tidewarden.cli.supervise import Child
+from tidewarden.cli.up import supervise
+from tidewarden.cli.up.supervise import Child
 from tidewarden.clock import SystemClock
 from tidewarden.errors import ConfigError
 
@@ -30,7 +30,7 @@ async def eventually(condition: Callable[[], Any]) -> Any:
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits five seconds here."""
-    monkeypatch.setattr("tidewarden.cli.supervise.RESTART_S", 0.05)
+    monkeypatch.setattr("tidewarden.cli.up.supervise.RESTART_S", 0.05)
 
 
 async def test_what_ends_is_started_again_and_its_last_words_are_told(tmp_path: Path) -> None:

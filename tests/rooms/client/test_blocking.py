@@ -105,7 +105,9 @@ async def test_a_block_acknowledges_fails_or_releases(here: Site) -> None:
 async def test_a_block_keeps_its_lease_and_hears_when_it_is_lost(
     here: Site, until: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidewarden.client.touch.SHARE", 60)  # so that a lease may be long where a machine stands still
+    monkeypatch.setattr(
+        "tidewarden.client.lease_keeper.SHARE", 60
+    )  # so that a lease may be long where a machine stands still
 
     def work() -> None:
         with Client(here.urls) as client:

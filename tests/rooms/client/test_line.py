@@ -16,7 +16,7 @@ from support.store.proxy import Proxy
 from benchmarks.ports import free_ports
 from tidewarden.client import AsyncClient, NewTask
 from tidewarden.client.connection import pack
-from tidewarden.client.line import Asked, Line, only
+from tidewarden.client.failover import FailoverConnection, PendingCall, only
 from tidewarden.clock import SystemClock
 from tidewarden.errors import Draining, NoQuorum, NotHeld, StoreDown, Unreachable
 
@@ -180,13 +180,13 @@ async def test_a_line_that_holds_leases_reconnects_unasked(here: Site, eventuall
 async def test_a_line_that_holds_leases_notices_a_silent_node(
     here: Site, monkeypatch: pytest.MonkeyPatch, eventually: Any
 ) -> None:
-    monkeypatch.setattr("tidewarden.client.line.HEARTBEAT_S", 0.05)
+    monkeypatch.setattr("tidewarden.client.failover.HEARTBEAT_S", 0.05)
     proxy = here.proxied()
     async with AsyncClient([url(proxy.port), *here.urls[1:]]) as client:
         await client.queue("mail").put("x", id="a")
         async with await client.queue("mail").take():  # type: ignore[union-attr]
             trap = proxy.trap(b"PONG", "down")
-            monkeypatch.setattr("tidewarden.client.line.ALIVE_S", 0.3)
+            monkeypatch.setattr("tidewarden.client.failover.ALIVE_S", 0.3)
             await eventually(trap.caught.is_set)
             await eventually(lambda: client.line.up and client.nodes.current().port == here.doors[1].port)
 
@@ -199,7 +199,7 @@ def replies(*texts: Any) -> list[Any]:
 
 
 def test_only_what_met_a_passing_fault_is_sent_again() -> None:
-    asked = Asked([pack("A"), pack("B"), pack("C")], True)
+    asked = PendingCall([pack("A"), pack("B"), pack("C")], True)
     fault = asked.answered(replies(1, "STOREDOWN it is away", "NOTHELD x"))
     assert isinstance(fault, StoreDown)
     assert asked.packed == [pack("B")]
@@ -211,10 +211,10 @@ def test_only_what_met_a_passing_fault_is_sent_again() -> None:
 
 
 def test_what_may_have_happened_is_not_sent_again_unless_it_may() -> None:
-    asked = Asked([pack("A")], False)
+    asked = PendingCall([pack("A")], False)
     assert asked.answered(replies("NOQUORUM in time")) is None
     assert isinstance(asked.answers[0], NoQuorum)
-    asked = Asked([pack("A")], False)
+    asked = PendingCall([pack("A")], False)
     assert isinstance(asked.answered(replies("DRAINING going down")), Draining)  # surely did nothing
     assert not asked.repeated
 
@@ -232,7 +232,7 @@ async def test_pauses_grow_and_stay_within_the_limit() -> None:
         async def sleep_until(self, until: float) -> None:
             slept.append(until - self.monotonic())
 
-    line = Line(None, Clock(), random.Random(1), retry_s=30, answer_s=1)  # type: ignore[arg-type]
+    line = FailoverConnection(None, Clock(), random.Random(1), retry_s=30, answer_s=1)  # type: ignore[arg-type]
     for _ in range(10):
         await line._pause(line._clock.monotonic() + 100)
     assert max(slept) <= 1.0

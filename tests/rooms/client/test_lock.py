@@ -51,7 +51,7 @@ async def test_one_holds_it_and_the_next_gets_a_greater_number(here: Site, clien
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Locks are renewed after a sixtieth of their lease, which may be long enough for a machine that stands still at times."""
-    monkeypatch.setattr("tidewarden.client.touch.SHARE", 60)
+    monkeypatch.setattr("tidewarden.client.lease_keeper.SHARE", 60)
 
 
 @pytest.mark.thorough

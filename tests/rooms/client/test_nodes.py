@@ -13,10 +13,10 @@ from support.doors.client_harness import Site, site
 
 from tidewarden.client import AsyncClient
 from tidewarden.client.address import parse
-from tidewarden.client.nodes import Nodes
+from tidewarden.client.endpoints import Endpoints
 from tidewarden.clock import SystemClock
 from tidewarden.errors import Error, NoAuth, WrongPass
-from tidewarden.server.verbs import unsupported
+from tidewarden.server.verbs.command import unsupported
 
 
 @pytest.fixture
@@ -25,8 +25,8 @@ async def here(node: Any) -> AsyncIterator[Site]:
         yield made
 
 
-def nodes_of(*urls: str) -> Nodes:
-    return Nodes([parse(url) for url in urls], SystemClock(), grace_ms=5000, name="test")
+def nodes_of(*urls: str) -> Endpoints:
+    return Endpoints([parse(url) for url in urls], SystemClock(), grace_ms=5000, name="test")
 
 
 def test_a_failed_node_is_left_once_by_all_who_noticed() -> None:

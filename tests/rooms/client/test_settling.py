@@ -11,7 +11,7 @@ import pytest
 from support.doors.client_harness import Site, site, url
 
 from tidewarden.client import AsyncClient, AsyncTask, Worker
-from tidewarden.client.connection import Connection
+from tidewarden.client.connection import ClientConnection
 from tidewarden.errors import Draining, Error, NoQuorum, Stale, StoreDown
 
 
@@ -34,8 +34,8 @@ class Written:
 def writes(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """What every connection of the SDK has written, write by write."""
     found: list[bytes] = []
-    made = Connection.connection_made
-    monkeypatch.setattr(Connection, "connection_made", lambda self, real: made(self, Written(real, found)))
+    made = ClientConnection.connection_made
+    monkeypatch.setattr(ClientConnection, "connection_made", lambda self, real: made(self, Written(real, found)))
     return found
 
 

@@ -212,7 +212,9 @@ async def test_concurrency_is_kept_and_used(here: Site, client: AsyncClient, eve
 async def test_leases_run_on_while_handlers_work(
     here: Site, client: AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidewarden.client.touch.SHARE", 60)  # so that a lease may be long where a machine stands still
+    monkeypatch.setattr(
+        "tidewarden.client.lease_keeper.SHARE", 60
+    )  # so that a lease may be long where a machine stands still
     worker = Worker()
 
     @worker.task("jobs", lease_ms=15_000)

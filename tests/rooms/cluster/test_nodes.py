@@ -10,22 +10,22 @@ from typing import Any
 import pytest
 
 from tidewarden.clock import ManualClock
-from tidewarden.cluster import nodes as module
-from tidewarden.cluster.nodes import DEAD_MS, LEFT_MS, Nodes, Registration, dead_nodes
+from tidewarden.cluster import registration as module
+from tidewarden.cluster.registration import DEAD_MS, LEFT_MS, NodeRecord, Registration, dead_nodes
 from tidewarden.errors import Stale, StoreDown
-from tidewarden.health import SILENT_S_MAX, Health
+from tidewarden.node.status import SILENT_S_MAX, Status
 
-MakeNodes = Callable[..., Awaitable[tuple[Nodes, list[str]]]]
+MakeNodes = Callable[..., Awaitable[tuple[Registration, list[str]]]]
 
 
 @pytest.fixture
 async def nodes(node: Any) -> MakeNodes:
     """``await nodes("n0")`` gives a node's registration and the holders it announced."""
 
-    async def make(name: str = "n0") -> tuple[Nodes, list[str]]:
+    async def make(name: str = "n0") -> tuple[Registration, list[str]]:
         n = await node(name)
         holders: list[str] = []
-        return Nodes("tw", name, n.link, n.scripts, ManualClock(), holders.append), holders
+        return Registration("tw", name, n.link, n.scripts, ManualClock(), holders.append), holders
 
     return make
 
@@ -81,7 +81,7 @@ async def test_one_that_was_buried_or_replaced_is_stale_and_registers_again(node
     await n0.register()
     assert n0.boot > other.boot
     assert holders == [f"n0.{n0.boot}" for n0.boot in (holders and [int(h.split(".")[1]) for h in holders])]
-    await n0.bury(Registration("n0", n0.boot, 0))
+    await n0.bury(NodeRecord("n0", n0.boot, 0))
     with pytest.raises(Stale, match="stored is 0"):
         await n0.beat()
 
@@ -92,14 +92,14 @@ async def test_burying_spares_a_newer_boot(nodes: MakeNodes) -> None:
     await n0.register()
     old = n0.boot
     await n0.register()
-    await n1.bury(Registration("n0", old, 5000))
+    await n1.bury(NodeRecord("n0", old, 5000))
     await n0.beat()
-    await n1.bury(Registration("none", 1, 5000))
+    await n1.bury(NodeRecord("none", 1, 5000))
 
 
 def test_dead_are_those_old_at_the_store_and_not_heard_by_raft() -> None:
     old, young = DEAD_MS, DEAD_MS - 1
-    seen = [Registration("n0", 1, old), Registration("n1", 1, old), Registration("n2", 1, old), Registration("n3", 1, young)]  # fmt: skip
+    seen = [NodeRecord("n0", 1, old), NodeRecord("n1", 1, old), NodeRecord("n2", 1, old), NodeRecord("n3", 1, young)]  # fmt: skip
     heard = {"n0": 9e9, "n1": 9e9, "n2": 0.1, "n3": 9e9}
     assert dead_nodes(seen, "n0", heard.__getitem__) == [seen[1]], "not itself, not one that either still hears"
 
@@ -111,17 +111,17 @@ async def test_how_many_live(nodes: MakeNodes) -> None:
         await each.beat()
     assert n0.living() == 3
     gone = [
-        Registration("n1", 1, DEAD_MS),
-        Registration("n2/1", 1, 0),
-        Registration("n2", 1, 0),
-        Registration("n0", 1, 0),
+        NodeRecord("n1", 1, DEAD_MS),
+        NodeRecord("n2/1", 1, 0),
+        NodeRecord("n2", 1, 0),
+        NodeRecord("n0", 1, 0),
     ]
     n0.seen = gone
     assert n0.living() == 2, "a node's further processes are no nodes"
 
 
 def test_a_nodes_further_processes_are_dead_with_it() -> None:
-    seen = [Registration(name, 1, DEAD_MS) for name in ("n0/1", "n1/1", "n1/2", "n2/1")]
+    seen = [NodeRecord(name, 1, DEAD_MS) for name in ("n0/1", "n1/1", "n1/2", "n2/1")]
     assert dead_nodes(seen, "n0", {"n1": 9e9, "n2": 0.1}.__getitem__) == seen[1:3]
 
 
@@ -140,7 +140,7 @@ async def test_the_loop_beats_and_registers_again_when_it_was_buried(
     for _ in range(3):
         await round_of_the_clock()
     assert holders == [f"n0.{n0.boot}"]
-    await n0.bury(Registration("n0", n0.boot, 0))
+    await n0.bury(NodeRecord("n0", n0.boot, 0))
     await round_of_the_clock()
     await eventually(lambda: len(holders) == 2)
     assert holders[1] == n0.holder
@@ -181,7 +181,7 @@ async def test_registering_that_failed_is_made_up_for_and_announced(
     await asyncio.gather(task, return_exceptions=True)
 
 
-async def beats(n0: Nodes, count: int) -> dict[str, int]:
+async def beats(n0: Registration, count: int) -> dict[str, int]:
     """So many further beats of n0's, half a second apart; how long it has found each silent, ms."""
     for _ in range(count):
         await n0._clock.advance(module.BEAT_S)  # type: ignore[attr-defined]
@@ -243,7 +243,7 @@ async def test_a_node_that_was_buried_comes_back_above_that_boot_although_the_cl
     n0, _ = await nodes("n0")
     far = 4_000_000_000_000
     await n0._link.call("HSET", "{tw}:nodes", "n1", f"{far} {far}")
-    await n0.bury(Registration("n1", far, DEAD_MS))
+    await n0.bury(NodeRecord("n1", far, DEAD_MS))
     assert await n0._link.call("HGET", "{tw}:nodes", "n1") is None
     n1, _ = await nodes("n1")
     await n1.register()
@@ -275,19 +275,19 @@ async def test_one_that_the_shards_refuse_registers_anew_although_it_was_never_b
 
 def test_a_further_process_that_its_node_starts_no_more_is_dead_in_the_end() -> None:
     """The node has come back with fewer of them, before it was found dead."""
-    here, left, young = Registration("n1", 2, 0), Registration("n1/3", 1, LEFT_MS), Registration("n1/2", 1, LEFT_MS - 1)
-    mine = Registration("n0/1", 1, LEFT_MS)
+    here, left, young = NodeRecord("n1", 2, 0), NodeRecord("n1/3", 1, LEFT_MS), NodeRecord("n1/2", 1, LEFT_MS - 1)
+    mine = NodeRecord("n0/1", 1, LEFT_MS)
     assert dead_nodes([here, left, young], "n0", lambda _: 0.1) == [left]
-    assert dead_nodes([Registration("n0", 2, 0), mine], "n0", lambda _: 0.0) == [mine], "the leader's own likewise"
-    silent = Registration("n1", 2, LEFT_MS)
+    assert dead_nodes([NodeRecord("n0", 2, 0), mine], "n0", lambda _: 0.0) == [mine], "the leader's own likewise"
+    silent = NodeRecord("n1", 2, LEFT_MS)
     assert dead_nodes([silent, left], "n0", lambda _: 0.1) == [], "it may be cut off from the store, and all of it live"
 
 
 def test_a_further_process_is_not_dead_before_its_node() -> None:
     """One of a worker that stands still for some seconds: Raft hears no worker, and its node would know it if it had died."""
-    here, front = Registration("n1", 2, DEAD_MS - 1), Registration("n1/1", 1, DEAD_MS)
+    here, front = NodeRecord("n1", 2, DEAD_MS - 1), NodeRecord("n1/1", 1, DEAD_MS)
     assert dead_nodes([here, front], "n0", lambda _: 9e9) == []
-    gone = Registration("n1", 2, DEAD_MS)
+    gone = NodeRecord("n1", 2, DEAD_MS)
     assert dead_nodes([gone, front], "n0", lambda _: 9e9) == [gone, front]
     assert dead_nodes([front], "n0", lambda _: 9e9) == [front], "its node was buried before"
 
@@ -303,10 +303,10 @@ async def test_where_a_node_is_reached_is_told_with_its_registration(nodes: Make
     await n0.register()
     await n1.beat()
     assert n1.addresses == {"n0": "[::1]:7430"}
-    await n1.bury(Registration("n0", n0.boot - 1, 0))  # an older one
+    await n1.bury(NodeRecord("n0", n0.boot - 1, 0))  # an older one
     await n1.beat()
     assert n1.addresses == {"n0": "[::1]:7430"}
-    await n1.bury(Registration("n0", n0.boot, 0))
+    await n1.bury(NodeRecord("n0", n0.boot, 0))
     await n1.beat()
     assert n1.addresses == {}
     n0.address = ""
@@ -329,11 +329,11 @@ async def test_a_store_that_refuses_for_long_is_no_reason_to_end_a_process(nodes
         await clock.advance(SILENT_S_MAX / 4)
     await eventually(lambda: clock.monotonic() == n0.turned_at)
     assert clock.monotonic() - n0.beat_at > SILENT_S_MAX
-    assert Health.dead(health) == ""
+    assert Status.dead(health) == ""
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     await clock.advance(SILENT_S_MAX + 1)
-    assert "has not come round for 31 s" in Health.dead(health)
+    assert "has not come round for 31 s" in Status.dead(health)
     await n0._link.call("DEL", "{tw}:nodes")
 
 

@@ -8,12 +8,12 @@ import pytest
 from support.store.clusters import ClusterSet
 
 from tidewarden.clock import SystemClock
-from tidewarden.cluster.nodes import Nodes
-from tidewarden.queue.registry import SCRIPT_ROOMS, SHARED
+from tidewarden.cluster.registration import Registration
+from tidewarden.queue.catalog import SCRIPT_ROOMS, SHARED
 from tidewarden.store import Scripts
-from tidewarden.store.primaries import Primaries
-from tidewarden.store.slots import slot_of
-from tidewarden.store.topology import Topology
+from tidewarden.store.redis_cluster.cluster_client import ClusterClient
+from tidewarden.store.redis_cluster.slots import slot_of
+from tidewarden.store.redis_cluster.topology import Topology
 
 
 @pytest.mark.parametrize("cluster_of_three", ["valkey", pytest.param("redis", marks=pytest.mark.soak)], indirect=True)
@@ -29,10 +29,10 @@ async def test_beats_go_on_while_the_keys_of_their_slot_move_one_by_one(three_pr
 
     clock, scripts = SystemClock(), Scripts(SHARED, SCRIPT_ROOMS, plain=("tidewarden.cluster",))
     topology = Topology(three_primaries.url(), "x", clock)
-    route = Primaries(topology, "x", clock, on_up=scripts.load_commands)
+    route = ClusterClient(topology, "x", clock, on_up=scripts.load_commands)
     await route.start(wait_s=60)
     try:
-        n0 = Nodes("tidewarden", "n0", route, scripts, clock, lambda _: None)
+        n0 = Registration("tidewarden", "n0", route, scripts, clock, lambda _: None)
         for first, then in (("nodes", "nodes:at"), ("nodes:at", "nodes")):
             n0.address = "10.0.0.1:7420"
             await n0.register()

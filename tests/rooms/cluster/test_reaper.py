@@ -10,10 +10,10 @@ import pytest
 from tidewarden import log
 from tidewarden.clock import ManualClock
 from tidewarden.cluster import reaper as module
-from tidewarden.cluster.nodes import BEAT_S, DEAD_MS, Nodes, Registration
 from tidewarden.cluster.reaper import Reaper
+from tidewarden.cluster.registration import BEAT_S, DEAD_MS, NodeRecord, Registration
 from tidewarden.errors import Internal, Stale, StoreDown
-from tidewarden.queue import NewTask
+from tidewarden.queue import TaskSpec
 
 
 class Scene:
@@ -22,7 +22,7 @@ class Scene:
     def __init__(self, n0: Any, n1: Any) -> None:
         self.clock = ManualClock()
         self.queues, self.other = n0.queues, n1.queues
-        self.nodes = Nodes("tw", "n0", n0.link, n0.scripts, self.clock, lambda holder: None)
+        self.nodes = Registration("tw", "n0", n0.link, n0.scripts, self.clock, lambda holder: None)
         self.heard_s = 9e9
         self.reaper = Reaper("n0", self.nodes, self.queues, self.clock, lambda name: self.heard_s)
         self.link = n0.link
@@ -38,7 +38,7 @@ async def scene(node: Any) -> Any:
     made = Scene(await node("n0"), await node("n1", boot=5))
     await made.other.configure("wide", {"shards": 4})
     for queue in ("q", "wide"):
-        await asyncio.gather(*(made.other.put(queue, NewTask()) for _ in range(20)))
+        await asyncio.gather(*(made.other.put(queue, TaskSpec()) for _ in range(20)))
     session = made.other.open_session()
     await made.other.take(session, ["q"], count=15)
     await made.other.take(session, ["wide"], count=15)
@@ -66,7 +66,7 @@ async def test_a_dead_nodes_leases_end_and_it_is_forgotten(
 ) -> None:
     monkeypatch.setattr(module, "BATCH", 4)
     await scene.link.call("HSET", "{tw}:nodes", "n1", "5 1")
-    scene.nodes.seen = [Registration("n1", 5, DEAD_MS)]
+    scene.nodes.seen = [NodeRecord("n1", 5, DEAD_MS)]
     scene.start()
     await rounds(scene, lambda: not scene.nodes.seen)
     assert await leased(scene) == 0
@@ -81,7 +81,7 @@ async def test_a_dead_nodes_leases_end_and_it_is_forgotten(
 async def test_a_queue_whose_settings_nobody_can_read_keeps_no_dead_nodes_leases(scene: Scene) -> None:
     await scene.link.call("HSET", "{tw}:nodes", "n1", "5 1")
     await scene.link.call("HSET", "{tw}:queues", "bad", "{")
-    scene.nodes.seen = [Registration("n1", 5, DEAD_MS)]
+    scene.nodes.seen = [NodeRecord("n1", 5, DEAD_MS)]
     scene.start()
     await rounds(scene, lambda: not scene.nodes.seen)
     assert await leased(scene) == 0
@@ -89,7 +89,7 @@ async def test_a_queue_whose_settings_nobody_can_read_keeps_no_dead_nodes_leases
 
 async def test_one_that_raft_still_hears_is_spared(scene: Scene) -> None:
     scene.heard_s = 0.2
-    scene.nodes.seen = [Registration("n1", 5, 10 * DEAD_MS)]
+    scene.nodes.seen = [NodeRecord("n1", 5, 10 * DEAD_MS)]
     scene.start()
     for _ in range(10):
         await scene.link.call("PING")
@@ -99,7 +99,7 @@ async def test_one_that_raft_still_hears_is_spared(scene: Scene) -> None:
 
 
 async def test_what_a_former_boot_held_ends_when_the_node_is_back(scene: Scene) -> None:
-    scene.nodes.seen = [Registration("n1", 6, 0)]
+    scene.nodes.seen = [NodeRecord("n1", 6, 0)]
     scene.start()
     await rounds(scene, lambda: scene.reaper.reaped == 30)
     assert await leased(scene) == 0
@@ -109,7 +109,7 @@ async def test_what_a_former_boot_held_ends_when_the_node_is_back(scene: Scene) 
 
 async def test_it_ends_when_another_leads(scene: Scene) -> None:
     await scene.queues.script("queue.sweep", "q", 0, [9, 10])
-    scene.nodes.seen = [Registration("n1", 5, DEAD_MS)]
+    scene.nodes.seen = [NodeRecord("n1", 5, DEAD_MS)]
     scene.queues.holder = "n0.2"
     task = scene.start(epoch=8)
     await rounds(scene, task.done)
@@ -119,7 +119,7 @@ async def test_it_ends_when_another_leads(scene: Scene) -> None:
 
 
 async def test_a_store_that_is_away_is_waited_for(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
-    scene.nodes.seen = [Registration("n1", 5, DEAD_MS)]
+    scene.nodes.seen = [NodeRecord("n1", 5, DEAD_MS)]
     await scene.link.call("HSET", "{tw}:nodes", "n1", "5 1")
     scene.link._transport.abort()
     scene.start()
@@ -135,7 +135,7 @@ async def test_each_burial_of_a_node_is_said_however_many_there_are(
     try:
         scene.start()
         for boot in range(5, 5 + 2 * log.REPEATS_MAX):
-            scene.nodes.seen = [Registration("n1", boot, DEAD_MS)]
+            scene.nodes.seen = [NodeRecord("n1", boot, DEAD_MS)]
             await rounds(scene, lambda: not scene.nodes.seen)
     finally:
         caplog.handler.removeFilter(repeats)
@@ -148,12 +148,12 @@ async def test_a_node_is_buried_once_though_a_beat_saw_it_meanwhile(
 ) -> None:
     bury = scene.nodes.bury
 
-    async def beat_and_bury(dead: Registration) -> None:
-        scene.nodes.seen = [Registration("n1", 5, DEAD_MS + 500)]  # of a beat before the burial, read before it
+    async def beat_and_bury(dead: NodeRecord) -> None:
+        scene.nodes.seen = [NodeRecord("n1", 5, DEAD_MS + 500)]  # of a beat before the burial, read before it
         await bury(dead)
 
     monkeypatch.setattr(scene.nodes, "bury", beat_and_bury)
-    scene.nodes.seen = [Registration("n1", 5, DEAD_MS)]
+    scene.nodes.seen = [NodeRecord("n1", 5, DEAD_MS)]
     scene.start()
     await rounds(scene, lambda: "is buried" in caplog.text)
     for _ in range(5):
@@ -167,12 +167,12 @@ async def test_one_that_comes_back_while_others_are_buried_is_spared(
 ) -> None:
     bury = scene.nodes.bury
 
-    async def bury_slowly(dead: Registration) -> None:
-        scene.nodes.seen = [dead, Registration("n1", 5, 0)]
+    async def bury_slowly(dead: NodeRecord) -> None:
+        scene.nodes.seen = [dead, NodeRecord("n1", 5, 0)]
         await bury(dead)
 
     monkeypatch.setattr(scene.nodes, "bury", bury_slowly)
-    scene.nodes.seen = [Registration("n9", 3, DEAD_MS), Registration("n1", 5, DEAD_MS)]
+    scene.nodes.seen = [NodeRecord("n9", 3, DEAD_MS), NodeRecord("n1", 5, DEAD_MS)]
     scene.start()
     await rounds(scene, lambda: "n9 (boot 3) is buried" in caplog.text)
     for _ in range(5):
@@ -194,7 +194,7 @@ async def test_a_part_of_the_store_that_is_away_holds_up_no_other(
         return await script(name, queue, shard, args, **options)
 
     monkeypatch.setattr(scene.queues, "script", but_q)
-    scene.nodes.seen = [Registration("n1", 5, DEAD_MS)]
+    scene.nodes.seen = [NodeRecord("n1", 5, DEAD_MS)]
     scene.start()
     await rounds(scene, lambda: caplog.text.count("dead nodes wait: its server is away") > 2)
     assert (await scene.queues.stats("wide"))["leased"] == 0
@@ -211,7 +211,7 @@ async def test_what_goes_wrong_with_one_duty_leaves_it_the_others(
         raise Internal("a record of a newer format")
 
     monkeypatch.setattr(scene.queues, "end_due_sessions", refuse)
-    scene.nodes.seen = [Registration("n1", 5, DEAD_MS)]
+    scene.nodes.seen = [NodeRecord("n1", 5, DEAD_MS)]
     task = scene.start()
     await rounds(scene, lambda: not scene.nodes.seen)
     assert "could not be ended; tried again" in caplog.text

@@ -9,8 +9,8 @@ import pytest
 from tidewarden.clock import ManualClock
 from tidewarden.cluster.shard_clocks import ShardClocks
 from tidewarden.cluster.store_clock import WARN_S
-from tidewarden.queue.lease_clock import LeaseClock
-from tidewarden.queue.task import NewTask
+from tidewarden.queue.shards.lease_clock import LeaseClock
+from tidewarden.queue.task import TaskSpec
 
 
 class Watcher:
@@ -45,7 +45,7 @@ async def test_a_step_is_written_into_each_shard_once(node: Any, caplog: pytest.
     n0 = one.n
     session = n0.queues.open_session()
     for i in range(3):
-        await n0.queues.put("q", NewTask(b"x", id=f"t~{i}"))
+        await n0.queues.put("q", TaskSpec(b"x", id=f"t~{i}"))
     assert len(await n0.queues.take(session, ["q"], count=3)) == 3
     for watcher in (one, two):
         await watcher.watch.look()
@@ -107,7 +107,7 @@ async def test_a_step_back_is_found_too_and_new_shards_are_read_first(node: Any)
 async def test_steps_that_nobody_can_read_are_none(node: Any, value: bytes) -> None:
     """As the scripts have it, which write them anew."""
     one, _ = await two_watchers(node)
-    await one.n.queues.put("q", NewTask(b"x", id="t"))
+    await one.n.queues.put("q", TaskSpec(b"x", id="t"))
     for i in range(3):
         await one.n.link.call("HSET", f"{{tw:q:{i}}}:shard", "steps", value, "lag", value)
     await one.watch.look()

@@ -8,7 +8,7 @@ import pytest
 
 from tidewarden.clock import ManualClock
 from tidewarden.cluster.store_clock import WARN_S, StoreClock
-from tidewarden.queue.lease_clock import LeaseClock
+from tidewarden.queue.shards.lease_clock import LeaseClock
 
 
 class Watcher:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tidewarden.clock import ManualClock
-from tidewarden.cluster.term import LOOK_S, PATIENCE, RETRY_S, Term, stored_epoch
+from tidewarden.cluster.leadership import LOOK_S, PATIENCE, RETRY_S, Leadership, stored_epoch
 from tidewarden.errors import Error, NoLeader, Stale
 
 
@@ -68,7 +68,7 @@ class Scene:
         self.holder = "n0.7"
         self.link = n0.link
         self.reached_at = 0.0
-        self.term = Term(
+        self.term = Leadership(
             "tw", self.raft, n0.link, n0.scripts, self.clock, lambda: self.holder, self.duty.run, lambda: self.reached_at
         )  # fmt: skip
         self.task = asyncio.create_task(self.term.run())

@@ -9,11 +9,11 @@ import pytest
 from support.growth import by_container, entries, stored_bytes
 
 from tidewarden.clock import ManualClock
-from tidewarden.cluster.nodes import Nodes
-from tidewarden.raft.names import Names
+from tidewarden.cluster.registration import Registration
+from tidewarden.raft.resolver import Resolver
 from tidewarden.scheduler.schedules import Schedules
 from tidewarden.scheduler.sweep import Sweep
-from tidewarden.store.slots import Answer, Claim, SlotMap
+from tidewarden.store.redis_cluster.slots import Claim, SlotMap, SlotsReply
 
 ROUNDS = 100_000
 DAY_MS = 86_400_000
@@ -49,10 +49,10 @@ def test_servers_of_a_cluster_that_come_and_go() -> None:
     """Pods have another address after each restart, and no slot moves meanwhile."""
     slots = SlotMap()
     for n in range(ROUNDS // 10):
-        slots.merge(f"10.0.{n >> 8}.{n & 255}:6379", Answer((Claim(0, 10, "10.1.0.1:6379", 1),)))
+        slots.merge(f"10.0.{n >> 8}.{n & 255}:6379", SlotsReply((Claim(0, 10, "10.1.0.1:6379", 1),)))
     for n in range(ROUNDS // 10):
         claim = Claim(0, 10, f"10.1.{n >> 8}.{n & 255}:6379", n + 2, name=f"id{n}")
-        slots.merge("10.1.0.1:6379", Answer((claim,)))
+        slots.merge("10.1.0.1:6379", SlotsReply((claim,)))
     assert entries(slots) < 3 * 16384 + 3_000, by_container(slots)
 
 
@@ -62,7 +62,7 @@ async def test_nodes_that_come_under_another_name_each_time(node: Any) -> None:
     n0 = await node("n0")
     sizes: list[dict[str, int]] = []
     for n in range(2_400):
-        one = Nodes("tw", f"worker-{n}", n0.link, n0.scripts, ManualClock(), lambda _: None)
+        one = Registration("tw", f"worker-{n}", n0.link, n0.scripts, ManualClock(), lambda _: None)
         await one.register()
         await n0.scripts.run(n0.link, "cluster.bury", ["{tw}:nodes"], [one.holder.partition(".")[0], one.boot])
         await n0.queues.bury_sessions(1, f"worker-{n}", one.boot)
@@ -74,7 +74,7 @@ async def test_nodes_that_come_under_another_name_each_time(node: Any) -> None:
 
 @pytest.mark.thorough
 async def test_hosts_of_members_that_come_and_go() -> None:
-    names = Names(lambda host: [f"10.0.0.{len(host)}"], ManualClock().monotonic)
+    names = Resolver(lambda host: [f"10.0.0.{len(host)}"], ManualClock().monotonic)
     for n in range(1_500):
         names.resolve(f"host-{n}")
         while names._asking:

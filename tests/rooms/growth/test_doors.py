@@ -10,21 +10,21 @@ import aiohttp
 import pytest
 from support.growth import by_container, entries
 
+from tidewarden.client.lease_keeper import LeaseKeeper
 from tidewarden.client.settling import Settling
-from tidewarden.client.touch import Toucher
 from tidewarden.clock import ManualClock, SystemClock
-from tidewarden.config import Companion, Provider, User, hash_generated
+from tidewarden.config.load import Companion, Provider, User, hash_generated
+from tidewarden.config.permissions import KEPT_MAX, Rights
 from tidewarden.errors import Denied
 from tidewarden.log import Repeats
-from tidewarden.rights import KEPT_MAX, Rights
-from tidewarden.server.penalties import HOSTS_MAX, Penalties
-from tidewarden.server.users import Users
-from tidewarden.tokens import companions
-from tidewarden.tokens.cache import Cache
+from tidewarden.server.access.login_throttle import HOSTS_MAX, LoginThrottle
+from tidewarden.server.access.users import Users
+from tidewarden.tokens.accounts.account_record import AccountRow
+from tidewarden.tokens.accounts.cache import Cache
+from tidewarden.tokens.events import companions
 from tidewarden.tokens.limits.fair_share import FairShare
 from tidewarden.tokens.limits.host_rate_limit import HostRateLimits
-from tidewarden.tokens.post import HEADS_MAX, Poster
-from tidewarden.tokens.rows import Row
+from tidewarden.tokens.provider.http_post import HEADS_MAX, HttpPost
 
 ROUNDS = 100_000
 NOW_MS = 1_700_000_000_000
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.thorough
 
 
 def test_hosts_that_fail_to_log_in() -> None:
-    penalties = Penalties()
+    penalties = LoginThrottle()
     for n in range(ROUNDS):
         penalties.of(f"h{n}:1").fail(float(n))
     assert entries(penalties) <= HOSTS_MAX
@@ -67,7 +67,7 @@ async def test_lines_of_the_log_that_differ() -> None:
 def test_accounts_that_are_read_and_never_again() -> None:
     cache = Cache(1_000, ManualClock(NOW_MS))
     for n in range(ROUNDS):
-        row = Row(1, 1, NOW_MS, NOW_MS + 60_000, NOW_MS, b"o" * 8, b"c" * 8, access=b"sealed", refresh=b"")
+        row = AccountRow(1, 1, NOW_MS, NOW_MS + 60_000, NOW_MS, b"o" * 8, b"c" * 8, access=b"sealed", refresh=b"")
         cache.keep(f"p/a{n}", row, NOW_MS, read=True)
     assert entries(cache) <= 1_000
 
@@ -87,7 +87,7 @@ async def test_companions_whose_queue_is_full(monkeypatch: pytest.MonkeyPatch) -
 
 async def test_secrets_of_clients_and_endpoints_that_change() -> None:
     async with aiohttp.TCPConnector() as connector:
-        poster = Poster(connector, aiohttp.ClientTimeout(), {}, SystemClock())
+        poster = HttpPost(connector, aiohttp.ClientTimeout(), {}, SystemClock())
         for n in range(1_000):
             poster.head(f"https://h{n}.example/token", {"authorization": f"Basic {n}"})
         assert entries(poster) <= 2 * HEADS_MAX + 10, by_container(poster)
@@ -129,7 +129,7 @@ class Held:
 
 async def test_leases_that_the_sdk_keeps_and_drops() -> None:
     clock = ManualClock()
-    toucher = Toucher(Line(), clock)  # type: ignore[arg-type]
+    toucher = LeaseKeeper(Line(), clock)  # type: ignore[arg-type]
     for _ in range(ROUNDS // 10):
         held: Any = Held()
         held.since = clock.monotonic()

@@ -11,9 +11,9 @@ from support.growth import by_container, entries, stored_bytes
 from support.store.proxy import Proxy
 
 from tidewarden.errors import Full, StoreDown
-from tidewarden.queue import NewTask
+from tidewarden.queue import TaskSpec
 from tidewarden.queue.locks import Locks
-from tidewarden.queue.shard import Shard
+from tidewarden.queue.shards.shard import Shard
 
 HOUR_MS = 3_600_000
 ROUNDS = 100_000
@@ -72,21 +72,21 @@ async def test_consumers_that_come_wait_and_go(node: Any) -> None:
     queues = (await node("n0")).queues
     locks = Locks(queues, wait_max_ms=HOUR_MS, waiting_max=1_000)
     await queues.configure("full", {"capacity": 1})
-    await queues.put("full", NewTask(id="first"))
+    await queues.put("full", TaskSpec(id="first"))
     owner = queues.open_session()
     await locks.acquire(owner, "taken", HOUR_MS)
     kept: list[int] = []
     stored: list[dict[str, int]] = []
     for n in range(400):
         session = queues.open_session()
-        await queues.put("q", NewTask(id=f"t{n}"))
+        await queues.put("q", TaskSpec(id=f"t{n}"))
         (task,) = await queues.take(session, ["q"])
         await locks.acquire(session, f"l{n}", HOUR_MS)
         waits = [
             queues.take(session, ["q", "empty"], wait_ms=60_000),
             locks.acquire(session, "taken", HOUR_MS, wait_ms=60_000),
             asyncio.ensure_future(queues.wait("q", f"t{n}", 60_000)),
-            asyncio.ensure_future(queues.put_waiting("full", NewTask(id=f"t{n}"), 60_000)),
+            asyncio.ensure_future(queues.put_waiting("full", TaskSpec(id=f"t{n}"), 60_000)),
         ]
         for _ in range(3):
             await asyncio.sleep(0)
@@ -123,7 +123,7 @@ async def test_a_queue_that_is_cut_anew_again_and_again(node: Any) -> None:
 async def test_takes_of_one_shard_whose_answers_are_lost(node: Any) -> None:
     """One look at a time, and one more for all that were lost meanwhile."""
     queues = (await node("n0")).queues
-    await queues.put("q", NewTask())
+    await queues.put("q", TaskSpec())
     (shard,) = queues._shards["q"]
     before = entries(queues.strays)
     for _ in range(ROUNDS):

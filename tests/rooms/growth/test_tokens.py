@@ -11,11 +11,11 @@ from support.growth import by_container, entries
 
 from tidewarden.clock import ManualClock
 from tidewarden.errors import StoreDown
-from tidewarden.tokens.companions import Companions
-from tidewarden.tokens.figures import Figures
-from tidewarden.tokens.journal import RAWS_MAX, Journal
+from tidewarden.tokens.accounts.figures import Figures
+from tidewarden.tokens.events.companions import Companions
+from tidewarden.tokens.events.outbox import Outbox
+from tidewarden.tokens.journal.journal import RAWS_MAX, Journal
 from tidewarden.tokens.limits.node_limits import SHARDS
-from tidewarden.tokens.outbox import Outbox
 
 pytestmark = pytest.mark.thorough
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tidewarden.errors import BadArg, Full, StoreDown
-from tidewarden.queue import NewTask
+from tidewarden.queue import TaskSpec
 from tidewarden.queue.task import STATES
 
 
@@ -18,13 +18,13 @@ async def filled(node: Any, shards: int = 2, each: int = 30, queue: str = "q") -
     await queues.configure(queue, {"shards": shards})
     session = queues.open_session()
     for state in ("buried", "leased"):
-        await asyncio.gather(*(queues.put(queue, NewTask(state.encode(), id=f"{state}{n}")) for n in range(each)))
+        await asyncio.gather(*(queues.put(queue, TaskSpec(state.encode(), id=f"{state}{n}")) for n in range(each)))
         tasks = await queues.take(session, [queue], count=1000)
         if state == "buried":
             await asyncio.gather(*(queues.bury(session, queue, task.id, task.lease, "bad") for task in tasks))
     await asyncio.gather(
-        *(queues.put(queue, NewTask(id=f"ready{n}", priority=n % 3, ttl_ms=600_000)) for n in range(each)),
-        *(queues.put(queue, NewTask(id=f"delayed{n}", delay_ms=60_000)) for n in range(each)),
+        *(queues.put(queue, TaskSpec(id=f"ready{n}", priority=n % 3, ttl_ms=600_000)) for n in range(each)),
+        *(queues.put(queue, TaskSpec(id=f"delayed{n}", delay_ms=60_000)) for n in range(each)),
     )
     return queues, session
 
@@ -49,7 +49,7 @@ async def test_purge_all(node: Any) -> None:
     (name, (lease, _)), *_ = session.held.items()
     assert await queues.ack(session, "q", [(name[1], lease)]) == [0]
     assert await queues.purge("q") == 0
-    assert await queues.put("q", NewTask(id="buried1", if_exists="fail")) == "buried1"
+    assert await queues.put("q", TaskSpec(id="buried1", if_exists="fail")) == "buried1"
 
 
 async def test_who_waits_for_a_purged_task_hears_of_it(node: Any, eventually: Any) -> None:
@@ -88,7 +88,7 @@ async def test_move_buried_tasks(node: Any) -> None:
 async def test_a_moved_task_keeps_what_it_was_put_with(node: Any) -> None:
     queues = (await node()).queues
     session = queues.open_session()
-    await queues.put("q", NewTask(b"x", "a", within_ms=9000, priority=3, lease_ms=700, attempts=4, backoff_ms=5))
+    await queues.put("q", TaskSpec(b"x", "a", within_ms=9000, priority=3, lease_ms=700, attempts=4, backoff_ms=5))
     (task,) = await queues.take(session, ["q"])
     await queues.bury(session, "q", "a", task.lease)
     before = await queues.peek("q", "a")
@@ -122,10 +122,10 @@ async def test_a_move_that_broke_off_is_finished_by_the_next(node: Any, monkeypa
 
 async def test_an_id_that_another_task_has_there_stays(node: Any) -> None:
     queues, session = await filled(node, 1, 3)
-    await queues.put("again", NewTask(b"another", id="buried1"))
+    await queues.put("again", TaskSpec(b"another", id="buried1"))
     assert await queues.move("q", "again", count=3) == 2
     assert (await queues.peek("q", "buried1"))["payload"] == b"buried"
-    await queues.put("again", NewTask(id="x"))
+    await queues.put("again", TaskSpec(id="x"))
     for task in await queues.take(session, ["again"], count=10):
         assert await queues.ack(session, "again", [(task.id, task.lease)]) == [1]
     assert await queues.move("q", "again", count=3) == 1, "what was done there a moment ago does not swallow it"

@@ -9,7 +9,8 @@ import pytest
 import redis
 
 from tidewarden.errors import Internal, Stale, StoreDown
-from tidewarden.queue import NewTask, graces
+from tidewarden.queue import TaskSpec
+from tidewarden.queue.sessions import session_expiry
 
 LONG_MS = 600_000
 
@@ -23,7 +24,7 @@ async def joined(queues: Any, uuid: str = "", *, grace_ms: int | None = LONG_MS)
 async def holding(queues: Any, task_id: str, grace_ms: int = 0) -> tuple[Any, str]:
     """A session that holds a task."""
     session, uuid = await joined(queues, grace_ms=grace_ms)
-    await queues.put("q", NewTask(id=task_id))
+    await queues.put("q", TaskSpec(id=task_id))
     assert [task.id for task in await queues.take(session, ["q"], task_id=task_id)] == [task_id]
     return session, uuid
 
@@ -100,7 +101,7 @@ async def test_sessions_that_cannot_be_ended_do_not_keep_those_behind_them(
 ) -> None:
     """However many they are, and whatever stands among them that is no session."""
     n1 = await node("n1")
-    monkeypatch.setattr(graces, "PIECE", 3)
+    monkeypatch.setattr(session_expiry, "PIECE", 3)
     bad = []
     for task_id in ("a", "b", "c", "d", "e", "f", "g", "good"):
         _, uuid = await holding(n1.queues, task_id)
@@ -156,7 +157,7 @@ async def test_a_store_that_is_away_at_the_close_is_waited_for(
         return real(name, *args, **options)
 
     monkeypatch.setattr(n0.queues, "_session_script", away)
-    monkeypatch.setattr("tidewarden.queue.sessions.LOST_RETRY_S", 0.01)
+    monkeypatch.setattr("tidewarden.queue.sessions.sessions.LOST_RETRY_S", 0.01)
     await n0.queues.close_session(session)
     await eventually(lambda: n0.queues.sessions_ended)
     assert await states(n0.queues, "a") == ["ready"]
@@ -177,7 +178,7 @@ async def test_a_join_whose_answer_is_lost_attaches_nobody_for_ever(
         return await real(name, *args, **options)
 
     monkeypatch.setattr(n0.queues, "_session_script", away)
-    monkeypatch.setattr("tidewarden.queue.sessions.LOST_RETRY_S", 0.01)
+    monkeypatch.setattr("tidewarden.queue.sessions.sessions.LOST_RETRY_S", 0.01)
     other = n0.queues.open_session("bob")
     with pytest.raises(StoreDown):
         await n0.queues.join_session(other, "bob", uuid)

@@ -9,9 +9,9 @@ import pytest
 from support.growth import entries
 
 from tidewarden.errors import Full
-from tidewarden.queue import NewTask
-from tidewarden.queue import session as module
+from tidewarden.queue import TaskSpec
 from tidewarden.queue.locks import Locks
+from tidewarden.queue.sessions import session as module
 
 MOST = 20
 
@@ -23,7 +23,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def take_all(queues: Any, session: Any, count: int, lease_ms: int = 60_000) -> list[Any]:
     for _ in range(count):
-        await queues.put("q", NewTask())
+        await queues.put("q", TaskSpec())
     return [task for _ in range(count) for task in await queues.take(session, ["q"], lease_ms=lease_ms)]
 
 
@@ -42,7 +42,7 @@ async def test_a_lease_that_another_connection_renewed_is_known_to_the_one_that_
     mine, theirs = queues.open_session(), queues.open_session()
     (task,) = await take_all(queues, mine, 1, lease_ms=30)
     await queues.touch(theirs, "q", task.id, task.lease, lease_ms=60_000)
-    await asyncio.gather(*(queues.put("q", NewTask()) for _ in range(1001)))
+    await asyncio.gather(*(queues.put("q", TaskSpec()) for _ in range(1001)))
     await is_over(queues, task.lease_end_ms)
     taken = await queues.take(mine, ["q"], count=1000, lease_ms=1)
     await is_over(queues, taken[-1].lease_end_ms)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tidewarden.errors import BadArg, Full
-from tidewarden.queue import NewTask
+from tidewarden.queue import TaskSpec
 
 
 async def filled(node: Any, shards: int = 1, lanes: int = 3, each: int = 4, **settings: Any) -> Any:
@@ -18,7 +18,7 @@ async def filled(node: Any, shards: int = 1, lanes: int = 3, each: int = 4, **se
     await queues.configure("q", {"shards": shards, **settings})
     for lane in range(lanes):
         for n in range(each):
-            await queues.put("q", NewTask(id=f"{lane}-{n}" * (shards == 1), lane=f"lane{lane}"))
+            await queues.put("q", TaskSpec(id=f"{lane}-{n}" * (shards == 1), lane=f"lane{lane}"))
     return queues, queues.open_session()
 
 
@@ -98,26 +98,26 @@ async def test_a_lane_lies_in_one_shard_and_its_ids_say_which(node: Any) -> None
 async def test_an_id_of_the_callers_gets_the_shard_of_its_lane(node: Any) -> None:
     queues, _ = await filled(node, shards=4, lanes=0)
     right = zlib.crc32(b"a") % 4
-    task_id = await queues.put("q", NewTask(id="order", lane="a"))
+    task_id = await queues.put("q", TaskSpec(id="order", lane="a"))
     assert task_id == f"order~{right}"
-    assert await queues.put("q", NewTask(id="order", lane="a")) == task_id
-    assert await queues.put("q", NewTask(id=task_id, lane="a")) == task_id
-    assert await queues.put_waiting("q", NewTask(id=task_id, lane="a"), 100) == task_id
+    assert await queues.put("q", TaskSpec(id="order", lane="a")) == task_id
+    assert await queues.put("q", TaskSpec(id=task_id, lane="a")) == task_id
+    assert await queues.put_waiting("q", TaskSpec(id=task_id, lane="a"), 100) == task_id
     assert (await queues.stats("q"))["total"] == 1
     with pytest.raises(BadArg, match="its lane lies in shard"):
-        await queues.put("q", NewTask(id=f"order~{(right + 1) % 4}", lane="a"))
+        await queues.put("q", TaskSpec(id=f"order~{(right + 1) % 4}", lane="a"))
     with pytest.raises(BadArg, match="longer than 200 bytes"):
-        await queues.put("q", NewTask(id="x" * 199, lane="a"))
+        await queues.put("q", TaskSpec(id="x" * 199, lane="a"))
 
 
 @pytest.mark.thorough
 async def test_a_purge_of_all_leaves_nothing_of_a_lane(node: Any) -> None:
     queues, session = await filled(node, lanes=20, each=60)
     await queues.take(session, ["q"], count=5)
-    await queues.put("q", NewTask(lane="lane0", delay_ms=60_000))
+    await queues.put("q", TaskSpec(lane="lane0", delay_ms=60_000))
     assert await queues.purge("q", "waiting") == 20 * 59
     for n in range(600):
-        await queues.put("q", NewTask(lane=f"lane{n % 20}"))
+        await queues.put("q", TaskSpec(lane=f"lane{n % 20}"))
     assert await queues.purge("q") == 20 + 1 + 600
     assert (await queues.stats("q"))["total"] == 0
     assert await queues._link.call("EXISTS", *(f"{{tw:q:0}}:{name}" for name in ("lanes", "waiting", "running"))) == 0
@@ -160,8 +160,8 @@ async def test_a_page_of_waiting_tasks_of_several_shards(node: Any) -> None:
 async def test_a_full_queue_takes_no_more_of_a_lane_and_a_waiting_put_gets_its_place(node: Any) -> None:
     queues, session = await filled(node, lanes=1, capacity=4)
     with pytest.raises(Full):
-        await queues.put("q", NewTask(lane="lane0"))
-    waiting = asyncio.ensure_future(queues.put_waiting("q", NewTask(id="new", lane="lane0"), 60_000))
+        await queues.put("q", TaskSpec(lane="lane0"))
+    waiting = asyncio.ensure_future(queues.put_waiting("q", TaskSpec(id="new", lane="lane0"), 60_000))
     (task,) = await queues.take(session, ["q"])
     await queues.ack(session, "q", [(task.id, task.lease)])
     assert await waiting == "new"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tidewarden.queue import NewTask
+from tidewarden.queue import TaskSpec
 
 P = "{tw:q:0}"
 Damage = Callable[[Any, dict[str, bytes]], Any]
@@ -20,7 +20,7 @@ async def full_house(n: Any) -> dict[str, bytes]:
     session = queues.open_session()
     for lane in ("busy", "idle", "slow"):
         for number in range(3):
-            await queues.put("q", NewTask(id=f"{lane}{number}", lane=lane, ttl_ms=600_000 * (number == 1)))
+            await queues.put("q", TaskSpec(id=f"{lane}{number}", lane=lane, ttl_ms=600_000 * (number == 1)))
     for lane in ("busy", "slow"):
         (task,) = await queues.take(session, ["q"], task_id=f"{lane}0")
         if lane == "slow":
@@ -64,7 +64,7 @@ async def test_damage_is_found_and_mended(node: Any, damage: str) -> None:
 async def test_a_lane_that_nothing_would_wake_is_found(node: Any) -> None:
     n = await node()
     for number in range(2):
-        await n.queues.put("q", NewTask(id=f"a{number}", lane="a"))
+        await n.queues.put("q", TaskSpec(id=f"a{number}", lane="a"))
     await n.link.call("ZREM", f"{P}:ready:50", "a0")
     for name, member in (("lanes", "a"), ("tasks", "a0")):
         await n.link.call("HDEL", f"{P}:{name}", member)

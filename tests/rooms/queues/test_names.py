@@ -7,29 +7,29 @@ from typing import Any
 import pytest
 
 from tidewarden.errors import Full, NotFound
-from tidewarden.queue.task import NewTask
+from tidewarden.queue.task import TaskSpec
 
 
 async def test_so_many_queues_and_no_more(node: Any) -> None:
     n0 = await node(flags={"limits.queues_max": "2"})
     for queue in ("a", "b"):
-        await n0.queues.put(queue, NewTask(id="1"))
-    for use in (n0.queues.put("c", NewTask(id="1")), n0.queues.configure("c", {}), n0.queues.link("t", "c")):
+        await n0.queues.put(queue, TaskSpec(id="1"))
+    for use in (n0.queues.put("c", TaskSpec(id="1")), n0.queues.configure("c", {}), n0.queues.link("t", "c")):
         with pytest.raises(
             Full, match=r"no queue c, and the cluster has 2 already, of at most 2; .*limits\.queues_max"
         ):
             await use
-    await n0.queues.put("a", NewTask(id="2"))
+    await n0.queues.put("a", TaskSpec(id="2"))
     assert await n0.queues.names() == ["a", "b"]
     other = await node("n1", flags={"limits.queues_max": "3"})
-    await other.queues.put("c", NewTask(id="1"))
-    await n0.queues.put("c", NewTask(id="2"))
+    await other.queues.put("c", TaskSpec(id="1"))
+    await n0.queues.put("c", TaskSpec(id="2"))
     assert (await n0.queues.stats("c"))["total"] == 2
 
 
 async def test_the_systems_own_are_made_in_any_case(node: Any) -> None:
     n0 = await node(flags={"limits.queues_max": "1"})
-    await n0.queues.put("a", NewTask(id="1"))
+    await n0.queues.put("a", TaskSpec(id="1"))
     assert (await n0.queues.settings("_tokens:p:c"))["shards"] == 16
     assert await n0.queues.names() == ["_tokens:p:c", "a"]
 
@@ -46,14 +46,14 @@ async def test_settings_of_a_queue_that_the_store_has_lost(node: Any, caplog: py
     assert (found["lease_ms"], found["shards"], found["losses_max"]) == (123, 4, 7)
     await n0.link.call("FLUSHALL")
     assert (await n0.queues.configure("q", {"shards": 2}))["shards"] == 2
-    await n0.queues.put("q", NewTask(id="1"))
+    await n0.queues.put("q", TaskSpec(id="1"))
     n1 = await node("n1")
     assert (await n1.queues.settings("q"))["lease_ms"] == 123
 
 
 async def test_a_lost_queue_whose_name_is_a_topics_now(node: Any) -> None:
     n0 = await node()
-    await n0.queues.put("q", NewTask(id="1"))
+    await n0.queues.put("q", TaskSpec(id="1"))
     await n0.link.call("FLUSHALL")
     n1 = await node("n1")
     await n1.queues.link("q", "other")

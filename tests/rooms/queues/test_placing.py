@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tidewarden.errors import BadArg, ConfigError, Denied, Internal
-from tidewarden.queue import NewTask
-from tidewarden.queue.placing import carried, carry, load_strategies, shard_of
+from tidewarden.queue import TaskSpec
+from tidewarden.queue.partitioning import carried, carry, load_strategies, shard_of
 
 
 @pytest.mark.parametrize("shard", [0, 1, 9, 10, 255])
@@ -57,7 +57,7 @@ async def spread(queues: Any, queue: str) -> list[int]:
 async def test_round_robin_fills_the_shards_evenly_and_takes_empty_them_evenly(node: Any) -> None:
     queues = (await node()).queues
     await queues.configure("q", {"shards": 4, "strategy": "round_robin"})
-    names = await asyncio.gather(*(queues.put("q", NewTask()) for _ in range(40)))
+    names = await asyncio.gather(*(queues.put("q", TaskSpec()) for _ in range(40)))
     assert len(set(names)) == 40
     assert all(0 <= (carried(name, 4) if carried(name, 4) is not None else -1) < 4 for name in names)
     assert await spread(queues, "q") == [10, 10, 10, 10]
@@ -74,8 +74,8 @@ async def test_round_robin_keeps_ids_of_the_callers(node: Any) -> None:
     queues = (await node()).queues
     await queues.configure("q", {"shards": 4, "strategy": "round_robin"})
     for _ in range(3):
-        assert await queues.put("q", NewTask(id="order-17")) == "order-17"
-        assert await queues.put("q", NewTask(id="order-18~2")) == "order-18~2"
+        assert await queues.put("q", TaskSpec(id="order-17")) == "order-17"
+        assert await queues.put("q", TaskSpec(id="order-18~2")) == "order-18~2"
     assert (await queues.stats("q"))["total"] == 2
     assert queues.shard_of("q", "order-18~2") == 2
 
@@ -83,17 +83,17 @@ async def test_round_robin_keeps_ids_of_the_callers(node: Any) -> None:
 async def test_a_function_of_the_users_chooses(node: Any) -> None:
     queues = (await node(flags=FLAGS)).queues
     assert (await queues.configure("q", {"shards": 4, "strategy": MINE}))["strategy"] == MINE
-    assert await queues.put("q", NewTask(b"3", id="a")) == "a~3"
-    assert await queues.put("q", NewTask(b"3", id="a")) == "a~3", "the same put again is the same task"
-    assert await queues.put("q", NewTask(b"0", id="a~3")) == "a~3", "the answered id finds it, too"
-    made = await queues.put_waiting("q", NewTask(b"1"), 10)
+    assert await queues.put("q", TaskSpec(b"3", id="a")) == "a~3"
+    assert await queues.put("q", TaskSpec(b"3", id="a")) == "a~3", "the same put again is the same task"
+    assert await queues.put("q", TaskSpec(b"0", id="a~3")) == "a~3", "the answered id finds it, too"
+    made = await queues.put_waiting("q", TaskSpec(b"1"), 10)
     assert made.endswith("~1")
     assert await spread(queues, "q") == [0, 1, 0, 1]
     for payload in (b"4", b"/"):
         with pytest.raises(Internal, match=r"answered -?\d+; allowed is 0 to 3"):
-            await queues.put("q", NewTask(payload))
+            await queues.put("q", TaskSpec(payload))
     with pytest.raises(BadArg, match="longer than 200 bytes with its shard"):
-        await queues.put("q", NewTask(b"1", id="x" * 199))
+        await queues.put("q", TaskSpec(b"1", id="x" * 199))
     assert (await queues.stats("q"))["total"] == 2
 
 
@@ -102,16 +102,16 @@ async def test_a_function_that_fails_is_named(node: Any) -> None:
     queues._strategies[MINE] = lambda *_: 1 // 0
     await queues.configure("q", {"shards": 2, "strategy": MINE})
     with pytest.raises(Internal, match="by_tens failed: ZeroDivisionError"):
-        await queues.put("q", NewTask())
+        await queues.put("q", TaskSpec())
 
 
 async def test_a_node_that_does_not_know_the_function_refuses_puts_and_serves_the_rest(node: Any) -> None:
     n0 = await node("n0", flags=FLAGS)
     await n0.queues.configure("q", {"shards": 4, "strategy": MINE})
-    await n0.queues.put("q", NewTask(b"2", id="a"))
+    await n0.queues.put("q", TaskSpec(b"2", id="a"))
     n1 = await node("n1")
     with pytest.raises(Denied, match=f"the strategy {MINE} is not among"):
-        await n1.queues.put("q", NewTask(b"2", id="b"))
+        await n1.queues.put("q", TaskSpec(b"2", id="b"))
     (task,) = await n1.queues.take(n1.queues.open_session(), ["q"])
     assert task.id == "a~2"
     assert await n1.queues.ack(n1.queues.open_session(), "q", [(task.id, task.lease)]) == [1]
@@ -131,6 +131,6 @@ async def test_the_callers_id_under_a_topic_is_placed_in_each_queue(node: Any) -
     queues = (await node()).queues
     await queues.configure("wide", {"shards": 8, "strategy": "round_robin"})
     await queues.link("events", "wide")
-    made = await queues.put("events", NewTask())
-    assert await queues.put("events", NewTask(id=made)) == made
+    made = await queues.put("events", TaskSpec())
+    assert await queues.put("events", TaskSpec(id=made)) == made
     assert (await queues.stats("wide"))["total"] == 1

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tidewarden.errors import BadArg, Exists, Full, NotHeld, Stale, TooBig
-from tidewarden.queue import NewTask
+from tidewarden.queue import TaskSpec
 from tidewarden.queue.queues import LEASE_NUMBER_MAX
 
 
@@ -21,7 +21,7 @@ async def one(queues: Any, session: Any, queue: str = "q", **options: Any) -> An
 async def test_put_take_ack(node: Any, views: bool) -> None:
     queues = (await node(views=views)).queues
     session = queues.open_session("bob")
-    task_id = await queues.put("q", NewTask(b"x", within_ms=5000))
+    task_id = await queues.put("q", TaskSpec(b"x", within_ms=5000))
     task = await one(queues, session)
     assert (task.queue, task.id, task.payload, task.attempt) == ("q", task_id, b"x", 1)
     assert task.deadline_ms == pytest.approx(task.lease_end_ms - 30_000 + 5_000, abs=2000)
@@ -36,28 +36,28 @@ async def test_put_take_ack(node: Any, views: bool) -> None:
 async def test_an_id_of_the_callers_makes_a_retry_safe(node: Any) -> None:
     queues = (await node()).queues
     session = queues.open_session()
-    assert await queues.put("q", NewTask(b"1", id="a")) == await queues.put("q", NewTask(b"2", id="a")) == "a"
+    assert await queues.put("q", TaskSpec(b"1", id="a")) == await queues.put("q", TaskSpec(b"2", id="a")) == "a"
     task = await one(queues, session)
     assert await queues.ack(session, "q", [("a", task.lease)]) == [1]
     assert await queues.ack(session, "q", [("a", task.lease)]) == [1]
-    assert await queues.put("q", NewTask(b"3", id="a")) == "a"
+    assert await queues.put("q", TaskSpec(b"3", id="a")) == "a"
     assert (await queues.stats("q"))["total"] == 0
     with pytest.raises(Exists, match="the task a is there already"):
-        await queues.put("q", NewTask(id="a", if_exists="fail"))
+        await queues.put("q", TaskSpec(id="a", if_exists="fail"))
 
 
 async def test_put_answers_in_the_callers_words(node: Any) -> None:
     queues = (await node(flags={"limits.payload_bytes": "100"})).queues
     session = queues.open_session()
-    await queues.put("q", NewTask(id="a"))
+    await queues.put("q", TaskSpec(id="a"))
     with pytest.raises(Exists):
-        await queues.put("q", NewTask(id="a", if_exists="fail"))
+        await queues.put("q", TaskSpec(id="a", if_exists="fail"))
     await one(queues, session)
     with pytest.raises(NotHeld, match="the task a is leased; it cannot be replaced now"):
-        await queues.put("q", NewTask(id="a", if_exists="replace"))
+        await queues.put("q", TaskSpec(id="a", if_exists="replace"))
     for queue, task, error in (
-        ("q", NewTask(b"x" * 101), TooBig), ("bad name", NewTask(), BadArg), ("q", NewTask(priority=100), BadArg),
-        ("q", NewTask(id="a\udcff"), BadArg),
+        ("q", TaskSpec(b"x" * 101), TooBig), ("bad name", TaskSpec(), BadArg), ("q", TaskSpec(priority=100), BadArg),
+        ("q", TaskSpec(id="a\udcff"), BadArg),
     ):  # fmt: skip
         with pytest.raises(error):
             await queues.put(queue, task)
@@ -66,9 +66,9 @@ async def test_put_answers_in_the_callers_words(node: Any) -> None:
 async def test_items_of_one_turn_become_one_script(node: Any) -> None:
     n0 = await node()
     queues, session = n0.queues, n0.queues.open_session()
-    await queues.put("q", NewTask(id="first"))
+    await queues.put("q", TaskSpec(id="first"))
     calls = n0.link.calls
-    await asyncio.gather(*(queues.put("q", NewTask(id=f"t{n:03}", priority=n % 5)) for n in range(400)))
+    await asyncio.gather(*(queues.put("q", TaskSpec(id=f"t{n:03}", priority=n % 5)) for n in range(400)))
     assert n0.link.calls == calls + 1
     batches = await asyncio.gather(*(queues.take(session, ["q"]) for _ in range(401)))
     assert n0.link.calls == calls + 2
@@ -83,7 +83,7 @@ async def test_one_bad_item_does_not_spoil_the_others_of_its_turn(node: Any) -> 
     """What arrives together is one script, so every item is judged before it gets there."""
     n0 = await node()
     queues, session = n0.queues, n0.queues.open_session()
-    await queues.put("q", NewTask(id="a"))
+    await queues.put("q", TaskSpec(id="a"))
     task = await one(queues, session)
     bad: list[Any] = []
     good = queues.ack(session, "q", [("a", task.lease)])
@@ -106,23 +106,23 @@ async def test_one_bad_item_does_not_spoil_the_others_of_its_turn(node: Any) -> 
 async def test_large_takes_of_one_turn_are_cut_into_scripts(node: Any) -> None:
     queues = (await node()).queues
     sessions = [queues.open_session() for _ in range(7)]
-    await asyncio.gather(*(queues.put("q", NewTask()) for _ in range(1500)))
+    await asyncio.gather(*(queues.put("q", TaskSpec()) for _ in range(1500)))
     taken = await asyncio.gather(*(queues.take(session, ["q"], count=1000) for session in sessions))
     assert sorted(map(len, taken)) == [0, 0, 0, 0, 0, 500, 1000]
 
 
 async def test_large_payloads_of_one_turn_are_cut_into_scripts(node: Any) -> None:
     n0 = await node()
-    await n0.queues.put("q", NewTask())
+    await n0.queues.put("q", TaskSpec())
     calls = n0.link.calls
-    await asyncio.gather(*(n0.queues.put("q", NewTask(b"x" * 1_000_000)) for _ in range(10)))
+    await asyncio.gather(*(n0.queues.put("q", TaskSpec(b"x" * 1_000_000)) for _ in range(10)))
     assert 3 <= n0.link.calls - calls <= 5
 
 
 async def test_text_that_is_none_is_refused_and_nobody_waits_for_ever(node: Any) -> None:
     queues = (await node()).queues
     session = queues.open_session()
-    await queues.put("q", NewTask(id="a"))
+    await queues.put("q", TaskSpec(id="a"))
     with pytest.raises(BadArg):
         await queues.ack(session, "q", [("a\udcff", 5)])
     with pytest.raises(BadArg):
@@ -136,7 +136,7 @@ async def test_text_that_is_none_is_refused_and_nobody_waits_for_ever(node: Any)
 async def test_release_fail_bury_touch(node: Any) -> None:
     queues = (await node()).queues
     session = queues.open_session()
-    await queues.put("q", NewTask(id="a"))
+    await queues.put("q", TaskSpec(id="a"))
     task = await one(queues, session)
     await queues.release(session, "q", "a", task.lease)
     assert session.held == {}
@@ -162,7 +162,7 @@ async def test_release_fail_bury_touch(node: Any) -> None:
 async def test_a_lease_may_be_used_by_another_session(node: Any) -> None:
     queues = (await node()).queues
     taker, other = queues.open_session(), queues.open_session()
-    await queues.put("q", NewTask(id="a"))
+    await queues.put("q", TaskSpec(id="a"))
     task = await one(queues, taker)
     assert await queues.ack(other, "q", [("a", task.lease)]) == [1]
     await queues.close_session(taker)
@@ -189,7 +189,7 @@ async def test_what_a_take_may_ask(node: Any) -> None:
 async def test_so_many_takes_may_wait(node: Any) -> None:
     queues = (await node(flags={"limits.waiting_max": "2"})).queues
     session = queues.open_session()
-    await queues.put("q", NewTask(id="a", delay_ms=10**6))
+    await queues.put("q", TaskSpec(id="a", delay_ms=10**6))
     waiting = [queues.take(session, ["q"], wait_ms=60_000) for _ in range(2)]
     with pytest.raises(Full, match=r"limits\.waiting_max"):
         queues.take(session, ["q"], wait_ms=1)
@@ -208,7 +208,7 @@ async def test_earlier_queues_first(node: Any) -> None:
     session = queues.open_session()
     for queue, count in (("low", 3), ("high", 2)):
         for n in range(count):
-            await queues.put(queue, NewTask(id=f"{queue}{n}"))
+            await queues.put(queue, TaskSpec(id=f"{queue}{n}"))
     tasks = await queues.take(session, ["high", "low"], count=4)
     assert [task.id for task in tasks] == ["high0", "high1", "low0", "low1"]
     assert [task.queue for task in tasks] == ["high", "high", "low", "low"]
@@ -220,7 +220,7 @@ async def test_sixteen_shards_are_served_in_turn(node: Any) -> None:
     session = queues.open_session()
     await queues.configure("q", {"shards": 16})
     ids = [f"t{n}" for n in range(160)]
-    await asyncio.gather(*(queues.put("q", NewTask(id=name)) for name in ids))
+    await asyncio.gather(*(queues.put("q", TaskSpec(id=name)) for name in ids))
     assert await queues.shards("q") == 16
     by_shard: dict[int, int] = {}
     for name in ids:
@@ -238,7 +238,7 @@ async def test_one_task_of_many_shards_by_its_id(node: Any) -> None:
     n0 = await node()
     queues, session = n0.queues, n0.queues.open_session()
     await queues.configure("q", {"shards": 16})
-    await asyncio.gather(*(queues.put("q", NewTask(id=f"t{n}", delay_ms=10**6)) for n in range(40)))
+    await asyncio.gather(*(queues.put("q", TaskSpec(id=f"t{n}", delay_ms=10**6)) for n in range(40)))
     calls = n0.link.calls
     for n in (3, 17, 39):
         assert (await one(queues, session, task_id=f"t{n}")).id == f"t{n}"
@@ -251,7 +251,7 @@ async def test_a_session_that_closes_loses_all_at_once_in_one_batch(node: Any) -
     n0 = await node()
     queues, session, other = n0.queues, n0.queues.open_session(), n0.queues.open_session()
     for n in range(20):
-        await queues.put("q", NewTask(id=f"t{n:02}", attempts=1))
+        await queues.put("q", TaskSpec(id=f"t{n:02}", attempts=1))
     tasks = await queues.take(session, ["q"], count=10)
     await queues.ack(session, "q", [(tasks[0].id, tasks[0].lease)])
     await queues.release(session, "q", tasks[1].id, tasks[1].lease)
@@ -269,7 +269,7 @@ async def test_a_session_that_closes_loses_all_at_once_in_one_batch(node: Any) -
 async def test_a_task_that_loses_its_consumers_too_often_is_buried(node: Any) -> None:
     queues = (await node()).queues
     await queues.configure("q", {"losses_max": 2})
-    await queues.put("q", NewTask(id="a"))
+    await queues.put("q", TaskSpec(id="a"))
     for _ in range(2):
         session = queues.open_session()
         await one(queues, session)
@@ -281,7 +281,7 @@ async def test_a_task_that_loses_its_consumers_too_often_is_buried(node: Any) ->
 async def test_an_ack_under_way_when_its_session_closes_counts(node: Any) -> None:
     queues = (await node()).queues
     session = queues.open_session()
-    await queues.put("q", NewTask(id="a"))
+    await queues.put("q", TaskSpec(id="a"))
     task = await one(queues, session)
     ack = queues.ack(session, "q", [("a", task.lease)])
     await queues.close_session(session)
@@ -293,7 +293,7 @@ async def test_an_ack_under_way_when_its_session_closes_counts(node: Any) -> Non
 async def test_a_dead_boot_is_refused_until_it_registers_again(node: Any) -> None:
     n0, n1 = await node("n0"), await node("n1", boot=4)
     session = n1.queues.open_session()
-    await n0.queues.put("q", NewTask(id="a"))
+    await n0.queues.put("q", TaskSpec(id="a"))
     await one(n1.queues, session)
     assert await n0.queues.script("queue.reap", "q", 0, [1, "n1", 4, 100]) == [1, 0]
     with pytest.raises(Stale, match=r"n1\.4 was declared dead"):
@@ -306,7 +306,7 @@ async def test_a_dead_boot_is_refused_until_it_registers_again(node: Any) -> Non
 async def test_two_nodes_share_a_queue_and_no_task_goes_twice(node: Any) -> None:
     nodes = [await node("n0"), await node("n1")]
     sessions = [(n.queues, n.queues.open_session()) for n in nodes]
-    await asyncio.gather(*(nodes[n % 2].queues.put("q", NewTask(id=f"t{n}")) for n in range(300)))
+    await asyncio.gather(*(nodes[n % 2].queues.put("q", TaskSpec(id=f"t{n}")) for n in range(300)))
     seen: list[str] = []
     while len(seen) < 300:
         batches = await asyncio.gather(*(queues.take(session, ["q"], count=7) for queues, session in sessions))
@@ -323,7 +323,7 @@ async def test_the_systems_own_takes_are_under_no_limit_of_the_users(node: Any) 
         with pytest.raises((BadArg, Full)):
             await queues.take(user, ["q"], **options)
     taking = queues.take(system, ["_webhooks"], wait_ms=600_000)
-    await queues.put("_webhooks", NewTask(b"x", id="a"))
+    await queues.put("_webhooks", TaskSpec(b"x", id="a"))
     async with asyncio.timeout(5):
         assert [task.id for task in await taking] == ["a"]
         assert await waiting == []

@@ -9,14 +9,14 @@ import msgspec
 import pytest
 
 from tidewarden.errors import BadArg, Error, Stale
-from tidewarden.queue import NewTask
-from tidewarden.queue.recut import Recut, recut_of
+from tidewarden.queue import TaskSpec
 from tidewarden.queue.settings import QueueSettings
+from tidewarden.queue.shards.resharding import Resharded, recut_of
 
 
 def test_the_scripts_word_is_understood() -> None:
     found = recut_of("q", Error("RECUT 7 the queue was cut"))
-    assert isinstance(found, Recut)
+    assert isinstance(found, Resharded)
     assert found.layout == 7
     assert found.code == "STALE"
     for other in (Error("x RECUT 7"), Stale("RECUT 7 y")):
@@ -38,7 +38,7 @@ async def test_a_stale_nodes_puts_arrive_where_everybody_looks(node: Any, shards
     n0, n1 = await deaf_pair(node)
     await n0.queues.configure("q", {"shards": shards})
     names = [f"t{n}" for n in range(50)]
-    assert await asyncio.gather(*(n1.queues.put("q", NewTask(id=name)) for name in names)) == names
+    assert await asyncio.gather(*(n1.queues.put("q", TaskSpec(id=name)) for name in names)) == names
     for name in names:
         assert (await n0.queues.peek("q", name))["state"] == "ready"
     assert await n1.queues.shards("q") == shards
@@ -50,7 +50,7 @@ async def test_a_stale_nodes_acks_find_the_task(node: Any) -> None:
     await n0.queues.configure("q", {"shards": 5})
     session = n0.queues.open_session()
     names = [f"t{n}" for n in range(20)]
-    await asyncio.gather(*(n0.queues.put("q", NewTask(id=name)) for name in names))
+    await asyncio.gather(*(n0.queues.put("q", TaskSpec(id=name)) for name in names))
     taken = await n0.queues.take(session, ["q"], count=20)
     assert len(taken) == 20
     # Together with a take, which cannot be repeated: every part of the batch is refused.
@@ -64,7 +64,7 @@ async def test_a_stale_nodes_acks_find_the_task(node: Any) -> None:
 async def test_what_cannot_be_repeated_is_refused_once(node: Any) -> None:
     n0, n1 = await deaf_pair(node)
     await n0.queues.configure("q", {"shards": 4})
-    await n0.queues.put("q", NewTask(id="a"))
+    await n0.queues.put("q", TaskSpec(id="a"))
     with pytest.raises(Stale, match="is being cut into other shards; repeat"):
         await n1.queues.take(n1.queues.open_session(), ["q"])
     assert [task.id for task in await n1.queues.take(n1.queues.open_session(), ["q"])] == ["a"]
@@ -88,7 +88,7 @@ async def test_scripts_of_other_rooms_are_repeated(node: Any) -> None:
 async def test_a_cut_needs_an_empty_queue_and_leaves_it_usable(node: Any) -> None:
     n0 = await node()
     await n0.queues.configure("q", {"shards": 2})
-    await n0.queues.put("q", NewTask(id="a"))
+    await n0.queues.put("q", TaskSpec(id="a"))
     for values in ({"shards": 3}, {"strategy": "round_robin"}, {"shards": 3, "strategy": "round_robin"}):
         with pytest.raises(BadArg, match="can be changed only while it is empty"):
             await n0.queues.configure("q", values)
@@ -101,7 +101,7 @@ async def test_a_put_into_the_middle_of_a_cut_stops_it(node: Any, monkeypatch: p
     n0, n1 = await deaf_pair(node)
 
     async def empty(_queue: str) -> dict[str, int]:
-        await n1.queues.put("q", NewTask(id="late"))
+        await n1.queues.put("q", TaskSpec(id="late"))
         return {"total": 0, "schedules": 0}
 
     with monkeypatch.context() as patch:
@@ -110,7 +110,7 @@ async def test_a_put_into_the_middle_of_a_cut_stops_it(node: Any, monkeypatch: p
             await n0.queues.configure("q", {"shards": 4})
     for one in (n0, n1):
         for n in range(10):
-            await one.queues.put("q", NewTask(id=f"t{n}"))
+            await one.queues.put("q", TaskSpec(id=f"t{n}"))
         assert (await one.queues.stats("q"))["total"] == 11
 
 
@@ -121,7 +121,7 @@ async def test_a_cut_whose_node_died_over_it_is_undone(
     n0, n1 = await deaf_pair(node)
     await n0.queues.script("queue.configure", "q", 0, ["layout", 2])  # closed one shard of two, and died
     names = [f"t{n}" for n in range(20)]
-    await asyncio.gather(*(n1.queues.put("q", NewTask(id=name)) for name in names))
+    await asyncio.gather(*(n1.queues.put("q", TaskSpec(id=name)) for name in names))
     assert "broke off; it keeps its 2" in caplog.text
     await eventually(lambda: n0.queues._settings["q"].layout == 3)
     for name in names:
@@ -132,7 +132,7 @@ async def test_a_cut_whose_node_died_over_it_is_undone(
 
 async def test_two_that_cut_at_once_do_not_mix(node: Any) -> None:
     n0, n1 = await node("n0"), await node("n1")
-    await n0.queues.put("q", NewTask(id="x"))
+    await n0.queues.put("q", TaskSpec(id="x"))
     await n0.queues.delete("q", "x")
     replies = await asyncio.gather(
         n0.queues.configure("q", {"shards": 4}), n1.queues.configure("q", {"shards": 7}), return_exceptions=True
@@ -140,7 +140,7 @@ async def test_two_that_cut_at_once_do_not_mix(node: Any) -> None:
     assert all(isinstance(reply, dict | Stale) for reply in replies), replies
     for n in range(30):
         for one in (n0, n1):
-            await one.queues.put("q", NewTask(id=f"t{n}"))
+            await one.queues.put("q", TaskSpec(id=f"t{n}"))
     assert (await n0.queues.stats("q"))["total"] == (await n1.queues.stats("q"))["total"] == 30
 
 
@@ -155,7 +155,7 @@ async def test_nothing_is_lost_while_a_busy_queue_is_cut_again_and_again(node: A
         for at, name in enumerate(names):
             while True:
                 try:
-                    await (n0, n1)[at % 2].queues.put("q", NewTask(id=name))
+                    await (n0, n1)[at % 2].queues.put("q", TaskSpec(id=name))
                     break
                 except Stale:
                     await asyncio.sleep(0)

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from tidewarden.errors import BadArg
-from tidewarden.queue import NewTask
-from tidewarden.queue.shard import Shard
+from tidewarden.queue import TaskSpec
+from tidewarden.queue.shards.shard import Shard
 
 
 async def test_a_queue_is_made_when_it_is_first_used(node: Any) -> None:
     n0 = await node()
     assert await n0.queues.names() == []
-    await n0.queues.put("b", NewTask())
-    await n0.queues.put("a", NewTask())
+    await n0.queues.put("b", TaskSpec())
+    await n0.queues.put("a", TaskSpec())
     assert await n0.queues.names() == ["a", "b"]
     assert (await n0.queues.settings("a"))["shards"] == 1
     raw = json.loads(await n0.link.call("HGET", "{tw}:queues", "a"))
@@ -27,7 +27,7 @@ async def test_a_queue_is_made_when_it_is_first_used(node: Any) -> None:
 
 async def test_many_that_use_a_new_queue_at_once_make_it_once(node: Any) -> None:
     n0, n1 = await node("n0"), await node("n1")
-    await asyncio.gather(*(n.queues.put("q", NewTask(id=f"t{i}")) for i in range(20) for n in (n0, n1)))
+    await asyncio.gather(*(n.queues.put("q", TaskSpec(id=f"t{i}")) for i in range(20) for n in (n0, n1)))
     assert (await n0.queues.stats("q"))["ready"] == 20
 
 
@@ -58,7 +58,7 @@ async def test_the_shard_of_an_id_never_changes(node: Any) -> None:
     await n0.queues.configure("q", {"shards": 16})
     for task_id in ("a", "ä", "provider/user"):
         assert n0.queues.shard_of("q", task_id) == zlib.crc32(task_id.encode()) % 16
-        await n0.queues.put("q", NewTask(id=task_id))
+        await n0.queues.put("q", TaskSpec(id=task_id))
         keys = await n0.link.call("KEYS", "*:tasks")
         assert f"{{tw:q:{n0.queues.shard_of('q', task_id)}}}:tasks".encode() in keys
 
@@ -76,7 +76,7 @@ async def test_any_rooms_script_runs_on_a_shard(node: Any) -> None:
 async def test_a_script_on_another_connection_wakes_those_who_wait_here(node: Any, eventually: Any) -> None:
     """The sweep's own connection: what it makes ready, this node's takes have to learn of."""
     n0, n1 = await node("n0"), await node("n1")
-    await n0.queues.put("q", NewTask(id="a"))
+    await n0.queues.put("q", TaskSpec(id="a"))
     await n1.queues.script("queue.take", "q", 0, [200, 1, 0, 0, ""])
     take = n0.queues.take(n0.queues.open_session(), ["q"], wait_ms=60_000)
     await eventually(lambda: n0.queues._shards["q"][0].parked)
@@ -131,8 +131,8 @@ async def test_what_another_server_does_not_know_is_made_again(node: Any, caplog
     """A failover may lose the last writes: a queue that nobody sees is one that nobody sweeps."""
     n0 = await node("n0")
     await n0.queues.configure("lost", {"lease_ms": 123})
-    await n0.queues.put("kept", NewTask(id="a"))
-    await n0.queues.put("topic", NewTask(id="a"))
+    await n0.queues.put("kept", TaskSpec(id="a"))
+    await n0.queues.put("topic", TaskSpec(id="a"))
     await n0.link.call("FLUSHALL")
     n1 = await node("n1")
     await n1.queues.configure("kept", {"lease_ms": 456})
@@ -141,7 +141,7 @@ async def test_what_another_server_does_not_know_is_made_again(node: Any, caplog
     assert await n1.queues.names() == ["kept", "lost"]
     assert (await n1.queues.settings("lost"))["lease_ms"] == 123
     assert (await n0.queues.settings("kept"))["lease_ms"] == 456
-    await n0.queues.put("lost", NewTask(id="b"))
+    await n0.queues.put("lost", TaskSpec(id="b"))
     (task,) = await n0.queues.take(n0.queues.open_session(), ["lost"])
     seconds, micros = map(int, await n0.queues.time())
     assert task.lease_end_ms <= seconds * 1000 + micros // 1000 + 123
@@ -156,7 +156,7 @@ async def test_a_queue_is_cut_as_configured_from_the_first_put_on(node: Any) -> 
         queue = f"q{n}"
         await n0.queues.configure(queue, {"shards": 16})
         for task in range(20):
-            await n0.queues.put(queue, NewTask(id=f"t{task}"))
+            await n0.queues.put(queue, TaskSpec(id=f"t{task}"))
             assert len(n0.queues._shards[queue]) == 16
         for task in range(20):
             assert (await n0.queues.peek(queue, f"t{task}"))["state"] == "ready"
@@ -167,8 +167,8 @@ async def test_when_something_happens_in_each_shard_is_read_of_its_record(node: 
     queues, call = n0.queues, n0.link.call
     await queues.configure("q", {"shards": 4})
     assert await queues.delays("q") == [-1] * 4
-    await queues.put("q", NewTask(id="late~0", delay_ms=60_000))
-    await queues.put("q", NewTask(id="now~1"))
+    await queues.put("q", TaskSpec(id="late~0", delay_ms=60_000))
+    await queues.put("q", TaskSpec(id="now~1"))
     (task,) = await queues.take(queues.open_session(), ["q"], lease_ms=20_000)
     assert task.id == "now~1"
     delays_ms = await queues.delays("q")

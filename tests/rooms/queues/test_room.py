@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tidewarden.errors import BadArg, Draining, Exists, Full, TooBig
-from tidewarden.queue import NewTask
+from tidewarden.queue import TaskSpec
 
 LONG_MS = 60_000
 
@@ -52,7 +52,7 @@ async def full(n: Any, capacity: int = 1) -> tuple[Any, list[Any]]:
     """A queue that holds all it may; its tasks, taken."""
     await n.queues.configure("q", {"capacity": capacity})
     for number in range(capacity):
-        await n.queues.put("q", NewTask(id=f"first{number}"))
+        await n.queues.put("q", TaskSpec(id=f"first{number}"))
     session = n.queues.open_session()
     return session, await n.queues.take(session, ["q"], count=capacity)
 
@@ -64,8 +64,8 @@ async def test_a_put_waits_for_room(node: Any, eventually: Any, how: str, elsewh
     n1 = await node("n1") if elsewhere else n0
     session, (task,) = await full(n1)
     with pytest.raises(Full, match="the queue q is at its capacity"):
-        await n0.queues.put("q", NewTask(id="a"))
-    put = asyncio.ensure_future(n0.queues.put_waiting("q", NewTask(id="a"), LONG_MS))
+        await n0.queues.put("q", TaskSpec(id="a"))
+    put = asyncio.ensure_future(n0.queues.put_waiting("q", TaskSpec(id="a"), LONG_MS))
     await waiting(eventually, n0)
     if how == "ack":
         await n1.queues.ack(session, "q", [(task.id, task.lease)])
@@ -85,7 +85,7 @@ async def test_puts_wait_in_the_order_they_came(node: Any, eventually: Any) -> N
     session, tasks = await full(n0, 2)
     puts = []
     for n in range(5):
-        puts.append(asyncio.ensure_future(n0.queues.put_waiting("q", NewTask(id=f"t{n}"), LONG_MS)))
+        puts.append(asyncio.ensure_future(n0.queues.put_waiting("q", TaskSpec(id=f"t{n}"), LONG_MS)))
         await waiting(eventually, n0, n + 1)
     puts[1].cancel()
     await waiting(eventually, n0, 4)
@@ -103,16 +103,16 @@ async def test_a_wait_that_is_over(node: Any) -> None:
     n0 = await node("n0")
     await full(n0)
     with pytest.raises(Full, match="at its capacity"):
-        await n0.queues.put_waiting("q", NewTask(), 20)
+        await n0.queues.put_waiting("q", TaskSpec(), 20)
     with pytest.raises(Full):
-        await n0.queues.put_waiting("q", NewTask(), 0)
+        await n0.queues.put_waiting("q", TaskSpec(), 0)
     assert not n0.queues._lines
 
 
 async def test_a_lost_wake_up_is_covered(node: Any, eventually: Any) -> None:
     n0, n1 = await node("n0"), await node("n1")
     session, (task,) = await full(n1)
-    put = asyncio.ensure_future(n0.queues.put_waiting("q", NewTask(id="a"), LONG_MS))
+    put = asyncio.ensure_future(n0.queues.put_waiting("q", TaskSpec(id="a"), LONG_MS))
     await waiting(eventually, n0)
     await n0.ears.call("UNSUBSCRIBE", "{tw}:wake:n0.1")
     await n1.queues.ack(session, "q", [(task.id, task.lease)])
@@ -126,7 +126,7 @@ async def test_many_puts_through_a_narrow_queue(node: Any) -> None:
     await n0.queues.configure("q", {"capacity": 3})
     session, seen = n0.queues.open_session(), []
     puts = [
-        n.queues.put_waiting("q", NewTask(id=f"{n.queues.holder}-{i}"), LONG_MS) for n in (n0, n1) for i in range(40)
+        n.queues.put_waiting("q", TaskSpec(id=f"{n.queues.holder}-{i}"), LONG_MS) for n in (n0, n1) for i in range(40)
     ]
     done = asyncio.gather(*puts)
     while len(seen) < 80:
@@ -139,18 +139,18 @@ async def test_many_puts_through_a_narrow_queue(node: Any) -> None:
 
 async def test_what_is_refused(node: Any, eventually: Any) -> None:
     n0 = await node("n0", flags={"limits.waiting_max": "1", "limits.payload_bytes": "10"})
-    for task, wait_ms in ((NewTask(priority=100), 1), (NewTask(), -1), (NewTask(), 10**12)):
+    for task, wait_ms in ((TaskSpec(priority=100), 1), (TaskSpec(), -1), (TaskSpec(), 10**12)):
         with pytest.raises(BadArg):
             await n0.queues.put_waiting("q", task, wait_ms)
     with pytest.raises(TooBig):
-        await n0.queues.put_waiting("q", NewTask(b"x" * 11), 1)
+        await n0.queues.put_waiting("q", TaskSpec(b"x" * 11), 1)
     await full(n0)
     with pytest.raises(Exists):
-        await n0.queues.put_waiting("q", NewTask(id="first0", if_exists="fail"), LONG_MS)
-    put = asyncio.ensure_future(n0.queues.put_waiting("q", NewTask(id="a"), LONG_MS))
+        await n0.queues.put_waiting("q", TaskSpec(id="first0", if_exists="fail"), LONG_MS)
+    put = asyncio.ensure_future(n0.queues.put_waiting("q", TaskSpec(id="a"), LONG_MS))
     await waiting(eventually, n0)
     with pytest.raises(Full, match="too many puts wait"):
-        await n0.queues.put_waiting("q", NewTask(id="b"), LONG_MS)
+        await n0.queues.put_waiting("q", TaskSpec(id="b"), LONG_MS)
     n0.queues.end_waits()
     with pytest.raises(Draining):
         await put
@@ -160,7 +160,7 @@ async def test_a_move_stops_at_the_capacity(node: Any) -> None:
     queues = (await node("n0")).queues
     session = queues.open_session()
     for n in range(5):
-        await queues.put("dead", NewTask(id=f"t{n}"))
+        await queues.put("dead", TaskSpec(id=f"t{n}"))
     for task in await queues.take(session, ["dead"], count=5):
         await queues.bury(session, "dead", task.id, task.lease)
     await queues.configure("q", {"capacity": 2})

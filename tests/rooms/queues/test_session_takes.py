@@ -11,7 +11,7 @@ from uuid import UUID
 import redis
 from support.queues.shared_sessions import LONG_MS, holder, joined, n0, one, state
 
-from tidewarden.queue import NewTask
+from tidewarden.queue import TaskSpec
 
 __all__ = ["n0"]  # a fixture
 
@@ -19,8 +19,8 @@ __all__ = ["n0"]  # a fixture
 async def test_any_connection_acknowledges_what_its_session_took(n0: Any) -> None:
     queues = n0.queues
     first, uuid = await joined(queues)
-    await queues.put("q", NewTask(id="a"))
-    await queues.put("q", NewTask(id="b"))
+    await queues.put("q", TaskSpec(id="a"))
+    await queues.put("q", TaskSpec(id="b"))
     a, b = await queues.take(first, ["q"], count=2)
     await queues.close_session(first)
     second, _ = await joined(queues, uuid)
@@ -39,7 +39,7 @@ async def test_a_waiting_take_of_a_closed_connection_takes_nothing(n0: Any, even
     await eventually(lambda: n0.queues._shards["q"][0].parked)
     await queues.close_session(gone)
     await eventually(waiting.cancelled)
-    await queues.put("q", NewTask(id="a"))
+    await queues.put("q", TaskSpec(id="a"))
     assert await state(queues, "a") == "ready"
 
 
@@ -47,7 +47,7 @@ async def test_a_take_answered_to_a_gone_connection_goes_back_uncounted(n0: Any,
     queues = n0.queues
     gone, uuid = await joined(queues)
     await joined(queues, uuid)
-    await queues.put("q", NewTask(id="a"))
+    await queues.put("q", TaskSpec(id="a"))
     await queues.take(gone, ["q"], task_id="none")  # so that the session is known to take from here
     under_way = queues.take(gone, ["q"])
     await asyncio.sleep(0)  # the script is sent
@@ -64,7 +64,7 @@ async def test_every_way_that_a_lease_ends_is_heard_by_its_session(n0: Any, valk
     queues = n0.queues
     session, _ = await joined(queues)
     names = ["ack", "acks", "release", "fail", "bury", "delete", "purge", "free", "expire", "keep"]
-    await asyncio.gather(*(queues.put("q", NewTask(id=name)) for name in names))
+    await asyncio.gather(*(queues.put("q", TaskSpec(id=name)) for name in names))
     lease = {task.id: task.lease for task in await queues.take(session, ["q"], count=100, lease_ms=LONG_MS)}
     with redis.Redis(unix_socket_path=valkey.path) as client:
         assert client.zcard("{tw:q:0}:held") == client.zcard("{tw:q:0}:leased:~") == len(names)
@@ -107,7 +107,7 @@ async def test_plain_connections_do_not_pay_for_sessions(n0: Any, valkey: Any) -
     thread.start()
     await asyncio.to_thread(ready.wait, 20)
     session = queues.open_session()
-    await asyncio.gather(*(queues.put("q", NewTask()) for _ in range(5)))
+    await asyncio.gather(*(queues.put("q", TaskSpec()) for _ in range(5)))
     tasks = await queues.take(session, ["q"], count=3)
     await queues.touch(session, "q", tasks[0].id, tasks[0].lease)
     await queues.ack(session, "q", [(task.id, task.lease) for task in tasks[:2]])
@@ -125,7 +125,7 @@ async def test_a_pipeline_of_takes_of_many_sessions_is_one_script(n0: Any) -> No
     queues = n0.queues
     sessions = [(await joined(queues))[0] for _ in range(5)]
     plain = queues.open_session()
-    await asyncio.gather(*(queues.put("q", NewTask(id=f"t{n}")) for n in range(12)))
+    await asyncio.gather(*(queues.put("q", TaskSpec(id=f"t{n}")) for n in range(12)))
     for session in sessions:
         await queues.take(session, ["q"], task_id="none")
     before = n0.link.calls
@@ -141,7 +141,7 @@ async def test_a_pipeline_of_takes_of_many_sessions_is_one_script(n0: Any) -> No
 async def test_a_take_under_a_boot_that_came_back_joins_first(node: Any) -> None:
     n1 = await node("n1", boot=4)
     session, _ = await joined(n1.queues)
-    await n1.queues.put("q", NewTask(id="a"))
+    await n1.queues.put("q", TaskSpec(id="a"))
     await n1.queues.bury_sessions(1, "n1", 4)
     n1.queues.holder = "n1.5"  # and nobody has joined again yet
     assert (await one(n1.queues, session)).id == "a"
@@ -152,7 +152,7 @@ async def test_a_session_takes_from_many_shards_and_queues(n0: Any) -> None:
     queues = n0.queues
     await queues.configure("wide", {"shards": 4})
     session, _ = await joined(queues, grace_ms=0)
-    await asyncio.gather(*(queues.put("wide", NewTask()) for _ in range(40)), queues.put("q", NewTask()))
+    await asyncio.gather(*(queues.put("wide", TaskSpec()) for _ in range(40)), queues.put("q", TaskSpec()))
     assert len(await queues.take(session, ["wide", "q"], count=41)) == 41
     calls = n0.link.calls
     await queues.take(session, ["wide", "q"])

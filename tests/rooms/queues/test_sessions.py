@@ -11,7 +11,7 @@ import redis
 from support.queues.shared_sessions import graces_held, joined, keys, n0, one, state
 
 from tidewarden.errors import BadArg, Full, Internal, NotFound, Stale
-from tidewarden.queue import NewTask
+from tidewarden.queue import TaskSpec
 from tidewarden.queue.locks import Locks
 
 __all__ = ["n0"]  # a fixture
@@ -24,7 +24,7 @@ async def test_leases_stay_until_the_last_connection_has_gone_and_the_grace_is_o
     first, uuid = await joined(queues)
     second, same = await joined(queues, uuid, grace_ms=None)
     assert uuid == same == str(UUID(uuid))
-    await asyncio.gather(*(queues.put("q", NewTask(id=f"t{n}")) for n in range(3)))
+    await asyncio.gather(*(queues.put("q", TaskSpec(id=f"t{n}")) for n in range(3)))
     await queues.take(first, ["q"], count=2)
     await one(queues, second)
     await queues.close_session(first)
@@ -47,14 +47,14 @@ async def test_leases_stay_until_the_last_connection_has_gone_and_the_grace_is_o
 async def test_a_session_goes_on_at_another_node_in_time(node: Any, n0: Any, eventually: Any) -> None:
     n1 = await node("n1")
     first, uuid = await joined(n0.queues)
-    await n0.queues.put("q", NewTask(id="a"))
+    await n0.queues.put("q", TaskSpec(id="a"))
     task = await one(n0.queues, first)
     with graces_held(n0.queues) as let_come:
         await n0.queues.close_session(first)
         second, _ = await joined(n1.queues, uuid, grace_ms=1)
         let_come()
         await eventually(lambda: n0.queues.session_counts()["detached"] == 0)  # the timer of the first node has fired
-    await n0.queues.put("q", NewTask(id="b"))
+    await n0.queues.put("q", TaskSpec(id="b"))
     assert (await one(n1.queues, second)).id == "b"
     assert await state(n1.queues, "a") == "leased"
     assert await n1.queues.ack(second, "q", [("a", task.lease)]) == [1]
@@ -64,7 +64,7 @@ async def test_a_session_goes_on_at_another_node_in_time(node: Any, n0: Any, eve
 async def test_who_comes_too_late_finds_nothing(node: Any, n0: Any, eventually: Any) -> None:
     n1 = await node("n1")
     first, uuid = await joined(n0.queues, grace_ms=30)
-    await n0.queues.put("q", NewTask(id="a"))
+    await n0.queues.put("q", TaskSpec(id="a"))
     task = await one(n0.queues, first)
     waiting = n1.queues.take(n1.queues.open_session(), ["q"], wait_ms=20_000)
     await n0.queues.close_session(first)
@@ -75,7 +75,7 @@ async def test_who_comes_too_late_finds_nothing(node: Any, n0: Any, eventually: 
         await n1.queues.join_session(late, "bob", uuid)
     assert await n1.queues.ack(late, "q", [("a", task.lease)]) == [0]
     assert late.uuid == "", "it goes on as its own session"
-    await n1.queues.put("q", NewTask(id="b"))
+    await n1.queues.put("q", TaskSpec(id="b"))
     await one(n1.queues, late)
     await n1.queues.close_session(late)
     assert await state(n1.queues, "b") == "ready"
@@ -84,7 +84,7 @@ async def test_who_comes_too_late_finds_nothing(node: Any, n0: Any, eventually: 
 async def test_grace_0_ends_with_the_last_connection(n0: Any) -> None:
     session, uuid = await joined(n0.queues)
     assert await n0.queues.join_session(session, "bob", grace_ms=0) == uuid, "said again: its uuid, and the grace anew"
-    await n0.queues.put("q", NewTask(id="a"))
+    await n0.queues.put("q", TaskSpec(id="a"))
     await one(n0.queues, session)
     await n0.queues.close_session(session)
     assert await state(n0.queues, "a") == "ready"
@@ -125,7 +125,7 @@ async def test_a_session_belongs_to_its_user(n0: Any) -> None:
 
 async def test_session_comes_before_the_first_take_and_once(n0: Any) -> None:
     queues = n0.queues
-    await queues.put("q", NewTask())
+    await queues.put("q", TaskSpec())
     session = queues.open_session()
     await one(queues, session)
     with pytest.raises(BadArg, match="holds 1 tasks by itself: SESSION comes before the first take"):
@@ -170,7 +170,7 @@ async def test_a_node_that_registers_anew_joins_again_what_it_had(node: Any, n0:
     n1 = await node("n1", boot=4)
     kept, _ = await joined(n1.queues)
     lost, _ = await joined(n1.queues, grace_ms=0)
-    await n0.queues.put("q", NewTask(id="a"))
+    await n0.queues.put("q", TaskSpec(id="a"))
     task = await one(n1.queues, kept)
     waiting = n1.queues.take(lost, ["q"], wait_ms=60_000)
     await eventually(lambda: n1.queues.waiting() == 1)
@@ -188,7 +188,7 @@ async def test_a_node_that_registers_anew_joins_again_what_it_had(node: Any, n0:
     await eventually(lambda: kept.shared.holder == "n1.5")
     assert await n1.queues.ack(kept, "q", [("a", task.lease)]) == [1]
     await n0.queues.end_due_sessions()
-    await n0.queues.put("q", NewTask(id="b"))
+    await n0.queues.put("q", TaskSpec(id="b"))
     assert (await one(n1.queues, kept)).id == "b"
 
 
@@ -210,7 +210,7 @@ async def test_a_shard_that_refuses_keeps_no_other_from_ending_its_leases(
     queues = n0.queues
     session = queues.open_session()
     for queue in ("refuses", "q"):
-        await queues.put(queue, NewTask(id="a"))
+        await queues.put(queue, TaskSpec(id="a"))
         await one(queues, session, queue)
     (shard,) = queues._shards["refuses"]
     refused = asyncio.get_running_loop().create_future()
@@ -225,7 +225,7 @@ async def test_a_node_that_was_declared_dead_takes_on_for_a_session_when_it_has_
     """It was paused, say; its consumers' session is not over, and the first take at a new place must not say so."""
     queues = n0.queues
     session, uuid = await joined(queues)
-    await queues.put("q", NewTask(id="a"))
+    await queues.put("q", TaskSpec(id="a"))
     refused = []
 
     def register_anew(error: BaseException) -> None:
@@ -245,7 +245,7 @@ async def test_a_node_that_was_declared_dead_takes_on_for_a_session_when_it_has_
 async def test_whatever_a_dead_boot_is_refused_tells_the_node_so(n0: Any, verb: str) -> None:
     queues, heard = n0.queues, []
     queues.on_refused = heard.append
-    await queues.put("q", NewTask())
+    await queues.put("q", TaskSpec())
     for queue in ("q", "_locks"):
         for shard in range(await queues.shards(queue)):
             await queues.script("queue.reap", queue, shard, [1, "n0", 1, 10])
@@ -257,7 +257,7 @@ async def test_whatever_a_dead_boot_is_refused_tells_the_node_so(n0: Any, verb: 
     elif verb == "session":
         asked = [queues.join_session(session, "bob")]
     else:
-        asked = [queues.take(session, ["q"])] + [queues.put("q", NewTask())] * (verb == "batch")
+        asked = [queues.take(session, ["q"])] + [queues.put("q", TaskSpec())] * (verb == "batch")
     outcomes = await asyncio.gather(*asked, return_exceptions=True)
     assert isinstance(outcomes[0], Stale)
     assert [str(error) for error in heard] == ["n0.1 was declared dead; the node has to register again"]

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from tidewarden.errors import BadArg, Error, Stale, StoreDown
-from tidewarden.queue import NewTask
+from tidewarden.queue import TaskSpec
 from tidewarden.queue.settings import QueueSettings
 
 SHARDS = 4
@@ -167,7 +167,7 @@ async def test_two_who_change_the_order_at_once(node: Any) -> None:
         )
         assert all(isinstance(reply, dict | Stale) for reply in replies), replies
         names = [f"t{i}" for i in range(12)]
-        await asyncio.gather(*((n0, n1)[i % 2].queues.put("q", NewTask(id=name)) for i, name in enumerate(names)))
+        await asyncio.gather(*((n0, n1)[i % 2].queues.put("q", TaskSpec(id=name)) for i, name in enumerate(names)))
         assert await agree((n0, n1), "order", "bands") in (first, second)
         for name in names:
             await n0.queues.delete("q", name)
@@ -179,7 +179,7 @@ async def test_a_task_that_is_put_while_the_order_changes_keeps_it(node: Any, mo
 
     async def stats_then_put(queue: str) -> dict[str, Any]:
         found: dict[str, Any] = await stats(queue)
-        await n1.queues.put("q", NewTask(id="late"))
+        await n1.queues.put("q", TaskSpec(id="late"))
         return found
 
     with monkeypatch.context() as patch:
@@ -187,7 +187,7 @@ async def test_a_task_that_is_put_while_the_order_changes_keeps_it(node: Any, mo
         with pytest.raises(BadArg, match="order of q can be changed only while it is empty"):
             await n0.queues.configure("q", {"order": "edf"})
     assert await agree((n0, n1), "order", "bands") == "bands"
-    await asyncio.gather(*(n1.queues.put("q", NewTask(id=f"t{i}")) for i in range(20)))
+    await asyncio.gather(*(n1.queues.put("q", TaskSpec(id=f"t{i}")) for i in range(20)))
     assert (await n0.queues.stats("q"))["total"] == 21
 
 
@@ -210,7 +210,7 @@ async def test_an_order_whose_settings_came_too_late(node: Any, monkeypatch: pyt
     monkeypatch.setattr(n0.queues, "_by_name", changed_meanwhile)
     with pytest.raises(Stale):
         await n0.queues.configure("q", {"order": "edf"})
-    await asyncio.gather(*(n1.queues.put("q", NewTask(id=f"t{i}")) for i in range(20)))
+    await asyncio.gather(*(n1.queues.put("q", TaskSpec(id=f"t{i}")) for i in range(20)))
     assert await agree((n0, n1), "order", "bands") == "bands"
     assert await agree((n0, n1), "late_share", 8) == 7
 
@@ -222,7 +222,7 @@ async def test_who_dies_over_an_order(node: Any, closed: int) -> None:
     layout = n0.queues._settings["q"].layout + 1
     for at in range(closed):
         assert await n0.queues.script("queue.configure", "q", at, ["same_layout", layout, "order", "edf"]) == 1
-    await asyncio.gather(*(n1.queues.put("q", NewTask(id=f"t{i}")) for i in range(20)))
+    await asyncio.gather(*(n1.queues.put("q", TaskSpec(id=f"t{i}")) for i in range(20)))
     assert await agree((n0, n1), "order", "bands") == "bands"
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tidewarden.errors import BadArg, Full, NotFound
-from tidewarden.queue import NewTask
+from tidewarden.queue import TaskSpec
 from tidewarden.queue.topics import LINKS_MAX
 
 
@@ -22,8 +22,8 @@ async def test_a_put_reaches_each_queue_once_under_one_id(node: Any) -> None:
     assert await queues.link("events", "mail") == 1
     assert await queues.link("events", "audit") == 1
     assert await queues.link("events", "audit") == 0, "it was linked"
-    assert await queues.put("events", NewTask(b"hello", id="a")) == "a"
-    made = await queues.put("events", NewTask(b"x", priority=3))
+    assert await queues.put("events", TaskSpec(b"hello", id="a")) == "a"
+    made = await queues.put("events", TaskSpec(b"x", priority=3))
     for queue in ("mail", "audit"):
         assert sorted(await ids_of(queues, queue)) == sorted(["a", made])
         assert (await queues.peek(queue, made))["priority"] == 3
@@ -37,11 +37,11 @@ async def test_a_repeated_put_adds_nothing_also_where_the_task_is_done(node: Any
     queues = (await node()).queues
     await queues.link("events", "mail")
     await queues.link("events", "audit")
-    made = await queues.put("events", NewTask())
+    made = await queues.put("events", TaskSpec())
     session = queues.open_session()
     (task,) = await queues.take(session, ["mail"])
     assert await queues.ack(session, "mail", [(task.id, task.lease)]) == [1]
-    assert await queues.put("events", NewTask(id=made)) == made
+    assert await queues.put("events", TaskSpec(id=made)) == made
     assert await ids_of(queues, "mail") == []
     assert await ids_of(queues, "audit") == [made]
 
@@ -49,17 +49,17 @@ async def test_a_repeated_put_adds_nothing_also_where_the_task_is_done(node: Any
 async def test_one_queue_refuses_and_the_rest_have_the_task(node: Any) -> None:
     queues = (await node()).queues
     await queues.configure("small", {"capacity": 1})
-    await queues.put("small", NewTask(id="x"))
+    await queues.put("small", TaskSpec(id="x"))
     for queue in ("mail", "small", "audit"):
         await queues.link("events", queue)
     with pytest.raises(
         Full, match=r"of the topic events, small refused: .* have the task: mail, audit. A put with ID a may"
     ) as full:
-        await queues.put("events", NewTask(id="a"))
+        await queues.put("events", TaskSpec(id="a"))
     assert "capacity" in str(full.value)
     assert await ids_of(queues, "mail") == await ids_of(queues, "audit") == ["a"]
     await queues.delete("small", "x")
-    assert await queues.put("events", NewTask(id="a")) == "a"
+    assert await queues.put("events", TaskSpec(id="a")) == "a"
     for queue in ("mail", "small", "audit"):
         assert await ids_of(queues, queue) == ["a"]
 
@@ -68,20 +68,20 @@ async def test_a_put_with_wait_waits_for_room_in_each_queue(node: Any, eventuall
     queues = (await node()).queues
     for queue in ("one", "two"):
         await queues.configure(queue, {"capacity": 1})
-        await queues.put(queue, NewTask(id="x"))
+        await queues.put(queue, TaskSpec(id="x"))
         await queues.link("events", queue)
-    waiting = asyncio.ensure_future(queues.put_waiting("events", NewTask(id="a"), 60_000))
+    waiting = asyncio.ensure_future(queues.put_waiting("events", TaskSpec(id="a"), 60_000))
     await eventually(lambda: len(queues._lines) == 2)
     await queues.delete("one", "x")
     await queues.delete("two", "x")
     assert await waiting == "a"
     with pytest.raises(Full, match=r"have the task: none\. A put with ID b may"):
-        await queues.put_waiting("events", NewTask(id="b"), 1)
+        await queues.put_waiting("events", TaskSpec(id="b"), 1)
 
 
 async def test_a_name_is_a_queue_or_a_topic(node: Any) -> None:
     n0, n1 = await node("n0"), await node("n1")
-    await n0.queues.put("mail", NewTask())
+    await n0.queues.put("mail", TaskSpec())
     with pytest.raises(BadArg, match="mail is a queue already"):
         await n0.queues.link("mail", "other")
     await n0.queues.link("events", "mail")
@@ -108,7 +108,7 @@ async def test_a_topic_stays_without_queues_and_takes_what_nobody_wants(node: An
     await queues.link("events", "mail")
     assert await queues.unlink("events", "mail") == 1
     assert await queues.unlink("events", "mail") == 0
-    assert await queues.put("events", NewTask(id="a")) == "a"
+    assert await queues.put("events", TaskSpec(id="a")) == "a"
     assert await ids_of(queues, "mail") == []
     with pytest.raises(NotFound, match="no topic none"):
         await queues.unlink("none", "mail")
@@ -119,13 +119,13 @@ async def test_a_topic_stays_without_queues_and_takes_what_nobody_wants(node: An
 async def test_other_nodes_hear_of_links(node: Any, eventually: Any) -> None:
     n0, n1 = await node("n0"), await node("n1")
     await n0.queues.link("events", "mail")
-    await n1.queues.put("events", NewTask(id="a"))
+    await n1.queues.put("events", TaskSpec(id="a"))
     await n0.queues.link("events", "audit")
     await eventually(lambda: n1.queues._topics.get("events") == ("mail", "audit"))
-    await n1.queues.put("events", NewTask(id="b"))
+    await n1.queues.put("events", TaskSpec(id="b"))
     await n0.queues.unlink("events", "mail")
     await eventually(lambda: n1.queues._topics.get("events") == ("audit",))
-    await n1.queues.put("events", NewTask(id="c"))
+    await n1.queues.put("events", TaskSpec(id="c"))
     assert sorted(await ids_of(n0.queues, "mail")) == ["a", "b"]
     assert sorted(await ids_of(n0.queues, "audit")) == ["b", "c"]
 
@@ -133,11 +133,11 @@ async def test_other_nodes_hear_of_links(node: Any, eventually: Any) -> None:
 async def test_links_are_read_anew_when_messages_were_missed(node: Any) -> None:
     n0, n1 = await node("n0"), await node("n1")
     await n0.queues.link("events", "mail")
-    await n1.queues.put("events", NewTask(id="a"))
+    await n1.queues.put("events", TaskSpec(id="a"))
     await n1.ears.stop()
     await n0.queues.link("events", "audit")
     n1.queues.wake_all()
-    await n1.queues.put("events", NewTask(id="b"))
+    await n1.queues.put("events", TaskSpec(id="b"))
     assert await ids_of(n0.queues, "audit") == ["b"]
 
 

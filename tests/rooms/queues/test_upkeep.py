@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tidewarden.errors import BadArg, NotFound, NotHeld, TooBig
-from tidewarden.queue import Changes, NewTask
+from tidewarden.queue import Changes, TaskSpec
 from tidewarden.queue.settings import CHOICES, LIMITS
 
 
@@ -21,7 +21,7 @@ async def wide(node: Any, shards: int = 4, **options: Any) -> Any:
 async def buried(queues: Any, count: int, reason: str = "bad") -> list[str]:
     session = queues.open_session()
     names = [f"{reason.replace(' ', '')}{n}" for n in range(count)]
-    await asyncio.gather(*(queues.put("q", NewTask(id=name)) for name in names))
+    await asyncio.gather(*(queues.put("q", TaskSpec(id=name)) for name in names))
     tasks = await queues.take(session, ["q"], count=1000)
     await asyncio.gather(*(queues.bury(session, "q", task.id, task.lease, reason) for task in tasks))
     return names
@@ -53,7 +53,7 @@ async def test_kick_more_than_a_script_moves(node: Any) -> None:
 
 async def test_update(node: Any) -> None:
     queues = await wide(node, flags={"limits.payload_bytes": "10"})
-    await queues.put("q", NewTask(b"1", id="a"))
+    await queues.put("q", TaskSpec(b"1", id="a"))
     await queues.update("q", "a", Changes(payload=b"2", priority=3, delay_ms=60_000))
     shown = await queues.peek("q", "a")
     assert (shown["payload"], shown["priority"], shown["state"]) == (b"2", 3, "delayed")
@@ -72,15 +72,15 @@ async def test_update(node: Any) -> None:
 
 async def test_delete(node: Any) -> None:
     queues = await wide(node)
-    await queues.put("q", NewTask(id="a"))
+    await queues.put("q", TaskSpec(id="a"))
     assert [await queues.delete("q", "a"), await queues.delete("q", "a")] == [1, 0]
-    await queues.put("q", NewTask(id="a"))
+    await queues.put("q", TaskSpec(id="a"))
     session = queues.open_session()
     (task,) = await queues.take(session, ["q"])
     with pytest.raises(NotHeld, match="give its LEASE number, or FORCE"):
         await queues.delete("q", "a")
     assert await queues.delete("q", "a", lease=task.lease) == 1
-    await queues.put("q", NewTask(id="b"))
+    await queues.put("q", TaskSpec(id="b"))
     await queues.take(session, ["q"])
     assert await queues.delete("q", "b", force=True) == 1
     with pytest.raises(BadArg):
@@ -89,7 +89,7 @@ async def test_delete(node: Any) -> None:
 
 async def test_peek(node: Any) -> None:
     queues = await wide(node)
-    await queues.put("q", NewTask(b"\xff", id="ä", delay_ms=60_000))
+    await queues.put("q", TaskSpec(b"\xff", id="ä", delay_ms=60_000))
     shown = await queues.peek("q", "ä")
     assert (shown["id"], shown["queue"], shown["state"], shown["payload"]) == ("ä", "q", "delayed", b"\xff")
     with pytest.raises(NotFound):
@@ -99,8 +99,8 @@ async def test_peek(node: Any) -> None:
 @pytest.mark.parametrize("count", [1, 7, 1000])
 async def test_pages_go_through_all_shards(node: Any, count: int) -> None:
     queues = await wide(node)
-    await asyncio.gather(*(queues.put("q", NewTask(id=f"r{n}", priority=n % 3)) for n in range(20)))
-    await asyncio.gather(*(queues.put("q", NewTask(id=f"d{n}", delay_ms=60_000)) for n in range(10)))
+    await asyncio.gather(*(queues.put("q", TaskSpec(id=f"r{n}", priority=n % 3)) for n in range(20)))
+    await asyncio.gather(*(queues.put("q", TaskSpec(id=f"d{n}", delay_ms=60_000)) for n in range(10)))
     await queues.take(queues.open_session(), ["q"], count=5)
     for state, total in (("ready", 15), ("delayed", 10), ("leased", 5), ("buried", 0)):
         seen, cursor = [], ""
@@ -127,7 +127,7 @@ async def test_a_page_of_nothing_sensible(node: Any) -> None:
 
 async def test_pause_and_resume_all_shards(node: Any) -> None:
     queues = await wide(node)
-    await asyncio.gather(*(queues.put("q", NewTask()) for _ in range(20)))
+    await asyncio.gather(*(queues.put("q", TaskSpec()) for _ in range(20)))
     await queues.pause("q", 60_000)
     assert await queues.take(queues.open_session(), ["q"], count=20) == []
     assert (await queues.stats("q"))["paused_until_ms"] > 0
@@ -142,8 +142,8 @@ async def test_pause_and_resume_all_shards(node: Any) -> None:
 async def test_stats_add_up(node: Any, eventually: Any) -> None:
     queues = await wide(node)
     assert (await queues.stats("q"))["total"] == 0
-    await asyncio.gather(*(queues.put("q", NewTask(within_ms=1000 + n)) for n in range(20)))
-    await asyncio.gather(*(queues.put("q", NewTask(delay_ms=10**6 + n)) for n in range(5)))
+    await asyncio.gather(*(queues.put("q", TaskSpec(within_ms=1000 + n)) for n in range(20)))
+    await asyncio.gather(*(queues.put("q", TaskSpec(delay_ms=10**6 + n)) for n in range(5)))
     session = queues.open_session()
     tasks = await queues.take(session, ["q"], count=8)
     await queues.ack(session, "q", [(task.id, task.lease) for task in tasks[:2]])
@@ -167,12 +167,12 @@ async def test_settings_take_effect_in_every_shard(node: Any) -> None:
     queues = await wide(node, 2)
     assert (await queues.configure("q", {"lease_ms": 5000, "dedup_ms": "0"}))["dedup_ms"] == 0
     for name in ("a", "b", "c", "d"):
-        await queues.put("q", NewTask(id=name))
+        await queues.put("q", TaskSpec(id=name))
     session = queues.open_session()
     for task in await queues.take(session, ["q"], count=4):
         assert task.lease_end_ms == pytest.approx(task.deadline_ms + 5000, abs=2000)
         await queues.ack(session, "q", [(task.id, task.lease)])
-        assert await queues.put("q", NewTask(id=task.id, if_exists="fail")) == task.id
+        assert await queues.put("q", TaskSpec(id=task.id, if_exists="fail")) == task.id
     assert (await queues.settings("q"))["lease_ms"] == 5000
 
 
@@ -190,7 +190,7 @@ async def test_a_bad_setting_changes_nothing(node: Any, name: str) -> None:
 async def test_what_is_fixed_while_the_queue_holds_tasks(node: Any) -> None:
     n0, n1 = await node("n0"), await node("n1")
     queues = n0.queues
-    await queues.put("q", NewTask(id="a"))
+    await queues.put("q", TaskSpec(id="a"))
     with pytest.raises(BadArg, match="shards of q can be changed only while it is empty"):
         await queues.configure("q", {"shards": 2})
     with pytest.raises(BadArg, match="order of q can be changed only while it is empty"):

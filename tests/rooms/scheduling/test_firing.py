@@ -12,7 +12,7 @@ import pytest
 from support.queues.schedules_harness import LEADER, HookedQueues, prefix, put_every, queues, raw, schedules, tasks
 
 from tidewarden.errors import BadArg, Stale
-from tidewarden.queue.task import NewTask
+from tidewarden.queue.task import TaskSpec
 from tidewarden.scheduler import schedules as module
 from tidewarden.scheduler.schedules import Schedules
 from tidewarden.scheduler.trigger import Spec
@@ -75,7 +75,7 @@ async def test_a_row_replaced_between_reading_and_firing_keeps_its_own_ticks(
     tick_ms = await put_every(schedules)
 
     async def replace() -> None:
-        await schedules.put("tick", Spec.every(60_000), "jobs", NewTask(b"new"))
+        await schedules.put("tick", Spec.every(60_000), "jobs", TaskSpec(b"new"))
         raw.zadd(f"{prefix()}:ticks", {"tick": tick_ms})
 
     queues.hooks["scheduler.fire"] = replace
@@ -122,7 +122,7 @@ async def test_many_schedules_due_at_once_are_fired_in_bounded_steps(
 async def test_a_single_time_is_gone_after_its_tick(schedules: Schedules, raw: Any) -> None:
     at_ms = await put_every(schedules, "other", 60_000)
     await schedules.delete("other")
-    assert await schedules.put("once", Spec.at(at_ms), "jobs", NewTask(b"")) == at_ms
+    assert await schedules.put("once", Spec.at(at_ms), "jobs", TaskSpec(b"")) == at_ms
     assert await schedules.fire_due("jobs", 0, at_ms, 1, LEADER) == -1
     assert tasks(raw) == [f"once:{at_ms}"]
     assert await schedules.list() == []
@@ -132,21 +132,21 @@ async def test_a_single_time_is_gone_after_its_tick(schedules: Schedules, raw: A
 
 async def test_ticks_of_a_lane_run_one_at_a_time(schedules: Schedules, raw: Any, queues: HookedQueues) -> None:
     spec = Spec.every(1_000, "all")
-    tick_ms = await schedules.put("tick", spec, "jobs", NewTask(b"x", lane="nightly"))
+    tick_ms = await schedules.put("tick", spec, "jobs", TaskSpec(b"x", lane="nightly"))
     await schedules.fire_due("jobs", 0, tick_ms + 2_000, 1, LEADER)
     stats = await queues.stats("jobs")
     assert stats["total"] == 3
     assert (await queues.peek("jobs", f"tick:{tick_ms}"))["lane"] == "nightly"
     assert [shown["lane"] for shown in await schedules.list()] == ["nightly"]
     with pytest.raises(BadArg, match="queue of one shard"):
-        await schedules.put("other", spec, "wide", NewTask(b"x", lane="nightly"))
+        await schedules.put("other", spec, "wide", TaskSpec(b"x", lane="nightly"))
 
 
 async def test_what_cannot_be_computed_waits_and_holds_nothing_up(
     schedules: Schedules, raw: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A zone that this node's database lacks: the others fire, it shows as stuck, and its tick is not lost."""
-    tick_ms = await schedules.put("odd", Spec.every(1_000), "jobs", NewTask(b"x"))
+    tick_ms = await schedules.put("odd", Spec.every(1_000), "jobs", TaskSpec(b"x"))
     good_ms = await put_every(schedules, "good", 5_000)
     key = f"{prefix()}:schedules"
     whole = raw.hget(key, "odd")
@@ -209,7 +209,7 @@ async def test_a_put_tells_this_nodes_own_sweep(schedules: Schedules, queues: Ho
 async def test_a_task_of_a_schedule_is_taken_and_acknowledged(schedules: Schedules, queues: HookedQueues) -> None:
     for queue in ("jobs", "wide"):
         name = f"s-{queue}"
-        tick_ms = await schedules.put(name, Spec.every(1_000), queue, NewTask(b"hello"))
+        tick_ms = await schedules.put(name, Spec.every(1_000), queue, TaskSpec(b"hello"))
         shard = queues.shard_of(queue, name)
         await schedules.fire_due(queue, shard, tick_ms, 1, LEADER)
         session = queues.open_session()

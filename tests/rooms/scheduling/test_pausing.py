@@ -8,7 +8,7 @@ import pytest
 from support.queues.schedules_harness import LEADER, HookedQueues, prefix, put_every, queues, raw, schedules, tasks
 
 from tidewarden.errors import NotFound
-from tidewarden.queue.task import NewTask
+from tidewarden.queue.task import TaskSpec
 from tidewarden.scheduler.schedules import Schedules
 from tidewarden.scheduler.trigger import Spec
 
@@ -83,7 +83,7 @@ async def test_one_that_is_paused_while_it_fires_puts_nothing_more(
 
 async def test_one_that_was_to_tick_once(schedules: Schedules, raw: Any) -> None:
     for name, catchup in (("late", "one"), ("never", "none")):
-        await schedules.put(name, Spec.at(4_000_000_000_000, catchup), "jobs", NewTask(b"x"))
+        await schedules.put(name, Spec.at(4_000_000_000_000, catchup), "jobs", TaskSpec(b"x"))
         await schedules.pause(name)
     for name in ("late", "never"):
         assert await schedules.resume(name) == 4_000_000_000_000
@@ -95,7 +95,7 @@ async def test_one_that_was_to_tick_once(schedules: Schedules, raw: Any) -> None
 async def test_it_is_found_wherever_it_lies(schedules: Schedules, raw: Any) -> None:
     names = [f"s{number}" for number in range(4)]
     for name in names:
-        await schedules.put(name, Spec.every(1_000), "wide", NewTask(b"x"))
+        await schedules.put(name, Spec.every(1_000), "wide", TaskSpec(b"x"))
     for key in raw.keys("*names"):  # the directory is lost
         raw.delete(key)
     for name in names:

@@ -8,7 +8,7 @@ import pytest
 from support.queues.schedules_harness import LEADER, HookedQueues, prefix, put_every, queues, raw, schedules, tasks
 
 from tidewarden.errors import BadArg, Exists, Full, TooBig
-from tidewarden.queue.task import NewTask
+from tidewarden.queue.task import TaskSpec
 from tidewarden.scheduler import schedules as module
 from tidewarden.scheduler.schedules import Schedules
 from tidewarden.scheduler.trigger import Spec
@@ -27,7 +27,7 @@ async def test_putting_the_same_again_changes_nothing(schedules: Schedules) -> N
 
 async def test_list_shows_what_was_put(schedules: Schedules) -> None:
     spec = Spec.cron("30 2 * * 7", "Europe/Berlin", "none")
-    next_ms = await schedules.put("b", spec, "wide", NewTask(b"y" * 1_000, within_ms=60_000))
+    next_ms = await schedules.put("b", spec, "wide", TaskSpec(b"y" * 1_000, within_ms=60_000))
     tick_ms = await put_every(schedules, "a")
     a, b = await schedules.list()
     assert (a["name"], a["queue"], a["kind"], a["every_ms"], a["next_ms"], a["state"]) == (
@@ -62,7 +62,7 @@ async def test_in_a_sharded_queue_row_and_tasks_share_a_shard(
 ) -> None:
     for number in range(20):
         name = f"s{number}"
-        tick_ms = await schedules.put(name, Spec.every(1_000), "wide", NewTask(b"x"))
+        tick_ms = await schedules.put(name, Spec.every(1_000), "wide", TaskSpec(b"x"))
         shard = queues.shard_of("wide", name)
         assert raw.hexists(f"{prefix('wide', shard)}:schedules", name)
         await schedules.fire_due("wide", shard, tick_ms, 1, LEADER)
@@ -89,9 +89,9 @@ async def test_delete_keeps_the_tasks_and_forgets_the_name(schedules: Schedules,
 async def test_a_name_belongs_to_one_queue(schedules: Schedules) -> None:
     await put_every(schedules)
     with pytest.raises(Exists, match="'jobs'"):
-        await schedules.put("tick", Spec.every(1_000), "mail", NewTask(b""))
+        await schedules.put("tick", Spec.every(1_000), "mail", TaskSpec(b""))
     await schedules.delete("tick")
-    await schedules.put("tick", Spec.every(1_000), "mail", NewTask(b""))
+    await schedules.put("tick", Spec.every(1_000), "mail", TaskSpec(b""))
 
 
 async def test_a_crash_between_directory_and_row_blocks_nothing(schedules: Schedules, queues: HookedQueues) -> None:
@@ -104,7 +104,7 @@ async def test_a_crash_between_directory_and_row_blocks_nothing(schedules: Sched
     with pytest.raises(ConnectionError):
         await put_every(schedules)
     assert await schedules.list() == []
-    await schedules.put("tick", Spec.every(1_000), "mail", NewTask(b""))
+    await schedules.put("tick", Spec.every(1_000), "mail", TaskSpec(b""))
     assert [row["queue"] for row in await schedules.list()] == ["mail"]
 
 
@@ -132,7 +132,7 @@ async def test_two_puts_of_one_name_into_two_queues_leave_one(schedules: Schedul
     """The second claims the name between the first's claim and its row."""
 
     async def second() -> None:
-        await schedules.put("tick", Spec.every(1_000), "mail", NewTask(b""))
+        await schedules.put("tick", Spec.every(1_000), "mail", TaskSpec(b""))
 
     queues.hooks["scheduler.put"] = second
     with pytest.raises(Exists):
@@ -142,7 +142,7 @@ async def test_two_puts_of_one_name_into_two_queues_leave_one(schedules: Schedul
 
 async def test_a_payload_of_any_bytes_survives(schedules: Schedules, raw: Any) -> None:
     payload = bytes(range(256)) * 300
-    tick_ms = await schedules.put("bin", Spec.every(1_000), "jobs", NewTask(payload))
+    tick_ms = await schedules.put("bin", Spec.every(1_000), "jobs", TaskSpec(payload))
     await schedules.fire_due("jobs", 0, tick_ms, 1, LEADER)
     assert raw.hget(f"{prefix()}:tasks", f"bin:{tick_ms}").endswith(payload)
 
@@ -150,18 +150,20 @@ async def test_a_payload_of_any_bytes_survives(schedules: Schedules, raw: Any) -
 @pytest.mark.parametrize(
     ("name", "queue", "task", "message"),
     [
-        ("", "jobs", NewTask(), "name"),
-        ("a b", "jobs", NewTask(), "name"),
-        ("x" * 129, "jobs", NewTask(), "128"),
-        ("ok", "a b", NewTask(), "queue"),
-        ("ok", "jobs", NewTask(id="mine"), "ID"),
-        ("ok", "jobs", NewTask(at_ms=1), "AT"),
-        ("ok", "jobs", NewTask(deadline_ms=1), "DEADLINE"),
-        ("ok", "jobs", NewTask(if_exists="replace"), "IFEXISTS"),
-        ("ok", "jobs", NewTask(priority=100), "PRIORITY"),
+        ("", "jobs", TaskSpec(), "name"),
+        ("a b", "jobs", TaskSpec(), "name"),
+        ("x" * 129, "jobs", TaskSpec(), "128"),
+        ("ok", "a b", TaskSpec(), "queue"),
+        ("ok", "jobs", TaskSpec(id="mine"), "ID"),
+        ("ok", "jobs", TaskSpec(at_ms=1), "AT"),
+        ("ok", "jobs", TaskSpec(deadline_ms=1), "DEADLINE"),
+        ("ok", "jobs", TaskSpec(if_exists="replace"), "IFEXISTS"),
+        ("ok", "jobs", TaskSpec(priority=100), "PRIORITY"),
     ],
 )
-async def test_wrong_input_is_refused(schedules: Schedules, name: str, queue: str, task: NewTask, message: str) -> None:
+async def test_wrong_input_is_refused(
+    schedules: Schedules, name: str, queue: str, task: TaskSpec, message: str
+) -> None:
     with pytest.raises(BadArg, match=message):
         await schedules.put(name, Spec.every(1_000), queue, task)
     assert await schedules.list() == []
@@ -171,9 +173,9 @@ async def test_refusals_that_need_the_store(schedules: Schedules, raw: Any, monk
     """A tick that never comes, a payload over the limit, and one schedule too many leave nothing behind."""
     for spec in (Spec.at(1_000), Spec.cron("0 0 31 2 *")):
         with pytest.raises(BadArg):
-            await schedules.put("never", spec, "jobs", NewTask(b""))
+            await schedules.put("never", spec, "jobs", TaskSpec(b""))
     with pytest.raises(TooBig):
-        await schedules.put("big", Spec.every(1_000), "jobs", NewTask(b"x" * 2_000_000))
+        await schedules.put("big", Spec.every(1_000), "jobs", TaskSpec(b"x" * 2_000_000))
     monkeypatch.setattr(module, "SCHEDULES_MAX", 1)
     await put_every(schedules)
     with pytest.raises(Full, match="1 schedules"):

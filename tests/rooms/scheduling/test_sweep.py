@@ -11,7 +11,7 @@ import pytest
 
 from tidewarden.clock import SystemClock
 from tidewarden.errors import BadArg, Internal, Stale
-from tidewarden.queue import NewTask
+from tidewarden.queue import TaskSpec
 from tidewarden.scheduler import sweep as module
 from tidewarden.scheduler.sweep import Sweep
 
@@ -49,7 +49,7 @@ async def test_what_another_node_puts_is_made_ready_in_time(
 ) -> None:
     n1 = await node("n1")
     await n1.queues.configure("q", {"shards": shards})
-    await asyncio.gather(*(n1.queues.put("q", NewTask(id=f"t{n}", delay_ms=20 + n)) for n in range(20)))
+    await asyncio.gather(*(n1.queues.put("q", TaskSpec(id=f"t{n}", delay_ms=20 + n)) for n in range(20)))
     await eventually(lambda: leader.sweep.moved == 20)
     stats = await n1.queues.stats("q")
     assert (stats["ready"], stats["delayed"]) == (20, 0)
@@ -60,13 +60,13 @@ async def test_a_queue_whose_settings_nobody_can_read_holds_up_no_other(
     node: Any, eventually: Any, name: Any, settings: bytes
 ) -> None:
     n1 = await node("n1")
-    await n1.queues.put("q", NewTask(id="a", delay_ms=20))
+    await n1.queues.put("q", TaskSpec(id="a", delay_ms=20))
     await n1.link.call("HSET", "{tw}:queues", name, settings)
     async with sweeping(node) as leader:
         await eventually(lambda: leader.sweep.moved == 1)
         assert not leader.task.done()
     with pytest.raises((Internal, BadArg)):
-        await n1.queues.put("bad" if name == "bad" else "\udcff", NewTask(id="b"))
+        await n1.queues.put("bad" if name == "bad" else "\udcff", TaskSpec(id="b"))
     assert {"q"} <= set(await n1.queues.names()) <= {"q", "bad"}
     if name == "bad":
         assert (await n1.queues.check("bad"))["found"] == {"unreadable settings": 1}
@@ -76,7 +76,7 @@ async def test_leases_end_and_attempts_are_counted_without_any_consumer(
     leader: Any, node: Any, eventually: Any
 ) -> None:
     n1 = await node("n1")
-    await n1.queues.put("q", NewTask(id="a", attempts=1))
+    await n1.queues.put("q", TaskSpec(id="a", attempts=1))
     await n1.queues.take(n1.queues.open_session(), ["q"], lease_ms=20)
     await eventually(lambda: leader.sweep.moved == 1)
     assert (await n1.queues.peek("q", "a"))["state"] == "buried"
@@ -84,14 +84,14 @@ async def test_leases_end_and_attempts_are_counted_without_any_consumer(
 
 async def test_what_it_makes_ready_wakes_those_who_wait_at_the_leader(leader: Any, node: Any, eventually: Any) -> None:
     n1 = await node("n1")
-    await n1.queues.put("q", NewTask(id="a", delay_ms=50))
+    await n1.queues.put("q", TaskSpec(id="a", delay_ms=50))
     take = leader.queues.take(leader.queues.open_session(), ["q"], wait_ms=60_000)
     assert [task.id for task in await take] == ["a"]
 
 
 async def test_a_newer_leader_ends_it(leader: Any, node: Any, eventually: Any) -> None:
     n1 = await node("n1")
-    await n1.queues.put("q", NewTask(id="a", delay_ms=80))
+    await n1.queues.put("q", TaskSpec(id="a", delay_ms=80))
     await eventually(lambda: leader.sweep.rounds)
     await n1.queues.script("queue.sweep", "q", 0, [2, 10])
     leader.sweep.expect("q", 0, 0)
@@ -102,7 +102,7 @@ async def test_a_newer_leader_ends_it(leader: Any, node: Any, eventually: Any) -
 async def test_idle_costs_nothing(leader: Any, node: Any, eventually: Any) -> None:
     n1 = await node("n1")
     await n1.queues.configure("q", {"shards": 4})
-    await n1.queues.put("q", NewTask(delay_ms=10**6))
+    await n1.queues.put("q", TaskSpec(delay_ms=10**6))
     await eventually(lambda: leader.sweep.rounds >= 4)
     await eventually(lambda: not leader.link._waiting)
     loop = asyncio.get_running_loop()

@@ -25,8 +25,8 @@ from support.doors.resp_fuzz import ALL, GOOD, PLAIN, Answers, broken, ending, e
 
 from tidewarden.queue.locks import Locks
 from tidewarden.scheduler.schedules import Schedules
-from tidewarden.server import users
-from tidewarden.server.commands import COMMANDS
+from tidewarden.server.access import users
+from tidewarden.server.verbs.table import COMMANDS
 
 LIMIT_S = 20.0
 LOGIN = ("admin", doubles.SECRET)

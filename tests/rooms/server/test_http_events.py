@@ -15,10 +15,10 @@ from support.tokens.harness import tell
 
 from tidewarden.clock import SystemClock
 from tidewarden.errors import Error, StoreDown
-from tidewarden.server import http_events
-from tidewarden.server.http_events import EventRoutes
-from tidewarden.server.replying import problem
-from tidewarden.tokens.events import Events
+from tidewarden.server.http import events as http_events
+from tidewarden.server.http.events import EventRoutes
+from tidewarden.server.http.responses import problem
+from tidewarden.tokens.events.events import Events
 
 
 @contextlib.asynccontextmanager

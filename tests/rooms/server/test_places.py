@@ -12,9 +12,9 @@ from support.doors import doubles
 from support.doors.recording_rooms import RecordingQueues
 from support.queues.desk import CLUSTER
 
-from tidewarden.queue.shard import ITEMS_MAX
-from tidewarden.server.verbs import TOGETHER_MAX
-from tidewarden.store import link as link_module
+from tidewarden.queue.shards.shard import ITEMS_MAX
+from tidewarden.server.verbs.command import TOGETHER_MAX
+from tidewarden.store import connection as link_module
 
 MIB = 2**20
 

@@ -10,7 +10,7 @@ import hiredis
 import pytest
 from support.doors import doubles
 
-from tidewarden.queue import NewTask
+from tidewarden.queue import TaskSpec
 
 
 async def ask(line: Any, *requests: Any) -> list[Any]:
@@ -115,5 +115,5 @@ async def test_a_full_queue_is_an_error_of_the_put(door: Any) -> None:
     first, second = await ask(line, "Q.PUT q x", "Q.PUT q y")
     assert len(first) == 20
     assert str(second).startswith("FULL ")
-    assert await door.queues.put("q", NewTask(b"z", if_exists="keep", id=first.decode())) == first.decode()
+    assert await door.queues.put("q", TaskSpec(b"z", if_exists="keep", id=first.decode())) == first.decode()
     await line.close()

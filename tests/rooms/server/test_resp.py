@@ -15,9 +15,9 @@ from support.doors import doubles
 from support.queues.desk import loading
 
 from tidewarden.clock import SystemClock
-from tidewarden.config import Config
+from tidewarden.config.load import Config
 from tidewarden.queue.queues import Queues
-from tidewarden.store import Link, Scripts
+from tidewarden.store import Scripts, StoreConnection
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ async def door(valkey: Any, queue_scripts: Scripts) -> AsyncIterator[Any]:
     """A RESP door before a real queue and a real store."""
     scripts = queue_scripts
     clock = SystemClock()
-    link = Link(valkey.url, "test", clock, on_up=loading(valkey, scripts))
+    link = StoreConnection(valkey.url, "test", clock, on_up=loading(valkey, scripts))
     await link.start()
     queues = Queues(Config(), link, scripts, clock, views=False)
     queues.holder = "n0.1"
@@ -195,7 +195,7 @@ async def test_stop_does_not_wait_for_ever() -> None:
 async def test_a_silent_store_keeps_no_server_from_stopping(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("tidewarden.server.resp.GIVE_BACK_S", 0.05)
+    monkeypatch.setattr("tidewarden.server.resp.server.GIVE_BACK_S", 0.05)
 
     async def never(_: Any) -> None:
         await asyncio.Event().wait()

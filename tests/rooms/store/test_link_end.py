@@ -9,8 +9,8 @@ import pytest
 
 from tidewarden.clock import SystemClock
 from tidewarden.errors import StoreDown
-from tidewarden.store import Link
-from tidewarden.store.link import pack
+from tidewarden.store import StoreConnection
+from tidewarden.store.connection import pack
 
 
 class Faulty:
@@ -27,7 +27,7 @@ class Faulty:
 
 
 async def test_one_who_cannot_be_told_keeps_nobody_waiting(valkey: Any, caplog: pytest.LogCaptureFixture) -> None:
-    link = Link(valkey.url, "test", SystemClock())
+    link = StoreConnection(valkey.url, "test", SystemClock())
     await link.start()
     try:
         link.send(pack(("BLPOP", "nothing", 60)), Faulty())

@@ -10,8 +10,8 @@ import pytest
 
 from tidewarden.clock import ManualClock
 from tidewarden.errors import Error, Full, StoreDown
-from tidewarden.queue import NewTask
-from tidewarden.store.memory import LOOK_S, PrimariesMemory, StoreMemory, margin_of
+from tidewarden.queue import TaskSpec
+from tidewarden.store.memory import LOOK_S, ClusterMemory, StoreMemory, margin_of
 
 MIB = 1 << 20
 
@@ -49,7 +49,7 @@ async def test_puts_are_refused_and_all_else_goes_on(n0: Any) -> None:
     queues = n0.queues
     session = queues.open_session()
     for i in range(4):
-        await queues.put("q", NewTask(id=f"t{i}", payload=b"x"))
+        await queues.put("q", TaskSpec(id=f"t{i}", payload=b"x"))
     await fill(n0, 0.97)
     assert queues.store_memory.full
     outcomes: asyncio.Queue[Any] = asyncio.Queue()
@@ -61,8 +61,8 @@ async def test_puts_are_refused_and_all_else_goes_on(n0: Any) -> None:
         set_result = set_exception = staticmethod(outcomes.put_nowait)
 
     for attempt in (
-        lambda: queues.put("q", NewTask(payload=b"new")),
-        lambda: queues.put_waiting("q", NewTask(payload=b"new"), 10),
+        lambda: queues.put("q", TaskSpec(payload=b"new")),
+        lambda: queues.put_waiting("q", TaskSpec(payload=b"new"), 10),
         lambda: queues.script("scheduler.put", "q", 0, []),
         lambda: queues.script_on(n0.link, "tokens.put", "q", 0, []),
         lambda: queues.script_on(n0.link, "tokens.detail", "q", 0, []),
@@ -75,13 +75,13 @@ async def test_puts_are_refused_and_all_else_goes_on(n0: Any) -> None:
     taken = await queues.take(session, ["q"], count=3)
     assert await queues.ack(session, "q", [(task.id, task.lease) for task in taken]) == [1, 1, 1]
     both = await asyncio.gather(
-        queues.put("q", NewTask(payload=b"new")), queues.take(session, ["q"]), return_exceptions=True
+        queues.put("q", TaskSpec(payload=b"new")), queues.take(session, ["q"]), return_exceptions=True
     )
     assert isinstance(both[0], Full)
     assert [task.id for task in both[1]] == ["t3"], "a put that is refused takes nothing along"
     assert queues.store_memory.stats()["store_full_refused_total"] == 7
     await fill(n0, 0.5)
-    assert await queues.put("q", NewTask(id="new")) == "new"
+    assert await queues.put("q", TaskSpec(id="new")) == "new"
 
 
 async def test_it_looks_on_also_when_the_store_does_not_tell(n0: Any, caplog: pytest.LogCaptureFixture) -> None:
@@ -121,7 +121,7 @@ class Part:
 
 async def test_a_primary_that_is_away_hides_no_other_that_is_full() -> None:
     parts = [Part("a:1", None), Part("b:1", 99 * MIB)]
-    memory = PrimariesMemory()
+    memory = ClusterMemory()
 
     class Route:
         def each(self) -> list[Part]:

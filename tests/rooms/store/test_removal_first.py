@@ -8,22 +8,22 @@ from typing import Any
 import pytest
 
 from tidewarden.errors import Full
-from tidewarden.store import Link
-from tidewarden.store.check import FORMATS, check_store
+from tidewarden.store import StoreConnection
+from tidewarden.store.preflight import FORMATS, check_store
 from tidewarden.store.removal_first import removal_first, small_writes
-from tidewarden.tokens.shelf import Known, Rotation, Shelf
+from tidewarden.tokens.vault.key_store import KeyStore, NodeKeys, Rotation
 
 
 @pytest.fixture
-async def full(node: Any) -> AsyncIterator[Link]:
+async def full(node: Any) -> AsyncIterator[StoreConnection]:
     """A link to a store that is full."""
-    link: Link = (await node()).link
+    link: StoreConnection = (await node()).link
     await link.call("CONFIG", "SET", "maxmemory", "1")
     yield link
     await link.call("CONFIG", "SET", "maxmemory", "0")
 
 
-async def test_they_are_answered_as_ever_and_leave_nothing_beside(full: Link) -> None:
+async def test_they_are_answered_as_ever_and_leave_nothing_beside(full: StoreConnection) -> None:
     with pytest.raises(Full):
         await full.call("SET", "{t}:k", "1")
     assert await full.call(*removal_first("SET", "{t}:k", "1", "PX", 60_000)) == b"OK"
@@ -37,21 +37,21 @@ async def test_they_are_answered_as_ever_and_leave_nothing_beside(full: Link) ->
     assert sorted(await full.call("KEYS", "{t}*")) == [b"{t}:h", b"{t}:k"]
 
 
-async def test_what_grows_is_refused_as_ever(full: Link) -> None:
+async def test_what_grows_is_refused_as_ever(full: StoreConnection) -> None:
     with pytest.raises(Full):
         await small_writes(full.call)("XADD", "{t}:events", "*", "event", "x")
 
 
-async def test_the_format_and_the_vaults_keys_are_written_at_a_full_store(full: Link) -> None:
+async def test_the_format_and_the_vaults_keys_are_written_at_a_full_store(full: StoreConnection) -> None:
     await full.call("DEL", "{tw}:format")
     assert (await check_store(full, "tw")).empty
     assert await full.call("GET", "{tw}:format") == FORMATS[-1].encode()
     await full.call(*removal_first("SET", "{tw}:format", "1"))
     assert not (await check_store(full, "tw")).empty
     assert await full.call("GET", "{tw}:format") == FORMATS[-1].encode()
-    shelf = Shelf(small_writes(full.call), "tw")
+    shelf = KeyStore(small_writes(full.call), "tw")
     assert await shelf.add(1, b"wrapped") == b"wrapped"
     await shelf.rewrap(1, b"otherwise")
     await shelf.note(Rotation())
-    await shelf.say("n0", Known())
+    await shelf.say("n0", NodeKeys())
     assert await shelf.tell() == 1

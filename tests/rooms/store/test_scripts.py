@@ -17,11 +17,11 @@ import redis
 from support.queues.desk import SENT, queue_scripts
 
 from tidewarden.errors import BadArg, Error, Full
-from tidewarden.queue import NewTask
-from tidewarden.queue.registry import SHARED
+from tidewarden.queue import TaskSpec
+from tidewarden.queue.catalog import SHARED
 from tidewarden.store import Scripts
-from tidewarden.store import scripts as store_scripts
-from tidewarden.store.scripts import Header, header_of
+from tidewarden.store.scripts import loader as store_scripts
+from tidewarden.store.scripts.loader import Header, header_of
 
 VERBS = [
     "ack",
@@ -146,9 +146,9 @@ def test_every_script_begins_with_what_it_takes_and_returns(verb: str) -> None:
 
 async def test_a_server_that_forgot_its_scripts_is_sent_them_again(node: Any) -> None:
     n0 = await node()
-    assert await n0.queues.put("q", NewTask(b"x")) != ""
+    assert await n0.queues.put("q", TaskSpec(b"x")) != ""
     await n0.link.call("SCRIPT", "FLUSH")
-    ids = await asyncio.gather(*(n0.queues.put("q", NewTask(b"x")) for _ in range(3)))
+    ids = await asyncio.gather(*(n0.queues.put("q", TaskSpec(b"x")) for _ in range(3)))
     assert len(set(ids)) == 3
     assert (await n0.queues.stats("q"))["ready"] == 4
     await n0.link.call("SCRIPT", "FLUSH")
@@ -156,7 +156,7 @@ async def test_a_server_that_forgot_its_scripts_is_sent_them_again(node: Any) ->
     taken = await n0.queues.take(n0.queues.open_session(), ["q"], count=10)
     assert len(taken) == 4
     assert n0.link.calls == calls + 2
-    await n0.queues.put("q", NewTask(b"x"))
+    await n0.queues.put("q", TaskSpec(b"x"))
     await n0.queues.take(n0.queues.open_session(), ["q"])
     assert n0.link.calls == calls + 2 + 3  # put was forgotten too, take is known again
 
@@ -199,7 +199,7 @@ async def test_a_refusal_that_nobody_waits_for_is_no_defect(node: Any) -> None:
 
 async def test_on_an_embedded_store_scripts_run_from_the_library(node: Any) -> None:
     n0 = await node(views=True)
-    await n0.queues.put("q", NewTask(b"x"))
+    await n0.queues.put("q", TaskSpec(b"x"))
     assert b"cmdstat_fcall:" in await n0.link.call("INFO", "commandstats")
     await n0.link.call("CONFIG", "RESETSTAT")
     await n0.link.call("FUNCTION", "FLUSH")
@@ -217,12 +217,12 @@ async def test_on_an_embedded_store_scripts_run_from_the_library(node: Any) -> N
 
 async def test_a_full_store_refuses_only_what_grows(node: Any) -> None:
     n0 = await node(views=True)
-    await n0.queues.put("q", NewTask(b"x"))
+    await n0.queues.put("q", TaskSpec(b"x"))
     session = n0.queues.open_session()
     await n0.link.call("CONFIG", "SET", "maxmemory", "1")
     try:
         with pytest.raises(Full):
-            await n0.queues.put("q", NewTask(b"x"))
+            await n0.queues.put("q", TaskSpec(b"x"))
         (taken,) = await n0.queues.take(session, ["q"])
         assert await n0.queues.ack(session, "q", [(taken.id, taken.lease)]) == [1]
     finally:
@@ -235,7 +235,7 @@ async def test_a_full_store_without_the_library_is_offered_it_until_it_has_room(
     """As one that was started full has none: nobody would load it again before the next connection."""
     n0 = await node(views=True)
     session = n0.queues.open_session()
-    await n0.queues.put("q", NewTask(b"x"))
+    await n0.queues.put("q", TaskSpec(b"x"))
     await n0.link.call("FUNCTION", "FLUSH")
     await n0.link.call("CONFIG", "SET", "maxmemory", "1")
     try:
@@ -250,7 +250,7 @@ async def test_a_full_store_without_the_library_is_offered_it_until_it_has_room(
 
     async def from_library() -> bool:
         await n0.link.call("CONFIG", "RESETSTAT")
-        await n0.queues.put("q", NewTask(b"x"))
+        await n0.queues.put("q", TaskSpec(b"x"))
         return b"cmdstat_fcall:calls=1," in await n0.link.call("INFO", "commandstats")
 
     async with asyncio.timeout(20):
@@ -276,7 +276,7 @@ def test_the_shared_file_keeps_nothing_between_two_calls() -> None:
 async def test_a_script_is_run_for_all_shards_of_a_queue_in_one_call(node: Any, *, forgets: bool) -> None:
     n0 = await node()
     await n0.queues.configure("q", {"shards": 4})
-    ids = await asyncio.gather(*(n0.queues.put("q", NewTask(b"x")) for _ in range(20)))
+    ids = await asyncio.gather(*(n0.queues.put("q", TaskSpec(b"x")) for _ in range(20)))
     for shard in range(4):
         await n0.queues.script("queue.stats", "q", shard, ())
     await n0.queues.script_each("queue.stats", "q", ())  # it knows the script now

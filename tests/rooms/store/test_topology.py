@@ -6,10 +6,10 @@ import pytest
 
 from tidewarden.clock import SystemClock
 from tidewarden.errors import BadArg, StoreDown
-from tidewarden.store import Link
+from tidewarden.store import StoreConnection
 from tidewarden.store.connect import redact
-from tidewarden.store.slots import Answer, Claim
-from tidewarden.store.topology import ClusterUrl, Owner, Topology, by_cluster
+from tidewarden.store.redis_cluster.slots import Claim, SlotsReply
+from tidewarden.store.redis_cluster.topology import ClusterUrl, Owner, Topology, by_cluster
 
 
 def test_the_parts_of_the_url() -> None:
@@ -49,11 +49,11 @@ async def test_followers_hear_of_every_change_and_only_of_those() -> None:
     owner.follow(moved.append)
     with pytest.raises(StoreDown, match="no server of the cluster answers"):
         await owner.find()
-    answer = Answer((Claim(0, 16383, "127.0.0.1:2", 1),))
+    answer = SlotsReply((Claim(0, 16383, "127.0.0.1:2", 1),))
     topology._heard("127.0.0.1:1", answer)
     topology._heard("127.0.0.1:1", answer)
     topology.moved(3, "127.0.0.1:3")
-    topology._heard("127.0.0.1:2", Answer((Claim(0, 16383, "127.0.0.1:2", 1),), (), "CLUSTERDOWN it is down"))
+    topology._heard("127.0.0.1:2", SlotsReply((Claim(0, 16383, "127.0.0.1:2", 1),), (), "CLUSTERDOWN it is down"))
     assert heard == ["127.0.0.1:2"] * 2, "the last one had not heard of the redirection"
     assert moved == ["redis://127.0.0.1:2"] * 2
     assert await owner.find() == "redis://127.0.0.1:2"
@@ -65,15 +65,17 @@ async def test_followers_hear_of_every_change_and_only_of_those() -> None:
 
 async def test_a_server_of_another_cluster_is_not_heard_and_said_so() -> None:
     topology = Topology("redis+cluster://127.0.0.1:1,127.0.0.1:2", "t", SystemClock())
-    topology._heard("127.0.0.1:1", Answer((Claim(0, 16383, "127.0.0.1:1", 1, "ours"),), members=frozenset(["ours"])))
-    other = Answer((Claim(0, 16383, "127.0.0.1:2", 9, "theirs"),), members=frozenset(["theirs"]))
+    topology._heard(
+        "127.0.0.1:1", SlotsReply((Claim(0, 16383, "127.0.0.1:1", 1, "ours"),), members=frozenset(["ours"]))
+    )
+    other = SlotsReply((Claim(0, 16383, "127.0.0.1:2", 9, "theirs"),), members=frozenset(["theirs"]))
     topology._heard("127.0.0.1:2", other)
     assert topology.owner("{x}") == "127.0.0.1:1"
     assert "of another cluster" in topology.troubles["127.0.0.1:2"]
 
 
 async def test_a_server_that_is_no_cluster_is_said_so(valkey) -> None:  # type: ignore[no-untyped-def]
-    link = Link(valkey.url, "t", SystemClock())
+    link = StoreConnection(valkey.url, "t", SystemClock())
     await link.start()
     topology = Topology("redis+cluster://127.0.0.1:1", "t", SystemClock())
     await topology._ask_one("127.0.0.1:1", link)

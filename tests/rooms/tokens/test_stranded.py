@@ -10,7 +10,7 @@ import pytest
 from support.tokens import harness
 
 from tidewarden.errors import StoreDown
-from tidewarden.tokens.stranded import Stranded
+from tidewarden.tokens.accounts.unconfigured_accounts import UnconfiguredAccounts
 
 
 async def test_accounts_that_nobody_refreshes_are_named_at_the_start(
@@ -27,9 +27,9 @@ async def test_accounts_that_nobody_refreshes_are_named_at_the_start(
 
         side.go()
         await harness.eventually(lambda: side.tokens._running)
-        await Stranded(side.tokens._ledger, side.queues.names, side.tokens._queue_of.values()).say()
+        await UnconfiguredAccounts(side.tokens._ledger, side.queues.names, side.tokens._queue_of.values()).say()
         assert said() == []
-        await Stranded(side.tokens._ledger, side.queues.names, ["_tokens:p:another"]).say()
+        await UnconfiguredAccounts(side.tokens._ledger, side.queues.names, ["_tokens:p:another"]).say()
         (line,) = said()
         assert line.startswith("2 accounts of the provider p and its client c0 lie in the store")
 
@@ -37,5 +37,5 @@ async def test_accounts_that_nobody_refreshes_are_named_at_the_start(
             raise StoreDown("not now")
 
         with caplog.at_level(logging.DEBUG, "tidewarden.tokens"):
-            await Stranded(side.tokens._ledger, away, []).say()
+            await UnconfiguredAccounts(side.tokens._ledger, away, []).say()
         assert "were not looked for: not now" in caplog.text

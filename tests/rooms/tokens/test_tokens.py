@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support.tokens import harness
 
-from tidewarden.config import Provider, Secret
+from tidewarden.config.load import Provider, Secret
 from tidewarden.errors import BadArg, ConfigError, NotFound
 
 answers, eventually = harness.answers, harness.eventually

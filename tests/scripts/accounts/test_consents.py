@@ -13,10 +13,10 @@ from support.tokens import harness
 from support.tokens.harness import eventually
 from support.tokens.ledger_bench import LEASE_MS, QUEUE, Bench
 
-from tidewarden.config import Tokens
-from tidewarden.queue.placing import prefix_of
-from tidewarden.tokens.policy import Step
-from tidewarden.tokens.rows import Details, Troubles
+from tidewarden.config.load import Tokens
+from tidewarden.queue.partitioning import prefix_of
+from tidewarden.tokens.accounts.account_record import AccountDetails, RefreshTroubles
+from tidewarden.tokens.refresh.policy import Step
 
 DAY_MS = 86_400_000
 DAYS = (1, 7, 30)
@@ -32,7 +32,7 @@ class Ends(Bench):
         self, account: str, in_days: float, base: tuple[int, int] = (0, 0), end: Any = "fixed"
     ) -> None:
         end_ms = self.now_ms + int(in_days * DAY_MS)
-        known = Details(consent_expires_ms=end_ms, consent_end=end, consent_noted_ms=self.now_ms)
+        known = AccountDetails(consent_expires_ms=end_ms, consent_end=end, consent_noted_ms=self.now_ms)
         row = replace(self.row(base[0] + 1, base[1] + 1, life_ms=400 * DAY_MS, due_ms=400 * DAY_MS), details=known)
         assert await self.ledger.put(QUEUE, account, base, row, row.expires_at_ms)
 
@@ -98,7 +98,9 @@ async def test_a_new_grant_is_told_of_anew_and_an_end_that_trembles_is_not(bench
     assert await bench.look() == ["a 30"]
     for generation in (1, 2, 3):  # As answers that count from when they are given.
         bench.now_ms += 1000
-        known = Details(consent_expires_ms=bench.now_ms + 29 * DAY_MS + DAY_MS * generation // 4, consent_end="fixed")
+        known = AccountDetails(
+            consent_expires_ms=bench.now_ms + 29 * DAY_MS + DAY_MS * generation // 4, consent_end="fixed"
+        )
         row = replace(bench.row(1, generation + 1, 400 * DAY_MS, 400 * DAY_MS), details=known)
         stored = await bench.ledger.stored(QUEUE, "a", (1, generation), row.pack_all(), row.due_ms, row.expires_at_ms)
         assert stored == "STORED"
@@ -114,7 +116,7 @@ async def test_an_end_that_was_put_off_is_told_of_again(bench: Ends) -> None:
     assert await bench.look() == ["a 7"]
     row = replace(
         bench.row(1, 2, 400 * DAY_MS, 400 * DAY_MS),
-        details=Details(consent_expires_ms=bench.now_ms + 17 * DAY_MS // 2, consent_end="fixed"),
+        details=AccountDetails(consent_expires_ms=bench.now_ms + 17 * DAY_MS // 2, consent_end="fixed"),
     )
     assert await bench.ledger.stored(QUEUE, "a", (1, 1), row.pack_all(), 2**41, row.expires_at_ms) == "STORED"
     assert await over_days(bench, 10) == {2: ["a 7"], 8: ["a 1"]}
@@ -127,7 +129,7 @@ async def test_nobody_is_told_of_accounts_that_are_dead_or_gone(bench: Ends, val
     await bench.ledger.refresh(QUEUE, "dead", force_ms=1)
     found = (await bench.queues.script("queue.take", QUEUE, shard, (200, 9, LEASE_MS, 0, ""), now_ms=bench.now_ms))[0]
     lease = next(taken[1] for taken in found if taken[0] == b"dead")
-    assert await bench.ledger.failed(QUEUE, "dead", lease, Step("dead", 0, Troubles(dead=True)))
+    assert await bench.ledger.failed(QUEUE, "dead", lease, Step("dead", 0, RefreshTroubles(dead=True)))
     await bench.ledger.delete(QUEUE, "gone")
     # A node of an earlier version puts a new grant, and knows of no ends.
     row = bench.row(2, 2, 400 * DAY_MS, 400 * DAY_MS)

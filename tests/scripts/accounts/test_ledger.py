@@ -13,10 +13,10 @@ from support.tokens import harness
 from support.tokens.ledger_bench import LEASE_MS, QUEUE, Bench
 
 from tidewarden.errors import BadArg
-from tidewarden.queue.placing import prefix_of
-from tidewarden.tokens.findings import Opened, Refused
-from tidewarden.tokens.policy import Step
-from tidewarden.tokens.rows import Details, Troubles, parse_row
+from tidewarden.queue.partitioning import prefix_of
+from tidewarden.tokens.accounts.account_record import AccountDetails, RefreshTroubles, parse_row
+from tidewarden.tokens.accounts.findings import Opened, RefusedAccount
+from tidewarden.tokens.refresh.policy import Step
 
 
 @pytest.fixture
@@ -40,11 +40,11 @@ async def test_put_compares_what_was_read(bench: Bench) -> None:
     assert await bench.stats() == {"total": 1, "fresh": 1}
 
 
-def of(**details: Any) -> Details:
-    return Details({"shop": "a"}, **details)
+def of(**details: Any) -> AccountDetails:
+    return AccountDetails({"shop": "a"}, **details)
 
 
-async def known(bench: Bench, account: str = "a") -> Details | None:
+async def known(bench: Bench, account: str = "a") -> AccountDetails | None:
     row = (await bench.ledger.get(QUEUE, account)).row
     return row.details if row is not None else None
 
@@ -76,7 +76,7 @@ async def test_details_stay_with_their_account_until_others_come(bench: Bench, v
     _, (pair,) = await bench.ledger.pairs(QUEUE, bench.queues.shard_of(QUEUE, "a"), 0, 10)
     assert parse_row(pair.row, pair.details).details == later
     assert await bench.put("a", (1, 3))
-    assert await known(bench) == Details(), "a new grant has what it was put with"
+    assert await known(bench) == AccountDetails(), "a new grant has what it was put with"
 
 
 async def test_a_refreshed_pair_brings_its_details_while_its_task_is_leased(bench: Bench, valkey: Any) -> None:
@@ -92,7 +92,7 @@ async def test_whoever_is_dead_or_gone_has_no_consent_to_wait_for(bench: Bench, 
     fixed = of(consent_expires_ms=9_000_000, consent_end="fixed")
     assert await bench.ledger.put(QUEUE, "a", (0, 0), replace(bench.row(due_ms=0), details=fixed), 1)
     task = await bench.take("a")
-    assert await bench.ledger.failed(QUEUE, "a", task.lease, Step("dead", 0, Troubles(dead=True)))
+    assert await bench.ledger.failed(QUEUE, "a", task.lease, Step("dead", 0, RefreshTroubles(dead=True)))
     assert (await known(bench), ending(bench, valkey)) == (fixed, 0)
     assert await bench.ledger.refresh(QUEUE, "a", force_ms=1) == "QUEUED"
     assert await bench.stored(bench.row(1, 2)) == "RECOVERED"
@@ -100,7 +100,7 @@ async def test_whoever_is_dead_or_gone_has_no_consent_to_wait_for(bench: Bench, 
     assert await bench.ledger.delete(QUEUE, "a")
     assert ending(bench, valkey) == 0
     assert await bench.put("a", (1, 0))
-    assert await known(bench) == Details(), "of the one before nothing is left"
+    assert await known(bench) == AccountDetails(), "of the one before nothing is left"
 
 
 async def test_a_deleted_accounts_numbers_are_never_given_again(bench: Bench) -> None:
@@ -123,23 +123,23 @@ async def test_one_refresh(bench: Bench) -> None:
     task = await bench.take("a")
     opened = await bench.ledger.intend(QUEUE, "a", task.lease, LEASE_MS)
     assert isinstance(opened, Opened)
-    assert (opened.row.generation, opened.troubles, opened.spare, opened.found) == (1, Troubles(), None, None)
+    assert (opened.row.generation, opened.troubles, opened.spare, opened.found) == (1, RefreshTroubles(), None, None)
     assert (await bench.stats())["intents"] == 1
     new = bench.row(1, 2)
     assert await bench.stored(new) == "STORED"
     assert await bench.stored(new) == "ALREADY"
     assert await bench.stats() == {"total": 1, "fresh": 1}
     # The lease is void: nothing said under it changes the task.
-    assert not await bench.ledger.failed(QUEUE, "a", task.lease, Step("dead", 0, Troubles(dead=True)))
+    assert not await bench.ledger.failed(QUEUE, "a", task.lease, Step("dead", 0, RefreshTroubles(dead=True)))
     assert await bench.locate("a") == "delayed"
 
 
 async def test_an_intent_needs_the_lease(bench: Bench) -> None:
     await bench.put("a", due_ms=0)
     task = await bench.take("a")
-    assert await bench.ledger.intend(QUEUE, "a", task.lease + 1, LEASE_MS) == Refused("NOTHELD")
+    assert await bench.ledger.intend(QUEUE, "a", task.lease + 1, LEASE_MS) == RefusedAccount("NOTHELD")
     await bench.put("a", (1, 1), due_ms=0)  # A new consent voids the lease.
-    assert await bench.ledger.intend(QUEUE, "a", task.lease, LEASE_MS) == Refused("NOTHELD")
+    assert await bench.ledger.intend(QUEUE, "a", task.lease, LEASE_MS) == RefusedAccount("NOTHELD")
     assert (await bench.stats()).get("intents", 0) == 0
 
 
@@ -154,9 +154,9 @@ async def test_of_many_intents_in_one_call_each_is_judged_by_itself(bench: Bench
     asked = [*leases.items(), ("a9", leases["a9"]), ("nobody", 1)]
     calls = [bench.ledger.intend(QUEUE, name, lease, LEASE_MS) for name, lease in asked]
     *found, again, nobody = await asyncio.gather(*calls)
-    assert (again, nobody) == (Refused("OPEN", bench.now_ms + LEASE_MS), Refused("NOTHELD"))
-    assert [name for name, one in zip(names, found, strict=True) if one == Refused("NOTHELD")] == ["a7", "a8"]
-    assert all(isinstance(one, Opened) and one.troubles == Troubles() for one in (*found[:7], *found[9:]))
+    assert (again, nobody) == (RefusedAccount("OPEN", bench.now_ms + LEASE_MS), RefusedAccount("NOTHELD"))
+    assert [name for name, one in zip(names, found, strict=True) if one == RefusedAccount("NOTHELD")] == ["a7", "a8"]
+    assert all(isinstance(one, Opened) and one.troubles == RefreshTroubles() for one in (*found[:7], *found[9:]))
     assert (await bench.stats())["intents"] == 98
 
 
@@ -190,14 +190,14 @@ async def test_an_intent_that_is_not_over_is_left_to_its_node(bench: Bench) -> N
     )
     second = await bench.take("a", "n1.1")
     refused = await bench.ledger.intend(QUEUE, "a", second.lease, LEASE_MS)
-    assert refused == Refused("OPEN", bench.now_ms + LEASE_MS)
+    assert refused == RefusedAccount("OPEN", bench.now_ms + LEASE_MS)
 
 
 async def test_a_failure_goes_back_into_the_queue_with_its_troubles(bench: Bench) -> None:
     await bench.put("a", due_ms=0)
     task = await bench.take("a")
     await bench.ledger.intend(QUEUE, "a", task.lease, LEASE_MS)
-    troubles = Troubles(tries=1, outcome="unavailable", message="HTTP 503")
+    troubles = RefreshTroubles(tries=1, outcome="unavailable", message="HTTP 503")
     assert await bench.ledger.failed(QUEUE, "a", task.lease, Step("retry", 5.0, troubles))
     assert await bench.locate("a") == "delayed"
     assert await bench.stats() == {"total": 1, "failing": 1}
@@ -220,7 +220,7 @@ async def test_a_failure_that_is_told_under_an_older_number_changes_nothing(benc
     bench.now_ms += LEASE_MS
     new = await bench.take("a", "n1.1")
     assert new.lease > old.lease
-    assert not await bench.ledger.failed(QUEUE, "a", old.lease, Step("dead", 0, Troubles(dead=True)))
+    assert not await bench.ledger.failed(QUEUE, "a", old.lease, Step("dead", 0, RefreshTroubles(dead=True)))
     assert await bench.locate("a") == "leased"
     assert isinstance(await bench.ledger.intend(QUEUE, "a", new.lease, LEASE_MS), Opened)
 
@@ -260,7 +260,7 @@ async def test_what_only_the_grace_saves_goes_before_what_somebody_waits_for(ben
             0
         ]
         for row in rows:
-            await bench.ledger.failed(QUEUE, row[0].decode(), row[1], Step("retry", 1, Troubles(tries=2)))
+            await bench.ledger.failed(QUEUE, row[0].decode(), row[1], Step("retry", 1, RefreshTroubles(tries=2)))
         return [row[0].decode() for row in rows]
 
     shard = bench.queues.shard_of(QUEUE, "a")
@@ -268,7 +268,7 @@ async def test_what_only_the_grace_saves_goes_before_what_somebody_waits_for(ben
     for name in names:
         await bench.put(name, due_ms=0, life_ms=1000)
     last, wanted, urgent = names
-    await fails(urgent, Step("retry", 1, Troubles(tries=1, doubts=1), until_ms=bench.now_ms + 60_000))
+    await fails(urgent, Step("retry", 1, RefreshTroubles(tries=1, doubts=1), until_ms=bench.now_ms + 60_000))
     bench.now_ms += 1000
     assert await bench.ledger.refresh(QUEUE, wanted) == "QUEUED"
     assert await bench.ledger.refresh(QUEUE, urgent) == "QUEUED"  # It is before others already.
@@ -284,7 +284,7 @@ async def test_what_only_the_grace_saves_goes_before_what_somebody_waits_for(ben
 async def test_a_held_account_has_no_troubles(bench: Bench) -> None:
     await bench.put("a", due_ms=0)
     task = await bench.take("a")
-    assert await bench.ledger.failed(QUEUE, "a", task.lease, Step("hold", 0, Troubles(tries=9)))
+    assert await bench.ledger.failed(QUEUE, "a", task.lease, Step("hold", 0, RefreshTroubles(tries=9)))
     assert (await bench.ledger.get(QUEUE, "a")).troubles is None
     assert await bench.locate("a") == "ready"
 
@@ -292,7 +292,9 @@ async def test_a_held_account_has_no_troubles(bench: Bench) -> None:
 async def test_a_dead_account_keeps_its_row_and_costs_nothing(bench: Bench) -> None:
     await bench.put("a", due_ms=0)
     task = await bench.take("a")
-    await bench.ledger.failed(QUEUE, "a", task.lease, Step("dead", 0, Troubles(dead=True, outcome="invalid_grant")))
+    await bench.ledger.failed(
+        QUEUE, "a", task.lease, Step("dead", 0, RefreshTroubles(dead=True, outcome="invalid_grant"))
+    )
     assert await bench.stats() == {"total": 1, "dead": 1}
     assert (await bench.ledger.get(QUEUE, "a")).row is not None
     assert (await bench.queues.stats(QUEUE))["total"] == 0
@@ -307,8 +309,8 @@ async def test_a_dead_account_keeps_its_row_and_costs_nothing(bench: Bench) -> N
 async def test_a_stopped_account_is_counted_apart_until_it_lives_again(bench: Bench, ended: str) -> None:
     await bench.put("a", due_ms=0)
     await bench.put("b", due_ms=0)
-    stopped = Troubles(tries=90, stopped=True, outcome="unavailable")
-    for account, what, troubles in (("a", "stop", stopped), ("b", "dead", Troubles(dead=True))):
+    stopped = RefreshTroubles(tries=90, stopped=True, outcome="unavailable")
+    for account, what, troubles in (("a", "stop", stopped), ("b", "dead", RefreshTroubles(dead=True))):
         task = await bench.take(account)
         await bench.ledger.failed(QUEUE, account, task.lease, Step(what, 0, troubles))  # type: ignore[arg-type]
     assert await bench.stats() == {"total": 2, "stopped": 1, "dead": 1}
@@ -341,7 +343,7 @@ async def test_a_refresh_that_is_wanted_goes_first(bench: Bench) -> None:
     found = (await bench.queues.script("queue.take", QUEUE, shard, (200, 1, LEASE_MS, 0, ""), now_ms=bench.now_ms))[0]
     assert found[0][0] == b"a"
     assert await bench.ledger.refresh(QUEUE, "a", force_ms=1) == "LEASED"
-    await bench.ledger.failed(QUEUE, "a", found[0][1], Step("retry", 30, Troubles(tries=1)))
+    await bench.ledger.failed(QUEUE, "a", found[0][1], Step("retry", 30, RefreshTroubles(tries=1)))
     assert await bench.ledger.refresh(QUEUE, "a") == "BACKOFF"
     assert await bench.ledger.refresh(QUEUE, "a", force_ms=1) == "QUEUED"
 
@@ -353,7 +355,7 @@ async def test_by_hand_an_account_is_refreshed_once_in_a_while_and_none_is_forgo
         args = (200, 1, LEASE_MS, 0, "")
         rows = (await bench.queues.script("queue.take", QUEUE, shard, args, now_ms=bench.now_ms))[0]
         for row in rows:
-            await bench.ledger.failed(QUEUE, "a", row[1], Step("retry", 30, Troubles(tries=1)))
+            await bench.ledger.failed(QUEUE, "a", row[1], Step("retry", 30, RefreshTroubles(tries=1)))
         return list(rows)
 
     await bench.put("a")
@@ -411,7 +413,7 @@ async def test_one_that_waits_for_its_provider_is_not_counted_fresh(bench: Bench
     await bench.put("a", due_ms=0)
     task = await bench.take("a")
     await bench.ledger.intend(QUEUE, "a", task.lease, LEASE_MS)
-    assert await bench.ledger.failed(QUEUE, "a", task.lease, Step("hold", 30.0, Troubles()))
+    assert await bench.ledger.failed(QUEUE, "a", task.lease, Step("hold", 30.0, RefreshTroubles()))
     assert await bench.locate("a") == "delayed"
     assert await bench.stats() == {"total": 1, "expiring": 1}
     bench.now_ms += 31_000
@@ -435,7 +437,7 @@ async def test_a_malformed_item_changes_nothing(bench: Bench) -> None:
 
 
 async def test_a_spare_saves_an_account_that_was_given_up(bench: Bench) -> None:
-    dead = Step("dead", 0, Troubles(refusals=2, dead=True), spare="try")
+    dead = Step("dead", 0, RefreshTroubles(refusals=2, dead=True), spare="try")
     late = bench.row(1, 9, mark="late")
     await bench.put("a", due_ms=0)
     task = await bench.take("a")
@@ -447,7 +449,7 @@ async def test_a_spare_saves_an_account_that_was_given_up(bench: Bench) -> None:
     await bench.ledger.failed(QUEUE, "a", task.lease, dead)  # The spare came while it was under way.
     assert await bench.locate("a") == "ready"
     task = await bench.take("a")
-    await bench.ledger.failed(QUEUE, "a", task.lease, Step("dead", 0, Troubles(dead=True), spare="drop"))
+    await bench.ledger.failed(QUEUE, "a", task.lease, Step("dead", 0, RefreshTroubles(dead=True), spare="drop"))
     assert await bench.stats() == {"total": 1, "dead": 1}
 
 

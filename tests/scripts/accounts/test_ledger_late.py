@@ -10,9 +10,9 @@ import pytest
 from support.tokens import harness
 from support.tokens.ledger_bench import LEASE_MS, QUEUE, Bench
 
-from tidewarden.tokens.findings import Opened, Refused
-from tidewarden.tokens.policy import Step
-from tidewarden.tokens.rows import Troubles
+from tidewarden.tokens.accounts.account_record import RefreshTroubles
+from tidewarden.tokens.accounts.findings import Opened, RefusedAccount
+from tidewarden.tokens.refresh.policy import Step
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ async def test_an_answer_after_the_lease_ended_is_stored_all_the_same(bench: Ben
     found = (await bench.queues.script("queue.take", QUEUE, shard, (200, 1, LEASE_MS, 0, ""), now_ms=bench.now_ms))[0]
     new = bench.row(1, 2)
     assert await bench.stored(new) == "STORED"
-    assert await bench.ledger.intend(QUEUE, "a", found[0][1], LEASE_MS) == Refused("NOTHELD")
+    assert await bench.ledger.intend(QUEUE, "a", found[0][1], LEASE_MS) == RefusedAccount("NOTHELD")
     assert await bench.stats() == {"total": 1, "fresh": 1}
 
 
@@ -71,7 +71,7 @@ async def test_an_answer_that_comes_after_its_account_was_lost_is_tried_at_once(
     """The refusal may have ended the grant, its pair with it: nobody is told that all is well before it is known."""
     await bench.put("a", due_ms=0)
     task = await bench.take("a")
-    lost = Troubles(dead=True, outcome="lost_rotation")
+    lost = RefreshTroubles(dead=True, outcome="lost_rotation")
     await bench.ledger.failed(QUEUE, "a", task.lease, Step("lost", 0, lost))
     assert await bench.stored(bench.row(1, 2, mark="late")) == "STORED"
     reading = await bench.ledger.get(QUEUE, "a")
@@ -86,7 +86,7 @@ async def test_an_answer_that_comes_after_its_token_was_refused_is_tried_at_once
     """Likewise where the account is asked for still; but the answer to whoever asks now is what counts."""
     await bench.put("a", due_ms=0)
     task = await bench.take("a")
-    refused = Troubles(tries=1, refusals=1, doubts=1, outcome="invalid_grant")
+    refused = RefreshTroubles(tries=1, refusals=1, doubts=1, outcome="invalid_grant")
     await bench.ledger.failed(QUEUE, "a", task.lease, Step("retry", 600, refused))
     assert await bench.stored(bench.row(1, 2, mark="late")) == "STORED"
     assert await bench.stats() == {"total": 1, "failing": 1}
@@ -98,7 +98,7 @@ async def test_an_answer_that_comes_after_its_token_was_refused_is_tried_at_once
     # What fails for other reasons is well with the answer that comes late.
     bench.now_ms += 7_000
     task = await bench.take("a")
-    await bench.ledger.failed(QUEUE, "a", task.lease, Step("retry", 600, Troubles(tries=1, doubts=1)))
+    await bench.ledger.failed(QUEUE, "a", task.lease, Step("retry", 600, RefreshTroubles(tries=1, doubts=1)))
     assert await bench.stored(bench.row(1, 4, mark="more")) == "STORED"
     assert await bench.stats() == {"total": 1, "fresh": 1}
 
@@ -180,7 +180,7 @@ async def test_answers_that_come_together_end_as_each_by_itself(bench: Bench, va
             found = (await script("queue.take", queue, 200, 1, LEASE_MS, 0, name))[0]
             leases[name] = found[0][1]
             await script("tokens.intent", queue, name, leases[name], LEASE_MS)
-        troubles = Troubles(tries=1, outcome="unavailable").pack()
+        troubles = RefreshTroubles(tries=1, outcome="unavailable").pack()
         for name, what in ((names[4], "retry"), (names[5], "dead")):
             await script("tokens.failed", queue, name, leases[name], what, 0, troubles, "keep", "", 0)
         leases[names[4]] = (await script("queue.take", queue, 200, 1, LEASE_MS, 0, names[4]))[0][0][1]

@@ -11,9 +11,9 @@ from scripts.accounts.test_ledger import LEASE_MS, QUEUE, Bench
 from support.tokens import harness
 
 from tidewarden.errors import BadArg, NotFound
-from tidewarden.queue.placing import prefix_of
-from tidewarden.tokens.policy import Step
-from tidewarden.tokens.rows import Row, Troubles
+from tidewarden.queue.partitioning import prefix_of
+from tidewarden.tokens.accounts.account_record import AccountRow, RefreshTroubles
+from tidewarden.tokens.refresh.policy import Step
 
 ACCOUNTS = [f"a{n}" for n in range(40)]
 
@@ -44,7 +44,7 @@ async def records(bench: Keys) -> set[str]:
     return found
 
 
-async def refreshed(bench: Keys, account: str, base: tuple[int, int] = (1, 1)) -> Row:
+async def refreshed(bench: Keys, account: str, base: tuple[int, int] = (1, 1)) -> AccountRow:
     task = await bench.take(account)
     await bench.ledger.intend(QUEUE, account, task.lease, LEASE_MS)
     new = bench.row(base[0], base[1] + 1)
@@ -89,7 +89,7 @@ async def test_a_dead_account_has_no_task_and_a_new_grant_gives_it_one(bench: Ke
     await bench.put("a")
     bench.now_ms += 7_000
     task = await bench.take("a")
-    step = Step("dead", 0, Troubles(tries=1))
+    step = Step("dead", 0, RefreshTroubles(tries=1))
     assert await bench.ledger.failed(QUEUE, "a", task.lease, step)
     assert await nowhere(bench, "a")
     bench.audit()
@@ -134,7 +134,7 @@ async def test_the_doctor_takes_the_task_of_a_dead_account(bench: Keys) -> None:
     await bench.put("a")
     await bench.ledger.refresh(QUEUE, "a")  # so that it has a record of its own
     await bench.call("ZADD", f"{bench.prefix('a')}:account_dead", bench.now_ms, "a")
-    await bench.call("HSET", f"{bench.prefix('a')}:account_troubles", "a", Troubles(dead=True).pack())
+    await bench.call("HSET", f"{bench.prefix('a')}:account_troubles", "a", RefreshTroubles(dead=True).pack())
     report = await bench.queues.check(QUEUE, repair=True)
     assert report["found"] == {"task of a dead account": 1}
     assert (await bench.queues.check(QUEUE))["problems"] == 0
@@ -174,7 +174,7 @@ async def test_records_of_the_former_version_go_with_the_next_refresh(bench: Key
     await bench.put("dead")
     bench.now_ms += 7_000
     task = await bench.take("dead")
-    await bench.ledger.failed(QUEUE, "dead", task.lease, Step("dead", 0, Troubles(tries=1)))
+    await bench.ledger.failed(QUEUE, "dead", task.lease, Step("dead", 0, RefreshTroubles(tries=1)))
     for account in ("a", "dead"):
         prefix = bench.prefix(account)
         await bench.call("HDEL", f"{prefix}:shard", "accounts")

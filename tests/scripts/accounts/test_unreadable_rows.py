@@ -10,8 +10,8 @@ import pytest
 from support.tokens import harness
 
 from tidewarden.errors import Internal
-from tidewarden.tokens.outbox import details
-from tidewarden.tokens.rows import Row
+from tidewarden.tokens.accounts.account_record import AccountRow
+from tidewarden.tokens.events.outbox import details
 
 RAWS = (b"", b"\x01", b"\x02" + bytes(80), b"\xff" * 90, b"\x01" + bytes(40))
 NAMES = ("before", "it", "after")
@@ -19,7 +19,7 @@ NAMES = ("before", "it", "after")
 
 def row(desk: Any, generation: int = 1) -> bytes:
     mark = b"m%07d" % generation
-    return Row(1, generation, desk.now, desk.now + 10_000, desk.now, mark, mark, refresh=b"sealed").pack()
+    return AccountRow(1, generation, desk.now, desk.now + 10_000, desk.now, mark, mark, refresh=b"sealed").pack()
 
 
 def each(*words: Any, names: tuple[str, ...] = NAMES) -> list[Any]:

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from tidewarden.errors import BadArg, Error, Full, NotFound, Stale
-from tidewarden.store.refusals import error_of
+from tidewarden.store.reply_errors import error_of
 
 A, B = "a" * 32, "b" * 32
 KEYS = ("{tw}:session", "{tw}:fence")

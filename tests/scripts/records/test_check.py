@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tidewarden.errors import BadArg
-from tidewarden.queue import NewTask
+from tidewarden.queue import TaskSpec
 
 P = "{tw:q:0}"
 Damage = Callable[[Any], Any]
@@ -20,12 +20,12 @@ async def full_house(n: Any) -> Any:
     queues = n.queues
     session = queues.open_session()
     for name in ("leased", "buried", "spare"):
-        await queues.put("q", NewTask(id=name))
+        await queues.put("q", TaskSpec(id=name))
         (task,) = await queues.take(session, ["q"])
         if name != "leased":
             await queues.bury(session, "q", name, task.lease, "bad")
-    await queues.put("q", NewTask(id="ready", priority=7, ttl_ms=600_000))
-    await queues.put("q", NewTask(id="delayed", delay_ms=60_000, ttl_ms=600_000))
+    await queues.put("q", TaskSpec(id="ready", priority=7, ttl_ms=600_000))
+    await queues.put("q", TaskSpec(id="delayed", delay_ms=60_000, ttl_ms=600_000))
     return session
 
 
@@ -82,7 +82,7 @@ async def test_a_healthy_queue_of_many_pieces(node: Any) -> None:
     n0 = await node("n0")
     await n0.queues.configure("q", {"shards": 2})
     for n in range(1500):
-        n0.queues.put("q", NewTask(id=f"t{n}", delay_ms=n % 2 * 60_000, ttl_ms=90_000 * (n % 3)))
+        n0.queues.put("q", TaskSpec(id=f"t{n}", delay_ms=n % 2 * 60_000, ttl_ms=90_000 * (n % 3)))
     await n0.queues.take(n0.queues.open_session(), ["q"], count=100)
     report = await n0.queues.check("q", repair=True)
     assert (report["tasks"], report["problems"], report["shards"]) == (1500, 0, 2)

@@ -11,7 +11,7 @@ from support.queues.desk import queue_scripts
 from support.store.servers import StoreServer
 
 from tidewarden.errors import BadArg, Error
-from tidewarden.queue.placing import prefix_of
+from tidewarden.queue.partitioning import prefix_of
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tidewarden.errors import BadArg
-from tidewarden.store.check import LISTPACKS
+from tidewarden.store.preflight import LISTPACKS
 
 
 @pytest.fixture

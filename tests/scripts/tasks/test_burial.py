@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tidewarden.errors import BadArg
-from tidewarden.queue import NewTask
+from tidewarden.queue import TaskSpec
 
 
 def history(desk: Any, task_id: str) -> list[tuple[int, str, int, str]]:
@@ -108,7 +108,7 @@ async def buried(node: Any, shards: int, tasks: int) -> tuple[Any, Any]:
     """A queue with so many buried tasks, half of them for ``odd`` reasons."""
     queues = (await node()).queues
     await queues.configure("q", {"shards": shards})
-    await asyncio.gather(*(queues.put("q", NewTask(id=f"t{n}")) for n in range(tasks)))
+    await asyncio.gather(*(queues.put("q", TaskSpec(id=f"t{n}")) for n in range(tasks)))
     session = queues.open_session()
     for task in await queues.take(session, ["q"], count=1000):
         reason = "odd one" if int(task.id[1:]) % 2 else "even one"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tidewarden.errors import Full
-from tidewarden.queue import NewTask
+from tidewarden.queue import TaskSpec
 
 
 @pytest.fixture
@@ -202,7 +202,7 @@ def test_results_in_a_batch_are_refused_as_well(full: Any) -> None:
 async def test_who_acknowledges_with_a_result_is_told(node: Any) -> None:
     queues = (await node()).queues
     session = queues.open_session()
-    await queues.put("q", NewTask(id="a", payload=b"x" * 50))
+    await queues.put("q", TaskSpec(id="a", payload=b"x" * 50))
     (task,) = await queues.take(session, ["q"])
     await queues._link.call("CONFIG", "SET", "maxmemory", "1")
     try:
@@ -219,18 +219,18 @@ async def test_who_acknowledges_with_a_result_is_told(node: Any) -> None:
 async def test_a_node_says_full(node: Any) -> None:
     queues = (await node()).queues
     session = queues.open_session()
-    await queues.put("q", NewTask(id="a"))
+    await queues.put("q", TaskSpec(id="a"))
     link = queues._link
     await link.call("CONFIG", "SET", "maxmemory", "1")
     try:
         with pytest.raises(Full, match="take and acknowledge tasks"):
-            await queues.put("q", NewTask())
+            await queues.put("q", TaskSpec())
         with pytest.raises(Full):
-            await queues.put("never-used", NewTask())
+            await queues.put("never-used", TaskSpec())
         (task,) = await queues.take(session, ["q"], wait_ms=1000)
         await queues.close_session(session)
         (task,) = await queues.take(session, ["q"])
         assert await queues.ack(session, "q", [("a", task.lease)]) == [1]
     finally:
         await link.call("CONFIG", "SET", "maxmemory", "0")
-    await queues.put("q", NewTask(id="b"))
+    await queues.put("q", TaskSpec(id="b"))

@@ -7,7 +7,7 @@ from typing import Any
 from support.queues.desk import START_MS
 
 from tidewarden.clock import ManualClock
-from tidewarden.queue.lease_clock import STEP_MS, LeaseClock
+from tidewarden.queue.shards.lease_clock import STEP_MS, LeaseClock
 
 HOUR_MS = 3_600_000
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tidewarden.queue import NewTask
+from tidewarden.queue import TaskSpec
 
 MIB = 1 << 20
 FIT = 16  # of a MiB each: the reply ends with the task that goes past 16 MiB
@@ -69,7 +69,7 @@ async def test_a_page_is_short_and_the_next_goes_on(node: Any, state: str) -> No
     options = {"ready": {}, "delayed": {"delay_ms": 60_000}, "waiting": {"lane": "a"}}[state]
     count = 38 if state == "ready" else 20
     for n in range(count):
-        await n0.queues.put("q", NewTask(payload=b"x" * MIB, id=f"t{n:02}", **options))
+        await n0.queues.put("q", TaskSpec(payload=b"x" * MIB, id=f"t{n:02}", **options))
     found: list[str] = []
     sizes, after = [], ""
     while True:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tidewarden.errors import BadArg
-from tidewarden.queue import NewTask
+from tidewarden.queue import TaskSpec
 
 
 class Listener:
@@ -132,7 +132,7 @@ async def test_a_new_queue_is_made_known_with_all_its_shards(node: Any, eventual
     n0, n1 = await node("n0"), await node("n1")
     nexts: list[tuple[str, int, int]] = []
     n0.queues.on_next = lambda *found: nexts.append(found)
-    await n1.queues.put("fresh", NewTask())
+    await n1.queues.put("fresh", TaskSpec())
     await eventually(lambda: ("fresh", 0, 0) in nexts)
     await n1.queues.configure("wide", {"shards": 16})
     await eventually(lambda: {("wide", n, 0) for n in range(16)} <= set(nexts))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tidewarden.errors import BadArg
-from tidewarden.queue import NewTask
+from tidewarden.queue import TaskSpec
 
 
 def reason(desk: Any, name: str) -> bytes:
@@ -125,7 +125,7 @@ def test_a_full_store_lets_expired_tasks_be_buried(desk: Any) -> None:
 
 async def test_who_waits_for_the_task_is_told(node: Any) -> None:
     n0 = await node("n0")
-    await n0.queues.put("q", NewTask(id="a", ttl_ms=50))
+    await n0.queues.put("q", TaskSpec(id="a", ttl_ms=50))
     take = n0.queues.take(n0.queues.open_session(), ["other", "q"], wait_ms=60_000, task_id="b")
     assert await n0.queues.wait("q", "a", 60_000) == ("buried", b"expired")
     n0.queues.end_waits()
@@ -135,4 +135,4 @@ async def test_who_waits_for_the_task_is_told(node: Any) -> None:
 @pytest.mark.parametrize("fields", [{"ttl_ms": -1}, {"ttl_ms": 2**42}, {"ttl_ms": 5, "delay_ms": 5}])
 def test_what_may_not_be_put(fields: dict[str, int]) -> None:
     with pytest.raises(BadArg, match="TTL"):
-        NewTask(**fields).check(10)
+        TaskSpec(**fields).check(10)

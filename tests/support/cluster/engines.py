@@ -21,7 +21,7 @@ from support.providers.counting_provider import CountingProvider
 from support.store.clusters import ClusterSet
 from support.store.sentinels import SentinelSet
 
-from tidewarden.store.slots import slot_of
+from tidewarden.store.redis_cluster.slots import slot_of
 
 SHARDS = 4
 

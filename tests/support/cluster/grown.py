@@ -10,8 +10,9 @@ import io
 
 from support.cluster.nursery import link_password
 
-import tidewarden.daemon  # noqa: F401 - a node's verb imports it when it is run
-from tidewarden import cli, participant
+import tidewarden.node.daemon  # noqa: F401 - a node's verb imports it when it is run
+from tidewarden import cli
+from tidewarden.node import process_parts
 from tidewarden.raft import building
 
 building.link_password = link_password
@@ -19,8 +20,8 @@ building.link_password = link_password
 with contextlib.redirect_stdout(io.StringIO()):
     cli.command_line("node")(["node", "--check"], standalone_mode=False)
 # And each would put the same Lua together anew.
-participant.Scripts = functools.cache(participant.Scripts)  # type: ignore[misc, assignment]
-participant.Scripts(participant.SHARED, participant.SCRIPT_ROOMS, plain=("tidewarden.cluster",))
+process_parts.Scripts = functools.cache(process_parts.Scripts)  # type: ignore[misc, assignment]
+process_parts.Scripts(process_parts.SHARED, process_parts.SCRIPT_ROOMS, plain=("tidewarden.cluster",))
 
 gc.collect()
 gc.freeze()

@@ -37,7 +37,7 @@ from support.cluster.processes import (
 )
 from support.store.proxy import Proxy
 
-from tidewarden.config import hash_generated
+from tidewarden.config.load import hash_generated
 
 __all__ = [
     "ADMIN", "CALM", "CLUSTER", "LIMIT_S", "START_S", "STILL", "TROUBLE", "Cluster", "Node", "Valkey", "background", "cluster",

@@ -15,8 +15,8 @@ from typing import Any
 from support.providers.reverse_proxy import ReverseProxy, lateness, reverse_proxy
 from support.tokens import harness
 
-from tidewarden.config import Provider, Secret
-from tidewarden.tokens.events import START
+from tidewarden.config.load import Provider, Secret
+from tidewarden.tokens.events.events import START
 
 LIFE_S = 12
 """Of an access token: it is refreshed eight seconds after it came."""

@@ -88,11 +88,11 @@ def mark(marks: Path, account: str) -> Path:
 
 def install(marks: Path, plan: Mapping[str, str], suicide: bool, lease_slack_s: float) -> None:
     """Wrap what this process does of a refresh. ``lease_slack_s``: of the leases; 0: as they are."""
-    from tidewarden.tokens import refresher
-    from tidewarden.tokens.exchange import Exchange
-    from tidewarden.tokens.journal import Journal
-    from tidewarden.tokens.ledger import Ledger
-    from tidewarden.tokens.settler import Settler
+    from tidewarden.tokens.accounts.account_store import AccountStore
+    from tidewarden.tokens.journal.journal import Journal
+    from tidewarden.tokens.provider.token_endpoint import TokenEndpoint
+    from tidewarden.tokens.refresh import refresher
+    from tidewarden.tokens.refresh.write_back import WriteBack
 
     refresher.LEASE_SLACK_S = lease_slack_s or refresher.LEASE_SLACK_S
     if not plan:
@@ -102,13 +102,13 @@ def install(marks: Path, plan: Mapping[str, str], suicide: bool, lease_slack_s: 
     def wrap(where: Any, name: str, how: Callable[[str, Method], Method], step: str) -> None:
         setattr(where, name, how(step, getattr(where, name)))
 
-    wrap(Ledger, "intend", stage.before, "leased")
-    wrap(Exchange, "refresh", stage.before, "intended")
-    wrap(Settler, "settle", stage.before, "heard")
-    wrap(Settler, "settle", stage.before, "torn")
+    wrap(AccountStore, "intend", stage.before, "leased")
+    wrap(TokenEndpoint, "refresh", stage.before, "intended")
+    wrap(WriteBack, "settle", stage.before, "heard")
+    wrap(WriteBack, "settle", stage.before, "torn")
     wrap(Journal, "add_answer", stage.after, "written")
-    wrap(Ledger, "stored", stage.after, "storing")
-    wrap(Settler, "_write", stage.after, "stored")
+    wrap(AccountStore, "stored", stage.after, "storing")
+    wrap(WriteBack, "_write", stage.after, "stored")
     if "torn" in stage.plan.values():
         Journal._write = _tear  # type: ignore[method-assign]
 

@@ -55,10 +55,10 @@ def become(
     file = os.open(output, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     for number in (1, 2):
         os.dup2(file, number)
-    from tidewarden import participant
     from tidewarden.cli import main
+    from tidewarden.node import process_parts
 
-    participant.STORE_WAIT_S = store_wait_s or participant.STORE_WAIT_S
+    process_parts.STORE_WAIT_S = store_wait_s or process_parts.STORE_WAIT_S
     if before is not None:
         before()
     sys.argv = ["tidewarden", "node", "--config", str(config)]

@@ -19,8 +19,8 @@ from support.doors.recording_schedules import RecordingSchedules
 from support.doors.recording_steering import RecordingSteering
 
 from tidewarden.clock import SystemClock
-from tidewarden.config import Config, Node, User, hash_generated
-from tidewarden.server.resp import RespServer
+from tidewarden.config.load import Config, Node, User, hash_generated
+from tidewarden.server.resp.server import RespServer
 
 SECRET = "correct horse % battery"
 ADMIN = User(name="admin", secret_hash=hash_generated(SECRET))

@@ -11,7 +11,7 @@ from typing import Any
 import hiredis
 
 from tidewarden.errors import Error
-from tidewarden.server import replies
+from tidewarden.server.resp import encoder
 
 NIL = object()
 """An answer that is there, and is null."""
@@ -34,9 +34,9 @@ class RecordingNode(socketserver.ThreadingTCPServer):
         verb = request[0].decode().upper()
         if verb == "HELLO":
             self.users.append(request[3:5])
-            return replies.encode({"server": "tidewarden", "proto": 3}, 3)
+            return encoder.encode({"server": "tidewarden", "proto": 3}, 3)
         if verb in ("PING", "CLIENT"):
-            return replies.PONG
+            return encoder.PONG
         self.asked.append([part.decode("utf-8", "backslashreplace") for part in request])
         found = self.answers[verb]
         if isinstance(found, Callable):
@@ -44,8 +44,8 @@ class RecordingNode(socketserver.ThreadingTCPServer):
         if found is None:
             return None
         if found is NIL:
-            return replies.encode(None, 3)
-        return replies.failure(found) if isinstance(found, Error) else replies.encode(found, 3)
+            return encoder.encode(None, 3)
+        return encoder.failure(found) if isinstance(found, Error) else encoder.encode(found, 3)
 
 
 class _Connection(socketserver.BaseRequestHandler):

@@ -8,8 +8,8 @@ from types import MappingProxyType
 from typing import Any
 
 from tidewarden.errors import NotFound, NotHeld
-from tidewarden.queue.task import Changes, NewTask, Taken
-from tidewarden.tokens.grants import Put
+from tidewarden.queue.task import Changes, Taken, TaskSpec
+from tidewarden.tokens.accounts.grants import Put
 
 
 class RecordingSession:
@@ -52,7 +52,7 @@ class RecordingQueues:
         if self.raises is not None:
             raise self.raises
 
-    async def put(self, queue: str, task: NewTask) -> str:
+    async def put(self, queue: str, task: TaskSpec) -> str:
         self.calls.append(("put", queue, task))
         await self._gate()
         task_id = task.id or f"made-{len(self.calls)}"
@@ -65,7 +65,7 @@ class RecordingQueues:
 
     take_plain = ack_plain = put_plain
 
-    async def put_waiting(self, queue: str, task: NewTask, wait_ms: int) -> str:
+    async def put_waiting(self, queue: str, task: TaskSpec, wait_ms: int) -> str:
         self.calls.append(("put_waiting", queue, task, wait_ms))
         return task.id or "made"
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from tidewarden.queue.task import NewTask
+from tidewarden.queue.task import TaskSpec
 
 
 class RecordingSchedules:
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []
 
-    async def put(self, name: str, spec: Any, queue: str, task: NewTask) -> int:
+    async def put(self, name: str, spec: Any, queue: str, task: TaskSpec) -> int:
         self.calls.append(("put", name, spec, queue, task))
         return 2**41
 

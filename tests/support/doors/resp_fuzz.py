@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from support.doors.doubles import framed
 
 from tidewarden.errors import BY_CODE
-from tidewarden.server.commands import COMMANDS
+from tidewarden.server.verbs.table import COMMANDS
 
 # Those a healthy node may answer; NOPROTO and EXECABORT are Redis's own.
 WORDS = BY_CODE.keys() - {"INTERNAL", "STOREDOWN", "CONFIG", "UNREACHABLE"} | {"NOPROTO", "EXECABORT"}

@@ -18,7 +18,7 @@ from support.cluster.harness import CLUSTER, Cluster, Node, until_async
 from support.faults.history import Operation
 from support.faults.workload import Workload
 
-from tidewarden.queue.placing import prefix_of, shard_of
+from tidewarden.queue.partitioning import prefix_of, shard_of
 
 WAIT_MS = 60_000
 LEASE_MS = 3_600_000

@@ -8,9 +8,9 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
-from tidewarden.config import Provider, Secret
-from tidewarden.tokens.answers import Outcome
-from tidewarden.tokens.exchange import Exchange
+from tidewarden.config.load import Provider, Secret
+from tidewarden.tokens.provider.token_endpoint import TokenEndpoint
+from tidewarden.tokens.provider.token_response import Outcome
 
 OK = b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 20\r\n\r\n{"access_token":"a"}'
 Talk = Callable[[bytes, asyncio.StreamWriter], Awaitable[None]]
@@ -64,7 +64,7 @@ def provider(url: str, **settings: Any) -> Provider:
 
 
 async def ask(url: str, token: str = "r-token", **settings: Any) -> Outcome:
-    exchange = Exchange()
+    exchange = TokenEndpoint()
     try:
         return await exchange.refresh(provider(url, **settings), token)
     finally:

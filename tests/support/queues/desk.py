@@ -13,12 +13,12 @@ from support.store.servers import StoreServer
 from support.store.shard_audit import audit_shard
 
 from tidewarden.errors import Full
-from tidewarden.queue.placing import prefix_of
-from tidewarden.queue.registry import SCRIPT_ROOMS, SHARED
-from tidewarden.queue.task import FIELDS, STATES, NewTask
-from tidewarden.store import Link, Scripts
-from tidewarden.store.link import Arg
-from tidewarden.store.refusals import error_of, known_already
+from tidewarden.queue.catalog import SCRIPT_ROOMS, SHARED
+from tidewarden.queue.partitioning import prefix_of
+from tidewarden.queue.task import FIELDS, STATES, TaskSpec
+from tidewarden.store import Scripts, StoreConnection
+from tidewarden.store.connection import Arg
+from tidewarden.store.reply_errors import error_of, known_already
 
 CLUSTER = "tw"
 START_MS = 1_700_000_000_000
@@ -49,7 +49,7 @@ def queue_scripts(*, library: bool = False) -> Scripts:
     return Scripts(SHARED, SCRIPT_ROOMS, plain=("tidewarden.cluster",))
 
 
-def loading(server: StoreServer, scripts: Scripts, url: str = "") -> Callable[[Link], list[Sequence[Arg]]]:
+def loading(server: StoreServer, scripts: Scripts, url: str = "") -> Callable[[StoreConnection], list[Sequence[Arg]]]:
     """
     What a link to a server says after connecting (``url``: to another): :meth:`Scripts.load_commands`.
 
@@ -57,7 +57,7 @@ def loading(server: StoreServer, scripts: Scripts, url: str = "") -> Callable[[L
     has forgotten them says so, and gets them by EVAL.
     """
 
-    def commands(link: Link) -> list[Sequence[Arg]]:
+    def commands(link: StoreConnection) -> list[Sequence[Arg]]:
         key = (server.path, scripts.library)
         if url or not server.lasts or key not in SENT:
             SENT.add(key)
@@ -157,7 +157,7 @@ class Desk:
         """put.lua's word for each ``(id, payload, NewTask fields)``, in one script."""
         args: list[Any] = []
         for task_id, payload, fields in tasks:
-            task = NewTask(payload=payload, id=task_id, **fields)
+            task = TaskSpec(payload=payload, id=task_id, **fields)
             task.check(2**20)
             args += (task_id, task.options(own), payload)
         return list(self.run("queue.put", *args))

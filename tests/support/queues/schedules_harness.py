@@ -10,12 +10,12 @@ import redis
 from support.queues.desk import loading
 
 from tidewarden.clock import SystemClock
-from tidewarden.config import load
+from tidewarden.config.load import load
 from tidewarden.queue.queues import Queues
-from tidewarden.queue.task import NewTask
+from tidewarden.queue.task import TaskSpec
 from tidewarden.scheduler.schedules import Schedules
 from tidewarden.scheduler.trigger import Spec
-from tidewarden.store import Link, Scripts
+from tidewarden.store import Scripts, StoreConnection
 
 LEADER = "n0.1"
 
@@ -39,7 +39,7 @@ class HookedQueues(Queues):
 async def queues(valkey: Any, queue_scripts: Scripts) -> AsyncIterator[HookedQueues]:
     config = load(None, {}, {"cluster.name": CLUSTER})
     scripts = queue_scripts
-    link = Link(valkey.url, "test", SystemClock(), on_up=loading(valkey, scripts))
+    link = StoreConnection(valkey.url, "test", SystemClock(), on_up=loading(valkey, scripts))
     await link.start()
     queues = HookedQueues(config, link, scripts, SystemClock(), views=False)
     queues.hooks = {}
@@ -70,5 +70,5 @@ def tasks(raw: Any, queue: str = "jobs", shard: int = 0) -> list[str]:
 
 async def put_every(schedules: Schedules, name: str = "tick", every_ms: int = 1_000, **options: Any) -> int:
     return await schedules.put(
-        name, Spec.every(every_ms, options.pop("catchup", "one")), "jobs", NewTask(b"x", **options)
+        name, Spec.every(every_ms, options.pop("catchup", "one")), "jobs", TaskSpec(b"x", **options)
     )

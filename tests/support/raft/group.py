@@ -14,10 +14,10 @@ import pytest
 
 from benchmarks.ports import free_ports
 from tidewarden.clock import SystemClock
-from tidewarden.config import Cluster, Config, Node
-from tidewarden.config import Raft as RaftSection
+from tidewarden.config.load import Cluster, Config, Node
+from tidewarden.config.load import Raft as RaftSection
 from tidewarden.errors import NoLeader, Timeout
-from tidewarden.raft import Raft
+from tidewarden.raft import RaftMember
 
 SECRET = "a cluster secret of the tests"
 PACE = 1.0
@@ -28,7 +28,7 @@ class Group:
     """Members in this process, by name; those that were killed stay in ``configs``."""
 
     configs: dict[str, Config]
-    running: dict[str, Raft]
+    running: dict[str, RaftMember]
     changes: dict[str, int]
 
     async def start(self, *names: str) -> None:
@@ -37,17 +37,17 @@ class Group:
             def changed(name: str = name) -> None:
                 self.changes[name] = self.changes.get(name, 0) + 1
 
-            raft = Raft(self.configs[name], SECRET, SystemClock(), changed)
+            raft = RaftMember(self.configs[name], SECRET, SystemClock(), changed)
             await raft.start()
             self.running[name] = raft
 
     async def end(self, name: str, gracefully: bool = False) -> None:
         await self.running.pop(name).stop(gracefully)
 
-    async def elected(self) -> Raft:
+    async def elected(self) -> RaftMember:
         """The one leader that every running member names."""
 
-        def agreed() -> Raft | None:
+        def agreed() -> RaftMember | None:
             leaders = [raft for raft in self.running.values() if raft.is_leader()]
             named = {raft.leader() for raft in self.running.values()}
             return leaders[0] if len(leaders) == 1 and named == {leaders[0].name} else None

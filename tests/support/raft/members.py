@@ -10,7 +10,7 @@ from pysyncobj.node import TCPNode
 from pysyncobj.transport import Transport
 
 from tidewarden.raft import pysync
-from tidewarden.raft.decide import Times
+from tidewarden.raft.state import Times
 
 
 class Wire(Transport):

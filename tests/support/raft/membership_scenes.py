@@ -10,7 +10,7 @@ from support.raft.simulation import SETTLE_S, World
 
 from tidewarden.errors import Error
 from tidewarden.raft.membership import Members
-from tidewarden.raft.roll import ANOTHER_FOLDER, NOT_THERE
+from tidewarden.raft.membership_changes import ANOTHER_FOLDER, NOT_THERE
 
 Make = Callable[[Members], Members]
 

@@ -23,7 +23,7 @@ from support.raft.disk import Disk, unfit
 from support.raft.members import Ours, Wire
 
 from tidewarden.raft import files, pysync, wire
-from tidewarden.raft.decide import Times
+from tidewarden.raft.state import Times
 
 TIMES = Times()
 STEP_S = 2e-5

@@ -21,7 +21,7 @@ from support.store.servers import BECOME
 from support.store.shard_audit import Snapshot, audit
 
 from benchmarks.ports import free_ports
-from tidewarden.store.slots import SLOTS, slot_of
+from tidewarden.store.redis_cluster.slots import SLOTS, slot_of
 
 TIMEOUT_MS = 2000  # cluster-node-timeout: a server that has been silent for so long is suspected
 

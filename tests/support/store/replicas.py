@@ -18,12 +18,12 @@ from support.store.servers import serve
 
 from benchmarks.ports import free_ports
 from tidewarden.clock import SystemClock
-from tidewarden.config import load
+from tidewarden.config.load import load
 from tidewarden.queue.queues import Queues
-from tidewarden.store import Link
-from tidewarden.store.check import Server, check_store
-from tidewarden.store.commits import Commits
-from tidewarden.store.link import pack
+from tidewarden.store import StoreConnection
+from tidewarden.store.connection import pack
+from tidewarden.store.durability.durability import Durability
+from tidewarden.store.preflight import StoreServer, check_store
 
 LIMIT_MS, PATIENT_MS = 400, 60_000
 """How long a group is waited for that will not come, and any other: the latter surely comes, on a starved machine too."""
@@ -90,23 +90,25 @@ class Seat:
     """The links, the commits and the queues of one process, on a store of one's own."""
 
     queues: Queues
-    commits: Commits
-    server: Server
+    commits: Durability
+    server: StoreServer
 
     def __init__(self, url: str, commit_url: str = "", **store: Any) -> None:
         flags = {f"store.{name}": str(value) for name, value in store.items()}
         self.config = load(None, {}, {"cluster.name": CLUSTER, "store.url": url} | flags)
         self.clock = SystemClock()
         self.scripts = queue_scripts()
-        self.data = Link(url, "data", self.clock, on_up=self.scripts.load_commands)
+        self.data = StoreConnection(url, "data", self.clock, on_up=self.scripts.load_commands)
         self._commit_url = commit_url or url
 
     async def start(self) -> None:
         """Connect and build."""
         await self.data.start()
         self.server = await check_store(self.data, CLUSTER)
-        beside: Callable[[Link], Link] = lambda _: Link(self._commit_url, "commit", self.clock)  # noqa: E731
-        self.commits = Commits(self.config.store, CLUSTER, self.clock, beside, embedded=False, server=self.server)
+        beside: Callable[[StoreConnection], StoreConnection] = lambda _: StoreConnection(
+            self._commit_url, "commit", self.clock
+        )
+        self.commits = Durability(self.config.store, CLUSTER, self.clock, beside, embedded=False, server=self.server)
         self.queues = Queues(self.config, self.data, self.scripts, self.clock, views=False, commits=self.commits)
         self.queues.holder = "n0.1"
         limit(self.commits, PATIENT_MS)
@@ -128,7 +130,7 @@ async def seat(url: str, commit_url: str = "", **store: Any) -> AsyncIterator[Se
         await made.stop()
 
 
-def limit(commits: Commits, limit_ms: int) -> None:
+def limit(commits: Durability, limit_ms: int) -> None:
     """From now on a group is waited for so long."""
     commits._store = replace(commits._store, commit_ms=limit_ms)
     for commit in commits._made.values():
@@ -140,7 +142,7 @@ def limit(commits: Commits, limit_ms: int) -> None:
 
 
 @contextlib.contextmanager
-def hurried(commits: Commits, limit_ms: int = LIMIT_MS) -> Iterator[None]:
+def hurried(commits: Durability, limit_ms: int = LIMIT_MS) -> Iterator[None]:
     """Whoever begins to wait for a group now is told so soon that there is none; else a starved machine may take its time."""
     limit(commits, limit_ms)
     try:

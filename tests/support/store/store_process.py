@@ -8,17 +8,17 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 from tidewarden.clock import SystemClock
-from tidewarden.config import load
-from tidewarden.participant import Participant
-from tidewarden.store.check import check_store
-from tidewarden.store.route import Route
+from tidewarden.config.load import load
+from tidewarden.node.process_parts import ProcessParts
+from tidewarden.store.client import StoreClient
+from tidewarden.store.preflight import check_store
 
 
-class Process(Participant):
+class Process(ProcessParts):
     """See :func:`process`."""
 
-    data: Route
-    control: Route
+    data: StoreClient
+    control: StoreClient
 
     async def build(self, stack: AsyncExitStack, url: str) -> None:
         self.data = await stack.enter_async_context(self._link(url, "data"))

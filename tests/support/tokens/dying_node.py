@@ -13,10 +13,10 @@ from typing import Any
 from support.store.servers import StoreServer
 from support.tokens import harness
 
-from tidewarden.config import Events
-from tidewarden.tokens import outbox
-from tidewarden.tokens.ledger import Ledger
-from tidewarden.tokens.outbox import Outbox
+from tidewarden.config.load import Events
+from tidewarden.tokens.accounts.account_store import AccountStore
+from tidewarden.tokens.events import outbox
+from tidewarden.tokens.events.outbox import Outbox
 
 NO_SETTINGS: Mapping[str, Any] = MappingProxyType({})
 FAILING = {"events": Events(failing_s=0)}
@@ -32,18 +32,18 @@ def before_it_tells() -> None:
 
 
 def before_it_says_that_it_told() -> None:
-    tell = Ledger.tell
+    tell = AccountStore.tell
 
-    async def telling(self: Ledger, queue: str, shard: int, most: int, claim_ms: int, told: Any = ()) -> Any:
+    async def telling(self: AccountStore, queue: str, shard: int, most: int, claim_ms: int, told: Any = ()) -> Any:
         if told:
             die()
         return await tell(self, queue, shard, most, claim_ms)
 
-    Ledger.tell = telling  # type: ignore[method-assign]
+    AccountStore.tell = telling  # type: ignore[method-assign]
 
 
 def before_it_stores() -> None:
-    Ledger.stored = die  # type: ignore[method-assign]
+    AccountStore.stored = die  # type: ignore[method-assign]
 
 
 def nowhere() -> None:

@@ -15,11 +15,11 @@ from aiohttp import web
 from support.queues.desk import loading, queue_scripts
 
 from tidewarden.clock import Clock, SystemClock
-from tidewarden.config import Cluster, Config, Node, Provider, Secret
+from tidewarden.config.load import Cluster, Config, Node, Provider, Secret
 from tidewarden.queue import Queues
-from tidewarden.store import Link
+from tidewarden.store import StoreConnection
 from tidewarden.tokens import Tokens
-from tidewarden.tokens.ledger import Ledger  # noqa: F401 - for the tests
+from tidewarden.tokens.accounts.account_store import AccountStore  # noqa: F401 - for the tests
 
 Fault = Callable[[web.Request, "Endpoint", str], Awaitable[web.StreamResponse]]
 
@@ -129,7 +129,7 @@ class Side:
 
     tokens: Tokens
     queues: Queues
-    link: Link
+    link: StoreConnection
     running: asyncio.Task[None] | None = None
 
     def go(self) -> None:
@@ -164,7 +164,7 @@ async def node(
         **(sections or {}),
     )
     scripts = queue_scripts()
-    link = Link(store.url, name, SystemClock(), on_up=loading(store, scripts))
+    link = StoreConnection(store.url, name, SystemClock(), on_up=loading(store, scripts))
     await link.start()
     queues = Queues(config, link, scripts, clock, views=False)
     queues.holder = f"{name}.{boot}"
@@ -173,7 +173,7 @@ async def node(
         if push[0] == b"message":
             queues.heard(push[1], push[2])
 
-    heard = Link(store.url, f"{name}-heard", SystemClock(), on_message=hear)
+    heard = StoreConnection(store.url, f"{name}-heard", SystemClock(), on_message=hear)
     await heard.start()
     await heard.call("SUBSCRIBE", f"{{t}}:wake:{queues.holder}", "{t}:queues")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from tidewarden.queue import Taken
-from tidewarden.tokens.ledger import Ledger
-from tidewarden.tokens.rows import Row
+from tidewarden.tokens.accounts.account_record import AccountRow
+from tidewarden.tokens.accounts.account_store import AccountStore
 
 QUEUE = "_tokens:p:c0"
 LEASE_MS = 40_000
@@ -23,14 +23,14 @@ class Bench:
         async def script(name: str, queue: str, shard: int, args: Any) -> Any:
             return await queues.script(name, queue, shard, args, now_ms=self.now_ms)
 
-        self.ledger = Ledger(script, queues.shard_of)
+        self.ledger = AccountStore(script, queues.shard_of)
 
     def row(
         self, grant: int = 1, generation: int = 1, life_ms: int = 10_000, due_ms: int = 7_000, mark: str = "m"
-    ) -> Row:
+    ) -> AccountRow:
         mark_bytes = mark.encode().ljust(8)
         expires_ms = self.now_ms + life_ms
-        return Row(
+        return AccountRow(
             grant, generation, self.now_ms, expires_ms, self.now_ms + due_ms, mark_bytes, mark_bytes, refresh=b"sealed-" + mark.encode()
         )  # fmt: skip
 
@@ -48,7 +48,7 @@ class Bench:
         _, lease, payload, attempt, deadline_ms, end_ms = found[0]
         return Taken(QUEUE, account, lease, payload, attempt, deadline_ms, end_ms)
 
-    async def stored(self, row: Row) -> str:
+    async def stored(self, row: AccountRow) -> str:
         """What becomes of an answer to the request with the generation before."""
         base = (row.grant, row.generation - 1)
         return await self.ledger.stored(QUEUE, "a", base, row.pack(), row.due_ms, row.expires_at_ms)

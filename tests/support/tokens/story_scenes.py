@@ -6,14 +6,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from tidewarden.config import Provider
+from tidewarden.config.load import Provider
+from tidewarden.tokens.accounts.account_record import AccountDetails, AccountRow, RefreshTroubles
 from tidewarden.tokens.limits.client_record import ClientRecord, Hold, Quarantine, Rate, Silence
 from tidewarden.tokens.limits.evidence import Bucket
-from tidewarden.tokens.rows import Details, Row, Troubles
-from tidewarden.tokens.story import ClientSeen, Story
-from tidewarden.tokens.why import account_story, away_story
-from tidewarden.tokens.why_provider import provider_story
-from tidewarden.tokens.why_troubles import Subject
+from tidewarden.tokens.why.story import ClientSeen, Story
+from tidewarden.tokens.why.why import account_story, away_story
+from tidewarden.tokens.why.why_provider import provider_story
+from tidewarden.tokens.why.why_troubles import Subject
 
 NOW_MS = 1_795_000_000_000  # 2026-11-18 11:06:40 UTC
 CLOCK_MS = 5_000_000
@@ -28,28 +28,31 @@ def seen(**fields: Any) -> ClientSeen:
     return ClientSeen(ClientRecord(**fields), CLOCK_MS, LAG_MS)
 
 
-def row(**fields: Any) -> Row:
-    base = Row(
+def row(**fields: Any) -> AccountRow:
+    base = AccountRow(
         1, 4, NOW_MS - 10 * MIN, NOW_MS + 50 * MIN, NOW_MS + 45 * MIN, b"o" * 8, b"c" * 8, access=b"x", refreshed=True
     )
     return replace(base, **fields)
 
 
-def expired(**fields: Any) -> Row:
+def expired(**fields: Any) -> AccountRow:
     times = {"stored_ms": NOW_MS - 2 * HOUR, "expires_at_ms": NOW_MS - HOUR, "due_ms": NOW_MS - HOUR - 5 * MIN}
     return row(**(times | fields))
 
 
 def account(
-    found: Row | None = None, troubles: Troubles | None = None, client: ClientSeen | None = None, **settings: Any
+    found: AccountRow | None = None,
+    troubles: RefreshTroubles | None = None,
+    client: ClientSeen | None = None,
+    **settings: Any,
 ) -> Story:
     provider = replace(SHOP, **settings)
     return account_story(Subject(provider, "42", found or row(), troubles, client or seen(), NOW_MS))
 
 
-def failing(outcome: str, message: str, ago_ms: int, next_in_ms: int, tries: int = 1, **fields: Any) -> Troubles:
+def failing(outcome: str, message: str, ago_ms: int, next_in_ms: int, tries: int = 1, **fields: Any) -> RefreshTroubles:
     at_ms = NOW_MS - ago_ms
-    return Troubles(
+    return RefreshTroubles(
         tries=tries, outcome=outcome, message=message, first_ms=at_ms, last_ms=at_ms, next_ms=NOW_MS + next_in_ms,
         asked=((at_ms, outcome, message),), **fields,
     )  # fmt: skip
@@ -58,7 +61,7 @@ def failing(outcome: str, message: str, ago_ms: int, next_in_ms: int, tries: int
 REFUSED = "HTTP 400 invalid_grant"
 
 
-def refused(counted: int, ago_ms: int, next_in_ms: int, **fields: Any) -> Troubles:
+def refused(counted: int, ago_ms: int, next_in_ms: int, **fields: Any) -> RefreshTroubles:
     """Refused since ``ago_ms``, the last that counted a minute after that for each."""
     at_ms = NOW_MS - ago_ms
     return failing(
@@ -152,7 +155,7 @@ SCENES: dict[str, Callable[[], Story]] = {
     ),
     "holder away": lambda: account(
         row(due_ms=NOW_MS - S),
-        Troubles(
+        RefreshTroubles(
             outcome="unknown",
             message="n1 may hold the answer and does not say; it is asked again",
             doubts=1,
@@ -185,7 +188,7 @@ SCENES: dict[str, Callable[[], Story]] = {
     ),
     "lost rotation": lambda: account(
         expired(stored_ms=NOW_MS - 3 * HOUR),
-        Troubles(
+        RefreshTroubles(
             tries=4,
             refusals=3,
             doubts=1,
@@ -201,8 +204,12 @@ SCENES: dict[str, Callable[[], Story]] = {
     ),
     "account interval": lambda: account(row(due_ms=NOW_MS - S), account_interval_s=900.0),
     "not before": lambda: account(row(due_ms=NOW_MS - S), not_before_s=600.0),
-    "consent ends": lambda: account(row(details=Details(consent_expires_ms=NOW_MS + 6 * DAY, consent_end="fixed"))),
-    "consent moves": lambda: account(row(details=Details(consent_expires_ms=NOW_MS + 6 * DAY, consent_end="moves"))),
+    "consent ends": lambda: account(
+        row(details=AccountDetails(consent_expires_ms=NOW_MS + 6 * DAY, consent_end="fixed"))
+    ),
+    "consent moves": lambda: account(
+        row(details=AccountDetails(consent_expires_ms=NOW_MS + 6 * DAY, consent_end="moves"))
+    ),
     "a service account": lambda: account(
         expired(),
         replace_last(refused(3, 70 * MIN, 0, dead=True), 10 * MIN),
@@ -210,7 +217,7 @@ SCENES: dict[str, Callable[[], Story]] = {
         rotation="none",
     ),
     "unreadable troubles": lambda: account(
-        troubles=Troubles(outcome="unreadable", message="what its refreshes met with cannot be read")
+        troubles=RefreshTroubles(outcome="unreadable", message="what its refreshes met with cannot be read")
     ),
     "store away": lambda: away_story(SHOP, "42", 50 * MIN, "no answer for 2 s", NOW_MS),
     "store away, nothing known": lambda: away_story(SHOP, "42", 0, "no answer for 2 s", NOW_MS),
@@ -274,13 +281,13 @@ SCENES: dict[str, Callable[[], Story]] = {
 }
 
 
-def replace_outcome(troubles: Troubles, outcome: str, message: str) -> Troubles:
+def replace_outcome(troubles: RefreshTroubles, outcome: str, message: str) -> RefreshTroubles:
     troubles.outcome, troubles.message = outcome, message
     troubles.asked = tuple((at_ms, outcome, message) for at_ms, _, _ in troubles.asked)
     return troubles
 
 
-def replace_last(troubles: Troubles, ago_ms: int) -> Troubles:
+def replace_last(troubles: RefreshTroubles, ago_ms: int) -> RefreshTroubles:
     troubles.last_ms = troubles.confirmed_ms = NOW_MS - ago_ms
     troubles.asked = (*troubles.asked, (NOW_MS - ago_ms, troubles.outcome, troubles.message))
     troubles.next_ms = 0

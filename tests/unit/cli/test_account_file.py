@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tidewarden.cli.account_file import LINE_BYTES_MAX, Fault, NotAccounts, lines_of, rows, unix_ms
+from tidewarden.cli.token.account_file import LINE_BYTES_MAX, NotAccounts, RowFault, lines_of, rows, unix_ms
 
 NOON_MS = 1_795_262_400_000  # 2026-11-21T12:00:00Z
 
@@ -61,7 +61,7 @@ def test_moments_as_people_and_databases_write_them(written: Any, read_ms: int) 
 )
 def test_moments_that_could_be_two_or_none(written: Any) -> None:
     with pytest.raises(
-        Fault, match=r"^expires_at (cannot be read|says no time zone); allowed are 2026-11-21T18:00:00Z"
+        RowFault, match=r"^expires_at (cannot be read|says no time zone); allowed are 2026-11-21T18:00:00Z"
     ):
         unix_ms(written)
 

@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from tidewarden.cli.data_folder import Plan, check_ports, make_secrets, node_environ, to_toml, write_node_files
-from tidewarden.config import check_secret, load
+from tidewarden.cli.up.data_folder import FolderPlan, check_ports, make_secrets, node_environ, to_toml, write_node_files
+from tidewarden.config.load import check_secret, load
 from tidewarden.errors import ConfigError
 
 
-def plan(tmp_path: Path, file_text: str = "", nodes: int = 3, sandbox: int = 0, **flags: str) -> Plan:
+def plan(tmp_path: Path, file_text: str = "", nodes: int = 3, sandbox: int = 0, **flags: str) -> FolderPlan:
     file = tmp_path / "config.toml"
     file.write_text(file_text)
     config = load(str(file), {}, {name.replace("__", "."): value for name, value in flags.items()})
-    return Plan(tmp_path / "data", config, file, nodes, sandbox)
+    return FolderPlan(tmp_path / "data", config, file, nodes, sandbox)
 
 
 def test_ports_follow_from_the_base(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from tidewarden.cli.live_view import Event, NodeRow, Snapshot, by_time_left, leader_of, render
+from tidewarden.cli.up.live_view import NodeRow, ShownEvent, ViewSnapshot, by_time_left, leader_of, render
 
 
 def status(name: str, role: str, epoch: int) -> dict[str, Any]:
@@ -22,7 +22,7 @@ NODES = [
     NodeRow("n1", "127.0.0.1", 7430, 101, "serves", 2, status("n1", "leader", 7)),
     NodeRow("n2", "127.0.0.1", 7440, None, "down", 0, status("n2", "leader", 6)),
 ]
-SNAPSHOT = Snapshot(
+SNAPSHOT = ViewSnapshot(
     nodes=NODES,
     tokens={
         "sandbox": {"total": 2000, "fresh": 1990, "expiring": 9, "late": 1, "failing": 0, "dead": 0, "intents": 3},
@@ -31,7 +31,7 @@ SNAPSHOT = Snapshot(
     left={"expired": 1, "< 10 s": 0, "< 2 min": 999},
     refreshes_per_s=21.5,
     refreshes_total=12_345,
-    events=[Event("12:00:00", "n0", f"event {number}") for number in range(50)],
+    events=[ShownEvent("12:00:00", "n0", f"event {number}") for number in range(50)],
     up_s=3725,
     data_dir="my data",
     program="bin/tidewarden",
@@ -40,7 +40,7 @@ SNAPSHOT = Snapshot(
 )
 
 
-def drawn(snapshot: Snapshot, columns: int = 120, rows: int = 40) -> Sequence[str]:
+def drawn(snapshot: ViewSnapshot, columns: int = 120, rows: int = 40) -> Sequence[str]:
     console = Console(width=columns, height=rows, color_system=None, force_terminal=False)
     with console.capture() as capture:
         console.print(render(snapshot, rows, columns))
@@ -140,7 +140,7 @@ def test_an_ipv6_address_stands_in_brackets() -> None:
 
 
 def test_before_there_is_anything_it_says_so() -> None:
-    lines = drawn(Snapshot(nodes=[NodeRow("n0", "127.0.0.1", 7420)], data_dir="d"))
+    lines = drawn(ViewSnapshot(nodes=[NodeRow("n0", "127.0.0.1", 7420)], data_dir="d"))
     assert lines[0].startswith("Tidewarden  no leader")
     assert "tokens  0   0 late   none yet: tidewarden token import FILE" in lines
     assert "kill the leader  nobody leads just now" in lines

@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from tidewarden.cli import pace as module
-from tidewarden.cli.pace import Pace
+from tidewarden.cli.token import progress as module
+from tidewarden.cli.token.progress import ProgressLine
 
 
 def test_a_line_now_and_then(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    with Pace("importing", 200) as pace:
+    with ProgressLine("importing", 200) as pace:
         pace.note("1 stored", 1, 50)
         assert capsys.readouterr().err == ""  # it is too early
         monkeypatch.setattr(module, "SAY_S", 0.0)
         pace.note("3 stored", 3, 50)
-    with Pace("exporting") as pace:
+    with ProgressLine("exporting") as pace:
         pace.note("3 written", 3)
     shown = capsys.readouterr()
     assert [re.sub(r"[\d,]+/s", "N/s", line) for line in shown.err.splitlines()] == [
@@ -36,7 +36,7 @@ def test_a_bar_on_a_terminal_and_nothing_is_left_of_it(
     made = module.Console
     monkeypatch.setattr(module, "Console", terminal)
     monkeypatch.setattr(module, "SAY_S", 0.0)
-    with Pace("importing", 200) as pace:
+    with ProgressLine("importing", 200) as pace:
         pace.note("1 stored", 1, 50)
     shown = capsys.readouterr().err
     assert "1 stored, " in shown

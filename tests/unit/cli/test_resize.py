@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from tidewarden.cli import resize
-from tidewarden.cli.data_folder import Plan, joined
-from tidewarden.config import load
+from tidewarden.cli.up import resize
+from tidewarden.cli.up.data_folder import FolderPlan, joined
+from tidewarden.config.load import load
 from tidewarden.errors import ConfigError
 
 
-def plan(folder: Path, count: int) -> Plan:
-    return Plan(folder, load(None, {}, {}), None, count, 0)
+def plan(folder: Path, count: int) -> FolderPlan:
+    return FolderPlan(folder, load(None, {}, {}), None, count, 0)
 
 
 def test_those_that_stay_must_be_a_majority(tmp_path: Path) -> None:

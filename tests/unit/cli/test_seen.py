@@ -7,11 +7,11 @@ import tracemalloc
 
 import pytest
 
-from tidewarden.cli.seen import PARTS, SLOTS, Seen
+from tidewarden.cli.token.name_set import PARTS, SLOTS, NameSet
 
 
 def test_it_knows_what_came_before() -> None:
-    seen, known, dice = Seen(), set[str](), random.Random(5)
+    seen, known, dice = NameSet(), set[str](), random.Random(5)
     for _ in range(20_000):
         name = f"shop/user-{dice.randrange(12_000)}"
         assert seen.add(name) == (name not in known)
@@ -24,7 +24,7 @@ def test_a_name_takes_a_third_of_what_it_takes_in_a_set() -> None:
     names = PARTS * SLOTS * 4  # on average; no part is at its limit
     tracemalloc.start()
     try:
-        seen = Seen()
+        seen = NameSet()
         for number in range(names):
             seen.add(f"shop/user-{number:09d}")
         size, _ = tracemalloc.get_traced_memory()
@@ -39,5 +39,5 @@ def test_the_mark_of_a_free_slot_is_no_names() -> None:
         def __hash__(self) -> int:
             return 0
 
-    seen = Seen()
+    seen = NameSet()
     assert [seen.add(Odd("a")), seen.add(Odd("a"))] == [True, False]

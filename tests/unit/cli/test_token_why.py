@@ -10,7 +10,7 @@ from support.doors.command_line import Run, node, run
 from support.tokens.story_scenes import SCENES
 
 from tidewarden import errors
-from tidewarden.cli.token_why import lines_of
+from tidewarden.cli.token.why import lines_of
 
 __all__ = ["node", "run"]  # fixtures
 NOW_MS = 1_700_000_000_000  # 2023-11-14 22:13:20

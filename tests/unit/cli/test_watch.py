@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tidewarden.cli.watch import Rate, program
+from tidewarden.cli.watch import RefreshRate, program
 
 
 def test_a_rate_needs_two_looks_and_forgets_old_ones() -> None:
-    rate = Rate()
+    rate = RefreshRate()
     assert rate.per_s() is None
     rate.add(10.0, 100)
     assert rate.per_s() is None
@@ -24,7 +24,7 @@ def test_a_rate_needs_two_looks_and_forgets_old_ones() -> None:
 
 
 def test_a_counter_that_began_anew_is_no_negative_rate() -> None:
-    rate = Rate()
+    rate = RefreshRate()
     rate.add(10.0, 100)
     rate.add(12.0, 3)
     assert rate.per_s() is None

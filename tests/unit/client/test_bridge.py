@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from tidewarden.client.bridge import LoopThread
+from tidewarden.client.loop_thread import LoopThread
 
 
 def test_a_coroutine_runs_there_and_its_result_or_error_comes_back() -> None:

@@ -11,7 +11,7 @@ import hiredis
 import pytest
 
 from tidewarden.client.address import Address
-from tidewarden.client.connection import Broken, Connection, pack
+from tidewarden.client.connection import Broken, ClientConnection, pack
 
 
 class Peer:
@@ -40,11 +40,11 @@ async def peer() -> Peer:
 
 
 @pytest.fixture
-async def connection(peer: Peer) -> AsyncIterator[Connection]:
+async def connection(peer: Peer) -> AsyncIterator[ClientConnection]:
     server = await asyncio.start_server(peer.serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     loop = asyncio.get_running_loop()
-    _, made = await loop.create_connection(lambda: Connection(Address("127.0.0.1", port)), "127.0.0.1", port)
+    _, made = await loop.create_connection(lambda: ClientConnection(Address("127.0.0.1", port)), "127.0.0.1", port)
     yield made
     await made.close()
     server.close()
@@ -54,7 +54,7 @@ async def connection(peer: Peer) -> AsyncIterator[Connection]:
 
 
 async def test_requests_of_one_turn_go_out_together_and_answers_find_their_callers(
-    peer: Peer, connection: Connection
+    peer: Peer, connection: ClientConnection
 ) -> None:
     asking = [asyncio.ensure_future(connection.request([pack("A", n)], 10)) for n in range(3)]
     two = asyncio.ensure_future(connection.request([pack("B"), pack("C")], 10))
@@ -73,8 +73,8 @@ async def test_requests_of_one_turn_go_out_together_and_answers_find_their_calle
     assert not connection.busy
 
 
-async def test_a_break_tells_everybody_that_it_may_have_happened(peer: Peer, connection: Connection) -> None:
-    lost: list[Connection] = []
+async def test_a_break_tells_everybody_that_it_may_have_happened(peer: Peer, connection: ClientConnection) -> None:
+    lost: list[ClientConnection] = []
     connection.on_lost = lost.append
     asking = asyncio.ensure_future(connection.request([pack("A")], 10))
     await peer.came.wait()
@@ -90,13 +90,13 @@ async def test_a_break_tells_everybody_that_it_may_have_happened(peer: Peer, con
     assert not caught.value.sent
 
 
-async def test_an_answer_that_does_not_come_cuts_the_connection(connection: Connection) -> None:
+async def test_an_answer_that_does_not_come_cuts_the_connection(connection: ClientConnection) -> None:
     with pytest.raises(Broken, match=r"no answer within 0\.05 s"):
         await connection.request([pack("A")], 0.05)
     assert not connection.up
 
 
-async def test_rubbish_cuts_the_connection(peer: Peer, connection: Connection) -> None:
+async def test_rubbish_cuts_the_connection(peer: Peer, connection: ClientConnection) -> None:
     asking = asyncio.ensure_future(connection.request([pack("A")], 10))
     await peer.came.wait()
     assert peer.writer is not None
@@ -105,7 +105,7 @@ async def test_rubbish_cuts_the_connection(peer: Peer, connection: Connection) -
         await asking
 
 
-async def test_what_comes_after_its_caller_has_gone_is_handed_over(peer: Peer, connection: Connection) -> None:
+async def test_what_comes_after_its_caller_has_gone_is_handed_over(peer: Peer, connection: ClientConnection) -> None:
     orphans: list[Any] = []
     asking = asyncio.ensure_future(connection.request([pack("A")], 10, orphans.append))
     await peer.came.wait()
@@ -121,7 +121,7 @@ async def test_what_comes_after_its_caller_has_gone_is_handed_over(peer: Peer, c
     assert orphans == [[[5]]]
 
 
-async def test_who_is_hung_up_on_hears_why(peer: Peer, connection: Connection) -> None:
+async def test_who_is_hung_up_on_hears_why(peer: Peer, connection: ClientConnection) -> None:
     """A node that is full says so, whatever it was asked, and hangs up."""
     asking = asyncio.ensure_future(connection.request([pack("A"), pack("B")], 10))
     await peer.came.wait()

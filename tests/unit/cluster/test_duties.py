@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tidewarden.clock import Duty, ManualClock
-from tidewarden.cluster import duties as module
-from tidewarden.cluster.duties import LOOK_S, STILL_LOOKS, WARN_S, Duties
+from tidewarden.cluster import leader_tasks as module
+from tidewarden.cluster.leader_tasks import LOOK_S, STILL_LOOKS, WARN_S, LeaderTasks
 from tidewarden.errors import Stale
 
 
@@ -40,7 +40,7 @@ class Scene:
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.sweep, self.reaper = Job("sweep", self.clock), Job("reaper", self.clock)
-        self.duties = Duties(self.clock, *((job.duty, job.run) for job in (self.sweep, self.reaper)))
+        self.duties = LeaderTasks(self.clock, *((job.duty, job.run) for job in (self.sweep, self.reaper)))
         self.task = asyncio.ensure_future(self.duties.run(7, "n0.1"))
 
     async def looks(self, number: int, *moving: Job) -> None:

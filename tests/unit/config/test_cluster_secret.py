@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tidewarden.cluster_secret import cluster_secret, exposed, key_check, key_names
-from tidewarden.config import Cluster, Config, Node, Vault, load
+from tidewarden.config.cluster_secret import cluster_secret, exposed, key_check, key_names
+from tidewarden.config.load import Cluster, Config, Node, Vault, load
 from tidewarden.errors import ConfigError
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tidewarden.config import (
+from tidewarden.config.load import (
     NEXT_KEYS,
     SECRET_KEYS,
     SECTIONS,

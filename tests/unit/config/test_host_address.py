@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tidewarden.config import Cluster, Config, Node
-from tidewarden.host_address import address_fault, listened
+from tidewarden.config.addresses import address_fault, listened
+from tidewarden.config.load import Cluster, Config, Node
 
 
 @pytest.mark.parametrize(

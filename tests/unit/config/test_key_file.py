@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tidewarden.config.key_file import make_file, parse_keys, prepend_key, wrapping_key_id
 from tidewarden.errors import ConfigError
-from tidewarden.key_file import make_file, parse_keys, prepend_key, wrapping_key_id
 
 ONE = b"1" * 32
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tidewarden.config import load
+from tidewarden.config.load import load
 from tidewarden.errors import ConfigError
 
 SECRET = "whsec_" + base64.b64encode(b"s" * 32).decode()

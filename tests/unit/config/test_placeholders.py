@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from yarl import URL
 
-from tidewarden.config import Provider, Secret
+from tidewarden.config.load import Provider, Secret
+from tidewarden.config.placeholders import check, faults, filled, pattern_fault
 from tidewarden.errors import BadArg
-from tidewarden.placeholders import check, faults, filled, pattern_fault
 
 SHOP = "[a-z0-9][a-z0-9-]*"
 

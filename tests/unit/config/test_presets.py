@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tidewarden.presets import PRESETS
-from tidewarden.provider import Provider
-from tidewarden.tokens.answers import Answer, judge, rules_of
+from tidewarden.config.presets import PRESETS
+from tidewarden.config.provider import Provider
+from tidewarden.tokens.provider.token_response import HttpAnswer, classify, rules_of
 
 DAY_S = 86_400
 
@@ -19,7 +19,7 @@ DAY_S = 86_400
 def verdict_of(name: str, status: int, body: Any) -> tuple[str, str]:
     settings = PRESETS[name].settings
     rules = rules_of(settings.get("paths", {}), settings.get("errors", {}))
-    verdict = judge(Answer(status, {}, json.dumps(body).encode()), 0, rules)
+    verdict = classify(HttpAnswer(status, {}, json.dumps(body).encode()), 0, rules)
     return verdict.outcome, verdict.scope
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from support.providers.certificate import make
 
-from tidewarden.config import load
+from tidewarden.config.load import load
+from tidewarden.config.placeholders import PATTERN_ALLOWED
+from tidewarden.config.presets import PRESETS
+from tidewarden.config.provider import Provider
 from tidewarden.errors import ConfigError
-from tidewarden.placeholders import PATTERN_ALLOWED
-from tidewarden.presets import PRESETS
-from tidewarden.provider import Provider
 
 Write = Callable[[str], str]
 GOOD = '[providers.p]\ntoken_url = "https://a.example/token"\nclient_id = "c"\nclient_secret = "s"\n'

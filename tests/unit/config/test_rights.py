@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidewarden.rights import ALL, KEPT_MAX, NONE, WORDS, Rights, fault_of, matches, parse
+from tidewarden.config.permissions import ALL, KEPT_MAX, NONE, WORDS, Rights, fault_of, matches, parse
 
 
 @pytest.mark.parametrize(

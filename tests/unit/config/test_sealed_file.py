@@ -7,8 +7,8 @@ import json
 
 import pytest
 
-from tidewarden import sealed_file
-from tidewarden.sealed_file import (
+from tidewarden.config import sealed_file
+from tidewarden.config.sealed_file import (
     NotSealed,
     check_last,
     file_key,

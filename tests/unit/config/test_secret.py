@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from tidewarden.config import (
+from tidewarden.config.load import (
     Secret,
     check_secret,
     hash_generated,
     hash_secret,
 )
-from tidewarden.secret import secret_of_file
+from tidewarden.config.secret import secret_of_file
 
 
 def test_a_secret_shows_itself_only_when_asked() -> None:
@@ -35,7 +35,7 @@ def test_hashes_of_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     made = hash_secret("hunter2")
     assert made.startswith("scrypt$16384$")
     assert check_secret("hunter2", made)
-    monkeypatch.setattr("tidewarden.secret.SCRYPT_N", 1 << 6)  # or each would take 50 ms
+    monkeypatch.setattr("tidewarden.config.secret.SCRYPT_N", 1 << 6)  # or each would take 50 ms
     stretched = hash_secret("hunter2")
     assert stretched != hash_secret("hunter2")
     assert check_secret("hunter2", stretched)

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import dsa, ec, ed25519, padding, rsa
 from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 
-from tidewarden.signing import fault_of_key, load_signing_key
+from tidewarden.config.signing import fault_of_key, load_signing_key
 
 RSA = rsa.generate_private_key(65537, 2048)
 

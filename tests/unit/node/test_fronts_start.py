@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tidewarden.clock import ManualClock
-from tidewarden.config import load
-from tidewarden.fronts import AGAIN_LAST_S, Fronts
+from tidewarden.config.load import load
+from tidewarden.node.secondaries import AGAIN_LAST_S, Secondaries
 
 
 async def test_what_keeps_a_process_from_starting_may_pass(
@@ -22,7 +22,7 @@ async def test_what_keeps_a_process_from_starting_may_pass(
     async def register(name: str) -> None:
         registered.append(name)
 
-    fronts = Fronts(load(None, {}, {}), clock := ManualClock(), server, register)
+    fronts = Secondaries(load(None, {}, {}), clock := ManualClock(), server, register)
     tries = 0
 
     async def launch(_orders: object) -> Any:

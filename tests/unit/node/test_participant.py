@@ -8,19 +8,19 @@ from typing import Any
 
 import pytest
 
-from tidewarden import participant as module
 from tidewarden.clock import SystemClock
-from tidewarden.config import load
+from tidewarden.config.load import load
 from tidewarden.errors import ConfigError, Error, Full, StoreDown
-from tidewarden.participant import Participant, check_store_url, heard_error
-from tidewarden.store.refusals import Refused
+from tidewarden.node import process_parts as module
+from tidewarden.node.process_parts import ProcessParts, check_store_url, heard_error
+from tidewarden.store.reply_errors import StoreRefused
 
 
 @pytest.fixture
-async def one(monkeypatch: pytest.MonkeyPatch) -> Participant:
+async def one(monkeypatch: pytest.MonkeyPatch) -> ProcessParts:
     """A process with ears that are connected; what becomes of a comparison is the test's to say."""
     monkeypatch.setattr(module, "COMPARE_S", 0.01)
-    made: Any = Participant(load(None, {}, {}), SystemClock(), "n0")
+    made: Any = ProcessParts(load(None, {}, {}), SystemClock(), "n0")
     made.ears = SimpleNamespace(up=True, call=subscribed)
     made.queues = SimpleNamespace(wake_all=lambda: None, holder="n0.1")
     made.data, made.commits = object(), SimpleNamespace(ask_embedded=subscribed)
@@ -31,7 +31,7 @@ async def subscribed(*_: object) -> list[object]:
     return [b"subscribe", b"c", 1]
 
 
-async def compared(one: Participant) -> None:
+async def compared(one: ProcessParts) -> None:
     async with asyncio.timeout(30):
         while one._comparing is not None:
             await asyncio.sleep(0.005)
@@ -95,7 +95,7 @@ async def test_ears_whose_subscription_was_refused_subscribe_again(one: Any) -> 
     async def refused_once(*words: object) -> None:
         asked.append(words)
         if len(asked) == 1:
-            raise Refused("the store refuses: BUSY")
+            raise StoreRefused("the store refuses: BUSY")
 
     def wake_all() -> None:
         nonlocal woken
@@ -106,7 +106,7 @@ async def test_ears_whose_subscription_was_refused_subscribe_again(one: Any) -> 
 
     one.ears.call, one.queues.wake_all, one.queues.recall = refused_once, wake_all, recall
     hears: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-    hears.set_exception(Refused("the store refuses: BUSY"))
+    hears.set_exception(StoreRefused("the store refuses: BUSY"))
     one._hears(hears)
     await compared(one)
     assert asked == [("SUBSCRIBE", "{tidewarden}:queues", "{tidewarden}:wake:n0.1")] * 2

@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 from tidewarden.clock import ManualClock
-from tidewarden.process import tell_supervisor, tell_watchdog
+from tidewarden.os_process import tell_supervisor, tell_watchdog
 
 
 @pytest.mark.thorough
 def test_the_limit_of_open_files_is_raised_as_far_as_the_host_allows() -> None:
     script = (
-        "import resource; from tidewarden.process import FILES_WANTED, raise_file_limit; from tidewarden.config import Limits\n"
+        "import resource; from tidewarden.os_process import FILES_WANTED, raise_file_limit; from tidewarden.config.load import Limits\n"
         "hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]\n"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard)); assert raise_file_limit(Limits(connections_max=100)).resp == 100\n"
         "soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]\n"
@@ -31,7 +31,7 @@ def test_the_limit_of_open_files_is_raised_as_far_as_the_host_allows() -> None:
 @pytest.mark.thorough
 def test_fewer_files_than_connections_are_told() -> None:
     script = (
-        "import logging, resource; from tidewarden.process import raise_file_limit; from tidewarden.config import Limits\n"
+        "import logging, resource; from tidewarden.os_process import raise_file_limit; from tidewarden.config.load import Limits\n"
         "logging.basicConfig(format='%(message)s')\n"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (64, 4096)); assert raise_file_limit(Limits()) == (2584, 1000)\n"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (64, 1024)); assert raise_file_limit(Limits()) == (512, 256)\n"
@@ -47,7 +47,7 @@ def test_fewer_files_than_connections_are_told() -> None:
 
 def test_a_hangup_that_comes_early_is_heeded_later() -> None:
     script = (
-        "import asyncio, os, signal; from tidewarden.process import heed_signals, hold_hangups\n"
+        "import asyncio, os, signal; from tidewarden.os_process import heed_signals, hold_hangups\n"
         "hold_hangups(); os.kill(os.getpid(), signal.SIGHUP)\n"
         "async def main():\n"
         "    heard, stopped = asyncio.Event(), asyncio.Event()\n"
@@ -79,7 +79,7 @@ def test_a_node_that_is_only_starting_outlives_a_hangup(tmp_path: Path) -> None:
 
 def test_the_collector_runs_rarely_and_passes_over_what_is_built() -> None:
     script = (
-        "import gc; from tidewarden.process import calm_collector\n"
+        "import gc; from tidewarden.os_process import calm_collector\n"
         "calm_collector(); assert gc.isenabled() and gc.get_freeze_count() > 0 and gc.get_threshold()[0] >= 10_000\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
@@ -139,7 +139,7 @@ async def test_a_watchdog_is_told_as_long_as_nothing_is_wrong(tmp_path: Path, ca
 
 def test_no_core_is_dumped_and_no_neighbour_reads_the_memory() -> None:
     script = (
-        "import ctypes, resource; from tidewarden.process import keep_memory_private\n"
+        "import ctypes, resource; from tidewarden.os_process import keep_memory_private\n"
         "keep_memory_private(); assert resource.getrlimit(resource.RLIMIT_CORE) == (0, 0)\n"
         "assert ctypes.CDLL(None).prctl(3, 0, 0, 0, 0) == 0\n"
     )
@@ -148,7 +148,7 @@ def test_no_core_is_dumped_and_no_neighbour_reads_the_memory() -> None:
 
 def test_a_process_that_does_not_end_is_ended_and_says_what_it_waited_for() -> None:
     script = (
-        "import asyncio, logging; from tidewarden.process import end_within\n"
+        "import asyncio, logging; from tidewarden.os_process import end_within\n"
         "logging.basicConfig(format='%(message)s')\n"
         "async def main():\n"
         "    end_within(0.2, asyncio.get_running_loop())\n"

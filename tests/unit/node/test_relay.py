@@ -15,9 +15,9 @@ from support.doors import doubles
 
 from tidewarden.clock import SystemClock
 from tidewarden.server import relay as relay_module
-from tidewarden.server.commands import COMMANDS
 from tidewarden.server.relay import LineSender, attach, relayed
-from tidewarden.server.resp import RespServer
+from tidewarden.server.resp.server import RespServer
+from tidewarden.server.verbs.table import COMMANDS
 
 
 class FurtherDoor(doubles.Door):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidewarden.server.sums import add_up, lasting
+from tidewarden.server.stats_merge import add_up, lasting
 
 
 def test_numbers_are_added_at_every_depth_and_nothing_else_is() -> None:

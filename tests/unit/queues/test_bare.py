@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tidewarden.queue.bare import BARE_S, Bare
+from tidewarden.queue.shards.known_empty import BARE_S, KnownEmpty
 
 
 @pytest.fixture
@@ -20,11 +20,11 @@ def shard() -> Any:
 
 
 def test_nobody_has_asked_yet(shard: Any) -> None:
-    assert not Bare().holds(shard)
+    assert not KnownEmpty().holds(shard)
 
 
 def test_it_holds_until_its_time_is_over(shard: Any) -> None:
-    bare = Bare()
+    bare = KnownEmpty()
     bare.found(shard, 3, told=True)
     assert bare.holds(shard)
     shard.now += BARE_S
@@ -32,7 +32,7 @@ def test_it_holds_until_its_time_is_over(shard: Any) -> None:
 
 
 def test_a_wake_up_ends_it_and_one_on_the_way_prevents_it(shard: Any) -> None:
-    bare = Bare()
+    bare = KnownEmpty()
     bare.found(shard, 2, told=True)
     assert not bare.holds(shard), "it was woken after that take was sent"
     bare.found(shard, 3, told=True)
@@ -41,7 +41,7 @@ def test_a_wake_up_ends_it_and_one_on_the_way_prevents_it(shard: Any) -> None:
 
 
 def test_what_falls_due_ends_it(shard: Any) -> None:
-    bare = Bare()
+    bare = KnownEmpty()
     bare.found(shard, 3, told=True)
     shard.due = [12.0]
     assert bare.holds(shard)
@@ -50,14 +50,14 @@ def test_what_falls_due_ends_it(shard: Any) -> None:
 
 
 def test_a_node_that_registers_anew_has_to_ask(shard: Any) -> None:
-    bare = Bare()
+    bare = KnownEmpty()
     bare.found(shard, 3, told=True)
     shard.named = "n0.2"
     assert not bare.holds(shard)
 
 
 def test_of_what_nobody_tells_it_is_asked_last_alone(shard: Any) -> None:
-    bare = Bare()
+    bare = KnownEmpty()
     assert not bare.dry(shard)
     bare.found(shard, 3, told=False)
     assert bare.dry(shard)
@@ -67,7 +67,7 @@ def test_of_what_nobody_tells_it_is_asked_last_alone(shard: Any) -> None:
 
 
 def test_what_is_known_is_not_forgotten_for_less(shard: Any) -> None:
-    bare = Bare()
+    bare = KnownEmpty()
     bare.found(shard, 3, told=True)
     bare.found(shard, 3, told=False)
     assert bare.holds(shard)

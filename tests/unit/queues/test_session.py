@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidewarden.queue.session import HELD_MAX, Session, Shared
+from tidewarden.queue.sessions.session import HELD_MAX, Session, Shared
 from tidewarden.queue.task import Taken
 
 

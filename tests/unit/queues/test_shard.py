@@ -11,14 +11,14 @@ from support.queues.desk import queue_scripts
 from support.queues.parked_takes import takes_in
 
 from tidewarden.errors import BadArg, Full, Internal, StoreDown
-from tidewarden.queue.placing import prefix_of, split_prefix
-from tidewarden.queue.session import Session
-from tidewarden.queue.shard import FLYING_MAX, ITEMS_MAX, Shard
+from tidewarden.queue.partitioning import prefix_of, split_prefix
+from tidewarden.queue.sessions.session import Session
+from tidewarden.queue.shards.shard import FLYING_MAX, ITEMS_MAX, Shard
 from tidewarden.queue.take import Take
-from tidewarden.queue.task import NewTask
-from tidewarden.queue.waiters import Tries
-from tidewarden.store.link import ReplyError
-from tidewarden.store.scripts import Script
+from tidewarden.queue.task import TaskSpec
+from tidewarden.queue.waitlist import Tries
+from tidewarden.store.connection import ReplyError
+from tidewarden.store.scripts.loader import Script
 
 
 @pytest.mark.parametrize("queue", ["q", "a:b", "a/b.c-d_e", "_tokens:p:c", "x" * 200])
@@ -142,8 +142,8 @@ async def test_who_was_woken_already_counts_among_those_who_go_along(shard: Shar
     ("options", "count", "going"),
     [
         (["", ""], 1, 2),
-        ([NewTask(delay_ms=5).options(own=True), NewTask(at_ms=5).options(own=True)], 1, 0),
-        ([NewTask(delay_ms=5).options(own=True), NewTask(priority=3).options(own=True)], 1, 1),
+        ([TaskSpec(delay_ms=5).options(own=True), TaskSpec(at_ms=5).options(own=True)], 1, 0),
+        ([TaskSpec(delay_ms=5).options(own=True), TaskSpec(priority=3).options(own=True)], 1, 1),
         ([""] * 9, 1, 4),
         ([""] * 4, 3, 2),
         ([""] * 9, 1000, 1),

@@ -15,7 +15,7 @@ from tidewarden.queue.task import (
     TRANSITIONS,
     Changes,
     IdMaker,
-    NewTask,
+    TaskSpec,
     check_id,
     check_name,
     check_range,
@@ -66,7 +66,7 @@ def test_a_range_says_what_it_found_and_what_is_allowed() -> None:
 )  # fmt: skip
 def test_what_may_not_be_put(fields: dict[str, Any]) -> None:
     with pytest.raises(BadArg) as caught:
-        NewTask(**fields).check(10)
+        TaskSpec(**fields).check(10)
     word = {"if_exists": "IFEXISTS", "deadline_ms": "DEADLINE", "within_ms": "WITHIN"}.get(next(iter(fields)), "")
     assert word in str(caught.value)
 
@@ -79,27 +79,27 @@ def test_what_may_not_be_put(fields: dict[str, Any]) -> None:
     ],
 )  # fmt: skip
 def test_what_may_be_put(fields: dict[str, Any]) -> None:
-    NewTask(**fields).check(10)
+    TaskSpec(**fields).check(10)
 
 
 def test_a_payload_over_the_limit() -> None:
     with pytest.raises(TooBig, match="the payload has 11 bytes; allowed are 10"):
-        NewTask(b"x" * 11).check(10)
+        TaskSpec(b"x" * 11).check(10)
     with pytest.raises(TooBig):
         Changes(payload=b"x" * 11).arguments("a", 10)
 
 
 def test_a_task_of_defaults_needs_no_options() -> None:
-    assert NewTask(b"x").options(own=True) == ""
-    assert NewTask(b"x", if_exists="replace").options(own=True) == "", "an id of ours is new"
-    assert NewTask(b"x").options(own=False) == "0 0 0 0 50 0 0 0 0 keep"
-    assert NewTask(delay_ms=0).options(own=True) == "1 0 0 0 50 0 0 0 1 keep"
-    full = NewTask(at_ms=5, within_ms=7, priority=1, lease_ms=2, attempts=3, backoff_ms=4, if_exists="fail")
+    assert TaskSpec(b"x").options(own=True) == ""
+    assert TaskSpec(b"x", if_exists="replace").options(own=True) == "", "an id of ours is new"
+    assert TaskSpec(b"x").options(own=False) == "0 0 0 0 50 0 0 0 0 keep"
+    assert TaskSpec(delay_ms=0).options(own=True) == "1 0 0 0 50 0 0 0 1 keep"
+    full = TaskSpec(at_ms=5, within_ms=7, priority=1, lease_ms=2, attempts=3, backoff_ms=4, if_exists="fail")
     assert full.options(own=False) == "2 5 2 7 1 2 3 4 0 fail"
-    assert NewTask().options(own=True, waits=True) == "0 0 0 0 50 0 0 0 1 keep w"
-    assert NewTask(ttl_ms=9).options(own=True, waits=True) == "0 0 0 0 50 0 0 0 1 keep 9w"
-    assert NewTask(ttl_ms=9).options(own=True) == "0 0 0 0 50 0 0 0 1 keep 9"
-    assert NewTask(delay_ms=6, deadline_ms=8).options(own=False) == "1 6 1 8 50 0 0 0 0 keep"
+    assert TaskSpec().options(own=True, waits=True) == "0 0 0 0 50 0 0 0 1 keep w"
+    assert TaskSpec(ttl_ms=9).options(own=True, waits=True) == "0 0 0 0 50 0 0 0 1 keep 9w"
+    assert TaskSpec(ttl_ms=9).options(own=True) == "0 0 0 0 50 0 0 0 1 keep 9"
+    assert TaskSpec(delay_ms=6, deadline_ms=8).options(own=False) == "1 6 1 8 50 0 0 0 0 keep"
 
 
 def test_changes_become_arguments() -> None:
@@ -173,4 +173,4 @@ def test_a_task_as_peek_shows_it() -> None:
         assert "at_ms" not in shown
         assert "holder" not in shown
     assert len(row) == len(FIELDS)
-    assert dataclasses.fields(NewTask)
+    assert dataclasses.fields(TaskSpec)

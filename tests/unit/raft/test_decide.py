@@ -8,18 +8,18 @@ import math
 import pytest
 
 from tidewarden.errors import ConfigError
-from tidewarden.raft import decide
-from tidewarden.raft.decide import EPOCH_MAX, Facts, Sighting, Times
+from tidewarden.raft import state as decide
+from tidewarden.raft.state import EPOCH_MAX, Committed, RaftView, Times
 
 TIMES = Times()
-FOLLOWER = Sighting("follower", 3, "n1", False, 7, Facts(), ticked=100.0, leader_heard=100.0, heard={"n1": 99.0})
+FOLLOWER = RaftView("follower", 3, "n1", False, 7, Committed(), ticked=100.0, leader_heard=100.0, heard={"n1": 99.0})
 LEADER = dataclasses.replace(FOLLOWER, state="leader", leader="n0", led_since=98.0)
 
 
 def test_a_claim_goes_above_both_the_last_epoch_and_the_one_seen_at_the_store() -> None:
-    assert Facts().claimed("n0", 1, 0) == Facts(1, "n0.1")
-    assert Facts(5, "n1.2").claimed("n0", 7, 3) == Facts(6, "n0.7")
-    assert Facts(5, "n1.2").claimed("n0", 7, 40) == Facts(41, "n0.7")
+    assert Committed().claimed("n0", 1, 0) == Committed(1, "n0.1")
+    assert Committed(5, "n1.2").claimed("n0", 7, 3) == Committed(6, "n0.7")
+    assert Committed(5, "n1.2").claimed("n0", 7, 40) == Committed(41, "n0.7")
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ def test_a_claim_goes_above_both_the_last_epoch_and_the_one_seen_at_the_store() 
     [(None, 1, 0), ("n0", "1", 0), ("n0", 1, None), ("n0", 1, 0.5), ("n0", 1, EPOCH_MAX - 1), ("n0", 1, 10**30)],
 )
 def test_what_is_no_claim_changes_nothing_and_raises_nothing(arguments: tuple[object, object, object]) -> None:
-    assert Facts(5, "n1.2").claimed(*arguments) == Facts(5, "n1.2")
+    assert Committed(5, "n1.2").claimed(*arguments) == Committed(5, "n1.2")
 
 
 @pytest.mark.parametrize("pace", [0.1, 0.5, 1.0, 3.0, 100.0])

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tidewarden.raft import journal, pysync  # noqa: F401  # pysync has the log's class use our files
-from tidewarden.raft.log_file import FileJournal
+from tidewarden.raft.log_file import LogFile
 
 
 def entries(log: Any) -> list[tuple[bytes, int, int]]:
@@ -27,7 +27,7 @@ def fill(log: Any, first: int, count: int) -> None:
 @pytest.mark.thorough
 def test_what_finds_no_room_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "raft.journal"
-    log = FileJournal(str(file))
+    log = LogFile(str(file))
     fill(log, 1, 20)
     before = entries(log)
 
@@ -44,19 +44,19 @@ def test_what_finds_no_room_changes_nothing(tmp_path: Path, monkeypatch: pytest.
     assert journal.last_term(file.read_bytes()) == 1
     fill(log, added + 1, 100)
     log._destroy()
-    again = FileJournal(str(file))
+    again = LogFile(str(file))
     assert [index for _, index, _ in entries(again)] == list(range(1, added + 101))
     again._destroy()
 
 
 def test_a_file_that_stock_has_made_with_holes_is_filled_in(tmp_path: Path) -> None:
     file = tmp_path / "raft.journal"
-    log = FileJournal(str(file))
+    log = LogFile(str(file))
     fill(log, 1, 3)
     log._destroy()
     with file.open("r+b") as raw:
         raw.truncate(2**20)
-    FileJournal(str(file))._destroy()
+    LogFile(str(file))._destroy()
     assert file.stat().st_blocks * 512 >= 2**20
 
 

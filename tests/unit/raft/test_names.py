@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tidewarden.raft import names
-from tidewarden.raft.names import Names
+from tidewarden.raft import resolver
+from tidewarden.raft.resolver import Resolver
 
 
 class Server:
@@ -38,7 +38,7 @@ def until(condition: Callable[[], object]) -> None:
 
 def test_a_silent_name_server_is_waited_for_by_nobody(caplog: pytest.LogCaptureFixture) -> None:
     server, now = Server(), [100.0]
-    found = Names(server.lookup, lambda: now[0])
+    found = Resolver(server.lookup, lambda: now[0])
     for host in ("127.0.0.1", "::1"):
         assert found.resolve(host) == host
     for _ in range(3):
@@ -49,7 +49,7 @@ def test_a_silent_name_server_is_waited_for_by_nobody(caplog: pytest.LogCaptureF
     until(lambda: found.resolve("a.example"))
     assert {found.resolve("a.example") for _ in range(2)} == {"10.0.0.1", "10.0.0.2"}
 
-    now[0] += names.KNOWN_S  # asked again; meanwhile, and when nothing is found, what was found last holds
+    now[0] += resolver.KNOWN_S  # asked again; meanwhile, and when nothing is found, what was found last holds
     server.answers.clear()
     server.free.clear()
     assert found.resolve("a.example")
@@ -58,15 +58,15 @@ def test_a_silent_name_server_is_waited_for_by_nobody(caplog: pytest.LogCaptureF
     assert found.resolve("a.example")
     until(lambda: not found._asking)
     assert server.asked == ["a.example"] * 2
-    now[0] += names.UNKNOWN_S
+    now[0] += resolver.UNKNOWN_S
     server.answers["a.example"] = ["10.0.0.3"]
     found.resolve("a.example")
     until(lambda: found.resolve("a.example") == "10.0.0.3")
 
 
 def test_names_are_looked_up_and_what_is_none_is_not_found() -> None:
-    assert names._looked_up("localhost")
-    found = Names(names._looked_up, time.monotonic)
+    assert resolver._looked_up("localhost")
+    found = Resolver(resolver._looked_up, time.monotonic)
     for host in ("no-such-host.invalid", "ä" * 70):
         assert found.resolve(host) is None
         until(lambda host=host: host not in found._asking)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from tidewarden.config import Config, Node
+from tidewarden.config.load import Config, Node
 from tidewarden.raft import refusals
-from tidewarden.raft.decide import Facts, Sighting
 from tidewarden.raft.membership import Members, Seat, founded
-from tidewarden.raft.roll import ANOTHER_FOLDER, NOT_THERE
+from tidewarden.raft.membership_changes import ANOTHER_FOLDER, NOT_THERE
+from tidewarden.raft.state import Committed, RaftView
 
 TWO = founded({"n0": "h:7422", "n1": "h:7432"}, {})
 
 
-def seen(members: Members | None, outcast: str = "") -> Sighting:
-    return Sighting("follower", 1, None, False, 1, Facts(), 0.0, 0.0, members=members, outcast=outcast)
+def seen(members: Members | None, outcast: str = "") -> RaftView:
+    return RaftView("follower", 1, None, False, 1, Committed(), 0.0, 0.0, members=members, outcast=outcast)
 
 
 def config(name: str, role: str = "member") -> Config:
@@ -37,7 +37,7 @@ def config(name: str, role: str = "member") -> Config:
     ],
 )
 def test_who_is_no_member_hears_why_and_who_is_new_ends(
-    sight: Sighting, node: Config, estranged: str, fatal: str
+    sight: RaftView, node: Config, estranged: str, fatal: str
 ) -> None:
     for said, expected in ((refusals.estranged(sight, node), estranged), (refusals.fatal(sight, node), fatal)):
         assert bool(said) == bool(expected)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tidewarden.clock import SystemClock
-from tidewarden.raft.decide import Facts, Sighting, Times
+from tidewarden.raft.state import Committed, RaftView, Times
 from tidewarden.raft.ticker import Ticker
 
 
@@ -29,8 +29,8 @@ class RecordingVoter:
             raise self.error
         time.sleep(0.001)
 
-    def sight(self, ticked: float) -> Sighting:
-        return Sighting(self.state, 1, None, False, 1, Facts(), ticked=ticked, leader_heard=ticked)
+    def sight(self, ticked: float) -> RaftView:
+        return RaftView(self.state, 1, None, False, 1, Committed(), ticked=ticked, leader_heard=ticked)
 
     def leads(self) -> bool:
         return bool(self.state == "leader")
@@ -62,7 +62,7 @@ class Harness:
     def __init__(self) -> None:
         self.voter = RecordingVoter()
         self.started: list[Any] = []
-        self.sighted: list[Sighting] = []
+        self.sighted: list[RaftView] = []
         self.ticker = Ticker(
             lambda: self.voter,  # type: ignore[arg-type, return-value]
             Times(),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tidewarden.errors import ConfigError
-from tidewarden.store.binary import find_binary
+from tidewarden.store.embedded.binary import find_binary
 
 
 async def test_without_a_name_it_is_the_one_that_is_installed_with_us() -> None:

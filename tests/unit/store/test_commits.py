@@ -7,32 +7,32 @@ from typing import Any
 import pytest
 
 from tidewarden.clock import SystemClock
-from tidewarden.config import load
+from tidewarden.config.load import load
 from tidewarden.errors import NoQuorum
-from tidewarden.store import Link
-from tidewarden.store.check import Server
-from tidewarden.store.commit import Commit, Demand
-from tidewarden.store.commits import SYSTEM, Commits, Impossible, at_once
-from tidewarden.store.firm import Firm
+from tidewarden.store import StoreConnection
+from tidewarden.store.durability.durability import SYSTEM, Durability, Unavailable, at_once
+from tidewarden.store.durability.fsync_commit import FsyncCommit
+from tidewarden.store.durability.group_commit import GroupCommit, Requirement
+from tidewarden.store.preflight import StoreServer
 
 SENTINEL = "redis+sentinel://127.0.0.1:1/main"
-ALWAYS = Server("valkey", "9.1.2", False, 0, waitaof=True, appendfsync="always")
-EVERYSEC = Server("valkey", "9.1.2", False, 0, waitaof=True, appendfsync="everysec")
-OLD = Server("redis", "7.0.15", False, 0, waitaof=False, appendfsync="always")
-HIDDEN = Server("redis", "8.0", False, 0, waitaof=True)
+ALWAYS = StoreServer("valkey", "9.1.2", False, 0, waitaof=True, appendfsync="always")
+EVERYSEC = StoreServer("valkey", "9.1.2", False, 0, waitaof=True, appendfsync="everysec")
+OLD = StoreServer("redis", "7.0.15", False, 0, waitaof=False, appendfsync="always")
+HIDDEN = StoreServer("redis", "8.0", False, 0, waitaof=True)
 
 
-def commits(server: Server | None = None, **store: Any) -> Commits:
+def commits(server: StoreServer | None = None, **store: Any) -> Durability:
     """Of an embedded store, or of a server of one's own."""
     config = load(None, {}, {f"store.{name}": str(value) for name, value in store.items()}).store
     clock = SystemClock()
 
-    def beside(link: Link) -> Link:
-        return Link(link.url, "commit", clock)
+    def beside(link: StoreConnection) -> StoreConnection:
+        return StoreConnection(link.url, "commit", clock)
 
     if server is None:
-        return Commits(config, "k", clock, beside, embedded=True)
-    return Commits(config, "k", clock, beside, embedded=False, server=server)
+        return Durability(config, "k", clock, beside, embedded=True)
+    return Durability(config, "k", clock, beside, embedded=False, server=server)
 
 
 @pytest.mark.parametrize(
@@ -51,25 +51,25 @@ def commits(server: Server | None = None, **store: Any) -> Commits:
 async def test_what_cannot_be_had_is_refused_and_never_served(made: dict[str, Any], durability: str, why: str) -> None:
     here = commits(**made)
     assert why in here.refusal(durability)
-    link = Link("redis://h", "data", SystemClock())
+    link = StoreConnection("redis://h", "data", SystemClock())
     found = here.of(link, durability)
-    assert isinstance(found, Impossible)
+    assert isinstance(found, Unavailable)
     assert why in found.why
     with pytest.raises(NoQuorum):
         here.firm(link, durability, "k")
 
 
 async def test_what_can_be_had() -> None:
-    link = Link("redis://127.0.0.1:1", "data", SystemClock())
+    link = StoreConnection("redis://127.0.0.1:1", "data", SystemClock())
     embedded = commits(fsync="always")
     assert [embedded.of(link, one) for one in ("one", "fsync", SYSTEM)] == [None, None, None]
     assert embedded.strongest(link) is None
     assert embedded.firm(link, "fsync", "k") is at_once
     own = commits(ALWAYS, url=SENTINEL, replicas=2)
     quorum, fsync = own.of(link, "quorum"), own.of(link, "fsync")
-    assert isinstance(quorum, Commit)
-    assert isinstance(fsync, Commit)
-    assert (quorum._demand, fsync._demand) == (Demand(2), Demand(2, disk=True, always=True))
+    assert isinstance(quorum, GroupCommit)
+    assert isinstance(fsync, GroupCommit)
+    assert (quorum._demand, fsync._demand) == (Requirement(2), Requirement(2, disk=True, always=True))
     assert own.of(link, SYSTEM) is quorum
     assert own.strongest(link) is quorum
     hidden = commits(HIDDEN, url="redis://h", fsync="always")
@@ -80,17 +80,17 @@ async def test_what_can_be_had() -> None:
 
 
 async def test_tokens_are_brought_to_the_disk_that_is_synced_once_a_second() -> None:
-    link = Link("redis://127.0.0.1:1", "data", SystemClock())
+    link = StoreConnection("redis://127.0.0.1:1", "data", SystemClock())
     embedded = commits()
-    assert isinstance(embedded.strongest(link), Firm)
+    assert isinstance(embedded.strongest(link), FsyncCommit)
     assert embedded.of(link, SYSTEM) is None
     own = commits(EVERYSEC, url=SENTINEL)
     both = own.strongest(link)
-    assert isinstance(both, Commit)
-    assert both._demand == Demand(1, disk_here=True)
+    assert isinstance(both, GroupCommit)
+    assert both._demand == Requirement(1, disk_here=True)
     single = commits(EVERYSEC, url="redis://h").strongest(link)
-    assert isinstance(single, Commit)
-    assert single._demand == Demand(0, disk_here=True)
+    assert isinstance(single, GroupCommit)
+    assert single._demand == Requirement(0, disk_here=True)
     for one in (embedded, own):
         await one.stop()
     await single.stop()
@@ -98,8 +98,8 @@ async def test_tokens_are_brought_to_the_disk_that_is_synced_once_a_second() -> 
 
 
 async def test_what_is_said_at_the_start() -> None:
-    two = Server("valkey", "9.1.2", False, 0, waitaof=True, appendfsync="everysec", replicas=2)
-    assert commits().warnings(Server("v", "9", True, 0), True) == []
+    two = StoreServer("valkey", "9.1.2", False, 0, waitaof=True, appendfsync="everysec", replicas=2)
+    assert commits().warnings(StoreServer("v", "9", True, 0), True) == []
     assert commits(two, url=SENTINEL).warnings(two, True) == []
     assert "has 2 replicas and store.replicas is 3" in commits(two, url=SENTINEL, replicas=3).warnings(two, False)[0]
     assert "appendfsync to always" in commits(two, url="redis://h").warnings(two, True)[0]
@@ -112,13 +112,13 @@ async def test_figures() -> None:
 
 async def test_what_a_server_that_has_taken_over_does_is_found(caplog: pytest.LogCaptureFixture) -> None:
     here = commits(ALWAYS, url=SENTINEL, replicas=0)
-    link = Link("redis://h", "data", SystemClock())
+    link = StoreConnection("redis://h", "data", SystemClock())
     assert here.strongest(link) is None, "nothing is answered before it is on disk"
     assert not here.told(EVERYSEC)
     assert not here.told(EVERYSEC)
     commit = here.strongest(link)
-    assert isinstance(commit, Commit)
-    assert commit._demand == Demand(0, disk_here=True)
+    assert isinstance(commit, GroupCommit)
+    assert commit._demand == Requirement(0, disk_here=True)
     assert not here.told(OLD)
     assert here.strongest(link) is None, "it has no better"
     assert here.told(ALWAYS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidewarden.store.slots import Answer, Claim, SlotMap, read_slots, slot_of, whom_to_ask
+from tidewarden.store.redis_cluster.slots import Claim, SlotMap, SlotsReply, read_slots, slot_of, whom_to_ask
 
 
 @pytest.mark.parametrize(
@@ -45,24 +45,24 @@ def test_what_a_server_says() -> None:
     assert answer.replicas == ("10.0.0.4:7000",)
 
 
-def said(*claims: tuple[int, int, str, int]) -> Answer:
-    return Answer(tuple(Claim(*claim) for claim in claims))
+def said(*claims: tuple[int, int, str, int]) -> SlotsReply:
+    return SlotsReply(tuple(Claim(*claim) for claim in claims))
 
 
 def test_the_word_of_a_server_of_another_cluster_does_not_count() -> None:
     """It has left, was made a cluster of its own, and has had more elections than ours: so its epoch is the greater one."""
     known = SlotMap()
     whole = (Claim(0, 9, "a:1", 1, "aa"), Claim(10, 16383, "b:1", 2, "bb"))
-    assert not known.is_foreign(Answer(whole, members=frozenset(("aa", "bb")))), "nothing is known yet"
-    known.merge("a:1", Answer(whole, members=frozenset(("aa", "bb"))))
-    assert known.is_foreign(Answer((Claim(0, 16383, "c:1", 30, "cc"),), members=frozenset(("cc",))))
-    assert known.is_foreign(Answer((), members=frozenset(("cc",)))), "one that has no slots"
-    assert not known.is_foreign(Answer((Claim(0, 16383, "c:1", 30, "cc"),), members=frozenset(("cc", "bb"))))
+    assert not known.is_foreign(SlotsReply(whole, members=frozenset(("aa", "bb")))), "nothing is known yet"
+    known.merge("a:1", SlotsReply(whole, members=frozenset(("aa", "bb"))))
+    assert known.is_foreign(SlotsReply((Claim(0, 16383, "c:1", 30, "cc"),), members=frozenset(("cc",))))
+    assert known.is_foreign(SlotsReply((), members=frozenset(("cc",)))), "one that has no slots"
+    assert not known.is_foreign(SlotsReply((Claim(0, 16383, "c:1", 30, "cc"),), members=frozenset(("cc", "bb"))))
     # All fail, one after the other, and each is forgotten when its replica has taken over.
-    known.merge("d:1", Answer((Claim(0, 9, "d:1", 3, "dd"),), members=frozenset(("aa", "bb", "dd"))))
-    known.merge("e:1", Answer((Claim(10, 16383, "e:1", 4, "ee"),), members=frozenset(("bb", "dd", "ee"))))
-    assert not known.is_foreign(Answer((), members=frozenset(("dd", "ee"))))
-    assert known.is_foreign(Answer((), members=frozenset(("aa", "bb"))))
+    known.merge("d:1", SlotsReply((Claim(0, 9, "d:1", 3, "dd"),), members=frozenset(("aa", "bb", "dd"))))
+    known.merge("e:1", SlotsReply((Claim(10, 16383, "e:1", 4, "ee"),), members=frozenset(("bb", "dd", "ee"))))
+    assert not known.is_foreign(SlotsReply((), members=frozenset(("dd", "ee"))))
+    assert known.is_foreign(SlotsReply((), members=frozenset(("aa", "bb"))))
 
 
 def test_a_server_that_is_behind_takes_nothing_back() -> None:
@@ -113,7 +113,7 @@ def test_whom_to_ask() -> None:
 
 def test_the_primaries_are_told_without_counting_all_slots_each_time() -> None:
     slots = SlotMap()
-    slots.merge("a:1", Answer((Claim(0, 8191, "a:1", 1), Claim(8192, 16383, "b:1", 2))))
+    slots.merge("a:1", SlotsReply((Claim(0, 8191, "a:1", 1), Claim(8192, 16383, "b:1", 2))))
     assert slots.primaries() == ("a:1", "b:1")
     assert slots.primaries() is slots.primaries(), "it is asked for at every read of a token"
     slots.moved(16383, "c:1")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidewarden.store.trim import trim
+from tidewarden.store.scripts.tree_shake import trim
 
 SHARED = """-- a comment
 local STATE = 1

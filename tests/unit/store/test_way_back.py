@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tidewarden.config import Config, Node, Store
-from tidewarden.store.way_back import own_host, told_address
+from tidewarden.config.load import Config, Node, Store
+from tidewarden.node.advertised_address import own_host, told_address
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidewarden.config.provider import Provider, queue_of
+from tidewarden.config.secret import Secret
 from tidewarden.errors import BadArg
-from tidewarden.provider import Provider, queue_of
-from tidewarden.secret import Secret
-from tidewarden.tokens.accounts import check_name, parse_grant, split
+from tidewarden.tokens.accounts.names import check_name, parse_grant, split
 
 
 @pytest.mark.parametrize("name", ["a", "alice+tag@example.org", "0/1/2", "x=y:z.-_", "a" * 200])

@@ -19,8 +19,8 @@ from joserfc.jwk import RSAKey
 from support.providers.certificate import make
 
 from tidewarden.clock import ManualClock
-from tidewarden.config import Provider, Secret
-from tidewarden.tokens.credentials import ASSERTION_TYPE, Credentials
+from tidewarden.config.load import Provider, Secret
+from tidewarden.tokens.provider.client_auth import ASSERTION_TYPE, Credentials
 
 ENDPOINT = "https://as.example/token"
 

@@ -6,30 +6,30 @@ from typing import Any
 
 import pytest
 
-from tidewarden.config import Provider
-from tidewarden.tokens import details
-from tidewarden.tokens.accounts import Grant
-from tidewarden.tokens.answers import Answer, Pair, judge, rules_of
-from tidewarden.tokens.rows import Details, Row
+from tidewarden.config.load import Provider
+from tidewarden.tokens.accounts import details
+from tidewarden.tokens.accounts.account_record import AccountDetails, AccountRow
+from tidewarden.tokens.accounts.names import Grant
+from tidewarden.tokens.provider.token_response import HttpAnswer, TokenPair, classify, rules_of
 
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 NOW_MS = 1_800_000_000_000
 
 
-def pair(consent_s: float | None = None, refresh_token: str = "", **extras: Any) -> Pair:
-    return Pair("a", refresh_token, "Bearer", None, 3600.0, consent_s, extras)
+def pair(consent_s: float | None = None, refresh_token: str = "", **extras: Any) -> TokenPair:
+    return TokenPair("a", refresh_token, "Bearer", None, 3600.0, consent_s, extras)
 
 
 def provider(**settings: Any) -> Provider:
     return Provider(name="p", client_id="c", **settings)
 
 
-def ends(found: Details) -> tuple[int, str]:
+def ends(found: AccountDetails) -> tuple[int, str]:
     return found.consent_expires_ms, found.consent_end
 
 
 def test_extras_are_kept_until_they_are_said_anew() -> None:
-    first = details.refreshed(provider(), Details(), pair(api="x", hub=7), NOW_MS)
+    first = details.refreshed(provider(), AccountDetails(), pair(api="x", hub=7), NOW_MS)
     assert first.extras == {"api": "x", "hub": 7}
     assert details.refreshed(provider(), first, pair(), NOW_MS) is first
     assert details.refreshed(provider(), first, pair(api="x"), NOW_MS) is first
@@ -37,18 +37,18 @@ def test_extras_are_kept_until_they_are_said_anew() -> None:
 
 
 def test_extras_have_a_bound_together() -> None:
-    first = Details(extras={"a": "x" * 2000})
+    first = AccountDetails(extras={"a": "x" * 2000})
     big = dict.fromkeys("bcdef", "x" * 2000)
     assert details.refreshed(provider(), first, pair(**big), NOW_MS) is first
 
 
-def row(known: Details, stored_ms: int = NOW_MS) -> Row:
-    return Row(1, 1, stored_ms, 0, 0, b"", b"", details=known)
+def row(known: AccountDetails, stored_ms: int = NOW_MS) -> AccountRow:
+    return AccountRow(1, 1, stored_ms, 0, 0, b"", b"", details=known)
 
 
-def told(day_by_day: list[int], life_days: float, step_ms: int = DAY_MS) -> Details:
+def told(day_by_day: list[int], life_days: float, step_ms: int = DAY_MS) -> AccountDetails:
     """After refreshes ``step_ms`` apart, each told that the refresh token lives that much longer than ``life_days`` from the first."""
-    known = Details()
+    known = AccountDetails()
     for number, moved_ms in enumerate(day_by_day):
         now_ms = NOW_MS + number * step_ms
         left_s = (life_days * DAY_MS + moved_ms - number * step_ms) / 1000
@@ -88,11 +88,11 @@ def test_what_has_hardly_changed_is_not_noted_anew() -> None:
 def test_settings_say_what_answers_do_not() -> None:
     grant = Grant("r")
     fixed, sliding = provider(consent_fixed_s=86_400.0), provider(consent_life_s=86_400.0)
-    known = details.put(fixed, Details(), grant, NOW_MS, renewed=True)
+    known = details.put(fixed, AccountDetails(), grant, NOW_MS, renewed=True)
     assert ends(known) == (NOW_MS + DAY_MS, "fixed")
     assert details.refreshed(fixed, known, pair(refresh_token="n"), NOW_MS + HOUR_MS) is known
-    known = details.put(sliding, Details(), grant, NOW_MS, renewed=True)
-    assert known == Details(), "nothing is stored of what follows from the row"
+    known = details.put(sliding, AccountDetails(), grant, NOW_MS, renewed=True)
+    assert known == AccountDetails(), "nothing is stored of what follows from the row"
     assert details.consent_of(sliding, row(known)) == (NOW_MS + DAY_MS, True)
     told = details.refreshed(sliding, known, pair(7_200), NOW_MS + HOUR_MS)
     assert details.consent_of(sliding, row(told)) == (NOW_MS + 3 * HOUR_MS, False), "answers are believed first"
@@ -101,23 +101,27 @@ def test_settings_say_what_answers_do_not() -> None:
 def test_an_end_that_moves_counts_from_the_last_refresh() -> None:
     moving = told([0, DAY_MS], 90)
     assert details.consent_of(provider(), row(moving, NOW_MS + 10 * DAY_MS)) == (NOW_MS + 100 * DAY_MS, True)
-    assert details.consent_of(provider(), row(Details())) == (0, False)
+    assert details.consent_of(provider(), row(AccountDetails())) == (0, False)
 
 
 def test_whoever_puts_an_account_says_it_best() -> None:
     known = details.put(
-        provider(consent_fixed_s=86_400.0), Details(), Grant("r", consent_expires_ms=NOW_MS + 5), NOW_MS, renewed=True
+        provider(consent_fixed_s=86_400.0),
+        AccountDetails(),
+        Grant("r", consent_expires_ms=NOW_MS + 5),
+        NOW_MS,
+        renewed=True,
     )
     assert ends(known) == (NOW_MS + 5, "fixed")
-    first = details.put(provider(), Details(), Grant("r", consent_s=60.0), NOW_MS, renewed=True)
+    first = details.put(provider(), AccountDetails(), Grant("r", consent_s=60.0), NOW_MS, renewed=True)
     assert ends(first) == (NOW_MS + 60_000, "unknown")
     assert ends(details.refreshed(provider(), first, pair(), NOW_MS)) == (NOW_MS + 60_000, "unknown")
     assert ends(details.refreshed(provider(), first, pair(refresh_token="new"), NOW_MS))[0] == 0, "of another token"
 
 
 def test_parameters_are_the_accounts_and_the_rest_is_its_grants() -> None:
-    old = Details({"shop": "a"}, {"api": "x"}, NOW_MS, "fixed", NOW_MS)
-    assert details.put(provider(), old, Grant("r"), NOW_MS, renewed=True) == Details({"shop": "a"})
+    old = AccountDetails({"shop": "a"}, {"api": "x"}, NOW_MS, "fixed", NOW_MS)
+    assert details.put(provider(), old, Grant("r"), NOW_MS, renewed=True) == AccountDetails({"shop": "a"})
     assert details.put(provider(), old, Grant("r", parameters={"shop": "b"}), NOW_MS, renewed=True).parameters == {
         "shop": "b"
     }
@@ -140,8 +144,8 @@ def test_parameters_are_the_accounts_and_the_rest_is_its_grants() -> None:
     ],
 )
 def test_the_refresh_tokens_life_is_read_under_each_name_in_use(body: str, consent_s: float | None) -> None:
-    answer = Answer(200, {"content-type": "application/json"}, f'{{"access_token": "a", {body}}}'.encode())
-    found = judge(answer, NOW_MS).pair
+    answer = HttpAnswer(200, {"content-type": "application/json"}, f'{{"access_token": "a", {body}}}'.encode())
+    found = classify(answer, NOW_MS).pair
     assert found is not None
     assert found.consent_s == consent_s
 
@@ -153,7 +157,7 @@ def test_members_that_are_named_are_read_wherever_they_lie() -> None:
     )
     names = ("instance_url", "org.id", "org.all", "ok", "f", "a.b", "long", "odd", "nothing", "gone")
     rules = rules_of({"refresh_expires_in": "life.refresh"}, {}, names)
-    found = judge(Answer(200, {"content-type": "application/json"}, body), NOW_MS, rules).pair
+    found = classify(HttpAnswer(200, {"content-type": "application/json"}, body), NOW_MS, rules).pair
     assert found is not None
     assert found.extras == {"instance_url": "https://x", "org.id": 7, "ok": True, "f": 1.5, "a.b": "dotted"}
     assert found.consent_s == 9

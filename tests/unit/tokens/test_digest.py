@@ -6,19 +6,19 @@ import logging
 from typing import Any
 
 from tidewarden.clock import ManualClock
-from tidewarden.tokens.digest import Digest
+from tidewarden.tokens.refresh.log_sampler import LogSampler
 
 
 async def test_a_flood_becomes_a_few_lines_a_minute(caplog: Any) -> None:
     clock = ManualClock()
-    digest = Digest("shop", clock)
+    digest = LogSampler("shop", clock)
     with caplog.at_level(logging.WARNING, "tidewarden.tokens"):
         for number in range(1000):
             digest.say(f"a{number}", "dead", "is dead")
         lines = [record.getMessage() for record in caplog.records]
         assert lines[:2] == ["shop/a0 is dead", "shop/a1 is dead"]
-        assert len(lines) == Digest.LINES + 1
+        assert len(lines) == LogSampler.LINES + 1
         assert lines[-1].endswith("tidewarden token list --provider shop --state dead")
-        await clock.advance(Digest.WINDOW_S)
+        await clock.advance(LogSampler.WINDOW_S)
         digest.say("late", "dead", "is dead")
     assert caplog.records[-1].getMessage() == "shop/late is dead"

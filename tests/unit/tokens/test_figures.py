@@ -9,7 +9,7 @@ import pytest
 
 from tidewarden.clock import ManualClock
 from tidewarden.errors import StoreDown
-from tidewarden.tokens.figures import AGE_S, AT_ONCE, Figures
+from tidewarden.tokens.accounts.figures import AGE_S, AT_ONCE, Figures
 
 
 class Store:

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from tidewarden.errors import Internal
-from tidewarden.tokens import journal as journal_module
-from tidewarden.tokens.journal import Journal
-from tidewarden.tokens.records import Answer, read_records
+from tidewarden.tokens.journal import journal as journal_module
+from tidewarden.tokens.journal.journal import Journal
+from tidewarden.tokens.journal.journal_records import JournalAnswer, read_records
 
 KEY = (7, b"wrapped")
 
@@ -25,7 +25,7 @@ def opened(path: Path) -> Journal:
     return journal
 
 
-async def add(journal: Journal, account: str, generation: int = 1, row: bytes = b"row") -> Answer:
+async def add(journal: Journal, account: str, generation: int = 1, row: bytes = b"row") -> JournalAnswer:
     return await journal.add_answer("q", account, 1, generation, row, (10, 20), KEY)
 
 

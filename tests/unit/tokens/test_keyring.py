@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tidewarden.config import Vault
+from tidewarden.config.key_file import wrapping_key_id
+from tidewarden.config.load import Vault
 from tidewarden.errors import ConfigError
-from tidewarden.key_file import wrapping_key_id
-from tidewarden.tokens.keyring import Keyring
+from tidewarden.tokens.vault.keyring import Keyring
 
 ONE, TWO = b"1" * 32, b"2" * 32
 TEXT = {key: base64.b64encode(key).decode() for key in (ONE, TWO)}

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidewarden.config import Provider
-from tidewarden.tokens.answers import Verdict
+from tidewarden.config.load import Provider
+from tidewarden.tokens.accounts.account_record import AccountRow, RefreshTroubles
 from tidewarden.tokens.limits.assessment import Assessment
-from tidewarden.tokens.policy import (
+from tidewarden.tokens.provider.token_response import Verdict
+from tidewarden.tokens.refresh.policy import (
     Case,
     after_failure,
     backoff,
@@ -25,25 +26,24 @@ from tidewarden.tokens.policy import (
     too_soon,
     use_spare,
 )
-from tidewarden.tokens.rows import Row, Troubles
 
 NOW_MS = 1_700_000_000_000
 REFUSED = Verdict("invalid_grant", "account", "HTTP 400 invalid_grant")
 UNKNOWN = Verdict("unknown", "unknown", "reset")
 
 
-def case(verdict: Verdict, troubles: Troubles | None = None, **settings: Any) -> Case:
+def case(verdict: Verdict, troubles: RefreshTroubles | None = None, **settings: Any) -> Case:
     known: dict[str, Any] = {"rotation": "single_use", "grace_s": 0, "now_ms": NOW_MS, "left_s": 300}
-    return Case(verdict, troubles or Troubles(), **(known | settings))
+    return Case(verdict, troubles or RefreshTroubles(), **(known | settings))
 
 
 WELL = Assessment(well_ms=NOW_MS - 1)
 
 
-def confirmed(**settings: Any) -> Troubles:
+def confirmed(**settings: Any) -> RefreshTroubles:
     """Of an account that two refusals count against, long enough ago for the third."""
     then_ms = NOW_MS - 3_600_000
-    return Troubles(tries=2, refusals=2, refused_ms=then_ms, confirmed_ms=then_ms + 600_000, **settings)
+    return RefreshTroubles(tries=2, refusals=2, refused_ms=then_ms, confirmed_ms=then_ms + 600_000, **settings)
 
 
 def provider(**settings: Any) -> Provider:
@@ -78,7 +78,7 @@ def test_the_margin_may_be_a_share_and_a_refresh_may_be_forbidden_before_it() ->
     exact = provider(margin_s=30.0, not_before_s=30.0)
     end_ms, due_ms = due_after(NOW_MS, 600, exact, dice=1)
     assert end_ms - due_ms == 30_000  # No jitter ahead of it.
-    row = Row(1, 1, NOW_MS, end_ms, due_ms, b"", b"", access=b"sealed", refreshed=True)
+    row = AccountRow(1, 1, NOW_MS, end_ms, due_ms, b"", b"", access=b"sealed", refreshed=True)
     assert too_soon(exact, row, NOW_MS) == 570
     assert too_soon(exact, row, end_ms - 30_000) == 0
     assert too_soon(exact, replace(row, access=b"", expires_at_ms=0), NOW_MS) == 0
@@ -103,7 +103,7 @@ def test_backoff_doubles_and_is_bounded(tries: int, dice: float) -> None:
 
 
 def test_a_providers_failure_is_tried_again_and_noted() -> None:
-    step = after_failure(case(Verdict("unavailable", "provider", "HTTP 503"), Troubles(tries=3), left_s=10_000))
+    step = after_failure(case(Verdict("unavailable", "provider", "HTTP 503"), RefreshTroubles(tries=3), left_s=10_000))
     assert (step.what, step.troubles.tries, step.troubles.outcome) == ("retry", 4, "unavailable")
     assert 4 <= step.delay_s <= 8
     assert step.troubles.next_ms == NOW_MS + int(step.delay_s * 1000)
@@ -119,16 +119,16 @@ def test_never_before_retry_after(seconds: float) -> None:
 def test_a_clients_failure_touches_no_account() -> None:
     shared = Assessment(shared=True)
     step = after_failure(case(Verdict("invalid_client", "client"), assessment=shared))
-    assert (step.what, step.troubles) == ("hold", Troubles())
+    assert (step.what, step.troubles) == ("hold", RefreshTroubles())
     # What this node cannot make a request of concerns nobody else, and no account either.
     assert after_failure(case(Verdict("misconfigured", "client"))).what == "hold"
     # But a doubt found in an open intent, which has no other place yet, is written down.
-    doubted = after_failure(case(Verdict("invalid_client", "client"), Troubles(doubts=1), assessment=shared))
+    doubted = after_failure(case(Verdict("invalid_client", "client"), RefreshTroubles(doubts=1), assessment=shared))
     assert (doubted.what, doubted.troubles.doubts, doubted.troubles.tries) == ("retry", 1, 0)
 
 
 def test_too_early_is_nobodys_fault_and_too_often_is_waited_for() -> None:
-    old = Troubles()
+    old = RefreshTroubles()
     early = after_failure(case(Verdict("too_early", "account"), old, left_s=40))
     assert (early.what, early.delay_s, early.troubles) == ("hold", 20, old)
     assert after_failure(case(Verdict("too_early", "account"), old, left_s=-1)).what == "retry"
@@ -175,7 +175,7 @@ def test_the_spare_is_tried_before_an_account_is_given_up() -> None:
 
 def test_a_spare_of_unknown_outcome_is_tried_again_until_it_is_refused() -> None:
     """It may be the only refresh token that works: a time-out is no reason to throw it away."""
-    step = after_failure(case(UNKNOWN, Troubles(refusals=1), has_spare=True, used_spare=True))
+    step = after_failure(case(UNKNOWN, RefreshTroubles(refusals=1), has_spare=True, used_spare=True))
     assert (step.what, step.spare) == ("retry", "keep")
     assert step.delay_s > 0
     assert step.troubles.doubts == 0  # Of the row's token nothing is doubted.
@@ -191,12 +191,12 @@ def test_a_scope_that_is_refused_says_nothing_of_a_lost_token() -> None:
 
 
 def test_a_spare_is_left_alone_while_the_row_was_not_refused() -> None:
-    assert not use_spare(Troubles(tries=9), has_spare=True)
-    assert not use_spare(Troubles(refusals=1), has_spare=False)
+    assert not use_spare(RefreshTroubles(tries=9), has_spare=True)
+    assert not use_spare(RefreshTroubles(refusals=1), has_spare=False)
 
 
 def test_the_step_leaves_the_cases_troubles_as_they_are() -> None:
-    old = Troubles(tries=2, refusals=1)
+    old = RefreshTroubles(tries=2, refusals=1)
     before = replace_copy(old)
     for verdict in (REFUSED, UNKNOWN, Verdict("unavailable", "provider")):
         after_failure(case(verdict, old, has_spare=True))
@@ -204,24 +204,24 @@ def test_the_step_leaves_the_cases_troubles_as_they_are() -> None:
 
 
 def test_states() -> None:
-    row = Row(1, 1, 0, NOW_MS + 100, NOW_MS + 50, b"", b"")
+    row = AccountRow(1, 1, 0, NOW_MS + 100, NOW_MS + 50, b"", b"")
     assert state(row, None, NOW_MS) == "fresh"
     assert state(row, None, NOW_MS + 50) == "expiring"
     assert state(row, None, NOW_MS + 100) == "late"
-    assert state(row, Troubles(), NOW_MS) == "failing"
-    assert state(row, Troubles(stopped=True), NOW_MS) == "stopped"
-    assert state(row, Troubles(dead=True), NOW_MS) == "dead"
-    assert state(row, Troubles(dead=True, outcome="lost_rotation"), NOW_MS) == "lost_rotation"
+    assert state(row, RefreshTroubles(), NOW_MS) == "failing"
+    assert state(row, RefreshTroubles(stopped=True), NOW_MS) == "stopped"
+    assert state(row, RefreshTroubles(dead=True), NOW_MS) == "dead"
+    assert state(row, RefreshTroubles(dead=True, outcome="lost_rotation"), NOW_MS) == "lost_rotation"
     assert state(replace(row, expires_at_ms=0, due_ms=0), None, NOW_MS) == "expiring"
 
 
 def test_since_when_an_account_is_as_it_is() -> None:
-    row = Row(1, 1, 5, NOW_MS + 100, NOW_MS + 50, b"", b"")
+    row = AccountRow(1, 1, 5, NOW_MS + 100, NOW_MS + 50, b"", b"")
     for now_ms, since in ((NOW_MS, 5), (NOW_MS + 50, NOW_MS + 50), (NOW_MS + 100, NOW_MS + 100)):
         assert since_ms(row, None, state(row, None, now_ms)) == since
-    assert since_ms(row, Troubles(first_ms=7, last_ms=9), "failing") == 7
-    assert since_ms(row, Troubles(first_ms=7, last_ms=9, dead=True), "dead") == 9
-    assert since_ms(row, Troubles(first_ms=7, last_ms=9, stopped=True), "stopped") == 9
+    assert since_ms(row, RefreshTroubles(first_ms=7, last_ms=9), "failing") == 7
+    assert since_ms(row, RefreshTroubles(first_ms=7, last_ms=9, dead=True), "dead") == 9
+    assert since_ms(row, RefreshTroubles(first_ms=7, last_ms=9, stopped=True), "stopped") == 9
 
 
 def test_a_quarantine_declares_nobody_dead() -> None:
@@ -233,13 +233,13 @@ def test_a_quarantine_declares_nobody_dead() -> None:
 
 
 def test_a_fault_of_ours_leaves_the_counters_as_they_are() -> None:
-    old = Troubles(tries=3)
+    old = RefreshTroubles(tries=3)
     step = after_failure(case(Verdict("refused", "ours", "no route", answered=False), old))
     assert (step.what, step.troubles.tries, step.troubles.outcome) == ("retry", 3, "refused")
     assert 5 <= step.delay_s <= 10
 
 
-def replace_copy(troubles: Troubles) -> Troubles:
+def replace_copy(troubles: RefreshTroubles) -> RefreshTroubles:
     import copy
 
     return copy.copy(troubles)

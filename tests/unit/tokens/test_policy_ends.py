@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidewarden.tokens.answers import REFUSALS, Verdict
+from tidewarden.tokens.accounts.account_record import RefreshTroubles
 from tidewarden.tokens.limits.assessment import ALONE, Assessment
-from tidewarden.tokens.policy import CONFIRM_S, Case, Step, after_doubt, after_failure, replay_after
-from tidewarden.tokens.rows import Troubles
+from tidewarden.tokens.provider.token_response import REFUSALS, Verdict
+from tidewarden.tokens.refresh.policy import CONFIRM_S, Case, Step, after_doubt, after_failure, replay_after
 
 BEGIN_MS = 1_700_000_000_000
 MINUTE_MS, HOUR_MS, DAY_MS = 60_000, 3_600_000, 86_400_000
@@ -57,7 +57,7 @@ def live(
     **settings: Any,
 ) -> Life:
     """Every try of an account that never succeeds, and what followed from it: until it is given up, or for so long."""
-    now_ms, troubles = BEGIN_MS, Troubles()
+    now_ms, troubles = BEGIN_MS, RefreshTroubles()
     known: dict[str, Any] = {"rotation": "single_use", "grace_s": 0.0} | settings
     found: Life = []
     while now_ms < BEGIN_MS + for_ms:
@@ -111,7 +111,7 @@ def test_a_grant_ends_after_three_refusals_that_lie_apart_while_others_do_well()
 
 
 def test_a_refused_replay_is_a_lost_rotation_after_the_same_three() -> None:
-    first = after_failure(Case(UNKNOWN, Troubles(), "single_use", 0, BEGIN_MS, 300)).troubles
+    first = after_failure(Case(UNKNOWN, RefreshTroubles(), "single_use", 0, BEGIN_MS, 300)).troubles
     troubles, now_ms, found = first, BEGIN_MS + 500, []
     while not troubles.given_up:
         step = after_failure(
@@ -124,7 +124,7 @@ def test_a_refused_replay_is_a_lost_rotation_after_the_same_three() -> None:
 
 
 def test_a_refresh_by_hand_shows_the_answer_and_does_not_count() -> None:
-    troubles = Troubles()
+    troubles = RefreshTroubles()
     for second in range(0, 600, 5):
         now_ms = BEGIN_MS + second * 1000
         step = after_failure(Case(REFUSED, troubles, "single_use", 0, now_ms, 0, assessment=others_well(now_ms)))
@@ -166,7 +166,9 @@ def test_a_quarantine_samples_its_accounts_and_counts_nothing() -> None:
     for refused, least_s, most_s in ((0, 60, 90), (300, 1500, 4500), (100_000, 10_800, 32_400)):
         for dice in (0.0, 1.0):
             held = Assessment(shared=True, quarantined=True, refused=refused, well_ms=BEGIN_MS + 1)
-            before = Troubles(tries=2, refusals=2, confirmed_ms=BEGIN_MS - 2 * DAY_MS, refused_ms=BEGIN_MS - 3 * DAY_MS)
+            before = RefreshTroubles(
+                tries=2, refusals=2, confirmed_ms=BEGIN_MS - 2 * DAY_MS, refused_ms=BEGIN_MS - 3 * DAY_MS
+            )
             step = after_failure(Case(REFUSED, before, "single_use", 0, BEGIN_MS, 0, assessment=held, dice=dice))
             assert step.what == "retry"
             assert least_s * 0.5 <= step.delay_s <= most_s
@@ -174,7 +176,7 @@ def test_a_quarantine_samples_its_accounts_and_counts_nothing() -> None:
             assert (now.tries, now.refusals, now.confirmed_ms, now.own_ms) == (2, 2, before.confirmed_ms, 0)
     # An operator who says that the refusals are true has each account given up by its next one.
     told = Assessment(released_ms=BEGIN_MS - HOUR_MS)
-    case = Case(REFUSED, Troubles(), "single_use", 0, BEGIN_MS, 0, assessment=told)
+    case = Case(REFUSED, RefreshTroubles(), "single_use", 0, BEGIN_MS, 0, assessment=told)
     assert after_failure(case).what == "dead"
     # Nothing was said of one that was well, or was put, since then: what refuses it is another matter.
     assert after_failure(replace(case, stored_ms=BEGIN_MS - HOUR_MS + 1)).what == "retry"
@@ -190,7 +192,7 @@ def test_what_is_shared_counts_against_nobody(verdict: Verdict) -> None:
     assert (last.tries, last.refusals, last.own_ms, last.given_up) == (0, 0, 0, False)
     if not quarantined:
         for dice in (0.0, 1.0):
-            case = Case(verdict, Troubles(), "single_use", 0, BEGIN_MS, 300, assessment=shared, dice=dice)
+            case = Case(verdict, RefreshTroubles(), "single_use", 0, BEGIN_MS, 300, assessment=shared, dice=dice)
             assert 1 <= after_failure(case).delay_s <= 23
 
 
@@ -206,13 +208,15 @@ def test_what_a_quarantine_is_for_is_sampled_whatever_it_is_called(verdict: Verd
     assert (last.tries, last.refusals, last.own_ms, last.given_up) == (0, 0, 0, False)
     # Too many requests, or silence, are another matter: it is tried again soon.
     for other in (Verdict("rate_limited", "provider"), Verdict("refused", "provider", answered=False)):
-        case = Case(other, Troubles(), "none", 0, BEGIN_MS, 0, assessment=Assessment(True, True, refused=600))
+        case = Case(other, RefreshTroubles(), "none", 0, BEGIN_MS, 0, assessment=Assessment(True, True, refused=600))
         assert after_failure(case).delay_s <= 23
 
 
 def test_a_quarantine_stops_nobody_either() -> None:
     """Whatever it is that an account meets with meanwhile."""
-    long = Troubles(tries=20, own_ms=5 * DAY_MS, first_ms=BEGIN_MS - 9 * DAY_MS, last_ms=BEGIN_MS, next_ms=BEGIN_MS)
+    long = RefreshTroubles(
+        tries=20, own_ms=5 * DAY_MS, first_ms=BEGIN_MS - 9 * DAY_MS, last_ms=BEGIN_MS, next_ms=BEGIN_MS
+    )
     limited = Verdict("rate_limited", "provider")
     for assessment, what in ((Assessment(quarantined=True, refused=6), "retry"), (others_well(BEGIN_MS), "stop")):
         case = Case(limited, long, "none", 0, BEGIN_MS, 0, assessment=assessment)
@@ -233,7 +237,7 @@ def test_an_outage_of_four_days_stops_nobody() -> None:
 
 def test_waiting_in_a_held_queue_is_no_time_of_asking_in_vain() -> None:
     wrong = Verdict("unavailable", "provider")
-    first = after_failure(Case(wrong, Troubles(), "single_use", 0, BEGIN_MS, 0)).troubles
+    first = after_failure(Case(wrong, RefreshTroubles(), "single_use", 0, BEGIN_MS, 0)).troubles
     late_ms = BEGIN_MS + 9 * DAY_MS
     step = after_failure(Case(wrong, first, "single_use", 0, late_ms, 0, assessment=others_well(late_ms)))
     assert step.what == "retry"
@@ -241,15 +245,17 @@ def test_waiting_in_a_held_queue_is_no_time_of_asking_in_vain() -> None:
 
 def test_too_many_requests_hold_that_account_as_long_as_it_was_told() -> None:
     told = Verdict("rate_limited", "provider", retry_after_s=90.0)
-    assert 90 <= after_failure(Case(told, Troubles(), "single_use", 0, BEGIN_MS, 5)).delay_s <= 91
+    assert 90 <= after_failure(Case(told, RefreshTroubles(), "single_use", 0, BEGIN_MS, 5)).delay_s <= 91
     assert (
-        4 <= after_failure(Case(Verdict("rate_limited", "provider"), Troubles(), "none", 0, BEGIN_MS, 5)).delay_s <= 8
+        4
+        <= after_failure(Case(Verdict("rate_limited", "provider"), RefreshTroubles(), "none", 0, BEGIN_MS, 5)).delay_s
+        <= 8
     )
 
 
 @pytest.mark.parametrize(("rotation", "grace_s"), [("none", 0), ("rolling", 0), ("single_use", 60)])
 def test_a_replay_that_is_safe_is_sent_in_place_a_time_or_two(rotation: Any, grace_s: float) -> None:
-    troubles, waits, now_ms = Troubles(), [], BEGIN_MS
+    troubles, waits, now_ms = RefreshTroubles(), [], BEGIN_MS
     for _ in range(5):
         case = Case(UNKNOWN, troubles, rotation, grace_s, now_ms, 300, begun_ms=BEGIN_MS)
         wait = replay_after(case)
@@ -269,16 +275,16 @@ def test_a_replay_that_is_safe_is_sent_in_place_a_time_or_two(rotation: Any, gra
 
 
 def test_a_replay_is_not_sent_in_place_where_it_may_do_harm() -> None:
-    def wait(verdict: Verdict = UNKNOWN, troubles: Troubles | None = None, **settings: Any) -> float | None:
+    def wait(verdict: Verdict = UNKNOWN, troubles: RefreshTroubles | None = None, **settings: Any) -> float | None:
         known: dict[str, Any] = {"rotation": "single_use", "grace_s": 20, "now_ms": BEGIN_MS + 15_000, "left_s": 300}
-        return replay_after(Case(verdict, troubles or Troubles(), begun_ms=BEGIN_MS, **(known | settings)))
+        return replay_after(Case(verdict, troubles or RefreshTroubles(), begun_ms=BEGIN_MS, **(known | settings)))
 
     assert wait() == 0
     assert wait(grace_s=15) is None  # It counts from before the request, which may have been processed at once.
     assert wait(grace_s=0) is None
     assert wait(REFUSED) is None
     assert wait(used_spare=True, has_spare=True) is None
-    assert wait(troubles=Troubles(refusals=1)) is None
+    assert wait(troubles=RefreshTroubles(refusals=1)) is None
     assert wait(assessment=Assessment(shared=True)) is None  # Others fare so: it would only add to the load.
     assert wait(Verdict("unknown", "unknown", retry_after_s=5)) is None
 
@@ -302,7 +308,7 @@ def test_no_sequence_of_answers_gives_an_account_up_too_soon(moments: list[Any],
     Whatever is answered and whatever is known of others: each step has a next try or an end, and an end is earned. A hand that
     asks sooner than its next try is in it.
     """
-    troubles, now_ms, well_ms = Troubles(), BEGIN_MS, 0
+    troubles, now_ms, well_ms = RefreshTroubles(), BEGIN_MS, 0
     counted: list[int] = []
     asked_in_vain_ms = 0
     for verdict, dice, known, by_hand_s in moments:

@@ -6,13 +6,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidewarden.tokens.records import MAGIC, Answer, Key, Raw, Record, Stored, frame, read_records
+from tidewarden.tokens.journal.journal_records import (
+    MAGIC,
+    JournalAnswer,
+    JournalKey,
+    RawAnswer,
+    Record,
+    Stored,
+    frame,
+    read_records,
+)
 
-ANSWER = Answer(1, "q", "a@b", 2, 3, bytes(range(256)), 10, 20)
-RAW = Raw(2, "q", "a@b", 2, 3, 1000, b"sealed-secret")
+ANSWER = JournalAnswer(1, "q", "a@b", 2, 3, bytes(range(256)), 10, 20)
+RAW = RawAnswer(2, "q", "a@b", 2, 3, 1000, b"sealed-secret")
 
 
-@pytest.mark.parametrize("record", [ANSWER, RAW, Key(7, b"wrapped"), Stored(1)])
+@pytest.mark.parametrize("record", [ANSWER, RAW, JournalKey(7, b"wrapped"), Stored(1)])
 def test_a_record_reads_back(record: Record) -> None:
     raw = MAGIC + frame(record)
     assert read_records(raw) == ([record], len(raw))

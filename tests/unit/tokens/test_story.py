@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tidewarden.tokens.limits.client_record import ClientRecord
-from tidewarden.tokens.story import ClientSeen, count, span, when
+from tidewarden.tokens.why.story import ClientSeen, count, span, when
 
 
 @pytest.mark.parametrize(

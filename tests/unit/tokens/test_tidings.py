@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tidewarden.tokens.rows import Troubles
-from tidewarden.tokens.tidings import Tidings
+from tidewarden.tokens.accounts.account_record import RefreshTroubles
+from tidewarden.tokens.events.lifecycle import AccountLifecycle
 
 
 class Heard:
@@ -28,20 +28,20 @@ class Heard:
         return calls
 
 
-def troubles(last_s: int, *, dead: bool = False) -> Troubles:
-    return Troubles(tries=1, first_ms=1000, last_ms=1000 + last_s * 1000, outcome="x", dead=dead)
+def troubles(last_s: int, *, dead: bool = False) -> RefreshTroubles:
+    return RefreshTroubles(tries=1, first_ms=1000, last_ms=1000 + last_s * 1000, outcome="x", dead=dead)
 
 
 def test_each_trouble_is_told_once_and_its_end() -> None:
     heard = Heard()
-    tidings = Tidings(heard, heard, 600)  # type: ignore[arg-type]
-    assert tidings.event_of(Troubles(), troubles(0)) == ""
+    tidings = AccountLifecycle(heard, heard, 600)  # type: ignore[arg-type]
+    assert tidings.event_of(RefreshTroubles(), troubles(0)) == ""
     assert tidings.event_of(troubles(0), troubles(599)) == ""
     assert tidings.event_of(troubles(599), troubles(600)) == "account.failing"
     assert tidings.event_of(troubles(600), troubles(700)) == ""
     assert tidings.event_of(troubles(700), troubles(800, dead=True)) == "account.dead"
     assert tidings.event_of(troubles(800, dead=True), troubles(900, dead=True)) == ""
-    stopped = Troubles(tries=9, first_ms=1000, last_ms=900_000, stopped=True)
+    stopped = RefreshTroubles(tries=9, first_ms=1000, last_ms=900_000, stopped=True)
     assert tidings.event_of(troubles(700), stopped) == "account.stopped"
     assert tidings.event_of(stopped, stopped) == ""
     assert tidings.event_of(stopped, troubles(901, dead=True)) == "account.dead"

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from tidewarden.clock import ManualClock
-from tidewarden.config import Vault as VaultSettings
+from tidewarden.config.load import Vault as VaultSettings
 from tidewarden.errors import ConfigError
-from tidewarden.tokens.keyring import Keyring
-from tidewarden.tokens.vault import Place, Unsealable, Vault, open_vault
+from tidewarden.tokens.vault.keyring import Keyring
+from tidewarden.tokens.vault.vault import Place, Unsealable, Vault, open_vault
 
 PLACE = Place("google", "alice@example.org", "refresh", 1, 7)
 

@@ -8,7 +8,7 @@ from unit.tokens.test_why import Told, whole
 
 from tidewarden.tokens.limits import hold
 from tidewarden.tokens.limits.client_record import ClientRecord, Hold
-from tidewarden.tokens.story import ClientSeen
+from tidewarden.tokens.why.story import ClientSeen
 
 RELEASE = "`token provider release shop`"
 TOLD = {

@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 
 from tidewarden import errors
 from tidewarden.clock import sleep
-from tidewarden.config import Provider
+from tidewarden.config.load import Provider
 from tidewarden.queue import Taken
-from tidewarden.tokens.answers import Verdict
+from tidewarden.tokens.provider.token_response import Verdict
 
 from . import hold, judgement, rate
 from .adaptive_concurrency import AdaptiveConcurrency
@@ -25,7 +25,7 @@ from .circuit_breaker import CircuitBreaker
 from .client_record import ClientRecord
 from .evidence import Kind, kind_of
 from .gathering import Ended, Gathering
-from .judgement import Event
+from .judgement import ClientEvent
 from .node_limits import SHARDS, NodeLimits
 from .node_trouble import NodeTrouble
 from .shared_record import SharedRecord
@@ -42,7 +42,7 @@ SILENT_STREAK = 3  # Requests in a row without an answer that are no single acco
 
 
 @dataclass(frozen=True, slots=True)
-class Leave:
+class Permit:
     """How many requests may begin now; if none, when to ask again. ``probe``: one, past the pause."""
 
     requests: int
@@ -133,13 +133,13 @@ class ClientLimits:
             self._gathering.unclaim = True
             self._tell_in(0)
 
-    async def acquire(self, wanted: int, *, host: bool = True) -> Leave:
+    async def acquire(self, wanted: int, *, host: bool = True) -> Permit:
         """
         Leave for at most ``wanted`` requests, of the client's rate and, unless ``host`` is False, the host's. Raises what the store raises.
         """
         granted, wait_s = await self._shared.hosts.ask(self.provider, wanted) if host else (wanted, 0.0)
         if not granted:
-            return Leave(0, wait_s)
+            return Permit(0, wait_s)
         leave = await self._acquire(granted)
         if host:
             await self._shared.hosts.give_back(self.provider, granted - leave.requests)
@@ -188,11 +188,11 @@ class ClientLimits:
         self._tell_in(0)
         return None
 
-    async def _acquire(self, wanted: int) -> Leave:
+    async def _acquire(self, wanted: int) -> Permit:
         now_s, known = self._clock.monotonic(), self.known
         self.closed.clear()  # Also when it was opened again meanwhile: each take would be broken off at once.
         if not self.provider.client_rate and known.free and now_s - self._looked_s < LOOK_S:
-            return Leave(wanted)
+            return Permit(wanted)
         self._looked_s = now_s
         reply = await known.ask(wanted)
         if known.unreadable:
@@ -201,12 +201,12 @@ class ClientLimits:
         if known.record.rate is not None and reply.granted < wanted:
             self._gathering.short = True
         if known.record.hold is None:
-            return Leave(reply.granted, reply.wait_ms / 1000)
+            return Permit(reply.granted, reply.wait_ms / 1000)
         if await self._claim():
-            return Leave(1, probe=True)
+            return Permit(1, probe=True)
         held = known.record.hold
         until_ms = max(held.until_ms, held.claim_ms if held.claim else 0) if held is not None else 0
-        return Leave(0, max(0, until_ms - known.clock_ms) / 1000)
+        return Permit(0, max(0, until_ms - known.clock_ms) / 1000)
 
     async def _claim(self) -> bool:
         found = self.known.record.hold
@@ -214,7 +214,7 @@ class ClientLimits:
             return False
         claimed = False
 
-        def change(record: ClientRecord, clock_ms: int) -> list[Event]:
+        def change(record: ClientRecord, clock_ms: int) -> list[ClientEvent]:
             nonlocal claimed
             claimed = hold.claim(record, self._shared.node, clock_ms, self._lease_ms)
             return []

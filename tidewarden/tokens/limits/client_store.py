@@ -9,7 +9,7 @@ from typing import Any
 from tidewarden.queue import Taken
 
 from .client_record import ClientRecord, parse_record
-from .judgement import Event
+from .judgement import ClientEvent
 
 RunScript = Callable[[str, str, int, Sequence[str | bytes | int]], Awaitable[Any]]
 """``Queues.script``: name, queue, shard, arguments; returns the script's items."""
@@ -45,7 +45,7 @@ class ClientStore:
         """So many that were granted are not sent."""
         return self._reply(await self._run("back", known, requests, _thousandths(per_second)))
 
-    async def write(self, known: int, record: ClientRecord, events: Sequence[Event]) -> Reply:
+    async def write(self, known: int, record: ClientRecord, events: Sequence[ClientEvent]) -> Reply:
         """Put a record in the place of the version that was read, with its events; ``granted`` 0: it was another by now."""
         hold, rate = record.hold, record.rate
         until_ms = max(record.rest_ms, hold.until_ms if hold is not None else 0)

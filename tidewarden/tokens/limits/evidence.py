@@ -13,7 +13,7 @@ from typing import Literal
 
 import msgspec
 
-from tidewarden.tokens.answers import Verdict
+from tidewarden.tokens.provider.token_response import Verdict
 
 Kind = Literal["ok", "limited", "erring", "client", "refused", "silent", "other"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
-from tidewarden.tokens.answers import Verdict
+from tidewarden.tokens.provider.token_response import Verdict
 
 from .evidence import WIDTH_MS, Bucket, Kind, total
 from .judgement import Told

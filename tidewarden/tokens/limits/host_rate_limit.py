@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from urllib.parse import urlsplit
 
-from tidewarden.config import Provider
+from tidewarden.config.load import Provider
 
 from .client_store import RunScript
 

@@ -19,8 +19,8 @@ GONE_MS = 7 * 86_400_000
 """Of a node that was said to be without answers, and tells nothing any more, for so long: it is gone for good."""
 
 
-class Event(NamedTuple):
-    """Something that is to be told of the provider: ``data`` as ``tokens/outbox.py`` reads it."""
+class ClientEvent(NamedTuple):
+    """Something that is to be told of the provider: ``data`` as ``tokens/events/outbox.py`` reads it."""
 
     kind: str
     data: str = ""
@@ -59,7 +59,7 @@ class Told:
     """What it had told of is over."""
 
 
-def fold(record: ClientRecord, told: Told, clock_ms: int) -> list[Event]:
+def fold(record: ClientRecord, told: Told, clock_ms: int) -> list[ClientEvent]:
     """Change a client's record by what a node tells; what of it is to be told to whoever wants to know."""
     was_quarantined = record.quarantine is not None
     was_incident = bool(record.incident_ms)
@@ -84,14 +84,14 @@ def fold(record: ClientRecord, told: Told, clock_ms: int) -> list[Event]:
     quarantine.judge(record, counted, told.words, clock_ms)
     events = _of_nodes(record, told, clock_ms)
     if record.incident_ms and not was_incident and record.hold is not None:
-        events.append(Event("provider.breaker_open", said(record)))
+        events.append(ClientEvent("provider.breaker_open", said(record)))
     if hold.over(record, clock_ms):
         record.incident_ms = 0
-        events.append(Event("provider.breaker_closed"))
+        events.append(ClientEvent("provider.breaker_closed"))
     if record.quarantine is not None and not was_quarantined:
         events.append(_begun(record.quarantine))
     elif was_quarantined and record.quarantine is None:
-        events.append(Event("provider.quarantine_over"))
+        events.append(ClientEvent("provider.quarantine_over"))
     return events
 
 
@@ -105,7 +105,7 @@ def said(record: ClientRecord) -> str:
     return f"{held.outcome} {held.brief} ({held.failed} of {held.asked} accounts that were well)".strip()
 
 
-def set_quarantine(record: ClientRecord, clock_ms: int) -> list[Event]:
+def set_quarantine(record: ClientRecord, clock_ms: int) -> list[ClientEvent]:
     """An operator says that nobody is to be given up until a release."""
     if record.quarantine is not None:
         record.quarantine.by_operator = True
@@ -115,19 +115,19 @@ def set_quarantine(record: ClientRecord, clock_ms: int) -> list[Event]:
     return [_begun(record.quarantine)]
 
 
-def release(record: ClientRecord, clock_ms: int) -> list[Event]:
+def release(record: ClientRecord, clock_ms: int) -> list[ClientEvent]:
     """An operator ends whatever holds a client back: quarantine, hold, rest and rate."""
     events = []
     if record.quarantine is not None:
         quarantine.release(record, clock_ms)
-        events.append(Event("provider.quarantine_over"))
+        events.append(ClientEvent("provider.quarantine_over"))
     if record.hold is not None:
         hold.end(record, clock_ms)
     record.rest_ms, record.rests, record.rate = 0, 0, None
     return events
 
 
-def ask_probe(record: ClientRecord, clock_ms: int) -> list[Event]:
+def ask_probe(record: ClientRecord, clock_ms: int) -> list[ClientEvent]:
     """An operator wants the next probe now."""
     if record.hold is not None:
         record.hold.until_ms = min(record.hold.until_ms, clock_ms)
@@ -136,11 +136,11 @@ def ask_probe(record: ClientRecord, clock_ms: int) -> list[Event]:
     return []
 
 
-def _begun(found: Quarantine) -> Event:
-    return Event("provider.quarantine_begun", str(round(found.refused_share * 1000)))
+def _begun(found: Quarantine) -> ClientEvent:
+    return ClientEvent("provider.quarantine_begun", str(round(found.refused_share * 1000)))
 
 
-def _of_nodes(record: ClientRecord, told: Told, clock_ms: int) -> list[Event]:
+def _of_nodes(record: ClientRecord, told: Told, clock_ms: int) -> list[ClientEvent]:
     """Take in what the node meets with that is no account's, or that it is over."""
     node, silences, events = told.node, record.silences, []
     if told.silence is not None:
@@ -149,12 +149,12 @@ def _of_nodes(record: ClientRecord, told: Told, clock_ms: int) -> list[Event]:
             now.since_ms, now.told = min(now.since_ms, old.since_ms), old.told
         if told.silent and not now.told:
             now.told = True
-            events.append(Event("provider.silent", f"{node} {now.outcome} {now.brief}"))
+            events.append(ClientEvent("provider.silent", f"{node} {now.outcome} {now.brief}"))
         silences[node] = now
     elif told.answered:
         was = silences.pop(node, None)
         if was is not None and was.told:
-            events.append(Event("provider.answers", node))
+            events.append(ClientEvent("provider.answers", node))
         # One node is answered: others whose trouble goes on say so anew, and since when.
         for other in [name for name, one in silences.items() if not one.told]:
             del silences[other]

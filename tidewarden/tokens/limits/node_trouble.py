@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import logging
 
-from tidewarden.config import Provider
-from tidewarden.tokens import advice
-from tidewarden.tokens.answers import Verdict
+from tidewarden.config.load import Provider
+from tidewarden.tokens.provider import advice
+from tidewarden.tokens.provider.token_response import Verdict
 
 from .client_record import Silence
 from .evidence import Kind

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tidewarden.config import Provider
-from tidewarden.tokens import advice
+from tidewarden.config.load import Provider
+from tidewarden.tokens.provider import advice
 
 from .client_record import ClientRecord
 from .judgement import HEARD_MS, said

@@ -13,18 +13,18 @@ from typing import Any
 
 from tidewarden import errors
 from tidewarden.clock import sleep
-from tidewarden.config import Provider
-from tidewarden.tokens import advice
+from tidewarden.config.load import Provider
+from tidewarden.tokens.provider import advice
 
 from . import hold, judgement
 from .client_record import ClientRecord, parse_record, read_record
 from .client_store import ClientStore, Reply
-from .judgement import Event
+from .judgement import ClientEvent
 from .node_limits import SHARDS, NodeLimits
 
 log = logging.getLogger("tidewarden.tokens")
 
-Change = Callable[[ClientRecord, int], list[Event]]
+Change = Callable[[ClientRecord, int], list[ClientEvent]]
 """Changes a record, at that time of the leases' clock; what of it is to be told."""
 
 PAUSE_AGAIN_S = 5.0  # After the store refused a pause, or its end.
@@ -136,7 +136,7 @@ class SharedRecord:
 
     # --- what follows from a change
 
-    def _follow(self, before: ClientRecord, events: Sequence[Event]) -> None:
+    def _follow(self, before: ClientRecord, events: Sequence[ClientEvent]) -> None:
         record = self.record
         was, held = (before.hold is None, before.rest_ms), (record.hold is None, record.rest_ms)
         if self._pause_until() != self._paused_ms or was != held:  # Another node paused it, perhaps.
@@ -197,21 +197,21 @@ class SharedRecord:
             except errors.Error as error:
                 log.debug("%s: that it is well again was not told: %s", self._provider.name, error)
 
-    def _nothing_new(self, record: ClientRecord, clock_ms: int) -> list[Event]:
+    def _nothing_new(self, record: ClientRecord, clock_ms: int) -> list[ClientEvent]:
         return judgement.fold(record, judgement.Told(self._shared.node), clock_ms)
 
     async def _rouse(self) -> None:
         """Have all failing accounts tried anew, unless another node is at it."""
         claimed = False
 
-        def claim(record: ClientRecord, clock_ms: int) -> list[Event]:
+        def claim(record: ClientRecord, clock_ms: int) -> list[ClientEvent]:
             nonlocal claimed
             claimed = bool(record.rouse_ms) and record.rouse_claim_ms <= clock_ms
             if claimed:
                 record.rouse_claim_ms = clock_ms + ROUSE_CLAIM_MS
             return []
 
-        def done(record: ClientRecord, clock_ms: int) -> list[Event]:
+        def done(record: ClientRecord, clock_ms: int) -> list[ClientEvent]:
             record.rouse_ms, record.rouse_claim_ms, record.roused_ms = 0, 0, clock_ms
             return []
 
@@ -227,7 +227,7 @@ class SharedRecord:
         except errors.Error as error:
             log.warning("%s: not all failing accounts are tried anew yet: %s", self._provider.name, error)
 
-    def _say(self, event: Event) -> None:
+    def _say(self, event: ClientEvent) -> None:
         """An event, in this node's log."""
         name, record = self._provider.name, self.record
         if event.kind == "provider.breaker_open" and record.hold is not None:

@@ -1,6 +1,6 @@
 -- prelude: the accounts that lie beside the tasks of a token queue's shard; local functions only.
 -- Keys of a shard:
---   accounts          hash account → row (see tokens/rows.py; only its head is read here)
+--   accounts          hash account → row (see tokens/accounts/account_record.py; only its head is read here)
 --   account_intents   hash account → grant 4, generation 4, started_ms 6, until_ms 6,
 --                     fingerprint 8, lease 8, holder
 --   account_spares    hash account → a row whose grant or generation no longer fitted when it came,
@@ -21,7 +21,7 @@
 --   account_forced    zset account by time, of those that somebody had refreshed by hand in the
 --                     last minute, or will have in a moment
 --   account_details   hash account → version 1, grant 4, consent_ms 6 (0: nobody is told of that),
---                     rest (see Details of tokens/rows.py)
+--                     rest (see Details of tokens/accounts/account_record.py)
 --   account_consents  zset account by consent_ms, of living accounts whose refresh tokens end then,
 --                     whatever is done
 --   account_noticed   hash account → grant, days and consent_ms of the last notice that this comes;
@@ -157,7 +157,7 @@ local function settle_task(account, row, t)
 end
 
 -- Something that is to be told of, written down in the script that does it; `data`: what
--- tokens/outbox.py makes the event of. False: so much waits to be told that this is not, lest it
+-- tokens/events/outbox.py makes the event of. False: so much waits to be told that this is not, lest it
 -- fill the store.
 local function post_event(kind, account, data)
   if redis.call('ZCARD', OUTBOX) >= OUTBOX_MAX then

@@ -16,15 +16,15 @@ from support.tokens import harness
 
 from tidewarden import errors
 from tidewarden.clock import ManualClock, SystemClock
-from tidewarden.tokens.answers import Verdict
+from tidewarden.tokens.accounts.account_record import RefreshTroubles
 from tidewarden.tokens.limits.client_limits import ClientLimits
 from tidewarden.tokens.limits.client_record import ClientRecord, Hold
 from tidewarden.tokens.limits.client_store import ClientStore
 from tidewarden.tokens.limits.gathering import Ended
-from tidewarden.tokens.limits.judgement import Event, release
+from tidewarden.tokens.limits.judgement import ClientEvent, release
 from tidewarden.tokens.limits.node_limits import NodeLimits
-from tidewarden.tokens.policy import Step
-from tidewarden.tokens.rows import Troubles
+from tidewarden.tokens.provider.token_response import Verdict
+from tidewarden.tokens.refresh.policy import Step
 
 QUEUE = "_tokens:p:c0"
 PROBE_MS = 40_000
@@ -301,7 +301,7 @@ async def test_what_was_not_sent_is_given_back(bench: Bench) -> None:
 
 async def test_a_record_is_written_in_the_place_of_the_one_that_was_read(bench: Bench) -> None:
     record = ClientRecord(well_ms=7)
-    first = await bench.store.write(0, record, [Event("provider.breaker_closed")])
+    first = await bench.store.write(0, record, [ClientEvent("provider.breaker_closed")])
     assert (first.granted, first.version) == (1, 1)
     again = await bench.store.write(0, ClientRecord(well_ms=8), [])
     assert (again.granted, again.version, again.raw) == (0, 1, record.pack())
@@ -345,10 +345,10 @@ async def test_whoever_can_be_saved_now_alone_probes_each_other_time(valkey: Any
             return task.id
 
         until_ms = SystemClock().unix_ms() + 30 * 86_400_000
-        again = Step("retry", 0, Troubles(outcome="unknown", doubts=1), until_ms=until_ms)
+        again = Step("retry", 0, RefreshTroubles(outcome="unknown", doubts=1), until_ms=until_ms)
         graced = await probe(0, again)
         assert await probe(0, again) == graced
-        well = await probe(1, Step("hold", 0, Troubles()))
+        well = await probe(1, Step("hold", 0, RefreshTroubles()))
         assert well in names - {graced}
         assert await probe(2, again) == graced
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support.tokens import harness
 
-from tidewarden.config import Provider
+from tidewarden.config.load import Provider
 from tidewarden.tokens.limits.host_rate_limit import QUEUE, HostRateLimits, host_of
 
 NOW_MS = 1_800_000_000_000

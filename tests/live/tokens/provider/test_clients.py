@@ -17,10 +17,10 @@ from support.cluster.processes import free_base_port
 from support.providers.certificate import make
 from support.tokens import harness
 
-from tidewarden.config import Provider, Secret
-from tidewarden.tokens.answers import Unsent, Verdict, judge
-from tidewarden.tokens.exchange import Exchange
-from tidewarden.tokens.revoked import Revoked
+from tidewarden.config.load import Provider, Secret
+from tidewarden.tokens.events.revoked import Revoked
+from tidewarden.tokens.provider.token_endpoint import TokenEndpoint
+from tidewarden.tokens.provider.token_response import RequestNotSent, Verdict, classify
 
 pytestmark = pytest.mark.timeout(400)  # the first run may have to install oidc-provider
 
@@ -31,9 +31,9 @@ def provider(server: Any, **settings: Any) -> Provider:
 
 
 async def ask(provider: Provider, token: str, secret: int = 0) -> Verdict:
-    exchange = Exchange()
+    exchange = TokenEndpoint()
     try:
-        return judge(await exchange.refresh(provider, token, secret), int(time.time() * 1000))
+        return classify(await exchange.refresh(provider, token, secret), int(time.time() * 1000))
     finally:
         await exchange.close()
 
@@ -73,10 +73,10 @@ async def test_an_assertion_to_an_issuer_that_is_looked_up(oidc: Callable[..., A
     assert (await ask(wrong, server.seeds[2][1])).outcome == "invalid_client"
     assert server.stats()["live"] == 3
     server.stop()
-    exchange = Exchange()
+    exchange = TokenEndpoint()
     outcome = await exchange.refresh(known, "r")
     await exchange.close()
-    assert isinstance(outcome, Unsent)  # Nothing was sent where nobody says where to.
+    assert isinstance(outcome, RequestNotSent)  # Nothing was sent where nobody says where to.
     assert outcome.reason == "discovery"
 
 
@@ -118,7 +118,7 @@ async def test_a_secret_is_rolled_while_accounts_are_refreshed(
 
 
 async def revoke(provider: Provider, token: str) -> Revoked:
-    exchange = Exchange()
+    exchange = TokenEndpoint()
     try:
         return await exchange.revoke(provider, token)
     finally:

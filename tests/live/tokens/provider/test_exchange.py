@@ -11,9 +11,9 @@ import pytest
 from support.providers.raw_provider import OK, ask, provider, server
 
 from tidewarden.clock import SystemClock
-from tidewarden.config import Secret
-from tidewarden.tokens.answers import Answer, Unheard, Unsent, judge
-from tidewarden.tokens.exchange import Exchange
+from tidewarden.config.load import Secret
+from tidewarden.tokens.provider.token_endpoint import TokenEndpoint
+from tidewarden.tokens.provider.token_response import HttpAnswer, NoAnswer, RequestNotSent, classify
 
 
 async def test_a_whole_answer() -> None:
@@ -25,7 +25,7 @@ async def test_a_whole_answer() -> None:
 
     async with server(talk) as url:
         outcome = await ask(url)
-    assert isinstance(outcome, Answer)
+    assert isinstance(outcome, HttpAnswer)
     assert (outcome.status, outcome.body) == (200, b'{"access_token":"a"}')
     head, _, body = seen[0].partition(b"\r\n\r\n")
     assert head.startswith(b"POST /token HTTP/1.1\r\n")
@@ -38,13 +38,13 @@ async def test_a_refused_connection_was_never_sent() -> None:
     async with server(None) as url:  # type: ignore[arg-type]
         pass  # The port is free again.
     outcome = await ask(url)
-    assert isinstance(outcome, Unsent)
+    assert isinstance(outcome, RequestNotSent)
     assert outcome.reason == "refused"
 
 
 async def test_a_name_that_does_not_resolve_was_never_sent() -> None:
     outcome = await ask("http://no-such-host.invalid/token")
-    assert isinstance(outcome, Unsent)
+    assert isinstance(outcome, RequestNotSent)
     assert outcome.reason == "dns"
 
 
@@ -60,7 +60,7 @@ async def test_a_certificate_that_is_not_trusted_was_never_sent(tmp_path: Any) -
     port = running.sockets[0].getsockname()[1]
     outcome = await ask(f"https://127.0.0.1:{port}/token")
     running.close()
-    assert isinstance(outcome, Unsent)
+    assert isinstance(outcome, RequestNotSent)
     assert outcome.reason == "tls"
 
 
@@ -69,7 +69,7 @@ async def test_closed_after_the_whole_request_is_unknown() -> None:
         writer.close()
 
     async with server(talk) as url:
-        assert isinstance(await ask(url), Unheard)
+        assert isinstance(await ask(url), NoAnswer)
 
 
 async def test_reset_after_the_whole_request_is_unknown() -> None:
@@ -77,7 +77,7 @@ async def test_reset_after_the_whole_request_is_unknown() -> None:
         writer.transport.abort()
 
     async with server(talk) as url:
-        assert isinstance(await ask(url), Unheard)
+        assert isinstance(await ask(url), NoAnswer)
 
 
 async def test_an_answer_that_was_cut_is_kept_as_far_as_it_came() -> None:
@@ -87,10 +87,10 @@ async def test_an_answer_that_was_cut_is_kept_as_far_as_it_came() -> None:
 
     async with server(talk) as url:
         outcome = await ask(url)
-    assert isinstance(outcome, Answer)
+    assert isinstance(outcome, HttpAnswer)
     assert (outcome.status, outcome.body) == (200, b'{"access_token"')
     assert "ended without" in outcome.cut
-    verdict = judge(outcome, 0)
+    verdict = classify(outcome, 0)
     assert (verdict.outcome, verdict.keep_body) == ("unknown", True)
 
 
@@ -103,7 +103,7 @@ async def test_a_whole_pair_in_an_answer_that_was_cut_is_a_pair() -> None:
         writer.close()
 
     async with server(talk) as url:
-        verdict = judge(await ask(url), 0)
+        verdict = classify(await ask(url), 0)
     assert verdict.pair is not None
     assert verdict.pair.refresh_token == "r.1"
 
@@ -115,7 +115,7 @@ async def test_half_a_form_is_no_pair() -> None:
         writer.close()
 
     async with server(talk) as url:
-        verdict = judge(await ask(url), 0)
+        verdict = classify(await ask(url), 0)
     assert (verdict.outcome, verdict.keep_body) == ("unknown", True)
 
 
@@ -128,7 +128,7 @@ async def test_an_error_is_known_by_its_status_however_its_page_ends(status: int
         writer.close()
 
     async with server(talk) as url:
-        assert judge(await ask(url), 0).outcome == outcome
+        assert classify(await ask(url), 0).outcome == outcome
 
 
 async def test_long_headers_cost_no_answer() -> None:
@@ -136,7 +136,7 @@ async def test_long_headers_cost_no_answer() -> None:
         writer.write(OK.replace(b"\r\n\r\n", b"\r\nContent-Security-Policy: " + b"x" * 20_000 + b"\r\n\r\n"))
 
     async with server(talk) as url:
-        assert judge(await ask(url), 0).outcome == "ok"
+        assert classify(await ask(url), 0).outcome == "ok"
 
 
 async def test_what_fails_before_the_first_byte_was_never_sent(tmp_path: Any) -> None:
@@ -156,9 +156,9 @@ async def test_what_fails_before_the_first_byte_was_never_sent(tmp_path: Any) ->
             {"auth": "post", "client_secret": Secret("\udce9")},
         ):
             outcome = await ask(url, **settings)
-            assert isinstance(outcome, Unsent), settings
+            assert isinstance(outcome, RequestNotSent), settings
             assert outcome.reason == "misconfigured"
-            assert judge(outcome, 0).scope == "client"
+            assert classify(outcome, 0).scope == "client"
     assert requests == []
 
 
@@ -173,9 +173,9 @@ async def test_a_kept_connection_that_closes_under_the_next_request_is_unknown_a
             writer.close()
 
     async with server(talk) as url:
-        exchange = Exchange()
-        assert isinstance(await exchange.refresh(provider(url), "one"), Answer)
-        assert isinstance(await exchange.refresh(provider(url), "two"), Unheard)
+        exchange = TokenEndpoint()
+        assert isinstance(await exchange.refresh(provider(url), "one"), HttpAnswer)
+        assert isinstance(await exchange.refresh(provider(url), "two"), NoAnswer)
         await exchange.close()
     assert len(requests) == 2
 
@@ -187,7 +187,7 @@ async def test_garbage_is_unknown(garbage: bytes) -> None:
         writer.close()
 
     async with server(talk) as url:
-        assert isinstance(await ask(url), Unheard)
+        assert isinstance(await ask(url), NoAnswer)
 
 
 async def test_html_in_a_200_is_an_answer_for_others_to_judge() -> None:
@@ -196,7 +196,7 @@ async def test_html_in_a_200_is_an_answer_for_others_to_judge() -> None:
 
     async with server(talk) as url:
         outcome = await ask(url)
-    assert isinstance(outcome, Answer)
+    assert isinstance(outcome, HttpAnswer)
     assert outcome.headers["content-type"] == "text/html"
 
 
@@ -211,9 +211,9 @@ async def test_a_dripping_body_ends_in_time() -> None:
     async with server(talk) as url:
         async with asyncio.timeout(3):
             outcome = await ask(url, timeout_s=0.5)
-    assert isinstance(outcome, Answer)
+    assert isinstance(outcome, HttpAnswer)
     assert outcome.cut == "no whole answer within 0.5 s"
-    assert judge(outcome, 0).outcome == "unknown"
+    assert classify(outcome, 0).outcome == "unknown"
 
 
 async def test_a_silent_server_ends_in_time() -> None:
@@ -222,7 +222,7 @@ async def test_a_silent_server_ends_in_time() -> None:
 
     async with server(talk) as url:
         async with asyncio.timeout(3):
-            assert isinstance(await ask(url, timeout_s=0.3), Unheard)
+            assert isinstance(await ask(url, timeout_s=0.3), NoAnswer)
 
 
 async def test_an_endless_body_is_cut() -> None:
@@ -233,7 +233,7 @@ async def test_an_endless_body_is_cut() -> None:
 
     async with server(talk) as url:
         outcome = await ask(url)
-    assert isinstance(outcome, Answer)
+    assert isinstance(outcome, HttpAnswer)
     assert (len(outcome.body), outcome.cut) == (65_536, "its body has more than 65536 bytes")
 
 
@@ -252,16 +252,16 @@ async def test_what_would_leave_too_late_does_not_leave() -> None:
             return super().monotonic() + self.behind_s
 
     clock = Paused()
-    exchange = Exchange(clock=clock)
+    exchange = TokenEndpoint(clock=clock)
     async with server(talk) as url:
         by = clock.monotonic() + 5
         clock.behind_s = 6.0
         late = await exchange.refresh(provider(url), "r-token", send_by=by)
-        assert isinstance(late, Unsent)
+        assert isinstance(late, RequestNotSent)
         assert late.reason == "late"
-        assert judge(late, 0).scope == "ours"
+        assert classify(late, 0).scope == "ours"
         clock.behind_s = 0.0
-        assert isinstance(await exchange.refresh(provider(url), "r-token", send_by=by), Answer)
+        assert isinstance(await exchange.refresh(provider(url), "r-token", send_by=by), HttpAnswer)
         await exchange.close()
     assert len(requests) == 1
 
@@ -275,7 +275,7 @@ async def test_a_redirect_is_not_followed() -> None:
 
     async with server(talk) as url:
         outcome = await ask(url)
-    assert isinstance(outcome, Answer)
+    assert isinstance(outcome, HttpAnswer)
     assert outcome.status == 307
     assert len(requests) == 1
 
@@ -287,7 +287,7 @@ async def test_429_brings_its_headers(value: str) -> None:
 
     async with server(talk) as url:
         outcome = await ask(url)
-    assert isinstance(outcome, Answer)
+    assert isinstance(outcome, HttpAnswer)
     assert (outcome.status, outcome.headers["retry-after"]) == (429, value)
 
 

@@ -14,8 +14,8 @@ from support.providers.certificate import make
 from support.providers.forward_proxy import forward_proxy
 from support.providers.raw_provider import OK, ask, provider, server
 
-from tidewarden.tokens.answers import Answer, Unsent, judge
-from tidewarden.tokens.exchange import Exchange
+from tidewarden.tokens.provider.token_endpoint import TokenEndpoint
+from tidewarden.tokens.provider.token_response import HttpAnswer, RequestNotSent, classify
 
 USER, PASSWORD = "egress", "p:w/d-hunter2"
 WANTED = "Basic " + base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
@@ -34,10 +34,10 @@ async def test_https_goes_through_a_tunnel_and_the_proxy_sees_none_of_it(tmp_pat
     context.load_cert_chain(cert, key)
     async with server(talk, context) as url, forward_proxy(WANTED) as proxy:
         known = provider(url, tls_ca=cert, proxy=WITH_PASSWORD.format(port=proxy.port))
-        exchange = Exchange()
+        exchange = TokenEndpoint()
         outcomes = [await exchange.refresh(known, f"r{at}") for at in range(3)]
         await exchange.close()
-    assert all(isinstance(outcome, Answer) and outcome.status == 200 for outcome in outcomes)
+    assert all(isinstance(outcome, HttpAnswer) and outcome.status == 200 for outcome in outcomes)
     where = url.removeprefix("https://").removesuffix("/token")
     assert proxy.asked == [f"CONNECT {where} HTTP/1.1"]  # One connection for all.
     assert [request.split(b"\r\n")[0] for request in seen] == [b"POST /token HTTP/1.1"] * 3
@@ -53,7 +53,7 @@ async def test_plain_http_is_passed_on_by_the_proxy() -> None:
 
     async with server(talk) as url, forward_proxy(WANTED) as proxy:
         outcome = await ask(url, proxy=WITH_PASSWORD.format(port=proxy.port))
-    assert isinstance(outcome, Answer)
+    assert isinstance(outcome, HttpAnswer)
     assert proxy.asked == [f"POST {url} HTTP/1.1"]
     assert seen[0].startswith(b"POST /token HTTP/1.1")
 
@@ -67,7 +67,7 @@ async def test_discovery_and_revocation_go_the_same_way() -> None:
 
     async with server(talk) as url, forward_proxy(WANTED) as proxy:
         known = provider(url, revocation_url=url, proxy=WITH_PASSWORD.format(port=proxy.port))
-        exchange = Exchange()
+        exchange = TokenEndpoint()
         await exchange.revoke(known, "r")
         issuer = url.removesuffix("/token")
         looked_up = dataclasses.replace(known, name="q", token_url="", issuer=issuer, timeout_s=0.5)
@@ -95,12 +95,12 @@ async def test_a_proxy_that_will_not_has_sent_nothing(
     async with forward_proxy(refuses=line) as proxy:
         there = WITH_PASSWORD.format(port=proxy.port)
         known = provider("https://login.example.org/token", proxy=there)
-        exchange = Exchange()
+        exchange = TokenEndpoint()
         outcome = await exchange.refresh(known, "r")
         revoked = await exchange.revoke(dataclasses.replace(known, revocation_url=known.token_url), "r")
         await exchange.close()
-    assert isinstance(outcome, Unsent)
-    verdict = judge(outcome, 0)
+    assert isinstance(outcome, RequestNotSent)
+    verdict = classify(outcome, 0)
     assert (verdict.outcome, verdict.scope, verdict.answered) == (reason, scope, False)
     assert revoked.outcome == "failed"
     for text in (outcome.message, verdict.brief, revoked.message, repr(known), caplog.text):
@@ -111,11 +111,11 @@ async def test_a_proxy_that_is_not_there_is_our_own_matter() -> None:
     async with forward_proxy() as proxy:
         pass  # The port is free again.
     outcome = await ask("https://login.example.org/token", proxy=f"http://127.0.0.1:{proxy.port}")
-    assert isinstance(outcome, Unsent)
-    assert (outcome.reason, judge(outcome, 0).scope) == ("proxy", "ours")
+    assert isinstance(outcome, RequestNotSent)
+    assert (outcome.reason, classify(outcome, 0).scope) == ("proxy", "ours")
     assert outcome.message == "no connection to the proxy: Connection refused"
     gone = await ask("https://login.example.org/token", proxy="http://no-such-host.invalid:3128")
-    assert isinstance(gone, Unsent)
+    assert isinstance(gone, RequestNotSent)
     assert (gone.reason, gone.message) == ("dns", "the proxy's name does not resolve")
 
 
@@ -130,5 +130,5 @@ async def test_a_proxy_that_says_nothing_is_waited_for_as_long_as_for_a_connecti
     outcome = await ask("https://login.example.org/token", proxy=there, connect_timeout_s=0.3)
     silence.set()
     running.close()
-    assert isinstance(outcome, Unsent)
+    assert isinstance(outcome, RequestNotSent)
     assert outcome.reason == "connect_timeout"

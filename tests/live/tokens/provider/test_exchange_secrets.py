@@ -10,10 +10,10 @@ from urllib.parse import parse_qsl, unquote_plus
 import pytest
 from support.providers.raw_provider import OK, ask, provider, server
 
-from tidewarden.config import Secret
-from tidewarden.tokens.answers import Answer, judge
-from tidewarden.tokens.credentials import by_secret as credentials
-from tidewarden.tokens.exchange import Exchange
+from tidewarden.config.load import Secret
+from tidewarden.tokens.provider.client_auth import by_secret as credentials
+from tidewarden.tokens.provider.token_endpoint import TokenEndpoint
+from tidewarden.tokens.provider.token_response import HttpAnswer, classify
 
 SECRET = "s3cr%t+:/ &=é"
 
@@ -28,9 +28,9 @@ async def test_cookies_do_not_leak_from_one_account_to_the_next() -> None:
     async with server(talk) as url:
         # By name too: cookie jars treat addresses apart.
         for address in (url, url.replace("127.0.0.1", "localhost")):
-            exchange = Exchange()
+            exchange = TokenEndpoint()
             for token in ("alice", "bob"):
-                assert isinstance(await exchange.refresh(provider(address), token), Answer)
+                assert isinstance(await exchange.refresh(provider(address), token), HttpAnswer)
             await exchange.close()
     assert len(requests) == 4
     assert not any(b"cookie" in request for request in requests)
@@ -105,8 +105,8 @@ async def test_what_an_error_text_quotes_of_the_request_is_not_said_again() -> N
 
     async with server(talk) as url:
         known = provider(url, revocation_url=url)
-        exchange = Exchange()
-        verdict = judge(await exchange.refresh(known, "r:1|xxxxx"), 0)
+        exchange = TokenEndpoint()
+        verdict = classify(await exchange.refresh(known, "r:1|xxxxx"), 0)
         revoked = await exchange.revoke(known, "r:1|xxxxx")
         await exchange.close()
     assert verdict.message == "HTTP 400 invalid_request … of …"

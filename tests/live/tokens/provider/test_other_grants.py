@@ -20,8 +20,8 @@ from support.providers.certificate import make
 from support.providers.grant_endpoint import grantor
 from support.tokens import dying_node, harness
 
-from tidewarden.config import Provider, Secret
-from tidewarden.tokens import refresher as refresher_module
+from tidewarden.config.load import Provider, Secret
+from tidewarden.tokens.refresh import refresher as refresher_module
 
 pytestmark = pytest.mark.timeout(400)  # the first run may have to install what serves
 

@@ -13,23 +13,23 @@ import pytest
 from support.providers.raw_provider import OK, provider, server
 
 from tidewarden.clock import SystemClock
-from tidewarden.tokens.answers import Answer, Unsent
-from tidewarden.tokens.exchange import Exchange
-from tidewarden.tokens.post import HEADS_MAX, Coming, LateError, Poster
+from tidewarden.tokens.provider.http_post import HEADS_MAX, HttpPost, LateError, RequestProgress
+from tidewarden.tokens.provider.token_endpoint import TokenEndpoint
+from tidewarden.tokens.provider.token_response import HttpAnswer, RequestNotSent
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 
 
 @contextlib.asynccontextmanager
-async def poster(**headers: str) -> AsyncIterator[Poster]:
+async def poster(**headers: str) -> AsyncIterator[HttpPost]:
     async with aiohttp.TCPConnector(limit=4) as connector:
         timeout = aiohttp.ClientTimeout(total=None, connect=5, sock_connect=5)
-        yield Poster(connector, timeout, {"accept": "*/*", **headers}, SystemClock())
+        yield HttpPost(connector, timeout, {"accept": "*/*", **headers}, SystemClock())
 
 
-async def post(made: Poster, url: str, body: bytes = b"a=b", coming: Coming | None = None) -> Answer:
+async def post(made: HttpPost, url: str, body: bytes = b"a=b", coming: RequestProgress | None = None) -> HttpAnswer:
     async with asyncio.timeout(30):
-        return await made.post(url, made.head(url, {}), body, coming or Coming())
+        return await made.post(url, made.head(url, {}), body, coming or RequestProgress())
 
 
 async def test_a_request_is_what_the_server_reads() -> None:
@@ -44,7 +44,7 @@ async def test_a_request_is_what_the_server_reads() -> None:
         head = made.head(target, {"authorization": "Basic x"})
         assert head is made.head(target, {"authorization": "Basic x"})
         assert head != made.head(target, {"authorization": "Basic y"})
-        await made.post(target, head, "grüße".encode(), Coming())
+        await made.post(target, head, "grüße".encode(), RequestProgress())
         where = url.removeprefix("http://").removesuffix("/token")
     assert seen == [
         f"POST /token/%C3%B6?q=1+2 HTTP/1.1\r\nHost: {where}\r\nAccept: */*\r\nX-Kind: a b\r\nAuthorization: Basic x\r\n"
@@ -134,7 +134,7 @@ async def test_how_far_it_came_is_known_when_it_breaks_off() -> None:
         await writer.drain()
         writer.close()
 
-    coming = Coming()
+    coming = RequestProgress()
     async with server(talk) as url, poster() as made:
         with pytest.raises(aiohttp.ClientError):
             await post(made, url, coming=coming)
@@ -166,7 +166,7 @@ async def test_too_late_is_not_sent_and_the_connection_stays() -> None:
     async with server(talk) as url, poster() as made:
         await post(made, url)
         with pytest.raises(LateError):
-            await made.post(url, made.head(url, {}), b"late", Coming(), send_by=time.monotonic() - 1)
+            await made.post(url, made.head(url, {}), b"late", RequestProgress(), send_by=time.monotonic() - 1)
         await post(made, url)
     assert len(peers) == 2
     assert peers[0] == peers[1]
@@ -180,15 +180,15 @@ async def test_too_late_is_not_sent_and_the_connection_stays() -> None:
 async def test_whatever_ends_it_before_it_is_written_was_never_sent(
     error: Exception | None, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    exchange, known = Exchange(), provider("http://127.0.0.1:9/", timeout_s=0.1)
+    exchange, known = TokenEndpoint(), provider("http://127.0.0.1:9/", timeout_s=0.1)
 
-    async def connect(_self: Poster, _url: str) -> Any:
+    async def connect(_self: HttpPost, _url: str) -> Any:
         if error is not None:
             raise error
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(Poster, "_connect", connect)
+    monkeypatch.setattr(HttpPost, "_connect", connect)
     outcome = await exchange.refresh(known, "r-token")
     await exchange.close()
-    assert isinstance(outcome, Unsent)
+    assert isinstance(outcome, RequestNotSent)
     assert outcome.reason == reason

@@ -17,15 +17,15 @@ from aiohttp import web
 from support.tokens import harness
 from support.tokens.peer_doors import door, served
 
-from tidewarden.config import Cluster, Config
+from tidewarden.config.load import Cluster, Config
 from tidewarden.errors import ConfigError, StoreDown
-from tidewarden.tokens import pool as pool_module
-from tidewarden.tokens import refresher as refresher_module
-from tidewarden.tokens.doubts import Doubts
-from tidewarden.tokens.findings import Opened
-from tidewarden.tokens.peers import Reply
-from tidewarden.tokens.policy import Step
-from tidewarden.tokens.rows import Row, Troubles
+from tidewarden.tokens.accounts.account_record import AccountRow, RefreshTroubles
+from tidewarden.tokens.accounts.findings import Opened
+from tidewarden.tokens.journal.peer_queries import PeerReply
+from tidewarden.tokens.refresh import pool as pool_module
+from tidewarden.tokens.refresh import refresher as refresher_module
+from tidewarden.tokens.refresh.policy import Step
+from tidewarden.tokens.refresh.unknown_outcome import UnknownOutcomes
 
 SECRET = "the cluster's"
 REQUEST_S = 2.0  # Longest of a refresh, whose lease is waited for: short, but a starved machine has to keep it.
@@ -196,14 +196,14 @@ async def test_while_a_token_lives_a_node_that_does_not_say_is_waited_for(scene:
 async def test_an_account_that_was_given_up_waits_for_no_node(dead: bool) -> None:
     """Its refresh token was refused, so that to send it again spoils nothing; somebody wants it tried, or a new pair came."""
 
-    async def away(*_args: Any) -> Reply:
-        return Reply("away")
+    async def away(*_args: Any) -> PeerReply:
+        return PeerReply("away")
 
     tools: Any = SimpleNamespace(queues=SimpleNamespace(holder="n1.1"), peers=SimpleNamespace(ask=away))
     chosen = harness.provider("http://127.0.0.1:9/token", rotation="single_use")
-    row = Row(1, 2, 1_000, 3_601_000, 3_001_000, b"a" * 8, b"b" * 8)
-    opened = Opened(2_000, row, Troubles(dead=dead, doubts=1, doubt_ms=1_000, holder="n0.1"), None, None)
-    found = await Doubts(chosen, "q", tools, settler=SimpleNamespace()).resolve("a", opened)  # type: ignore[arg-type]
+    row = AccountRow(1, 2, 1_000, 3_601_000, 3_001_000, b"a" * 8, b"b" * 8)
+    opened = Opened(2_000, row, RefreshTroubles(dead=dead, doubts=1, doubt_ms=1_000, holder="n0.1"), None, None)
+    found = await UnknownOutcomes(chosen, "q", tools, settler=SimpleNamespace()).resolve("a", opened)  # type: ignore[arg-type]
     assert found == "go" if dead else isinstance(found, Step)
 
 

@@ -17,7 +17,7 @@ import httpx
 import pytest
 from support.cluster.harness import CLUSTER, Cluster, Node, cluster, free_base_port, spawn, until
 
-from tidewarden.sandbox_grants import CLIENT_ID, CLIENT_SECRET
+from tidewarden.sandbox.grants import CLIENT_ID, CLIENT_SECRET
 
 # The first run may have to install oidc-provider.
 pytestmark = pytest.mark.timeout(400)

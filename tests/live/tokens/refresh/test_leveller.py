@@ -11,11 +11,11 @@ import pytest
 from support.tokens import harness
 
 from tidewarden.clock import ManualClock
-from tidewarden.config import Provider
+from tidewarden.config.load import Provider
 from tidewarden.errors import StoreDown
-from tidewarden.tokens.ledger import Ledger
-from tidewarden.tokens.leveller import PERIOD_S, Leveller
-from tidewarden.tokens.rows import Row, Troubles
+from tidewarden.tokens.accounts.account_record import AccountRow, RefreshTroubles
+from tidewarden.tokens.accounts.account_store import AccountStore
+from tidewarden.tokens.refresh.load_leveller import PERIOD_S, Leveller
 
 QUEUE = "_tokens:p:c0"
 HORIZON_MS = 600_000
@@ -34,13 +34,13 @@ class Bench:
         async def script(name: str, queue: str, shard: int, args: Any) -> Any:
             return await queues.script(name, queue, shard, args, now_ms=self.now_ms)
 
-        self.ledger = Ledger(script, queues.shard_of)
+        self.ledger = AccountStore(script, queues.shard_of)
 
     async def put(self, due_ms: list[int]) -> None:
         for name, at in zip(self.names, due_ms, strict=False):
             mark = name.encode().ljust(8)
             end_ms = at + 300_000
-            row = Row(1, 1, self.now_ms, end_ms, at, mark, mark, refresh=b"sealed")
+            row = AccountRow(1, 1, self.now_ms, end_ms, at, mark, mark, refresh=b"sealed")
             assert await self.ledger.put(QUEUE, name, (0, 0), row, end_ms)
 
     async def play(self, rounds: int) -> list[int]:
@@ -86,7 +86,7 @@ async def test_a_fleet_that_is_level_is_not_refreshed_early_for_ever(bench: Benc
 
 async def test_accounts_in_trouble_wait_for_their_time_and_one_node_levels_at_a_time(bench: Bench) -> None:
     await bench.put([bench.now_ms + HORIZON_MS - 1000] * 100)
-    trouble = Troubles(tries=1, outcome="unavailable").pack()
+    trouble = RefreshTroubles(tries=1, outcome="unavailable").pack()
     await bench.queues._link.call(
         "HSET",
         f"{{t:{QUEUE}:0}}:account_troubles",
@@ -160,13 +160,13 @@ async def test_those_of_many_providers_do_not_look_together() -> None:
 async def test_it_goes_on_whatever_goes_wrong(caplog: pytest.LogCaptureFixture) -> None:
     clock, looks = ManualClock(), 0
 
-    class Ledger:
+    class AccountStore:
         async def level_all(self, *_: object) -> list[tuple[int, int]]:
             nonlocal looks
             looks += 1
             raise ValueError("an answer that no script gives") if looks == 1 else StoreDown("away")
 
-    store: Any = Ledger()
+    store: Any = AccountStore()
     task = asyncio.create_task(Leveller(Provider(name="p"), QUEUE, store, clock, lambda: 3600.0, lambda: True).run())
     await asyncio.sleep(0)
     while looks < 3:

@@ -11,8 +11,8 @@ import pytest
 from support.tokens import harness
 
 from tidewarden.errors import StoreDown
-from tidewarden.tokens import journal as journal_module
-from tidewarden.tokens import pool as pool_module
+from tidewarden.tokens.journal import journal as journal_module
+from tidewarden.tokens.refresh import pool as pool_module
 
 answers, cut, rotate_and_cut, eventually = harness.answers, harness.cut, harness.rotate_and_cut, harness.eventually
 described, in_state = harness.described, harness.in_state

@@ -12,12 +12,12 @@ from support.tokens import harness
 
 from tidewarden import errors
 from tidewarden.queue import Taken
-from tidewarden.tokens.answers import Verdict
-from tidewarden.tokens.findings import Opened
-from tidewarden.tokens.policy import Step
-from tidewarden.tokens.refresher import _ended
-from tidewarden.tokens.rows import Row, Troubles
-from tidewarden.tokens.vault import Place, Unsealable
+from tidewarden.tokens.accounts.account_record import AccountRow, RefreshTroubles
+from tidewarden.tokens.accounts.findings import Opened
+from tidewarden.tokens.provider.token_response import Verdict
+from tidewarden.tokens.refresh.policy import Step
+from tidewarden.tokens.refresh.refresher import _ended
+from tidewarden.tokens.vault.vault import Place, Unsealable
 
 answers, cut, rotate_and_cut, eventually = harness.answers, harness.cut, harness.rotate_and_cut, harness.eventually
 described, in_state = harness.described, harness.in_state
@@ -278,8 +278,8 @@ async def test_what_is_owed_to_the_store_is_not_taken_for_nothing_that_was_sent(
 
         with monkeypatch.context() as patch:
             patch.setattr(refresher._tools.ledger, "failed", missed)
-            assert await refresher._note(first, Step("retry", 1.0, Troubles(doubts=1)))
-            assert await refresher._note(second, Step("hold", 0.0, Troubles()))
+            assert await refresher._note(first, Step("retry", 1.0, RefreshTroubles(doubts=1)))
+            assert await refresher._note(second, Step("hold", 0.0, RefreshTroubles()))
         assert refresher.owing.is_set()
         assert not refresher.unsent("a")  # Of the second nothing was sent; of the first it may have been.
         refresher._owed.pop(0)
@@ -296,5 +296,7 @@ async def test_what_is_owed_to_the_store_is_not_taken_for_nothing_that_was_sent(
 )  # fmt: skip
 def test_who_was_refused_in_a_quarantine_shows_that_it_is_over(outcome: str, refusals: int, before: bool) -> None:
     """None of the refusals counted: the account is one of the sample all the same."""
-    opened = Opened(1, Row(1, 1, 0, 0, 0, b"", b""), Troubles(outcome=outcome, refusals=refusals), None, None)
+    opened = Opened(
+        1, AccountRow(1, 1, 0, 0, 0, b"", b""), RefreshTroubles(outcome=outcome, refusals=refusals), None, None
+    )
     assert _ended("a", Verdict("ok", "ok", ""), opened).refused_before == before

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from support.tokens import harness
 
-from tidewarden.tokens import pool as pool_module
-from tidewarden.tokens import refresher as refresher_module
+from tidewarden.tokens.refresh import pool as pool_module
+from tidewarden.tokens.refresh import refresher as refresher_module
 
 answers, cut, rotate_and_cut, eventually = harness.answers, harness.cut, harness.rotate_and_cut, harness.eventually
 described, in_state = harness.described, harness.in_state

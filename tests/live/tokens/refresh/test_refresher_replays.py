@@ -9,8 +9,8 @@ from typing import Any
 from support.tokens import harness
 
 from tidewarden import errors
-from tidewarden.settings import Tokens as Settings
-from tidewarden.tokens.events import START
+from tidewarden.config.settings import Tokens as Settings
+from tidewarden.tokens.events.events import START
 
 GRACED: dict[str, Any] = {"rotation": "single_use", "grace_s": 300.0}
 cut, rotate_and_cut, eventually, in_state = harness.cut, harness.rotate_and_cut, harness.eventually, harness.in_state

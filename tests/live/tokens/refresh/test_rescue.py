@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from support.tokens import harness
 
-from tidewarden.tokens import pool as pool_module
 from tidewarden.tokens.limits.node_limits import SHARDS
+from tidewarden.tokens.refresh import pool as pool_module
 
 QUEUE = "_tokens:p:c0"
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from support.tokens import harness
 
-from tidewarden.config import Provider, Secret
+from tidewarden.config.load import Provider, Secret
 
 pytestmark = pytest.mark.timeout(400)  # the first run may have to install oidc-provider
 

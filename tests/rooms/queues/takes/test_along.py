@@ -11,7 +11,9 @@ import pytest
 from support.queues.parked_takes import LONG_MS, Asked, Lost, lose, many, parked, wait_in
 
 from tidewarden.errors import NoQuorum, StoreDown
-from tidewarden.queue import NewTask, bare, strays
+from tidewarden.queue import TaskSpec
+from tidewarden.queue.sessions import lost_takes
+from tidewarden.queue.shards import known_empty
 from tidewarden.store import Scripts
 
 
@@ -24,7 +26,7 @@ async def test_a_put_takes_who_waits_along_in_its_own_call(
     await wait_in(eventually, n1)
     asked_of.clear()
     for number in range(min(count, 5)):
-        await n0.queues.put("q", NewTask(id=f"a{number}"))
+        await n0.queues.put("q", TaskSpec(id=f"a{number}"))
         assert [task.id for task in await takes[number]] == [f"a{number}"], "the oldest waiter"
         assert (asked_of.calls(n0), asked_of.takes(n0)) == (number + 1, number + 1)
     await n1.ears.call("PING")
@@ -38,7 +40,7 @@ async def test_puts_of_one_turn_take_as_many_along(node: Any, eventually: Any, a
     n0 = await node("n0")
     takes = await many(eventually, n0, 50)
     asked_of.clear()
-    await asyncio.gather(*(n0.queues.put("q", NewTask(id=f"t{number:02}")) for number in range(20)))
+    await asyncio.gather(*(n0.queues.put("q", TaskSpec(id=f"t{number:02}")) for number in range(20)))
     assert [task.id for take in takes[:20] for task in await take] == [f"t{number:02}" for number in range(20)]
     assert (asked_of.calls(n0), asked_of.takes(n0)) == (1, 20)
     assert len(n0.queues._shards["q"][0].parked) == 30
@@ -49,7 +51,7 @@ async def test_puts_of_later_tasks_take_nobody_along(node: Any, eventually: Any,
     n0 = await node("n0")
     takes = await many(eventually, n0, 5)
     asked_of.clear()
-    await n0.queues.put("q", NewTask(id="a", delay_ms=40))
+    await n0.queues.put("q", TaskSpec(id="a", delay_ms=40))
     assert (asked_of.calls(n0), asked_of.takes(n0)) == (1, 0)
     assert [task.id for task in await takes[0]] == ["a"]
     assert asked_of.takes(n0) <= 3, "one at its time; a timer may be early"
@@ -62,7 +64,7 @@ async def test_puts_into_a_paused_queue_take_somebody_along_once(node: Any, even
     takes = await many(eventually, n0, 5)
     asked_of.clear()
     for number in range(10):
-        await n0.queues.put("q", NewTask(id=f"a{number}"))
+        await n0.queues.put("q", TaskSpec(id=f"a{number}"))
     assert (asked_of.calls(n0), asked_of.takes(n0)) == (10, 1)
     await n0.queues.resume("q")
     assert [task.id for take in takes for task in await take] == [f"a{number}" for number in range(5)]
@@ -77,7 +79,7 @@ async def test_where_the_answer_of_a_put_is_lost_who_went_along_waits_on(
     takes = await many(eventually, n0, count)
     lose(monkeypatch, n0, {"queue.batch"})
     with pytest.raises(StoreDown):
-        await n0.queues.put("q", NewTask(id="a"))
+        await n0.queues.put("q", TaskSpec(id="a"))
     assert len(n0.queues._shards["q"][0].parked) == count
     found = await asyncio.wait_for(takes[0], 20)
     assert [(task.id, task.attempt) for task in found] == [("a", 1)]
@@ -97,10 +99,10 @@ async def test_a_durability_that_cannot_be_had_ends_no_take_that_went_along(node
 
     shard.holding = SimpleNamespace(through=impossible, commit=None, system=None)
     with pytest.raises(NoQuorum):
-        await n0.queues.put("q", NewTask(id="a"))
+        await n0.queues.put("q", TaskSpec(id="a"))
     assert not any(take.done() for take in takes)
     refusing = False
-    await n0.queues.put("q", NewTask(id="a"))
+    await n0.queues.put("q", TaskSpec(id="a"))
     assert [task.id for task in await takes[0]] == ["a"]
     n0.queues.end_waits()
 
@@ -108,7 +110,7 @@ async def test_a_durability_that_cannot_be_had_ends_no_take_that_went_along(node
 async def test_a_consumer_that_goes_while_its_take_goes_along(node: Any, eventually: Any) -> None:
     n0 = await node("n0")
     first, second = await many(eventually, n0, 2)
-    put = n0.queues.put("q", NewTask(id="a", attempts=1))
+    put = n0.queues.put("q", TaskSpec(id="a", attempts=1))
     await asyncio.sleep(0)  # sent
     first.cancel()
     await put
@@ -120,7 +122,7 @@ async def test_a_wait_that_ends_while_its_take_goes_along(node: Any, eventually:
     """What it gets is its consumer's: the answer was under way."""
     n0 = await node("n0")
     _, take = await wait_in(eventually, n0)
-    put = n0.queues.put("q", NewTask(id="a"))
+    put = n0.queues.put("q", TaskSpec(id="a"))
     await asyncio.sleep(0)  # sent
     if end == "drain":
         n0.queues.end_waits()
@@ -134,7 +136,7 @@ async def test_a_wait_that_ends_while_its_take_goes_along(node: Any, eventually:
 
 async def test_a_lease_is_as_long_as_the_take_said_and_its_sessions(node: Any, eventually: Any) -> None:
     n0 = await node("n0")
-    await n0.queues.put("q", NewTask(id="first"))
+    await n0.queues.put("q", TaskSpec(id="first"))
     (first,) = await n0.queues.take(n0.queues.open_session(), ["q"])
     own, shared = n0.queues.open_session(), n0.queues.open_session()
     uuid = await n0.queues.join_session(shared, "default")
@@ -142,7 +144,7 @@ async def test_a_lease_is_as_long_as_the_take_said_and_its_sessions(node: Any, e
     await parked(eventually, n0.queues, 1)
     lasting = n0.queues.take(shared, ["q"], wait_ms=LONG_MS, lease_ms=3_600_000)
     await parked(eventually, n0.queues, 2)
-    await asyncio.gather(*(n0.queues.put("q", NewTask(id=name)) for name in "ab"))
+    await asyncio.gather(*(n0.queues.put("q", TaskSpec(id=name)) for name in "ab"))
     ((a,), (b,)) = await brief, await lasting
     assert (a.id, b.id) == ("a", "b")
     assert b.lease_end_ms - a.lease_end_ms > 3_500_000 > a.lease_end_ms - first.lease_end_ms
@@ -156,7 +158,7 @@ async def test_who_goes_along_gets_what_is_first_in_the_queues_order(node: Any, 
     n0 = await node("n0")
     takes = await many(eventually, n0, 3)
     ranks = {"late": 60, "soon": 50, "first": 10}
-    await asyncio.gather(*(n0.queues.put("q", NewTask(id=name, priority=rank)) for name, rank in ranks.items()))
+    await asyncio.gather(*(n0.queues.put("q", TaskSpec(id=name, priority=rank)) for name, rank in ranks.items()))
     assert [task.id for take in takes for task in await take] == ["first", "soon", "late"]
 
 
@@ -166,7 +168,7 @@ async def test_of_one_lane_no_more_go_along_than_may_run(node: Any, eventually: 
     session = n0.queues.open_session()
     takes = [n0.queues.take(session, ["q"], wait_ms=LONG_MS) for _ in range(3)]
     await parked(eventually, n0.queues, 3)
-    await asyncio.gather(*(n0.queues.put("q", NewTask(id=name, lane="l")) for name in "ab"))
+    await asyncio.gather(*(n0.queues.put("q", TaskSpec(id=name, lane="l")) for name in "ab"))
     (a,) = await takes[0]
     assert (a.id, takes[1].done()) == ("a", False)
     assert await n0.queues.ack(session, "q", [("a", a.lease)]) == [1]
@@ -178,7 +180,7 @@ async def test_who_takes_several_gets_all_that_is_put(node: Any, eventually: Any
     n0 = await node("n0")
     first, second = await many(eventually, n0, 2, count=5)
     asked_of.clear()
-    await asyncio.gather(*(n0.queues.put("q", NewTask(id=f"t{number}")) for number in range(6)))
+    await asyncio.gather(*(n0.queues.put("q", TaskSpec(id=f"t{number}")) for number in range(6)))
     assert [[task.id for task in await take] for take in (first, second)] == [[f"t{n}" for n in range(5)], ["t5"]]
     assert (asked_of.calls(n0), asked_of.takes(n0)) == (1, 2)
 
@@ -189,7 +191,7 @@ async def test_a_queue_that_another_node_cut_anew(node: Any, eventually: Any) ->
     _, take = await wait_in(eventually, n1)
     await n1.ears.stop()
     await n0.queues.configure("q", {"shards": 2})
-    assert await n1.queues.put("q", NewTask(id="a")) == "a"
+    assert await n1.queues.put("q", TaskSpec(id="a")) == "a"
     assert await take == []
     assert [task.id for task in await n1.queues.take(n1.queues.open_session(), ["q"], wait_ms=LONG_MS)] == ["a"]
 
@@ -216,13 +218,13 @@ async def test_where_somebody_found_nothing_the_next_one_waits_without_asking(
     asked_of.clear()
     others = [await one_more() for _ in range(10)]
     assert asked_of.calls(n0) == 0
-    await n1.queues.put("q", NewTask(id="a"))
+    await n1.queues.put("q", TaskSpec(id="a"))
     assert [task.id for task in await first] == ["a"], "in the order in which they came"
     await one_more()
     assert asked_of.calls(n0) == 2, "this one, and who was woken: since then something may have become ready"
     await one_more()
     assert asked_of.calls(n0) == 2
-    await asyncio.gather(*(n1.queues.put("q", NewTask(id=f"b{number}")) for number in range(10)))
+    await asyncio.gather(*(n1.queues.put("q", TaskSpec(id=f"b{number}")) for number in range(10)))
     async with asyncio.timeout(20):
         found = await asyncio.gather(*others)
     names = [took[0].decode() if plain else took[0].id for took in found]
@@ -239,7 +241,7 @@ async def test_it_asks_all_the_same_when_that_was_long_ago_or_the_store_was_away
     assert shard.bare.holds(shard)
     shard.missed()
     assert not shard.bare.holds(shard)
-    monkeypatch.setattr(bare, "BARE_S", 0.0)
+    monkeypatch.setattr(known_empty, "BARE_S", 0.0)
     asked_of.clear()
     n0.queues.take(n0.queues.open_session(), ["q"], wait_ms=LONG_MS)
     await parked(eventually, n0.queues, 2)
@@ -257,7 +259,7 @@ async def test_the_other_node_gets_its_turn_though_this_one_always_waits(node: A
     for number in range(400):
         n0.queues.take(n0.queues.open_session(), ["q"], wait_ms=LONG_MS)
         await parked(eventually, n0.queues, 2)
-        await n0.queues.put("q", NewTask(id=f"a{number}"))
+        await n0.queues.put("q", TaskSpec(id=f"a{number}"))
         await eventually(lambda: other.done() or len(shard.parked) == 1)
         if other.done():
             break
@@ -330,7 +332,7 @@ class Storm:
         elif what < 0.75:
             for _ in range(dice.choice([1, 1, 1, 2, 10])):
                 delay = dice.choice([0, 0, 0, 0, 5])
-                task = NewTask(id=f"t{self.number}", priority=dice.choice([50, 50, 10]), delay_ms=delay)
+                task = TaskSpec(id=f"t{self.number}", priority=dice.choice([50, 50, 10]), delay_ms=delay)
                 self.puts.append(n.queues.put(dice.choice(self.queues), task))
                 self.number += 1
         elif what < 0.8 and self.takes:
@@ -350,7 +352,7 @@ class Storm:
 async def test_nobody_is_forgotten_and_nothing_is_lost(
     node: Any, eventually: Any, monkeypatch: Any, seed: int, losing: float
 ) -> None:
-    monkeypatch.setattr(strays, "AGAIN_S", 0.1)
+    monkeypatch.setattr(lost_takes, "AGAIN_S", 0.1)
     n0, n1 = await node("n0"), await node("n1")
     await n0.queues.configure("q", {"shards": 1 + seed % 2 * 2, "lease_ms": 3_600_000})
     await n0.queues.configure("p", {"lease_ms": 3_600_000})
@@ -378,7 +380,7 @@ async def test_nobody_is_forgotten_and_nothing_is_lost(
     while left := waiting():
         number += 1
         queue = left[0].of[0]
-        await storm.nodes[number % 2].queues.put(queue, NewTask(id=f"last-{number}"))
+        await storm.nodes[number % 2].queues.put(queue, TaskSpec(id=f"last-{number}"))
         try:
             async with asyncio.timeout(20):
                 while len(waiting()) == len(left):

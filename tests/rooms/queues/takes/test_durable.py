@@ -15,7 +15,7 @@ from support.store.shard_audit import audit_store
 
 from tidewarden.errors import BadArg, NoQuorum
 from tidewarden.queue.locks import Locks
-from tidewarden.queue.task import Changes, NewTask
+from tidewarden.queue.task import Changes, TaskSpec
 from tidewarden.scheduler.schedules import Schedules
 from tidewarden.scheduler.trigger import Spec
 
@@ -38,7 +38,7 @@ async def taken(one: Seat, count: int = 1) -> Any:
     """A session and tasks that it holds."""
     session = one.queues.open_session()
     for _ in range(count):
-        await one.queues.put("q", NewTask(b"x"))
+        await one.queues.put("q", TaskSpec(b"x"))
     return session, await one.queues.take(session, ["q"], count=count)
 
 
@@ -76,13 +76,13 @@ async def test_every_verb_of_a_task_in_hand(one: Seat, pair: Replicas) -> None:
 async def test_every_verb_of_the_queue(one: Seat, pair: Replicas) -> None:
     queues = one.queues
     for name in ("a", "b", "c"):
-        await queues.put("q", NewTask(b"x", id=name, delay_ms=60_000))
+        await queues.put("q", TaskSpec(b"x", id=name, delay_ms=60_000))
     session, (task,) = await taken(one)
     await queues.bury(session, "q", task.id, task.lease)
     verbs: list[Act] = [
-        lambda: queues.put("q", NewTask(b"x")),
-        lambda: queues.put("q", NewTask(b"x", id="a")),  # keeps what is there
-        lambda: queues.put_waiting("q", NewTask(b"x"), 10),
+        lambda: queues.put("q", TaskSpec(b"x")),
+        lambda: queues.put("q", TaskSpec(b"x", id="a")),  # keeps what is there
+        lambda: queues.put_waiting("q", TaskSpec(b"x"), 10),
         lambda: queues.take(session, ["q"]),
         lambda: queues.delete("q", "b"),
         lambda: queues.delete("q", "nobody"),  # 0
@@ -100,21 +100,21 @@ async def test_every_verb_of_the_queue(one: Seat, pair: Replicas) -> None:
         stats = await queues.stats("q")  # shows what the primary has
         assert stats["queue"] == "q"
     assert [one for one in told if not isinstance(one, NoQuorum)] == []
-    await queues.put("q", NewTask(b"x"))
+    await queues.put("q", TaskSpec(b"x"))
 
 
 async def test_a_topic_says_so_of_its_durable_queues(one: Seat, pair: Replicas) -> None:
     """It was answered INTERNAL: the refusal of the queue could not be made into the topic's."""
     for queue in ("q", "plain"):
         await one.queues.link("events", queue)
-    error = await refused(one, pair, lambda: one.queues.put("events", NewTask(b"x", id="a")))
+    error = await refused(one, pair, lambda: one.queues.put("events", TaskSpec(b"x", id="a")))
     assert re.search(r"q refused: .*1 replica.* have the task: plain\. A put with ID a may be repeated", str(error))
-    assert await one.queues.put("events", NewTask(b"x", id="a")) == "a"
+    assert await one.queues.put("events", TaskSpec(b"x", id="a")) == "a"
 
 
 async def test_what_a_take_got_without_its_quorum_is_handed_back(one: Seat, pair: Replicas) -> None:
     queues, session = one.queues, one.queues.open_session()
-    await queues.put("q", NewTask(b"x", id="t"))
+    await queues.put("q", TaskSpec(b"x", id="t"))
     await refused(one, pair, lambda: queues.take(session, ["q"]))
     async with asyncio.timeout(60):
         (task,) = await queues.take(session, ["q"], wait_ms=50_000)
@@ -129,7 +129,7 @@ async def test_a_waiting_take_that_found_nothing_survives_it(one: Seat, pair: Re
         waiting = asyncio.ensure_future(queues.take(session, ["q"], wait_ms=60_000))
         await asyncio.sleep(LIMIT_MS * 2 / 1000)
         assert not waiting.done()
-    await queues.put("q", NewTask(b"x", id="t"))
+    await queues.put("q", TaskSpec(b"x", id="t"))
     async with asyncio.timeout(60):
         assert [task.id for task in await waiting] == ["t"]
 
@@ -139,7 +139,7 @@ async def test_a_parked_take_is_answered_after_its_group(one: Seat, pair: Replic
     waiting = asyncio.ensure_future(queues.take(session, ["q"], wait_ms=60_000))
     await eventually(lambda: "q" in queues._shards and queues._shards["q"][0].parked)
     with stopped(one, pair):
-        await asyncio.gather(queues.put("q", NewTask(b"x", id="t")), return_exceptions=True)
+        await asyncio.gather(queues.put("q", TaskSpec(b"x", id="t")), return_exceptions=True)
         with pytest.raises(NoQuorum):
             await waiting
     async with asyncio.timeout(60):
@@ -212,13 +212,13 @@ async def test_a_lock_that_was_acquired_without_its_quorum_for_one_who_has_gone(
 @pytest.mark.thorough
 async def test_schedules_too_whatever_their_queue_is(one: Seat, pair: Replicas) -> None:
     schedules = Schedules(one.queues)
-    await one.queues.put("plain", NewTask(b"x"))
+    await one.queues.put("plain", TaskSpec(b"x"))
     spec = Spec.every(60_000, "none")
-    await schedules.put("s", spec, "plain", NewTask(b"x"))
-    await refused(one, pair, lambda: schedules.put("s2", spec, "plain", NewTask(b"x")))
+    await schedules.put("s", spec, "plain", TaskSpec(b"x"))
+    await refused(one, pair, lambda: schedules.put("s2", spec, "plain", TaskSpec(b"x")))
     await refused(one, pair, lambda: schedules.delete("s"))
     with stopped(one, pair):
-        assert await one.queues.put("plain", NewTask(b"x"))  # such a queue goes on
+        assert await one.queues.put("plain", TaskSpec(b"x"))  # such a queue goes on
 
 
 @pytest.mark.thorough
@@ -236,7 +236,7 @@ async def test_the_setting_itself_is_firm_and_can_be_taken_back(one: Seat, pair:
     await refused(one, pair, lambda: one.queues.configure("other", {"durability": "quorum"}))
     await one.queues.configure("q", {"durability": "one"})
     with stopped(one, pair):
-        assert await one.queues.put("q", NewTask(b"x"))
+        assert await one.queues.put("q", TaskSpec(b"x"))
     with pytest.raises(BadArg, match="appendfsync always"):
         await one.queues.configure("q", {"durability": "fsync"})
 
@@ -244,7 +244,7 @@ async def test_the_setting_itself_is_firm_and_can_be_taken_back(one: Seat, pair:
 async def test_a_node_that_cannot_wait_serves_no_durable_queue(pair: Replicas, one: Seat) -> None:
     async with seat(pair.url(), replicas=0) as other:
         with pytest.raises(NoQuorum, match=r"store\.replicas"):
-            await other.queues.put("q", NewTask(b"x", id="nowhere"))
+            await other.queues.put("q", TaskSpec(b"x", id="nowhere"))
         with pytest.raises(BadArg, match=r"store\.replicas"):
             await other.queues.configure("mine", {"durability": "quorum"})
     assert (await one.queues.stats("q"))["total"] == 0

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tidewarden.errors import BadArg, Full, TooBig
-from tidewarden.queue import NewTask
-from tidewarden.queue.shard import Shard
+from tidewarden.queue import TaskSpec
+from tidewarden.queue.shards.shard import Shard
 
 LONG_MS = 60_000
 
@@ -45,7 +45,7 @@ async def end_it(n: Any, name: str, how: str) -> None:
 async def test_a_wait_is_woken_by_the_end(node: Any, eventually: Any, how: str, result: bytes, elsewhere: bool) -> None:
     n0 = await node("n0")
     n1 = await node("n1") if elsewhere else n0
-    await n0.queues.put("q", NewTask(id="a"))
+    await n0.queues.put("q", TaskSpec(id="a"))
     waits = [asyncio.ensure_future(n0.queues.wait("q", "a", LONG_MS)) for _ in range(2)]
     await noted(eventually, n0)
     await end_it(n1, "a", how)
@@ -56,7 +56,7 @@ async def test_a_wait_is_woken_by_the_end(node: Any, eventually: Any, how: str, 
 @pytest.mark.parametrize(("how", "result"), [("done", b"42"), ("buried", b"why"), ("deleted", b"")])
 async def test_a_task_that_has_ended_before(node: Any, how: str, result: bytes) -> None:
     n0 = await node("n0")
-    await n0.queues.put("q", NewTask(id="a"))
+    await n0.queues.put("q", TaskSpec(id="a"))
     await end_it(n0, "a", how)
     for wait_ms in (0, LONG_MS):
         assert await n0.queues.wait("q", "a", wait_ms) == (how, result)
@@ -66,14 +66,14 @@ async def test_what_is_not_known(node: Any) -> None:
     queues = (await node()).queues
     assert await queues.wait("q", "none", LONG_MS) == ("unknown", b"")
     await queues.configure("q", {"dedup_ms": 0})
-    await queues.put("q", NewTask(id="a"))
+    await queues.put("q", TaskSpec(id="a"))
     await queues.delete("q", "a")
     assert await queues.wait("q", "a", LONG_MS) == ("unknown", b""), "nothing is remembered"
 
 
 async def test_a_wait_that_is_over_leaves_nothing(node: Any, eventually: Any) -> None:
     n0, n1 = await node("n0"), await node("n1")
-    await n0.queues.put("q", NewTask(id="a"))
+    await n0.queues.put("q", TaskSpec(id="a"))
     assert await n0.queues.wait("q", "a", 0) == ("timeout", b"")
     other = asyncio.ensure_future(n1.queues.wait("q", "a", LONG_MS))
     await noted(eventually, n0)
@@ -85,7 +85,7 @@ async def test_a_wait_that_is_over_leaves_nothing(node: Any, eventually: Any) ->
 async def test_a_lost_wake_up_is_covered(node: Any, eventually: Any) -> None:
     """The node hears nothing for a while; when it hears again, it asks."""
     n0, n1 = await node("n0"), await node("n1")
-    await n0.queues.put("q", NewTask(id="a"))
+    await n0.queues.put("q", TaskSpec(id="a"))
     wait = asyncio.ensure_future(n0.queues.wait("q", "a", LONG_MS))
     await noted(eventually, n0)
     await n0.ears.call("UNSUBSCRIBE", "{tw}:wake:n0.1")
@@ -98,7 +98,7 @@ async def test_a_task_that_ends_between_the_question_and_the_answer(node: Any) -
     """Ends and waits of one moment, in either order: none stays."""
     n0, n1 = await node("n0"), await node("n1")
     names = [f"t{n}" for n in range(50)]
-    await asyncio.gather(*(n0.queues.put("q", NewTask(id=name)) for name in names))
+    await asyncio.gather(*(n0.queues.put("q", TaskSpec(id=name)) for name in names))
     session = n1.queues.open_session()
     tasks = await n1.queues.take(session, ["q"], count=50)
     waits = [asyncio.ensure_future(n0.queues.wait("q", name, LONG_MS)) for name in names]
@@ -109,7 +109,7 @@ async def test_a_task_that_ends_between_the_question_and_the_answer(node: Any) -
 
 async def test_a_node_that_goes_down_ends_its_waits(node: Any, eventually: Any) -> None:
     n0 = await node("n0")
-    await n0.queues.put("q", NewTask(id="a"))
+    await n0.queues.put("q", TaskSpec(id="a"))
     wait = asyncio.ensure_future(n0.queues.wait("q", "a", LONG_MS))
     await noted(eventually, n0)
     n0.queues.end_waits()
@@ -131,7 +131,7 @@ async def test_what_is_refused(node: Any, eventually: Any) -> None:
             await n0.queues.wait(queue, name, ms)
     with pytest.raises(TooBig, match="the result has 11 bytes"):
         await n0.queues.ack(session, "q", [("a", 1)], b"x" * 11)
-    await n0.queues.put("q", NewTask(id="a"))
+    await n0.queues.put("q", TaskSpec(id="a"))
     wait = asyncio.ensure_future(n0.queues.wait("q", "a", LONG_MS))
     await noted(eventually, n0)
     with pytest.raises(Full):
@@ -182,7 +182,7 @@ async def test_a_note_that_is_taken_back_late_leaves_nobody_waiting(
 ) -> None:
     """A store that does not know the script is sent it again, behind what was sent meanwhile."""
     n0 = await node("n0")
-    await n0.queues.put("q", NewTask(id="a"))
+    await n0.queues.put("q", TaskSpec(id="a"))
     run, go, late = Shard.run, asyncio.Event(), []
 
     def run_late(self: Shard, name: str, args: Any, now_ms: int = 0) -> Any:

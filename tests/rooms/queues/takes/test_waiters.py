@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from support.queues.parked_takes import LONG_MS, Asked, lose, many, parked, wait_in
 
-from tidewarden.queue import NewTask
-from tidewarden.queue.waiters import TRIES_MAX, Tries, Waiters
+from tidewarden.queue import TaskSpec
+from tidewarden.queue.waitlist import TRIES_MAX, Tries, Waitlist
 
 
 class Bell:
@@ -44,7 +44,7 @@ class Bell:
 @pytest.fixture
 async def shard() -> Any:
     made = SimpleNamespace(wakes=0)
-    made.waiters = Waiters(made)
+    made.waiters = Waitlist(made)
 
     def wake() -> None:
         made.wakes += 1
@@ -156,7 +156,7 @@ async def test_a_put_on_another_node_makes_one_take_ask_in_one_call(
     await n0.queues.shards("q")
     asked_of.clear()
     for number in range(min(count, 5)):
-        await n0.queues.put("q", NewTask(id=f"a{number}"))
+        await n0.queues.put("q", TaskSpec(id=f"a{number}"))
         assert [task.id for task in await takes[number]] == [f"a{number}"], "the oldest waiter"
         assert (asked_of.calls(n0), asked_of.takes(n0)) == (number + 1, 0)
         assert (asked_of.calls(n1), asked_of.takes(n1)) == (number + 1, number + 1)
@@ -170,7 +170,7 @@ async def test_a_burst_on_another_node_is_asked_for_in_rounds_that_grow(
     takes = await many(eventually, n1, 100)
     await n0.queues.shards("q")
     asked_of.clear()
-    await asyncio.gather(*(n0.queues.put("q", NewTask(id=f"t{number:03}")) for number in range(100)))
+    await asyncio.gather(*(n0.queues.put("q", TaskSpec(id=f"t{number:03}")) for number in range(100)))
     found = [task.id for take in takes for task in await take]
     assert found == [f"t{number:03}" for number in range(100)], "oldest waiters first"
     assert asked_of.takes(n1) == 100, "none in vain"
@@ -187,11 +187,11 @@ async def test_who_asks_beside_others_that_wait_leaves_the_node_registered(
     takes = await many(eventually, n1, 3)
     (shard,) = n1.queues._shards["q"]
     woken, shard.wake = shard.wake, lambda: None  # its message is not heard yet
-    await n0.queues.put("q", NewTask(id="a"))
+    await n0.queues.put("q", TaskSpec(id="a"))
     assert [task.id for task in await n1.queues.take(n1.queues.open_session(), ["q"])] == ["a"]
     assert await n1.link.call("HGET", "{tw:q:0}:shard", "waiting") == b"n1.1"
     shard.wake = woken
-    await n0.queues.put("q", NewTask(id="b"))
+    await n0.queues.put("q", TaskSpec(id="b"))
     assert [task.id for task in await takes[0]] == ["b"]
     n1.queues.end_waits()
 
@@ -202,7 +202,7 @@ async def test_a_try_that_fails_leaves_nobody_asleep(node: Any, eventually: Any,
     takes = await many(eventually, n1, 5)
     await n0.queues.shards("q")
     lose(monkeypatch, n1, {"queue.take"})
-    await asyncio.gather(*(n0.queues.put("q", NewTask(id=f"a{number}")) for number in range(5)))
+    await asyncio.gather(*(n0.queues.put("q", TaskSpec(id=f"a{number}")) for number in range(5)))
     found = await asyncio.gather(*takes)
     assert sorted(task.id for (task,) in found) == [f"a{number}" for number in range(5)]
 
@@ -214,10 +214,10 @@ async def test_a_woken_take_of_two_queues_is_tried_there_and_the_next_one_as_wel
     both = n1.queues.take(session, ["p", "q"], wait_ms=LONG_MS)
     await parked(eventually, n1.queues, 1, "p")
     _, single = await wait_in(eventually, n1)
-    await asyncio.gather(n0.queues.put("p", NewTask(id="p1")), n0.queues.put("q", NewTask(id="q1")))
+    await asyncio.gather(n0.queues.put("p", TaskSpec(id="p1")), n0.queues.put("q", TaskSpec(id="q1")))
     assert [task.id for task in await both] in (["p1"], ["q1"])
     if both.result()[0].id == "q1":
-        await n0.queues.put("q", NewTask(id="q2"))
+        await n0.queues.put("q", TaskSpec(id="q2"))
     assert [task.queue for task in await single] == ["q"]
 
 
@@ -227,16 +227,16 @@ async def test_who_waits_for_one_task_alone_does_not_ask_for_ever(
 ) -> None:
     n0 = await node("n0")
     for queue in queues:
-        await n0.queues.put(queue, NewTask(id="other"))
+        await n0.queues.put(queue, TaskSpec(id="other"))
     take = n0.queues.take(n0.queues.open_session(), queues, wait_ms=LONG_MS, task_id="a")
     for queue in queues:
         await parked(eventually, n0.queues, 1, queue)
     asked_of.clear()
-    await n0.queues.put("q", NewTask(id="another"))
+    await n0.queues.put("q", TaskSpec(id="another"))
     await n0.link.call("PING")
     await n0.link.call("PING")
     assert asked_of.calls(n0) <= 2, "the put, and the take that was woken by it"
-    await n0.queues.put("q", NewTask(id="a"))
+    await n0.queues.put("q", TaskSpec(id="a"))
     assert [task.id for task in await take] == ["a"]
 
 

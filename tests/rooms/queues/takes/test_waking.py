@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from support.queues.parked_takes import LONG_MS, parked, wait_in
 
-from tidewarden.queue import Changes, NewTask
+from tidewarden.queue import Changes, TaskSpec
 
 
 async def test_woken_by_a_put_on_the_same_node(node: Any, eventually: Any) -> None:
     n0 = await node()
     _, take = await wait_in(eventually, n0)
-    await n0.queues.put("q", NewTask(id="a"))
+    await n0.queues.put("q", TaskSpec(id="a"))
     assert [task.id for task in await take] == ["a"]
 
 
@@ -24,7 +24,7 @@ async def test_woken_by_a_put_on_another_node(node: Any, eventually: Any, shards
     await n0.queues.configure("q", {"shards": shards})
     await eventually(lambda: len(n1.queues._shards.get("q", ())) == shards)
     _, take = await wait_in(eventually, n1)
-    await n0.queues.put("q", NewTask(id="a"))
+    await n0.queues.put("q", TaskSpec(id="a"))
     assert [task.id for task in await take] == ["a"]
 
 
@@ -33,7 +33,7 @@ async def test_woken_again_and_again(node: Any, eventually: Any) -> None:
     n0, n1 = await node("n0"), await node("n1")
     for n in range(5):
         session, take = await wait_in(eventually, n1)
-        await n0.queues.put("q", NewTask(id=f"a{n}"))
+        await n0.queues.put("q", TaskSpec(id=f"a{n}"))
         (task,) = await take
         assert await n1.queues.ack(session, "q", [(task.id, task.lease)]) == [1]
 
@@ -42,7 +42,7 @@ async def test_woken_again_and_again(node: Any, eventually: Any) -> None:
 async def test_woken_when_a_task_falls_due(node: Any, eventually: Any, putter: str) -> None:
     n0, n1 = await node("n0"), await node("n1")
     _, take = await wait_in(eventually, n0)
-    await {"n0": n0, "n1": n1}[putter].queues.put("q", NewTask(id="a", delay_ms=60))
+    await {"n0": n0, "n1": n1}[putter].queues.put("q", TaskSpec(id="a", delay_ms=60))
     (task,) = await take
     assert task.id == "a"
 
@@ -50,14 +50,14 @@ async def test_woken_when_a_task_falls_due(node: Any, eventually: Any, putter: s
 async def test_woken_for_an_earlier_task_than_it_slept_for(node: Any, eventually: Any) -> None:
     n0, n1 = await node("n0"), await node("n1")
     _, take = await wait_in(eventually, n0)
-    await n1.queues.put("q", NewTask(id="late", delay_ms=LONG_MS))
-    await n1.queues.put("q", NewTask(id="soon", delay_ms=40))
+    await n1.queues.put("q", TaskSpec(id="late", delay_ms=LONG_MS))
+    await n1.queues.put("q", TaskSpec(id="soon", delay_ms=40))
     assert [task.id for task in await take] == ["soon"]
 
 
 async def test_woken_when_another_nodes_lease_ends(node: Any, eventually: Any) -> None:
     n0, n1 = await node("n0"), await node("n1")
-    await n0.queues.put("q", NewTask(id="a"))
+    await n0.queues.put("q", TaskSpec(id="a"))
     await n0.queues.take(n0.queues.open_session(), ["q"], lease_ms=60)
     _, take = await wait_in(eventually, n1)
     (task,) = await take
@@ -66,7 +66,7 @@ async def test_woken_when_another_nodes_lease_ends(node: Any, eventually: Any) -
 
 async def test_woken_by_a_lease_taken_while_it_waits(node: Any, eventually: Any) -> None:
     n0, n1 = await node("n0"), await node("n1")
-    await n0.queues.put("q", NewTask(id="a", delay_ms=10**6))
+    await n0.queues.put("q", TaskSpec(id="a", delay_ms=10**6))
     _, take = await wait_in(eventually, n1)
     await n0.queues.take(n0.queues.open_session(), ["q"], lease_ms=40, task_id="a")
     assert [task.attempt for task in await take] == [2]
@@ -74,7 +74,7 @@ async def test_woken_by_a_lease_taken_while_it_waits(node: Any, eventually: Any)
 
 async def test_woken_by_release_fail_kick_update_and_replace(node: Any, eventually: Any) -> None:
     n0, n1 = await node("n0"), await node("n1")
-    await n0.queues.put("q", NewTask(id="a"))
+    await n0.queues.put("q", TaskSpec(id="a"))
     session, held = n0.queues.open_session(), []
     held = await n0.queues.take(session, ["q"])
 
@@ -92,13 +92,13 @@ async def test_woken_by_release_fail_kick_update_and_replace(node: Any, eventual
     await n0.queues.release(session, "q", "a", held[0].lease, delay_ms=10**6)
     await woken(lambda: n0.queues.update("q", "a", Changes(delay_ms=0)))
     await n0.queues.release(session, "q", "a", held[0].lease, delay_ms=10**6)
-    await woken(lambda: n0.queues.put("q", NewTask(id="a", if_exists="replace")))
+    await woken(lambda: n0.queues.put("q", TaskSpec(id="a", if_exists="replace")))
 
 
 @pytest.mark.parametrize("where", ["n0", "n1"])
 async def test_woken_when_a_consumer_disconnects(node: Any, eventually: Any, where: str) -> None:
     n0, n1 = await node("n0"), await node("n1")
-    await n0.queues.put("q", NewTask(id="a"))
+    await n0.queues.put("q", TaskSpec(id="a"))
     session = n0.queues.open_session()
     await n0.queues.take(session, ["q"])
     _, take = await wait_in(eventually, {"n0": n0, "n1": n1}[where])
@@ -110,7 +110,7 @@ async def test_woken_when_a_consumer_disconnects(node: Any, eventually: Any, whe
 async def test_who_waits_asks_behind_a_hangup_and_not_after_its_answer(node: Any, eventually: Any) -> None:
     n0 = await node()
     holder, sent = n0.queues.open_session(), []
-    await n0.queues.put("q", NewTask(id="a"))
+    await n0.queues.put("q", TaskSpec(id="a"))
     assert len(await n0.queues.take(holder, ["q"])) == 1
     _, take = await wait_in(eventually, n0)
     (shard,) = n0.queues._shards["q"]
@@ -124,7 +124,7 @@ async def test_who_waits_asks_behind_a_hangup_and_not_after_its_answer(node: Any
 async def test_woken_when_a_pause_ends_or_is_ended(node: Any, eventually: Any) -> None:
     n0, n1 = await node("n0"), await node("n1")
     await n0.queues.pause("q")
-    await n0.queues.put("q", NewTask(id="a"))
+    await n0.queues.put("q", TaskSpec(id="a"))
     session, take = await wait_in(eventually, n1)
     await n0.queues.resume("q")
     (task,) = await take
@@ -140,7 +140,7 @@ async def test_puts_into_a_paused_queue_wake_nobody(node: Any, eventually: Any) 
     _, take = await wait_in(eventually, n1)
     calls = n1.link.calls
     for n in range(10):
-        await n0.queues.put("q", NewTask(id=f"a{n}"))
+        await n0.queues.put("q", TaskSpec(id=f"a{n}"))
     assert await n1.ears.call("PING")
     assert await n1.link.call("PING") == b"PONG"
     assert n1.link.calls == calls + 1
@@ -150,7 +150,7 @@ async def test_puts_into_a_paused_queue_wake_nobody(node: Any, eventually: Any) 
 
 async def test_woken_when_a_node_dies(node: Any, eventually: Any) -> None:
     n0, n1 = await node("n0"), await node("n1")
-    await n0.queues.put("q", NewTask(id="a"))
+    await n0.queues.put("q", TaskSpec(id="a"))
     await n0.queues.take(n0.queues.open_session(), ["q"])
     _, take = await wait_in(eventually, n1)
     await n1.queues.script("queue.reap", "q", 0, [1, "n0", 1, 100])
@@ -161,7 +161,7 @@ async def test_nothing_is_polled(node: Any, eventually: Any) -> None:
     n0, n1 = await node("n0"), await node("n1")
     await n0.queues.configure("q", {"shards": 4})
     await eventually(lambda: len(n1.queues._shards.get("q", ())) == 4)
-    await n0.queues.put("q", NewTask(id="far", delay_ms=10**6))
+    await n0.queues.put("q", TaskSpec(id="far", delay_ms=10**6))
     takes = [n1.queues.take(n1.queues.open_session(), ["q"], wait_ms=LONG_MS) for _ in range(50)]
     await parked(eventually, n1.queues, 50)
     calls = n1.link.calls, n1.ears.calls, n0.link.calls
@@ -176,13 +176,13 @@ async def test_nothing_is_polled(node: Any, eventually: Any) -> None:
 async def test_a_wake_up_between_the_answer_and_the_parking_is_not_lost(node: Any, eventually: Any) -> None:
     """The put's message arrives while the take's empty answer is not yet read: it asks again instead of sleeping."""
     n0 = await node()
-    await n0.queues.put("q", NewTask(id="first"))
+    await n0.queues.put("q", TaskSpec(id="first"))
     await n0.queues.take(n0.queues.open_session(), ["q"])
     shard = n0.queues._shards["q"][0]
     for n in range(20):
         take = n0.queues.take(n0.queues.open_session(), ["q"], wait_ms=LONG_MS)
         await asyncio.sleep(0)  # the take is on its way, and the put behind it in the same connection
-        put = n0.queues.put("q", NewTask(id=f"a{n}"))
+        put = n0.queues.put("q", TaskSpec(id=f"a{n}"))
         assert [task.id for task in await take] == [f"a{n}"]
         await put
     assert not shard.parked
@@ -196,7 +196,7 @@ async def test_a_message_that_comes_while_the_take_is_asked_is_not_lost(node: An
         take = n1.queues.take(n1.queues.open_session(), ["q"], wait_ms=LONG_MS)
         for _ in range(n % 6):
             await asyncio.sleep(0)
-        await n0.queues.put("q", NewTask(id=f"a{n}"))
+        await n0.queues.put("q", TaskSpec(id=f"a{n}"))
         assert [task.id for task in await take] == [f"a{n}"]
 
 
@@ -205,14 +205,14 @@ async def test_missed_messages_are_made_up_for_by_waking_all(node: Any, eventual
     n0, n1 = await node("n0"), await node("n1")
     _, take = await wait_in(eventually, n1)
     n1.ears._transport.abort()
-    await n0.queues.put("q", NewTask(id="a"))
+    await n0.queues.put("q", TaskSpec(id="a"))
     assert [task.id for task in await take] == ["a"]
 
 
 async def test_an_older_reply_that_is_read_late_hides_nothing(node: Any) -> None:
     """The sweep's connection is another than the takes': what it was told may be of before what they know."""
     n0 = await node()
-    await n0.queues.put("q", NewTask(id="a", delay_ms=10**6))
+    await n0.queues.put("q", TaskSpec(id="a", delay_ms=10**6))
     (shard,) = n0.queues._shards["q"]
     loop, now_ms = asyncio.get_running_loop(), shard.now_ms + 10
     shard.heard(now_ms, now_ms + 2000, False)

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from support.doors import doubles
 
-from tidewarden.config import User, hash_generated
-from tidewarden.rights import Rights
-from tidewarden.server.commands import COMMANDS
-from tidewarden.server.demands import DEMANDS, OWN, ROUTES, lacking_for
-from tidewarden.server.http import NAMED
+from tidewarden.config.load import User, hash_generated
+from tidewarden.config.permissions import Rights
+from tidewarden.server.access.permissions import DEMANDS, OWN, ROUTES, lacking_for
+from tidewarden.server.http.server import NAMED
+from tidewarden.server.verbs.table import COMMANDS
 
 SECRET = doubles.SECRET
 TABLE = """

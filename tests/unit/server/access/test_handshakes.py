@@ -15,10 +15,10 @@ import uvloop
 from support.providers import certificate
 
 from tidewarden.clock import SystemClock
-from tidewarden.server import handshakes as module
-from tidewarden.server.handshakes import Handshakes
-from tidewarden.server.strangers import Strangers
-from tidewarden.tls import server_context
+from tidewarden.config.tls import server_context
+from tidewarden.server.access import tls_handshakes as module
+from tidewarden.server.access.protocol_mismatch import ProtocolMismatch
+from tidewarden.server.access.tls_handshakes import TlsHandshakes
 
 
 class Echo(asyncio.Protocol):
@@ -41,8 +41,8 @@ class Door:
     def __init__(self, cert: str, key: str, at_once: int = 100) -> None:
         context = server_context(cert, key)
         assert context is not None
-        self.strangers = Strangers("RESP", SystemClock())
-        self.handshakes = Handshakes(context, lambda: at_once, self.strangers)
+        self.strangers = ProtocolMismatch("RESP", SystemClock())
+        self.handshakes = TlsHandshakes(context, lambda: at_once, self.strangers)
         self.trusted = ssl.create_default_context(cafile=cert)
 
     async def dial(self, context: ssl.SSLContext | None = None) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

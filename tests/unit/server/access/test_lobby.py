@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tidewarden.clock import ManualClock
-from tidewarden.server import lobby as module
-from tidewarden.server.lobby import BURST_EACH_S, BURST_S, GRACE_S, KEPT_S, SHARE_EACH, Lobby, Stranger
+from tidewarden.server.access import lobby as module
+from tidewarden.server.access.lobby import BURST_EACH_S, BURST_S, GRACE_S, KEPT_S, SHARE_EACH, Lobby, Stranger
 
 SHARE = 0.05
 

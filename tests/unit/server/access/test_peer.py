@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from tidewarden.config.permissions import Rights
 from tidewarden.errors import BadArg, Denied, NoAuth
-from tidewarden.rights import Rights
-from tidewarden.server.peer import FRIEND, GUEST, LIMITED, STRANGER, Peer
-from tidewarden.server.verbs import Command
+from tidewarden.server.access.peer import FRIEND, GUEST, LIMITED, STRANGER, Peer
+from tidewarden.server.verbs.command import Command
 
 
 @pytest.mark.parametrize(("let_in", "at_first"), [(True, GUEST), (False, STRANGER)])

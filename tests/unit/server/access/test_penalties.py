@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from tidewarden.server.penalties import FACTOR_MAX, FORGET_S, HELD_BACK_MAX, HOSTS_MAX, Host, Penalties, host_of
+from tidewarden.server.access.login_throttle import (
+    FACTOR_MAX,
+    FORGET_S,
+    HELD_BACK_MAX,
+    HOSTS_MAX,
+    LoginThrottle,
+    ThrottledHost,
+    host_of,
+)
 
 
 @pytest.mark.parametrize(
@@ -23,30 +31,30 @@ def test_a_host_is_an_address_or_a_network(address: str, host: str) -> None:
 
 
 def test_each_failure_costs_twice_as_much_up_to_a_bound() -> None:
-    host = Host()
+    host = ThrottledHost()
     assert [host.fail(0.0) for _ in range(7)] == [1, 2, 4, 8, 16, FACTOR_MAX, FACTOR_MAX]
     assert all(host.fail(0.0) == FACTOR_MAX for _ in range(100))
 
 
 def test_who_fails_no_more_begins_anew() -> None:
-    host = Host()
+    host = ThrottledHost()
     assert [host.fail(0.0), host.fail(FORGET_S), host.fail(3 * FORGET_S)] == [1, 2, 1]
 
 
 def test_it_is_said_once_a_second() -> None:
-    host = Host()
+    host = ThrottledHost()
     assert [host.say(now) for now in (0.0, 0.5, 1.0, 1.9, 2.5)] == [True, False, True, False, True]
 
 
 def test_a_host_is_crowded_by_answers_held_back() -> None:
-    host = Host()
+    host = ThrottledHost()
     assert not host.crowded
     host.held_back = HELD_BACK_MAX
     assert host.crowded
 
 
 def test_connections_of_a_host_are_one_and_hosts_are_bounded() -> None:
-    penalties = Penalties()
+    penalties = LoginThrottle()
     first = penalties.of("1.2.3.4:5")
     assert penalties.of("1.2.3.4:6") is first
     for number in range(HOSTS_MAX + 10):

@@ -8,8 +8,8 @@ from typing import Any
 
 from support.doors import doubles
 
-from tidewarden.config import User, hash_generated
-from tidewarden.queue.task import NewTask
+from tidewarden.config.load import User, hash_generated
+from tidewarden.queue.task import TaskSpec
 
 SECRET = doubles.SECRET
 ADA = User(name="ada", secret_hash=hash_generated(SECRET))
@@ -78,7 +78,7 @@ async def test_who_waits_under_rights_of_before_is_cut_off() -> None:
                 await asyncio.sleep(0.001)
         door.server.reload((replace(ADA, rights=("put",)), BOB))
         assert await ada.rest() == b""
-        await door.queues.put("q", NewTask(b"body"))
+        await door.queues.put("q", TaskSpec(b"body"))
         assert (await bob.reply())[0][0] == b"q"
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from tidewarden.clock import ManualClock
-from tidewarden.server.strangers import SAID_S, Strangers
+from tidewarden.server.access.protocol_mismatch import SAID_S, ProtocolMismatch
 
 
 async def test_all_are_counted_and_now_and_then_one_is_told(caplog: pytest.LogCaptureFixture) -> None:
     clock = ManualClock()
-    strangers = Strangers("RESP", clock)
+    strangers = ProtocolMismatch("RESP", clock)
     for number in range(1000):
         strangers.met(f"10.0.0.1:{number}", "it speaks TLS")
     assert [record.getMessage() for record in caplog.records] == ["sent away from the RESP door: it speaks TLS"]

@@ -25,11 +25,13 @@ from tidewarden.cli.connection import connected
 from tidewarden.cli.options import DATA_DIR
 from tidewarden.client import AsyncClient
 from tidewarden.clock import SystemClock
-from tidewarden.config import load
+from tidewarden.config.load import load
+from tidewarden.config.tls import expiry_of, expiry_warning, fault_of, server_context
 from tidewarden.errors import ConfigError
-from tidewarden.server import HttpServer, flow, lobby
-from tidewarden.server.resp import RespServer
-from tidewarden.tls import expiry_of, expiry_warning, fault_of, server_context
+from tidewarden.server import HttpServer
+from tidewarden.server.access import lobby
+from tidewarden.server.resp import backpressure
+from tidewarden.server.resp.server import RespServer
 
 SECRET = doubles.SECRET
 
@@ -151,7 +153,7 @@ def open_ends() -> list[tuple[int, int]]:
 
 async def test_one_too_many_is_told_and_does_not_linger(pem: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Though it never says goodbye, for which TLS would wait half a minute."""
-    monkeypatch.setattr(flow, "TURNED_AWAY_S", 0.3)
+    monkeypatch.setattr(backpressure, "TURNED_AWAY_S", 0.3)
 
     def silent(port: int) -> tuple[ssl.SSLSocket, bytes]:
         plain = socket.create_connection(("127.0.0.1", port), 20)

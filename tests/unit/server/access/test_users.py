@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from tidewarden.clock import ManualClock, SystemClock
-from tidewarden.config import User, hash_generated, hash_secret
+from tidewarden.config.load import User, hash_generated, hash_secret
+from tidewarden.config.secret import check_secret, quick_hash
 from tidewarden.errors import WrongPass
-from tidewarden.secret import check_secret, quick_hash
-from tidewarden.server import users as module
-from tidewarden.server.penalties import HELD_BACK_MAX
-from tidewarden.server.users import Users
+from tidewarden.server.access import users as module
+from tidewarden.server.access.login_throttle import HELD_BACK_MAX
+from tidewarden.server.access.users import Users
 
 ADMIN = User(name="admin", secret_hash=hash_secret("slow:secret"))
 READER = User(name="reader", secret_hash=hash_generated("opensesame"))

@@ -8,7 +8,7 @@ import pytest
 from aiohttp.test_utils import make_mocked_request
 
 from tidewarden.errors import BadArg
-from tidewarden.server import http_asked as asked
+from tidewarden.server.http import params as asked
 
 
 def test_parameters_are_those_that_are_there_once_each() -> None:

@@ -15,7 +15,9 @@ from support.doors import doubles
 
 from tidewarden.clock import SystemClock
 from tidewarden.errors import NotFound, StoreDown
-from tidewarden.server import HttpServer, metrics, users
+from tidewarden.server import HttpServer
+from tidewarden.server.access import users
+from tidewarden.server.http import metrics
 
 Door = doubles.Door
 

@@ -18,8 +18,11 @@ from support.doors import doubles
 
 from tidewarden.clock import SystemClock
 from tidewarden.errors import NoAuth
-from tidewarden.server import HttpServer, http, http_listener, lobby, peer
-from tidewarden.server.resp import RespServer
+from tidewarden.server import HttpServer
+from tidewarden.server.access import lobby, peer
+from tidewarden.server.http import listener
+from tidewarden.server.http import server as http
+from tidewarden.server.resp.server import RespServer
 
 BEARER = f"Authorization: Bearer admin:{doubles.SECRET}".encode()
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -94,7 +97,7 @@ async def test_one_connection_too_many_is_told_and_the_others_go_on() -> None:
 
 
 async def test_who_drips_a_head_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_listener, "IDLE_S", 0.5)
+    monkeypatch.setattr(listener, "IDLE_S", 0.5)
     async with site() as server:
         first, silent = await connect(server), await connect(server)
         second = await connect(server, LIVE)
@@ -192,7 +195,7 @@ async def stalled(server: HttpServer) -> Stream:
 
 
 async def test_who_reads_nothing_gives_up_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_listener, "STALL_S", 0.2)
+    monkeypatch.setattr(listener, "STALL_S", 0.2)
     async with site(http_connections_max=1) as server:
         stream = await stalled(server)
         async with asyncio.timeout(20):
@@ -281,7 +284,7 @@ async def test_of_a_strangers_body_little_is_kept(monkeypatch: pytest.MonkeyPatc
             while not handler._reading_paused:
                 await asyncio.sleep(0.01)
         payload = handler._current_request._read_bytes or handler._current_request.content
-        assert 0 < payload.total_bytes <= 2 * http_listener.BODY_BUFFER_BYTES + lobby.CHUNK_BYTES
+        assert 0 < payload.total_bytes <= 2 * listener.BODY_BUFFER_BYTES + lobby.CHUNK_BYTES
         decided.set()
         assert (await answer(stream))[1]["error"] == "NOAUTH"
         stream[1].transport.abort()

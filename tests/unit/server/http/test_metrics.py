@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from tidewarden.clock import ManualClock
-from tidewarden.server import metrics
-from tidewarden.server.metrics import HELP, Sample
+from tidewarden.server.http import metrics
+from tidewarden.server.http.metrics import HELP, Sample
 
 
 async def rendered(samples: Sequence[Sample]) -> str:

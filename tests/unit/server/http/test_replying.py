@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from tidewarden.errors import BadArg, WrongPass
-from tidewarden.server.replying import problem, respond
+from tidewarden.server.http.responses import problem, respond
 
 
 def test_no_answer_is_for_a_cache() -> None:

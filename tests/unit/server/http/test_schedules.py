@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from unit.server.http.test_doors import ALICE, site
 
-from tidewarden.queue.task import NewTask
+from tidewarden.queue.task import TaskSpec
 from tidewarden.scheduler.trigger import Spec
 
 WHOLE: dict[str, Any] = {
@@ -21,7 +21,7 @@ ODD = {"name": "odd", "queue": "q", "next_ms": 1, "state": "unreadable"}
 @pytest.mark.parametrize(
     ("body", "spec", "task"),
     [
-        ({"every_ms": 5000}, Spec.every(5000), NewTask(b"")),
+        ({"every_ms": 5000}, Spec.every(5000), TaskSpec(b"")),
         (
             {
                 "cron": "0 3 * * *",
@@ -32,16 +32,16 @@ ODD = {"name": "odd", "queue": "q", "next_ms": 1, "state": "unreadable"}
                 "lane": "l",
             },
             Spec.cron("0 3 * * *", "Europe/Berlin", "all"),
-            NewTask("ä".encode(), priority=7, lane="l"),
+            TaskSpec("ä".encode(), priority=7, lane="l"),
         ),
         (
             {"at_ms": 1_800_000_000_000, "payload_base64": "/w==", "delay_ms": 1, "within_ms": 2, "ttl_ms": 9},
             Spec.at(1_800_000_000_000),
-            NewTask(b"\xff", delay_ms=1, within_ms=2, ttl_ms=9),
+            TaskSpec(b"\xff", delay_ms=1, within_ms=2, ttl_ms=9),
         ),
     ],
 )
-async def test_put(body: dict[str, Any], spec: Spec, task: NewTask) -> None:
+async def test_put(body: dict[str, Any], spec: Spec, task: TaskSpec) -> None:
     async with site() as subject:
         answer = await subject.ask("PUT", "/v1/schedules/n%2F1", data=json.dumps({"queue": "mail", **body}))
         assert answer == (200, {"next_ms": 2**41})
@@ -80,7 +80,7 @@ async def test_what_is_wrong_is_told_by_its_field(body: dict[str, Any], fault: s
 async def test_the_rooms_own_errors_name_the_field_too(monkeypatch: pytest.MonkeyPatch) -> None:
     async with site() as subject:
 
-        async def put(_name: str, _spec: Spec, _queue: str, task: NewTask) -> int:
+        async def put(_name: str, _spec: Spec, _queue: str, task: TaskSpec) -> int:
             task.check(1024)
             return 1
 

@@ -11,8 +11,8 @@ from aiohttp import web
 from support.doors import doubles
 
 from tidewarden.errors import Error
-from tidewarden.server.http_tokens import TokenRoutes
-from tidewarden.server.replying import problem
+from tidewarden.server.http.responses import problem
+from tidewarden.server.http.tokens import TokenRoutes
 
 Door = doubles.Door
 

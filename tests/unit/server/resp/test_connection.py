@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 from support.doors import doubles
 
-from tidewarden.server import connection as module
+from tidewarden.server.resp import connection as module
 
 Door = doubles.Door
 

@@ -13,11 +13,12 @@ import pytest
 from support.doors import doubles
 
 from tidewarden.clock import ManualClock
-from tidewarden.server import connection as connection_module
-from tidewarden.server import flow as module
-from tidewarden.server import requests, users
-from tidewarden.server.commands import COMMANDS
-from tidewarden.server.verbs import TOGETHER_LONG_MAX
+from tidewarden.server.access import users
+from tidewarden.server.resp import backpressure as module
+from tidewarden.server.resp import connection as connection_module
+from tidewarden.server.resp import parser
+from tidewarden.server.verbs.command import TOGETHER_LONG_MAX
+from tidewarden.server.verbs.table import COMMANDS
 
 Door = doubles.Door
 
@@ -189,9 +190,9 @@ async def test_a_stranger_that_goes_on_and_on_is_read_as_its_budget_allows(monke
 async def test_a_flood_of_one_peer_takes_many_turns_and_is_answered_whole(
     ending: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(requests, "STEPS_MAX", 50)
-    monkeypatch.setattr(requests, "LINES_MAX", 100)
-    monkeypatch.setattr(requests, "LONG_BYTES", 1000)
+    monkeypatch.setattr(parser, "STEPS_MAX", 50)
+    monkeypatch.setattr(parser, "LINES_MAX", 100)
+    monkeypatch.setattr(parser, "LONG_BYTES", 1000)
     async with Door() as door:
         line = await door.dial()
         line.writer.write((b"PING\r\n" + doubles.framed("PING") * 20) * 500 + ending)

@@ -14,9 +14,9 @@ import pytest
 import uvloop
 
 from tidewarden.clock import SystemClock
-from tidewarden.server import listening, lobby
-from tidewarden.server.listening import Listener
-from tidewarden.server.lobby import CHUNK_BYTES, Lobby, Stranger
+from tidewarden.server.access import listening, lobby
+from tidewarden.server.access.listening import Listener
+from tidewarden.server.access.lobby import CHUNK_BYTES, Lobby, Stranger
 
 
 class Recorder(asyncio.Protocol):

@@ -5,21 +5,21 @@ from __future__ import annotations
 import pytest
 
 from tidewarden.errors import TooBig
-from tidewarden.server.plan import BYTES_MAX, REQUESTS_MAX, Plan
+from tidewarden.server.resp.transaction import BYTES_MAX, REQUESTS_MAX, Transaction
 
 
 def test_requests_are_kept_in_order() -> None:
-    plan = Plan()
+    plan = Transaction()
     assert plan.add([b"PING"]) == plan.add([b"ECHO", b"x"]) == b"+QUEUED\r\n"
     assert plan.requests == [[b"PING"], [b"ECHO", b"x"]]
     assert not plan.spoiled
 
 
 def test_too_many_or_too_long() -> None:
-    plan = Plan()
+    plan = Transaction()
     for _ in range(REQUESTS_MAX):
         plan.add([b"PING"])
     with pytest.raises(TooBig):
         plan.add([b"PING"])
     with pytest.raises(TooBig):
-        Plan().add([b"ECHO", b"x" * BYTES_MAX])
+        Transaction().add([b"ECHO", b"x" * BYTES_MAX])

@@ -9,8 +9,8 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from tidewarden.server import requests
-from tidewarden.server.requests import RequestReader
+from tidewarden.server.resp import parser as requests
+from tidewarden.server.resp.parser import RequestReader
 
 REQUEST_BYTES = 200_000
 

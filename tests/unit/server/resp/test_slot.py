@@ -8,10 +8,10 @@ from typing import Any, cast
 import pytest
 
 from tidewarden.errors import NotHeld
-from tidewarden.server import replies
-from tidewarden.server.plain_slots import AckSlot
-from tidewarden.server.slot import PendingSlot, Slot
-from tidewarden.server.verbs import Pending
+from tidewarden.server.resp import encoder
+from tidewarden.server.resp.fast_path import AckSlot
+from tidewarden.server.resp.reply_slot import PendingSlot, Slot
+from tidewarden.server.verbs.command import Pending
 
 
 class RecordingConnection:
@@ -22,7 +22,7 @@ class RecordingConnection:
         self.answers: list[Slot] = []
 
     def refuse(self, error: Exception) -> bytes:
-        return replies.error_line(getattr(error, "code", "INTERNAL"), str(error))
+        return encoder.error_line(getattr(error, "code", "INTERNAL"), str(error))
 
     def answered(self, slot: Slot) -> None:
         self.answers.append(slot)
@@ -33,7 +33,7 @@ async def settle(result: object, *, closing: bool = False) -> bytes | None:
     connection = RecordingConnection(closing)
     loop = asyncio.get_running_loop()
     future = loop.create_future()
-    slot = PendingSlot(cast(Any, connection), Pending(future, replies.encode), loop)
+    slot = PendingSlot(cast(Any, connection), Pending(future, encoder.encode), loop)
     slot.begun = True
     if result is None:
         future.cancel()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from support.doors import doubles
 
-from tidewarden.config import User, hash_generated
+from tidewarden.config.load import User, hash_generated
 
 
 async def test_transfer_names_a_node_or_none() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tidewarden.server.commands import COMMANDS
+from tidewarden.server.verbs.table import COMMANDS
 
 SERVED_TEXT = """
     Q.PUT Q.TAKE Q.ACK Q.RELEASE Q.FAIL Q.TOUCH Q.BURY Q.KICK Q.UPDATE Q.DELETE Q.PEEK Q.PAUSE Q.RESUME Q.STATS Q.LIST Q.CONFIG

@@ -10,7 +10,7 @@ import hiredis
 import pytest
 from support.doors import doubles
 
-from tidewarden.server import users
+from tidewarden.server.access import users
 
 Door = doubles.Door
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import strategies as st
 
 from tidewarden.errors import BadArg
-from tidewarden.server.options import Option, Options, number, text, unsupported
+from tidewarden.server.verbs.options import Option, Options, number, text, unsupported
 
 TABLE = Options(
     "X.PUT",

@@ -8,7 +8,7 @@ import hiredis
 import pytest
 from support.doors import doubles
 
-from tidewarden.queue.task import Changes, NewTask
+from tidewarden.queue.task import Changes, TaskSpec
 
 
 async def ask(door: Any, *requests: str | tuple[str | bytes, ...]) -> list[Any]:
@@ -26,16 +26,16 @@ async def ask(door: Any, *requests: str | tuple[str | bytes, ...]) -> list[Any]:
 @pytest.mark.parametrize(
     ("request_", "call"),
     [
-        ("Q.PUT mail x", ("put", "mail", NewTask(b"x"))),
+        ("Q.PUT mail x", ("put", "mail", TaskSpec(b"x"))),
         (
             "q.put mail x id a delay 5 within 6 priority 7 lease 8 attempts 9 backoff 10 ifexists REPLACE",
-            ("put", "mail", NewTask(b"x", "a", 5, None, None, 6, 7, 8, 9, 10, "replace")),
+            ("put", "mail", TaskSpec(b"x", "a", 5, None, None, 6, 7, 8, 9, 10, "replace")),
         ),
-        ("Q.PUT mail x WAIT 0", ("put", "mail", NewTask(b"x"))),
-        ("Q.PUT mail x WAIT 5 ID a", ("put_waiting", "mail", NewTask(b"x", "a"), 5)),
-        ("Q.PUT mail x TTL 5", ("put", "mail", NewTask(b"x", ttl_ms=5))),
-        ("Q.PUT mail x lane tenant-7", ("put", "mail", NewTask(b"x", lane="tenant-7"))),
-        ("Q.PUT mail x AT 5 DEADLINE 6", ("put", "mail", NewTask(b"x", at_ms=5, deadline_ms=6))),
+        ("Q.PUT mail x WAIT 0", ("put", "mail", TaskSpec(b"x"))),
+        ("Q.PUT mail x WAIT 5 ID a", ("put_waiting", "mail", TaskSpec(b"x", "a"), 5)),
+        ("Q.PUT mail x TTL 5", ("put", "mail", TaskSpec(b"x", ttl_ms=5))),
+        ("Q.PUT mail x lane tenant-7", ("put", "mail", TaskSpec(b"x", lane="tenant-7"))),
+        ("Q.PUT mail x AT 5 DEADLINE 6", ("put", "mail", TaskSpec(b"x", at_ms=5, deadline_ms=6))),
         ("Q.TAKE FROM a b", ("take", ("a", "b"), 1, 0, 0, "")),
         ("Q.TAKE COUNT 3 LEASE 4 ID x FROM a", ("take", ("a",), 3, 0, 4, "x")),
         ("Q.TAKE FROM from", ("take", ("from",), 1, 0, 0, "")),
@@ -146,7 +146,7 @@ async def test_names_and_ids_are_utf8() -> None:
             door, ("Q.PUT", b"\xff", "x"), ("Q.PUT", "mail", "x", "ID", b"\xff"), ("Q.PUT", "mail", b"\xff")
         )
         assert [str(reply)[:6] for reply in replies[:2]] == ["BADARG", "BADARG"]
-        assert door.queues.calls == [("put", "mail", NewTask(b"\xff"))]
+        assert door.queues.calls == [("put", "mail", TaskSpec(b"\xff"))]
 
 
 async def test_put_take_ack() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.doors import doubles
 
-from tidewarden.queue.task import NewTask
+from tidewarden.queue.task import TaskSpec
 from tidewarden.scheduler.trigger import Spec
 
 Door = doubles.Door
@@ -14,7 +14,7 @@ Door = doubles.Door
 @pytest.mark.parametrize(
     ("request_", "spec", "task"),
     [
-        (("S.PUT", "n", "EVERY", "5000", "mail", "x"), Spec.every(5000), NewTask(b"x")),
+        (("S.PUT", "n", "EVERY", "5000", "mail", "x"), Spec.every(5000), TaskSpec(b"x")),
         (
             (
                 "S.PUT",
@@ -31,12 +31,12 @@ Door = doubles.Door
                 "7",
             ),
             Spec.cron("0 3 * * *", "Europe/Berlin", "all"),
-            NewTask(b"\xff", priority=7),
+            TaskSpec(b"\xff", priority=7),
         ),
-        (("S.PUT", "n", "AT", "1800000000000", "mail", "TZ"), Spec.at(1_800_000_000_000), NewTask(b"TZ")),
+        (("S.PUT", "n", "AT", "1800000000000", "mail", "TZ"), Spec.at(1_800_000_000_000), TaskSpec(b"TZ")),
     ],
 )
-async def test_what_reaches_the_schedules(request_: tuple[str | bytes, ...], spec: Spec, task: NewTask) -> None:
+async def test_what_reaches_the_schedules(request_: tuple[str | bytes, ...], spec: Spec, task: TaskSpec) -> None:
     async with Door() as door:
         line = await door.dial()
         line.send(request_)

@@ -7,8 +7,8 @@ from typing import Any, cast
 import pytest
 
 from tidewarden.errors import BadArg
-from tidewarden.server import verbs
-from tidewarden.server.verbs import Command, meant, unsupported
+from tidewarden.server.verbs import command as verbs
+from tidewarden.server.verbs.command import Command, meant, unsupported
 
 
 def test_misuse_shows_the_form() -> None:

@@ -13,7 +13,7 @@ from tidewarden.tokens.limits import hold, quarantine, rate
 from tidewarden.tokens.limits.client_record import ClientRecord, Silence, parse_record
 from tidewarden.tokens.limits.evidence import COUNTS, KEPT_MS, Bucket, within
 from tidewarden.tokens.limits.judgement import (
-    Event,
+    ClientEvent,
     Told,
     ask_probe,
     fold,
@@ -52,7 +52,7 @@ class Play:
         self.note(fold(self.record, told, self.now_ms))
         self.record = parse_record(self.record.pack())  # As the store gives it back.
 
-    def note(self, events: list[Event]) -> None:
+    def note(self, events: list[ClientEvent]) -> None:
         self.events += [event.kind.removeprefix("provider.") for event in events]
 
     def run(self, seconds: float, **counts: int) -> None:

@@ -8,11 +8,11 @@ from typing import Any
 
 from support.tokens import harness
 
-from tidewarden.tokens.answers import Verdict
 from tidewarden.tokens.limits.client_record import ClientRecord, Silence
 from tidewarden.tokens.limits.evidence import kind_of
 from tidewarden.tokens.limits.judgement import HEARD_MS, Told, fold
 from tidewarden.tokens.limits.node_trouble import NodeTrouble
+from tidewarden.tokens.provider.token_response import Verdict
 
 PROVIDER = harness.provider("http://user@127.0.0.1:9/token")
 GONE = "no connection: Connection refused"

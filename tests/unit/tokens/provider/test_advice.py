@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from tidewarden.provider import CLASSES, GRANTS, Provider
-from tidewarden.tokens import advice
+from tidewarden.config.provider import CLASSES, GRANTS, Provider
+from tidewarden.tokens.provider import advice
 
 PROVIDER = Provider(name="shop", token_url="https://me:secret@auth.example.org:8443/token?x=1")
 UNSENT = ("refused", "connect_timeout", "tls", "dns", "discovery", "bad_url")

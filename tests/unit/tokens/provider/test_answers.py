@@ -9,18 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidewarden.provider import CLASSES
-from tidewarden.tokens.answers import Answer, Unheard, Unsent, judge, rules_of, scrub
+from tidewarden.config.provider import CLASSES
+from tidewarden.tokens.provider.token_response import HttpAnswer, NoAnswer, RequestNotSent, classify, rules_of, scrub
 
 NOW_MS = 1_700_000_000_000  # Tue, 14 Nov 2023 22:13:20 GMT
 
 
-def answer(status: int, body: Any = b"", **headers: str) -> Answer:
+def answer(status: int, body: Any = b"", **headers: str) -> HttpAnswer:
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return Answer(status, {name.replace("_", "-"): value for name, value in headers.items()}, raw)
+    return HttpAnswer(status, {name.replace("_", "-"): value for name, value in headers.items()}, raw)
 
 
-def microsoft(error: str, number: int, suberror: str = "", status: int = 400) -> Answer:
+def microsoft(error: str, number: int, suberror: str = "", status: int = 400) -> HttpAnswer:
     said = f"AADSTS{number}: It is so. Trace ID: 0000aaaa-11bb-cccc-dd33-eeeeee333333"
     more = {"suberror": suberror} if suberror else {}
     return answer(status, {"error": error, "error_description": said, "error_codes": [number], **more})
@@ -81,22 +81,22 @@ def microsoft(error: str, number: int, suberror: str = "", status: int = 400) ->
         (answer(200, {"access_token": 7}), "unknown", "unknown"),
         (answer(200, b'{"access_token": "cut'), "unknown", "unknown"),
         (answer(200, b"[" * 60_000), "unknown", "unknown"),
-        (Unsent("refused", "no"), "refused", "provider"),
-        (Unsent("dns", "no"), "dns", "ours"),
-        (Unsent("tls", "no"), "tls", "provider"),
-        (Unsent("connect_timeout", "no"), "connect_timeout", "provider"),
-        (Unsent("bad_url", "no"), "bad_url", "client"),
-        (Unheard("reset"), "unknown", "unknown"),
+        (RequestNotSent("refused", "no"), "refused", "provider"),
+        (RequestNotSent("dns", "no"), "dns", "ours"),
+        (RequestNotSent("tls", "no"), "tls", "provider"),
+        (RequestNotSent("connect_timeout", "no"), "connect_timeout", "provider"),
+        (RequestNotSent("bad_url", "no"), "bad_url", "client"),
+        (NoAnswer("reset"), "unknown", "unknown"),
     ],
 )
 def test_the_class_of_an_outcome(outcome: Any, word: str, scope: str) -> None:
-    verdict = judge(outcome, NOW_MS)
+    verdict = classify(outcome, NOW_MS)
     assert (verdict.outcome, verdict.scope) == (word, scope)
     assert verdict.pair is None
 
 
 def test_a_pair_is_read() -> None:
-    verdict = judge(
+    verdict = classify(
         answer(200, {"access_token": "a", "refresh_token": "r", "token_type": "bearer", "expires_in": 3600, "scope": "x"}),
         NOW_MS,
     )  # fmt: skip
@@ -114,7 +114,7 @@ def test_a_pair_is_read() -> None:
      (float("inf"), None), (10**400, None), ([], None)],
 )  # fmt: skip
 def test_lives_as_they_are_told(told: Any, life_s: float | None) -> None:
-    pair = judge(answer(200, {"access_token": "a", "expires_in": told}), NOW_MS).pair
+    pair = classify(answer(200, {"access_token": "a", "expires_in": told}), NOW_MS).pair
     assert pair is not None
     assert pair.life_s == life_s
     assert pair.refresh_token == ""  # None came: the old one goes on.
@@ -125,41 +125,41 @@ def test_lives_as_they_are_told(told: Any, life_s: float | None) -> None:
     ("told", "scope"), [("a b", "a b"), (["a", "b"], "a b"), ([], ""), (["a", 1], None), ({"a": 1}, None), (None, None)]
 )
 def test_a_scope_is_read_also_from_a_list(told: Any, scope: str | None) -> None:
-    pair = judge(answer(200, {"access_token": "a", "scope": told}), NOW_MS).pair
+    pair = classify(answer(200, {"access_token": "a", "scope": told}), NOW_MS).pair
     assert pair is not None
     assert pair.scope == scope
 
 
 def test_a_form_is_read_where_it_says_so() -> None:
     body = b"access_token=a&expires_in=28800&refresh_token=r&scope=&token_type=bearer"
-    pair = judge(answer(200, body, content_type="application/x-www-form-urlencoded; charset=utf-8"), NOW_MS).pair
+    pair = classify(answer(200, body, content_type="application/x-www-form-urlencoded; charset=utf-8"), NOW_MS).pair
     assert pair is not None
     assert (pair.access_token, pair.refresh_token, pair.life_s) == ("a", "r", 28800)
 
 
 def test_a_success_that_cannot_be_read_is_kept() -> None:
-    assert judge(answer(200, b'{"access_token": "a", "refresh_tok'), NOW_MS).keep_body
-    assert not judge(answer(502, b"<html>"), NOW_MS).keep_body
+    assert classify(answer(200, b'{"access_token": "a", "refresh_tok'), NOW_MS).keep_body
+    assert not classify(answer(502, b"<html>"), NOW_MS).keep_body
 
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le", "latin-1", "cp1252"])
 def test_a_pair_is_read_in_whichever_encoding_it_comes(encoding: str) -> None:
     raw = '{"access_token": "a", "refresh_token": "r", "name": "Zoë", "expires_in": 60}'.encode(encoding)
-    pair = judge(answer(200, raw, content_type="application/json;charset=ISO-8859-1"), NOW_MS).pair
+    pair = classify(answer(200, raw, content_type="application/json;charset=ISO-8859-1"), NOW_MS).pair
     assert pair is not None
     assert (pair.access_token, pair.refresh_token, pair.life_s) == ("a", "r", 60)
-    broken = judge(Answer(200, {}, raw[:-2], "it broke off"), NOW_MS).pair
+    broken = classify(HttpAnswer(200, {}, raw[:-2], "it broke off"), NOW_MS).pair
     assert encoding.startswith("utf-16") or broken is not None
 
 
 @pytest.mark.parametrize("odd", [12345, {"value": "r"}, ["r"], True, "rö", "\ud800", "\x01r"])
 def test_a_refresh_token_that_cannot_be_used_is_not_thrown_away(odd: Any) -> None:
-    verdict = judge(answer(200, {"access_token": "a", "refresh_token": odd}), NOW_MS)
+    verdict = classify(answer(200, {"access_token": "a", "refresh_token": odd}), NOW_MS)
     assert verdict.pair is not None
     assert (verdict.pair.refresh_token, verdict.keep_body) == ("", True)
     assert verdict.message == "its refresh token is no text of ASCII characters"
     for usual in ("r", "", None):
-        verdict = judge(answer(200, {"access_token": "a", "refresh_token": usual}), NOW_MS)
+        verdict = classify(answer(200, {"access_token": "a", "refresh_token": usual}), NOW_MS)
         assert (verdict.keep_body, verdict.message) == (False, "")
 
 
@@ -168,24 +168,24 @@ CUT = b'{"access_token": "a,}", "x": {"y": [1, 2]}, "refresh_token": "r", "id_to
 
 @pytest.mark.parametrize("end", range(CUT.index(b'"id_token"'), len(CUT) + 1))
 def test_a_pair_that_had_come_before_the_answer_broke_off_is_saved(end: int) -> None:
-    verdict = judge(Answer(200, {}, CUT[:end], "it broke off"), NOW_MS)
+    verdict = classify(HttpAnswer(200, {}, CUT[:end], "it broke off"), NOW_MS)
     assert verdict.pair is not None
     assert (verdict.pair.access_token, verdict.pair.refresh_token) == ("a,}", "r")
 
 
 @pytest.mark.parametrize("end", range(1, CUT.index(b'"r"') + 3))
 def test_a_pair_of_which_a_part_is_missing_is_none(end: int) -> None:
-    verdict = judge(Answer(200, {}, CUT[:end], "it broke off"), NOW_MS)
+    verdict = classify(HttpAnswer(200, {}, CUT[:end], "it broke off"), NOW_MS)
     assert (verdict.outcome, verdict.keep_body) == ("unknown", True)
-    assert judge(answer(200, CUT), NOW_MS).outcome == "unknown"  # Not cut, and still no JSON: who knows what it is.
+    assert classify(answer(200, CUT), NOW_MS).outcome == "unknown"  # Not cut, and still no JSON: who knows what it is.
 
 
 def test_error_texts_lose_what_looks_like_a_token() -> None:
-    verdict = judge(
+    verdict = classify(
         answer(400, {"error": "invalid_grant", "error_description": "Token 1//0gabcDEF-ghiJKL_mno was\nrevoked"}), NOW_MS
     )  # fmt: skip
     assert verdict.message == "HTTP 400 invalid_grant Token … was revoked"
-    assert judge(answer(400, {"error": "x" * 64}), NOW_MS).message == "HTTP 400 …"
+    assert classify(answer(400, {"error": "x" * 64}), NOW_MS).message == "HTTP 400 …"
 
 
 def test_error_texts_lose_what_was_sent_whatever_it_looks_like() -> None:
@@ -193,9 +193,9 @@ def test_error_texts_lose_what_was_sent_whatever_it_looks_like() -> None:
     for status in (200, 400, 401):
         body = {"error": "rejected", "error_description": f"{token} of client c ({secret}) is no good"}
         raw = json.dumps(body).encode()
-        verdict = judge(Answer(status, {}, raw, secrets=(token, secret, "c", "")), NOW_MS)
+        verdict = classify(HttpAnswer(status, {}, raw, secrets=(token, secret, "c", "")), NOW_MS)
         assert verdict.message == f"HTTP {status} rejected … of client c (…) is no good"
-        assert token not in repr(Answer(status, {}, raw, secrets=(token,)))
+        assert token not in repr(HttpAnswer(status, {}, raw, secrets=(token,)))
 
 
 def test_error_texts_lose_whose_account_it_is() -> None:
@@ -229,21 +229,21 @@ SMITH = "Mr. Smith is gone"
         (answer(400, {"error": "smith@example.com"}), "HTTP 400"),
         (answer(400, {"error": "5551234567"}), "HTTP 400"),
         (answer(400, {"error": "Access Denied"}), "HTTP 400 access denied"),  # Named by a map of errors.
-        (Answer(400, {}, b'{"error": "Hunter2"}', secrets=("", "c", "hunter2")), "HTTP 400"),
+        (HttpAnswer(400, {}, b'{"error": "Hunter2"}', secrets=("", "c", "hunter2")), "HTTP 400"),
         (answer(503, b"<html>Mr. Smith</html>"), "HTTP 503"),
         (answer(200, b"<html>", content_type="text/smith"), "HTTP 200 without an access_token"),
         (answer(200, {"access_token": "a"}), "HTTP 200"),
-        (Unsent("refused", "no connection: Broken pipe"), "no connection: Broken pipe"),
-        (Unheard("no whole answer within 5 s"), "no whole answer within 5 s"),
+        (RequestNotSent("refused", "no connection: Broken pipe"), "no connection: Broken pipe"),
+        (NoAnswer("no whole answer within 5 s"), "no whole answer within 5 s"),
     ],
 )
 def test_what_may_stand_in_a_record_of_the_provider(outcome: Any, brief: str) -> None:
     rules = rules_of({}, {"access denied": "account_limited"})
-    assert judge(outcome, NOW_MS, rules).brief == brief
+    assert classify(outcome, NOW_MS, rules).brief == brief
 
 
 def test_a_code_loses_what_was_sent_too() -> None:
-    verdict = judge(Answer(400, {}, b'{"error": "no Hunter2 here"}', secrets=("Hunter2",)), NOW_MS)
+    verdict = classify(HttpAnswer(400, {}, b'{"error": "no Hunter2 here"}', secrets=("Hunter2",)), NOW_MS)
     assert (verdict.message, verdict.brief) == ("HTTP 400 no … here", "HTTP 400")
 
 
@@ -260,37 +260,43 @@ def test_error_texts_are_one_short_line(text: str) -> None:
     st.dictionaries(st.sampled_from(["retry-after", "date"]), st.text(max_size=30)),
 )
 def test_nothing_that_comes_is_an_exception(status: int, body: bytes, headers: dict[str, str]) -> None:
-    assert judge(Answer(status, headers, body), NOW_MS).scope in ("ok", "account", "client", "provider", "unknown")
+    assert classify(HttpAnswer(status, headers, body), NOW_MS).scope in (
+        "ok",
+        "account",
+        "client",
+        "provider",
+        "unknown",
+    )
 
 
 def test_a_map_of_errors_goes_before_what_is_usual_and_the_closest_entry_counts() -> None:
     rules = rules_of(
         {}, {"400 Invalid_Request": "invalid_grant", "invalid_request": "rejected", "409": "too_early", "access denied": "account_limited"}
     )  # fmt: skip
-    assert judge(answer(400, {"error": "invalid_request"}), NOW_MS, rules).outcome == "invalid_grant"
-    assert judge(answer(401, {"error": "invalid_request"}), NOW_MS, rules).outcome == "rejected"
-    assert judge(answer(409, {"error": "else"}), NOW_MS, rules).outcome == "too_early"
-    assert judge(answer(409, b"<html>"), NOW_MS, rules).outcome == "too_early"
-    found = judge(answer(200, {"error": "Access Denied"}), NOW_MS, rules)  # Zoho.
+    assert classify(answer(400, {"error": "invalid_request"}), NOW_MS, rules).outcome == "invalid_grant"
+    assert classify(answer(401, {"error": "invalid_request"}), NOW_MS, rules).outcome == "rejected"
+    assert classify(answer(409, {"error": "else"}), NOW_MS, rules).outcome == "too_early"
+    assert classify(answer(409, b"<html>"), NOW_MS, rules).outcome == "too_early"
+    found = classify(answer(200, {"error": "Access Denied"}), NOW_MS, rules)  # Zoho.
     assert (found.outcome, found.scope) == ("account_limited", "account")
-    assert judge(answer(200, {"access_token": "a"}), NOW_MS, rules_of({}, {"200": "unknown"})).outcome == "ok"
+    assert classify(answer(200, {"access_token": "a"}), NOW_MS, rules_of({}, {"200": "unknown"})).outcome == "ok"
 
 
 def test_members_may_lie_elsewhere() -> None:
     paths = {"access_token": "authed_user.access_token", "refresh_token": "tokens.0.value", "error": "fault.code"}
     body = {"access_token": "bot", "authed_user": {"access_token": "user"}, "tokens": [{"value": "r"}], "expires_in": 5}
-    pair = judge(answer(200, body), NOW_MS, rules_of(paths, {})).pair
+    pair = classify(answer(200, body), NOW_MS, rules_of(paths, {})).pair
     assert pair is not None
     assert (pair.access_token, pair.refresh_token, pair.life_s) == ("user", "r", 5)
     refused = answer(200, {"fault": {"code": "invalid_grant"}, "error": "else"})
-    assert judge(refused, NOW_MS, rules_of(paths, {})).outcome == "invalid_grant"
+    assert classify(refused, NOW_MS, rules_of(paths, {})).outcome == "invalid_grant"
     for odd in ({"authed_user": 5}, {"authed_user": {}}, {"authed_user": [1]}, {}):
-        assert judge(answer(200, odd), NOW_MS, rules_of(paths, {})).outcome == "unknown"
+        assert classify(answer(200, odd), NOW_MS, rules_of(paths, {})).outcome == "unknown"
 
 
 def test_every_class_of_a_map_has_a_scope() -> None:
     for word in CLASSES:
-        assert judge(answer(418), NOW_MS, rules_of({}, {"418": word})).outcome == word
+        assert classify(answer(418), NOW_MS, rules_of({}, {"418": word})).outcome == word
 
 
 ENDING = rules_of({"expires_at": "end"}, {})
@@ -313,20 +319,20 @@ ENDING = rules_of({"expires_at": "end"}, {})
 )
 def test_an_end_tells_a_life_where_a_path_names_it(end: Any, headers: dict[str, str], life_s: float | None) -> None:
     body = {"access_token": "a", "end": end}
-    pair = judge(answer(200, body, **headers), NOW_MS, ENDING).pair
+    pair = classify(answer(200, body, **headers), NOW_MS, ENDING).pair
     assert pair is not None
     assert pair.life_s == pytest.approx(life_s, abs=1) if life_s is not None else pair.life_s is None
-    told = judge(answer(200, {**body, "expires_in": 77}, **headers), NOW_MS, ENDING).pair
+    told = classify(answer(200, {**body, "expires_in": 77}, **headers), NOW_MS, ENDING).pair
     assert told is not None
     assert told.life_s == 77
-    plain = judge(answer(200, {"access_token": "a", "expires_at": end}, **headers), NOW_MS).pair
+    plain = classify(answer(200, {"access_token": "a", "expires_at": end}, **headers), NOW_MS).pair
     assert plain is not None
     assert plain.life_s is None
 
 
 @given(st.text(max_size=30) | st.floats() | st.integers() | st.datetimes().map(lambda moment: f"{moment.isoformat()}Z"))
 def test_no_end_is_an_exception(end: Any) -> None:
-    pair = judge(answer(200, {"access_token": "a", "end": end}), NOW_MS, ENDING).pair
+    pair = classify(answer(200, {"access_token": "a", "end": end}), NOW_MS, ENDING).pair
     assert pair is not None
     assert pair.life_s is None or pair.life_s > 0
 
@@ -334,9 +340,9 @@ def test_no_end_is_an_exception(end: Any) -> None:
 def test_without_refresh_tokens_nothing_of_an_answer_can_be_lost() -> None:
     rules = rules_of({}, {}, renews=False)
     for odd in ("unasked", "é", 7):
-        verdict = judge(answer(200, {"access_token": "a", "refresh_token": odd}), NOW_MS, rules)
+        verdict = classify(answer(200, {"access_token": "a", "refresh_token": odd}), NOW_MS, rules)
         assert verdict.pair is not None
         assert (verdict.pair.refresh_token, verdict.message, verdict.keep_body) == ("", "", False)
-    verdict = judge(answer(200, b"<html>"), NOW_MS, rules)
+    verdict = classify(answer(200, b"<html>"), NOW_MS, rules)
     assert (verdict.outcome, verdict.keep_body) == ("unknown", False)
-    assert judge(answer(200, b"<html>"), NOW_MS).keep_body
+    assert classify(answer(200, b"<html>"), NOW_MS).keep_body

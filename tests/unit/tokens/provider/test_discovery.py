@@ -10,9 +10,9 @@ import httpx
 import pytest
 
 from tidewarden.clock import ManualClock
-from tidewarden.config import Provider
-from tidewarden.placeholders import filled
-from tidewarden.tokens.discovery import (
+from tidewarden.config.load import Provider
+from tidewarden.config.placeholders import filled
+from tidewarden.tokens.provider.discovery import (
     FRESH_S,
     RETRY_S,
     Discovery,

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidewarden.tokens.answers import Answer, judge, rules_of
-from tidewarden.tokens.error_shapes import NOTHING, Told, read_error
+from tidewarden.tokens.provider.error_shapes import NOTHING, ErrorReport, read_error
+from tidewarden.tokens.provider.token_response import HttpAnswer, classify, rules_of
 
 NOW_MS = 1_700_000_000_000
 JSON = st.recursive(
@@ -28,7 +28,7 @@ JSON = st.recursive(
 def verdict_of(status: int, body: Any, content_type: str = "application/json", **errors: str) -> Any:
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
     rules = rules_of({}, {name.replace("_", ":"): word for name, word in errors.items()})
-    return judge(Answer(status, {"content-type": content_type}, raw), NOW_MS, rules)
+    return classify(HttpAnswer(status, {"content-type": content_type}, raw), NOW_MS, rules)
 
 
 STRAVA = {
@@ -185,7 +185,7 @@ def test_what_is_said_is_told_without_secrets() -> None:
     assert verdict_of(400, b"Token t0ken-0123456789abcdef is bad", "text/plain").message == ("HTTP 400 Token … is bad")
     assert verdict_of(400, b"\x00\x01" * 99, "application/octet-stream").message == "HTTP 400"
     raw = json.dumps({"fault": {"code": "hunter2", "message": "not Hunter2"}}).encode()
-    found = judge(Answer(400, {}, raw, secrets=("hunter2", "Hunter2")), NOW_MS)
+    found = classify(HttpAnswer(400, {}, raw, secrets=("hunter2", "Hunter2")), NOW_MS)
     assert (found.message, found.brief) == ("HTTP 400 … not …", "HTTP 400")
     url = {"type": "https://example.com/errors/smith", "title": "No"}
     assert verdict_of(400, url).message == "HTTP 400 No"
@@ -200,22 +200,22 @@ def test_a_map_of_errors_meets_each_code_and_the_most_particular_counts() -> Non
         ({"400 190": "invalid_scope", "463": "too_early"}, "invalid_scope"),
         ({"400": "account_limited"}, "account_limited"),
     ):
-        assert judge(Answer(400, {}, body), NOW_MS, rules_of({}, errors)).outcome == word
+        assert classify(HttpAnswer(400, {}, body), NOW_MS, rules_of({}, errors)).outcome == word
     fixed = rules_of({"error": "error.code"}, {"190": "invalid_grant", "463": "too_early"})
-    assert judge(Answer(400, {}, body), NOW_MS, fixed).outcome == "invalid_grant"
-    assert judge(Answer(200, {}, body), NOW_MS, fixed).outcome == "invalid_grant"
+    assert classify(HttpAnswer(400, {}, body), NOW_MS, fixed).outcome == "invalid_grant"
+    assert classify(HttpAnswer(200, {}, body), NOW_MS, fixed).outcome == "invalid_grant"
 
 
 def test_an_answer_without_an_error_says_none() -> None:
     assert read_error({}, 200) == NOTHING
     assert read_error({"expires_in": 5, "state": "x"}, 200) == NOTHING
-    assert read_error({"error": "Oh"}, 400) == Told(("oh",), "", True)
+    assert read_error({"error": "Oh"}, 400) == ErrorReport(("oh",), "", True)
 
 
 @given(JSON, st.sampled_from([200, 400, 401, 403]))
 def test_no_shape_is_an_exception(body: Any, status: int) -> None:
     found = read_error(body if isinstance(body, dict) else {"error": body}, status)
     assert len(found.codes) <= 4
-    verdict = judge(Answer(status, {}, json.dumps(body).encode()), NOW_MS)
+    verdict = classify(HttpAnswer(status, {}, json.dumps(body).encode()), NOW_MS)
     assert verdict.message.isprintable()
     assert verdict.brief.startswith(f"HTTP {status}")

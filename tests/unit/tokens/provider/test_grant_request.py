@@ -12,10 +12,10 @@ from support.providers.certificate import make
 from support.providers.grant_endpoint import claims_of
 
 from tidewarden.clock import ManualClock
-from tidewarden.config import Provider, Secret
-from tidewarden.tokens.accounts import parse_grant
-from tidewarden.tokens.credentials import Credentials
-from tidewarden.tokens.grant_request import (
+from tidewarden.config.load import Provider, Secret
+from tidewarden.tokens.accounts.names import parse_grant
+from tidewarden.tokens.provider.client_auth import Credentials
+from tidewarden.tokens.provider.grant_request import (
     AHEAD_S,
     JWT_BEARER,
     TOKEN_EXCHANGE,

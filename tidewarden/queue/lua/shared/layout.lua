@@ -77,7 +77,7 @@ local function records_put(list)
 end
 
 -- The packed record that an account's row stands for: priority 50, an id of ours, the times of the
--- row (see tokens/rows.py, task.lua).
+-- row (see tokens/accounts/account_record.py, task.lua).
 local function derived(row)
   if #row < 44 or string.byte(row) ~= 1 then return '' end -- nobody can read it, here
   local due, deadline = string.sub(row, 23, 28), string.sub(row, 17, 22)

@@ -1,0 +1,107 @@
+"""From threads to an event loop and back: how the blocking client runs the asyncio one."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+
+import uvloop
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Bridge:
+    """Runs coroutines in a loop that another thread runs. Any number of threads may use it."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._pid = os.getpid()
+
+    def run(self, work: Coroutine[Any, Any, R]) -> R:
+        """
+        The coroutine's result. An exception that interrupts the waiting, Ctrl-C for example, cancels it.
+
+        Raises: what the coroutine raises; RuntimeError: the loop was closed, is this thread's own, or was left behind by a fork.
+        """
+        problem = self._problem()
+        if problem:
+            work.close()
+            raise RuntimeError(problem)
+        future = asyncio.run_coroutine_threadsafe(work, self.loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def soon(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Run it without waiting for it."""
+        asyncio.run_coroutine_threadsafe(work, self.loop)
+
+    def _problem(self) -> str:
+        if os.getpid() != self._pid:
+            return "this client was made before a fork: make one in each process"
+        if self.loop.is_closed():
+            return "this client was closed"
+        try:
+            here = asyncio.get_running_loop()
+        except RuntimeError:
+            return ""
+        return (
+            "blocking calls would stop the event loop that serves them: use the asyncio client here"
+            if here is self.loop
+            else ""
+        )
+
+
+class LoopThread(Bridge):
+    """A loop in a daemon thread of its own."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(uvloop.new_event_loop())
+        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        try:
+            self.loop.run_forever()
+        finally:
+            left = asyncio.all_tasks(self.loop)
+            for task in left:
+                task.cancel()
+            self.loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+            self.loop.close()
+
+    def stop(self) -> None:
+        """End the loop, cancelling what it still runs, and the thread."""
+        if not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(self.loop.stop)
+            if threading.current_thread() is not self._thread:
+                self._thread.join()
+
+
+class BlockingFront(Protocol):
+    """What stands before an object of the asyncio client."""
+
+    @property
+    def bridge(self) -> Bridge: ...
+    @property
+    def inner(self) -> Any: ...
+
+
+def blocking(
+    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]],
+) -> Callable[Concatenate[BlockingFront, P], R]:
+    """The method of the asyncio class as one of its front: same arguments, and it waits."""
+
+    @functools.wraps(method)
+    def call(self: BlockingFront, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.bridge.run(method(self.inner, *args, **kwargs))
+
+    return call

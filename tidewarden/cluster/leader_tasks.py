@@ -1,0 +1,90 @@
+"""
+What only the leader does, under one epoch: its duties side by side. One that stands still is said, shown, and begun anew.
+
+Each call to the store ends by itself sooner or later, so none should; but a sweep or a reaper that waits for ever would be missed
+by nobody for a long time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from tidewarden.clock import Clock, Duty, sleep
+
+log = logging.getLogger("tidewarden.cluster")
+
+LOOK_S = 1.0
+STILL_LOOKS = 30
+"""
+Looks in a row at which a duty stood where it was: for longer than a store that does not answer is waited for. Looks are counted, not
+time: a paused process is no proof.
+"""
+WARN_S = 15.0
+END_S = 5.0  # for one that was told to end
+
+Run = Callable[[int, str], Awaitable[None]]
+
+
+class LeaderTasks:
+    """Each a :class:`tidewarden.clock.Duty` and what runs it: ``run(epoch, holder)``."""
+
+    def __init__(self, clock: Clock, *duties: tuple[Duty, Run]) -> None:
+        self._clock = clock
+        self._duties = duties
+        self.begun_anew = 0
+
+    async def run(self, epoch: int, holder: str) -> None:
+        """Until cancelled, or until one of them ends. Raises: what that raises."""
+        tasks: list[asyncio.Future[None]] = [asyncio.ensure_future(run(epoch, holder)) for _, run in self._duties]
+        left: list[asyncio.Future[None]] = []
+        still = [(0, -1)] * len(tasks)  # looks, and the steps seen at the last one
+        try:
+            while True:
+                await self._look_or_end(tasks)
+                for number, (duty, run) in enumerate(self._duties):
+                    if tasks[number].done():
+                        return tasks[number].result()
+                    looks, steps = still[number]
+                    looks = looks + 1 if duty.late_s and duty.steps == steps else 0
+                    still[number] = (looks, duty.steps)
+                    if looks >= STILL_LOOKS:
+                        log.error("the leader's %s has not got on for %.0f s; it is begun anew", duty.name, duty.late_s)
+                        left += await self._ended([tasks[number]])
+                        tasks[number] = asyncio.ensure_future(run(epoch, holder))
+                        still[number] = (0, -1)
+                        self.begun_anew += 1
+        finally:
+            await self._ended(tasks + left)
+            for duty, _ in self._duties:
+                duty.end()
+
+    async def _look_or_end(self, tasks: list[asyncio.Future[None]]) -> None:
+        look = asyncio.ensure_future(sleep(self._clock, LOOK_S))
+        try:
+            await asyncio.wait({*tasks, look}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            look.cancel()
+
+    async def _ended(self, tasks: list[asyncio.Future[None]]) -> list[asyncio.Future[None]]:
+        """Cancel them; those that do not end."""
+        for task in tasks:
+            task.cancel()
+        _, late = await asyncio.wait(tasks, timeout=END_S)
+        if late:
+            log.error("%d of the leader's duties do not end within %g s", len(late), END_S)
+        return list(late)
+
+    def warning(self) -> str:
+        """Which of them stand still, or ""."""
+        late = [(duty.name, duty.late_s) for duty, _ in self._duties]
+        return "; ".join(
+            f"the leader's {name} has not got on for {late_s:.0f} s" for name, late_s in late if late_s > WARN_S
+        )
+
+    def stats(self) -> dict[str, Any]:
+        """Numbers for /metrics."""
+        late = {duty.name: round(duty.late_s, 3) for duty, _ in self._duties}
+        return {"leader_duty_late_seconds": late, "leader_duties_begun_anew_total": self.begun_anew}

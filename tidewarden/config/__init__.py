@@ -1,0 +1,1 @@
+"""Reads and checks the configuration: files, settings, providers, secrets."""

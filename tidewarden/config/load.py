@@ -1,0 +1,271 @@
+"""
+The configuration: loaded, checked, frozen; once, at the start.
+
+Each value comes from the TOML file, or from ``TIDEWARDEN_SECTION_KEY`` in the environment, or from a flag
+``--set section.key=value``; the later wins. Paths are relative to the folder the process was started in.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from urllib.parse import parse_qsl, urlsplit
+
+from tidewarden.errors import ConfigError
+
+from . import tls
+from .addresses import address_fault, is_loopback
+from .key_file import key_faults
+from .permissions import fault_of
+from .provider import Provider
+from .provider_reading import NAME, NAME_ALLOWED, NEXT_KEYS, SECRET_KEYS, SUBJECT_KEYS, read_provider
+from .secret import HASH_ALLOWED, Secret, check_secret, hash_generated, hash_secret, known_hash
+from .settings import (
+    Cluster,
+    Companion,
+    Config,
+    Events,
+    Limits,
+    Log,
+    Node,
+    Queues,
+    Raft,
+    Store,
+    Tokens,
+    User,
+    Vault,
+    Webhook,
+)  # fmt: skip
+from .sources import Found, Sources, nearest, read
+from .webhooks import EVENT_KINDS, FAMILIES, means, no_kinds, read_companions, read_webhooks
+
+__all__ = [
+    "EVENT_KINDS", "NAME", "NAME_ALLOWED", "Cluster", "Companion", "Config", "Events", "Limits", "Log", "Node", "Provider", "Queues",
+    "Raft", "Secret",
+    "Store", "Tokens", "User", "Vault", "Webhook", "check_secret", "hash_generated", "hash_secret", "is_loopback", "load",
+    "means", "no_kinds",
+]  # fmt: skip
+
+# Variables of the command line, which no node reads.
+CLIENT_VARIABLES = frozenset({"TIDEWARDEN_URL"})
+
+SECTIONS = {
+    "cluster": Cluster,
+    "node": Node,
+    "raft": Raft,
+    "store": Store,
+    "limits": Limits,
+    "queues": Queues,
+    "tokens": Tokens,
+    "log": Log,
+    "vault": Vault,
+    "events": Events,
+}
+
+
+def keys(cls: type) -> frozenset[str]:
+    """The settings of a section."""
+    return frozenset(item.name for item in dataclasses.fields(cls) if item.metadata)
+
+
+PROVIDER_KEYS = keys(Provider) | set(SECRET_KEYS) | set(NEXT_KEYS) | set(SUBJECT_KEYS)
+
+
+def load(path: str | None, environ: Mapping[str, str], flags: Mapping[str, str]) -> Config:
+    """
+    The configuration from the file at ``path`` (none: the defaults), ``environ`` and ``flags`` (``{"node.name": …}``).
+
+    Raises: ConfigError: with every problem: where it stands, what was found, what is allowed.
+    """
+    sources = Sources({name: keys(cls) for name, cls in SECTIONS.items()}, PROVIDER_KEYS, FAMILIES)
+    if path is not None:
+        sources.read_file(path)
+    sources.read_environ(environ, CLIENT_VARIABLES)
+    sources.read_flags(flags)
+    problems = sources.problems
+    tables = sources.tables
+    config = Config(
+        cluster=read(Cluster, "cluster", tables["cluster"], problems),
+        node=read(Node, "node", tables["node"], problems),
+        raft=read(Raft, "raft", tables["raft"], problems),
+        store=read(Store, "store", tables["store"], problems),
+        limits=read(Limits, "limits", tables["limits"], problems),
+        queues=read(Queues, "queues", tables["queues"], problems),
+        tokens=read(Tokens, "tokens", tables["tokens"], problems),
+        log=read(Log, "log", tables["log"], problems),
+        vault=read(Vault, "vault", tables["vault"], problems),
+        events=read(Events, "events", tables["events"], problems),
+        users=_users(sources.users, problems),
+        webhooks=read_webhooks(tables, environ, problems),
+        companions=read_companions(tables, problems),
+        providers={
+            section.removeprefix("providers."): read_provider(
+                section.removeprefix("providers."), table, environ, problems
+            )
+            for section, table in tables.items()
+            if section.startswith("providers.")
+        },
+        source=path or "defaults",
+    )
+    _check(config, tables, problems)
+    if problems:
+        raise ConfigError(sorted(problems, key=_place))
+    return config
+
+
+def _place(problem: str) -> tuple[str, int]:
+    """The file and line that a problem begins with, to have them in the order of the file."""
+    found = re.match(r"(.*?):(\d+): ", problem)
+    return (found[1], int(found[2])) if found else ("", 0)
+
+
+def _users(tables: list[dict[str, Found]], problems: list[str]) -> tuple[User, ...]:
+    users: list[User] = []
+    for number, table in enumerate(tables):
+        section = f"users[{number}]"
+        problems.extend(
+            f"{table[key].origin}: unknown setting {section}.{key}; {nearest(key, keys(User))}"
+            for key in sorted(table.keys() - keys(User))
+        )
+        user = read(User, section, table, problems)
+        if user.secret_hash and not known_hash(user.secret_hash):
+            origin = table["secret_hash"].origin
+            problems.append(
+                f"{origin}: {section}.secret_hash: found a value that is not shown; allowed: {HASH_ALLOWED}"
+            )
+        problems.extend(
+            f"{table['rights'].origin}: {section}.rights: found {right[:80]!r}; {fault}"
+            for right in user.rights
+            if (fault := fault_of(right))
+        )
+        if user.name and user.name in {other.name for other in users}:
+            problems.append(
+                f"{table['name'].origin}: {section}.name: found {user.name!r} twice; allowed: one of a name"
+            )
+        users.append(user)
+    return tuple(users)
+
+
+def _check(config: Config, tables: Mapping[str, Mapping[str, Found]], problems: list[str]) -> None:
+    """The rules that join several settings."""
+
+    def problem(name: str, text: str) -> None:
+        section, _, key = name.rpartition(".")
+        found = tables[section].get(key)
+        problems.append(f"{found.origin if found else config.source}: {name}: {text}")
+
+    _check_members(config, problem)
+    if config.node.host.startswith("["):
+        problem("node.host", f"found {config.node.host!r}; allowed: an IPv6 address without brackets")
+    if fault := address_fault(config.node.advertise):
+        problem("node.advertise", f"found {config.node.advertise!r}{fault}")
+    cert, key = config.node.tls_cert, config.node.tls_key
+    if bool(cert) != bool(key):
+        there, missing = ("tls_cert", "tls_key") if cert else ("tls_key", "tls_cert")
+        problem(f"node.{missing}", f"found none; allowed with node.{there}: a PEM file")
+    elif cert and (fault := tls.fault_of(cert, key)):
+        problem("node.tls_cert", f"found {cert!r} with node.tls_key {key!r}: {fault}; allowed: two PEM files")
+    peers = config.peers()
+    secret_file = config.cluster.secret_file
+    if secret_file and (fault := _secret_file_fault(secret_file)):
+        problem("cluster.secret_file", f"found {secret_file!r}: {fault}; allowed: a readable file with the secret")
+    if peers and not secret_file and config.node.role != "worker":
+        problem("cluster.secret_file", "found none; allowed with peers: a file with the secret that all nodes share")
+    if not is_loopback(config.node.host):
+        needs = "which others can reach; allowed only with"
+        if not config.users:
+            problem("node.host", f"found {config.node.host!r}, {needs} [[users]], so that not everybody may connect")
+        if not secret_file:
+            problem(
+                "node.host", f"found {config.node.host!r}, {needs} cluster.secret_file, so that nodes know each other"
+            )
+    if config.store.url == "embedded":
+        if peers:
+            reason = "stores do not replicate yet: run `tidewarden up`, or give store.url"
+            problem("store.url", f"found 'embedded' with peers {', '.join(sorted(peers))}; {reason}")
+    elif fault := _store_fault(config.store.url):
+        problem("store.url", fault)
+    if config.store.replicas > 0 and config.store.url == "embedded":
+        problem("store.replicas", f"found {config.store.replicas} with an embedded store, which has none; allowed: 0")
+    if 0 < config.store.maxmemory_bytes < 1_048_576:
+        problem("store.maxmemory_bytes", f"found {config.store.maxmemory_bytes}; allowed: 0 or at least 1,048,576")
+    if config.limits.request_bytes < config.limits.payload_bytes:
+        allowed = f"0 or at least limits.payload_bytes ({config.limits.payload_bytes})"
+        problem("limits.request_bytes", f"found {config.limits.request_bytes}; allowed: {allowed}")
+    for key, text in key_faults(config.vault):
+        problem(f"vault.{key}", text)
+
+
+def _check_members(config: Config, problem: Callable[[str, str], None]) -> None:
+    members = config.cluster.members
+    for name, address in members.items():
+        host, _, port = address.rpartition(":")
+        if not re.fullmatch(NAME, name):
+            problem("cluster.members", f"found the name {name!r}; allowed: {NAME_ALLOWED}")
+        if not host or not port.isascii() or not port.isdigit() or not 1 <= int(port) <= 65_531:
+            problem(
+                "cluster.members", f"found {name} = {address!r}; allowed: 'host:base_port', the port from 1 to 65,531"
+            )
+        elif name == config.node.name and int(port) != config.node.base_port:
+            allowed = f"node.base_port, which is {config.node.base_port}"
+            problem("cluster.members", f"found {name} = {address!r}, this node; allowed as its port: {allowed}")
+    if config.node.role == "worker":
+        if config.node.name in members:
+            problem("node.name", f"found {config.node.name!r} with role 'worker'; allowed: none of cluster.members")
+        if config.store.url == "embedded":
+            problem("store.url", "found 'embedded' with role 'worker'; allowed: the members' store")
+    elif config.node.role == "joining" and not set(members) - {config.node.name}:
+        problem("node.role", "found 'joining' without others in cluster.members; allowed: with those it is to join")
+    if members and config.node.name not in members and config.node.role != "worker":
+        problem(
+            "node.name", f"found {config.node.name!r}; allowed: one of cluster.members: {', '.join(sorted(members))}"
+        )
+    if len(set(members.values())) != len(members):
+        problem("cluster.members", "found one address twice; allowed: an address of its own for each node")
+
+
+def _store_fault(url: str) -> str:
+    """What is wrong with the URL of a store of one's own, or nothing."""
+    scheme, _, rest = url.partition("://")
+    _, _, kind = scheme.partition("+")
+    if not rest or scheme not in [f"{tls}+{which}" for tls in ("redis", "rediss") for which in ("sentinel", "cluster")]:
+        return _url_fault(url, ("redis", "rediss", "unix", "redis+sentinel", "redis+cluster"))
+    place, _, query = rest.partition("?")
+    hosts, _, service = place.rpartition("@")[2].partition("/")
+    allowed = f"allowed: redis+{kind}://host:port,host:port" + ("/service" if kind == "sentinel" else "")
+    if kind == "sentinel" and (not service or "/" in service):
+        return f"found no service in it; {allowed}, the service named as in `sentinel monitor`"
+    if kind == "cluster" and (service or dict(parse_qsl(query)).get("db", "0") != "0"):
+        return f"found a database in it, and a Redis Cluster has but the one, 0; {allowed}"
+    faults = (_url_fault(f"redis://{one}", ("redis",)) for one in hosts.split(","))
+    wrong = any(faults) or any(character.isspace() for character in url)
+    return f"found a host or a port that is none; {allowed}" if wrong else ""
+
+
+def _url_fault(url: str, schemes: tuple[str, ...]) -> str:
+    """What is wrong with ``url``, or nothing. It is not shown: it may carry a password."""
+    forms = " or ".join(f"{scheme}://" for scheme in schemes)
+    fault = f"found an address that is not shown; allowed: an address that begins {forms}"
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        return f"{fault}, with a port from 1 to 65535"
+    if parts.scheme not in schemes or any(character.isspace() for character in url):
+        return fault
+    if parts.scheme == "unix":
+        return "" if parts.path.startswith("/") else f"{fault}, then the whole path of the socket"
+    if not parts.hostname or port == 0:
+        return f"{fault}, then a host"
+    if not re.fullmatch(r"/?|/[0-9]{1,5}", parts.path):
+        return f"{fault}, then a host, and after it nothing but /N, the number of a database"
+    return ""
+
+
+def _secret_file_fault(path: str) -> str:
+    try:
+        return "" if Path(path).read_text("utf-8").strip() else "it is empty"
+    except (OSError, UnicodeDecodeError) as error:
+        return tls.reason(error)

@@ -1,0 +1,52 @@
+"""Where others are told to reach this node: as it is set, else by which address of its own its host reaches the store."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+from urllib.parse import urlsplit
+
+from tidewarden.config.addresses import joined
+from tidewarden.config.load import Config
+
+log = logging.getLogger("tidewarden.store")
+
+STORE_PORT = 6379
+
+
+async def told_address(config: Config, at: str) -> str:
+    """``host:base_port``; empty: nothing says it, and that is in the log. ``at``: as for :func:`own_host`."""
+    if config.address:
+        return config.address
+    host = await own_host(at)
+    if not host and config.store.url != "embedded":  # which no other node has
+        log.warning(
+            "node.host is every address of this host, and nothing says which of them others reach: set node.advertise"
+        )
+    return joined(host, config.node.base_port) if host else ""
+
+
+async def own_host(at: str) -> str:
+    """
+    This host's address on the way to the store ``at`` (a URL without secrets, or several with blanks between); empty: there is none, as
+    of a Unix socket, or no way leads there. Nothing is sent.
+    """
+    for url in at.split():
+        try:
+            parts = urlsplit(url if "://" in url else f"redis://{url}")
+            if not parts.hostname or parts.scheme == "unix":
+                continue
+            # A datagram socket that is connected has its address from the routes alone.
+            transport, _ = await asyncio.get_running_loop().create_datagram_endpoint(
+                asyncio.DatagramProtocol, remote_addr=(parts.hostname, parts.port or STORE_PORT)
+            )
+        except (OSError, ValueError):
+            continue
+        try:
+            host = str(transport.get_extra_info("sockname")[0])
+        finally:
+            transport.close()
+        if not ipaddress.ip_address(host.partition("%")[0]).is_link_local:  # which without its interface is none
+            return host
+    return ""

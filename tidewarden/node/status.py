@@ -1,0 +1,207 @@
+"""What is seen of a node from outside: its status, whether it lives, whether it should get traffic, its numbers."""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import dataclass
+from typing import Any
+
+from tidewarden import __version__
+from tidewarden.clock import Clock
+from tidewarden.cluster import Leadership, LeaderTasks, Reaper, Registration, ShardClocks, StoreClock
+from tidewarden.config.cluster_secret import key_names
+from tidewarden.config.load import Config
+from tidewarden.config.tls import expiry_of, expiry_warning, fault_of
+from tidewarden.queue import Queues
+from tidewarden.raft import RaftMember
+from tidewarden.raft.state import base_address
+from tidewarden.scheduler.sweep import Sweep
+from tidewarden.server.stats_merge import add_up
+from tidewarden.store.client import StoreClient
+from tidewarden.store.preflight import StoreServer
+
+from .secondaries import Secondaries
+
+log = logging.getLogger("tidewarden.node.daemon")
+
+SILENT_S_MAX = 30.0  # a loop that has not come round for so long is stuck: a store that is away, or refuses, is answered for within ten
+EMPTY_S = 3600.0  # for so long it is a warning that the store was found empty
+EMPTY = (
+    "the store that is connected now had nothing of this cluster: it was emptied, or is another one. Its queues are made again, its tasks "
+    "and accounts are not: stop the nodes and bring its data back, or put them anew"
+)
+
+
+@dataclass(slots=True)
+class Status:
+    """Asks the rooms of one node. ``ready``, ``stopping`` and ``fault`` (what is wrong with the store) are set by the daemon."""
+
+    config: Config
+    clock: Clock
+    raft: RaftMember
+    nodes: Registration
+    term: Leadership
+    sweep: Sweep
+    reaper: Reaper
+    duties: LeaderTasks
+    queues: Queues
+    data: StoreClient
+    server: StoreServer
+    view: int
+    store_clock: StoreClock | ShardClocks
+    processes: Secondaries | None = None
+    ready: bool = False
+    stopping: bool = False
+    fault: str = ""
+    certificate_expires_s: float = 0.0
+    """Unix seconds; 0: the doors have none."""
+    empty_until: float = 0.0
+
+    def found_empty(self, empty: bool) -> None:
+        """Whether the store that is connected now had nothing of this cluster. Whichever node comes first finds that."""
+        if empty:
+            self.empty_until = self.clock.monotonic() + EMPTY_S
+            log.critical("%s", EMPTY)
+
+    def status(self) -> dict[str, Any]:
+        """Who leads and how this node stands; what R.STATUS and /v1/status show."""
+        return {
+            "node": self.config.node.name,
+            "pid": os.getpid(),
+            "version": __version__,
+            "role": self.raft.role(),
+            "leader": self.raft.leader() or "",
+            "epoch": self.term.epoch or int(self.raft.committed().get("epoch", 0)),
+            "sweeping": self.sweep.running,
+            "term": self.raft.term,
+            "view": self.view,
+            "primary": "embedded" if self.server.views else "external",
+            "quorum": self.raft.has_quorum(),
+            "holder": self.nodes.holder,
+            "store": {
+                "name": self.server.name,
+                "version": self.server.version,
+                "at": self.data.at,
+                "up": self.data.up,
+                **self.store_clock.shown(),
+            },
+            "sessions": self._sessions(),
+            "processes": [] if self.processes is None else self.processes.shown(),
+            "members": self._members(),
+            "raft": self.raft.status(),
+        }
+
+    def backed_up(self) -> dict[str, Any]:
+        """What a backup says of its cluster. Names keys, and holds none."""
+        return {
+            "cluster": self.config.cluster.name,
+            "node": self.config.node.name,
+            "version": __version__,
+            "view": self.view,
+            "epoch": int(self.raft.committed()["epoch"]),
+            "members": {name: seat.address for name, seat in self.raft.seats().items()},
+            "keys": key_names(self.config, os.environ),
+        }
+
+    def _sessions(self) -> dict[str, Any]:
+        numbers = self.stats()
+        return {name: numbers[f"sessions_{name}"] for name in self.queues.session_counts()}
+
+    def _members(self) -> dict[str, dict[str, Any]]:
+        node, told = self.config.node, self.nodes.addresses
+        seen = {registration.node: registration for registration in self.nodes.seen}
+        seats = self.raft.seats()
+        others = {one.owner for one in self.nodes.seen} - seats.keys()
+        workers = {
+            name: {"address": told.get(name, ""), "votes": False, "met": True, "boot": seen[name].boot, "store_age_ms": seen[name].age_ms,
+                   "raft_heard_s": None}
+            for name in sorted(others & seen.keys())
+        }  # fmt: skip
+        return workers | {
+            name: {
+                "address": told.get(name) or base_address(seat.address),
+                "votes": seat.votes,
+                "met": seat.met,
+                "boot": seen[name].boot if name in seen else 0,
+                "store_age_ms": seen[name].age_ms if name in seen else -1,
+                "raft_heard_s": None if name == node.name else _seconds(self.raft.peer_heard_s(name)),
+            }
+            for name, seat in sorted(seats.items())
+        }
+
+    def dead(self) -> str:
+        """Why this process should be killed, or "": its event loop answers, so what is left are the loops beside it."""
+        silent_s = self.clock.monotonic() - self.nodes.turned_at
+        if silent_s > SILENT_S_MAX:
+            return f"the loop that tells the store that this node lives has not come round for {silent_s:.0f} s"
+        ticked_s = self.raft.status().get("tick_age_s") or 0.0
+        if ticked_s > SILENT_S_MAX:
+            return f"Raft's thread has not run for {ticked_s:.0f} s"
+        return ""
+
+    def complaint(self) -> str:
+        """Why this node should get no traffic now, or ""."""
+        if self.stopping:
+            return "the node is going down"
+        if not self.ready:
+            return "the node is starting"
+        if stranger := self.raft.estranged():
+            return f"the node is {stranger}" if stranger.startswith("no ") else f"the node {stranger}"
+        if not self.data.up:
+            return f"the store is away: {self.data.why}" if self.data.why else "the store is away"
+        return self.nodes.refusal or self.fault or self.queues.store_memory.fault
+
+    def warning(self) -> str:
+        """What somebody should look at although this node serves, or ""."""
+        rooms = (self.data, self.duties, self.store_clock, self.queues.store_memory, self.queues.commits)
+        empty = EMPTY if self.clock.monotonic() < self.empty_until else ""
+        expiry = expiry_warning(self.certificate_expires_s, self.clock.unix_ms() / 1000)
+        return "; ".join(filter(None, (self._alone(), empty, expiry, *(room.warning() for room in rooms))))
+
+    def look_at_certificate(self) -> None:
+        """The doors have begun to use what is in its files, if that is fit."""
+        node = self.config.node
+        if not fault_of(node.tls_cert, node.tls_key):
+            self.certificate_expires_s = expiry_of(node.tls_cert)
+        if warning := expiry_warning(self.certificate_expires_s, self.clock.unix_ms() / 1000):
+            log.warning("%s", warning)
+
+    def _alone(self) -> str:
+        """That no leader is heard of, or ""."""
+        if not self.ready or self.raft.role() != "orphan":
+            return ""
+        return "no leader is heard of: everything is served, but nothing is swept, and schedules wait"
+
+    def stats(self) -> dict[str, Any]:
+        """Numbers for /metrics, of all the node's processes."""
+        own = {
+            "leader": int(self.term.epoch > 0),
+            "epoch": self.term.last_epoch,
+            "terms_total": self.term.terms,
+            "sweep_rounds_total": self.sweep.rounds,
+            "sweep_moved_total": self.sweep.moved,
+            "leases_reaped_total": self.reaper.reaped,
+            **self.duties.stats(),
+            "waiting_takes": self.queues.waiting(),
+            "lost_takes_released_total": self.queues.strays.released,
+            **{f"sessions_{name}": n for name, n in self.queues.session_counts().items()},
+            "raft_strangers_refused_total": self.raft.status()["strangers_refused"],
+            **(
+                {"certificate_expires_ms": int(self.certificate_expires_s * 1000)} if self.certificate_expires_s else {}
+            ),
+            "store_up": int(self.data.up),
+            "store_refuses": int(bool(self.nodes.refusal)),
+            **self.store_clock.stats(),
+            **self.queues.store_memory.stats(),
+            "store_calls_total": self.data.calls,
+            "store_connects_total": self.data.reconnects,
+            **self.queues.commits.stats(),
+        }
+        if self.processes is None:
+            return own
+        return add_up(own, {"front_restarts_total": self.processes.restarts}, *self.processes.stats("node"))
+
+
+def _seconds(seconds: float) -> float | None:
+    return round(seconds, 3) if seconds < 1e9 else None

@@ -1,0 +1,216 @@
+"""The verbs that look at tasks and mend them, one at a time: nothing here is on the hot path."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from tidewarden.errors import BadArg, NotFound, NotHeld, Stale
+from tidewarden.store.connection import Arg
+
+from .partitioning import DIGITS_MAX, STRATEGIES
+from .settings import CUT_FIELDS, LANE_FIELDS, QueueSettings, changed
+from .shards.shard_settings import close, look_at_lanes, set_order
+from .task import COUNT_MAX, STATES, TIME_MAX_MS, Changes, check_id, check_name, check_range, described
+from .topics import Topics
+
+ALL = 2**31  # a count that is no limit
+
+
+class QueueAdmin(Topics):
+    """Kick, update, delete, peek, pause, statistics and settings."""
+
+    async def kick(
+        self, queue: str, *, count: int = 0, task_id: str = "", reason_prefix: str = "", age_ms: int = 0
+    ) -> int:
+        """
+        Buried tasks become ready; how many did.
+
+        One by id, or at most ``count`` of those whose reason begins with the prefix and that were buried ``age_ms`` ago or
+        earlier; in no case one that is buried while this runs, so that what fails at once is not kicked for ever.
+        """
+        shards = await self._open(check_name(queue))
+        if task_id:
+            moved, _ = await self._lane(shards, check_id(task_id)).run("queue.kick", (1, task_id, "", 0))
+            return int(moved)
+        check_range(count, "COUNT", 1, ALL)
+        check_range(age_ms, "AGE", 0, TIME_MAX_MS // 2)
+        total = 0
+        for shard in shards:
+            rank = till_ms = 0
+            while rank >= 0 and total < count:
+                args = (min(count - total, COUNT_MAX), "", reason_prefix, rank, till_ms, age_ms)
+                moved, rank = await shard.run("queue.kick", args)
+                total += moved
+                till_ms = till_ms or max(1, shard.now_ms - age_ms)
+        return total
+
+    async def update(self, queue: str, task_id: str, changes: Changes) -> None:
+        """Change a task in place. Raises: BadArg, TooBig, NotFound, NotHeld (leased, and not by ``changes.lease``)."""
+        args = changes.arguments(task_id, self._config.limits.payload_bytes)
+        shards = await self._open(check_name(queue))
+        reply = await self._lane(shards, task_id).run("queue.update", args)
+        if reply == b"NOTFOUND":
+            raise NotFound(f"there is no task {task_id} in {queue}")
+        if reply == b"NOTHELD":
+            raise NotHeld(f"the task {task_id} of {queue} is leased; LEASE has to be its current number")
+
+    async def delete(self, queue: str, task_id: str, *, lease: int = 0, force: bool = False) -> int:
+        """
+        Remove a task in any state; 1, or 0 when there is none.
+
+        Raises: NotHeld: it is leased and neither its lease nor ``force`` was given.
+        """
+        shards = await self._open(check_name(queue))
+        reply = await self._lane(shards, check_id(task_id)).run("queue.delete", (task_id, lease, int(force)))
+        if reply == b"NOTHELD":
+            raise NotHeld(f"the task {task_id} of {queue} is leased; give its LEASE number, or FORCE")
+        return int(reply)
+
+    async def peek(self, queue: str, task_id: str) -> dict[str, Any]:
+        """A task as it lies, without taking it. Raises: NotFound."""
+        shards = await self._open(check_name(queue))
+        rows, _ = await self._lane(shards, check_id(task_id)).run("queue.peek", ("id", task_id, ""))
+        if not rows:
+            raise NotFound(f"there is no task {task_id} in {queue}")
+        return described(queue, rows[0])
+
+    async def page(self, queue: str, state: str, count: int = 100, after: str = "") -> tuple[list[dict[str, Any]], str]:
+        """
+        At most ``count`` tasks in one state, in its order, shard by shard; and the cursor to go on from, "" at the end.
+
+        A page of long payloads may be short before the end.
+        """
+        if state not in STATES:
+            raise BadArg(f"STATE is {state[:60]!r}; allowed are {', '.join(STATES)}")
+        check_range(count, "COUNT", 1, COUNT_MAX)
+        shards = await self._open(check_name(queue))
+        number, _, cursor = after.partition(":")
+        if after and (not number.isdecimal() or len(number) > DIGITS_MAX or int(number) >= len(shards)):
+            raise BadArg(f"AFTER is {after[:60]!r}, which is no cursor of {queue}")
+        at = int(number) if after else 0
+        tasks: list[dict[str, Any]] = []
+        while at < len(shards):
+            rows, last = await shards[at].run("queue.peek", (state, count - len(tasks), cursor))
+            tasks += [described(queue, row) for row in rows]
+            cursor = last.decode("utf-8", "surrogateescape")
+            if cursor:
+                return tasks, f"{at}:{cursor}"
+            if len(tasks) >= count and at + 1 < len(shards):
+                return tasks, f"{at + 1}:"
+            at += 1
+            cursor = ""
+        return tasks, ""
+
+    async def pause(self, queue: str, ms: int | None = None) -> None:
+        """Takes stop, for ``ms`` or until :meth:`resume`; puts go on."""
+        if ms is not None:
+            check_range(ms, "MS", 1, TIME_MAX_MS // 2)
+        await self._each(queue, "queue.pause", (-1 if ms is None else ms,))
+
+    async def resume(self, queue: str) -> None:
+        """Takes go on."""
+        await self._each(queue, "queue.pause", (0,))
+
+    async def _each(self, queue: str, name: str, args: Sequence[Arg]) -> list[Any]:
+        shards = await self._open(check_name(queue))
+        return list(await asyncio.gather(*(shard.run(name, args) for shard in shards)))
+
+    async def stats(self, queue: str, *, by_shard: bool = False) -> dict[str, Any]:
+        """
+        Counts by state, counters since the queue was made, what happens next; of a topic its queues.
+
+        ``by_shard``: the counts of each shard, too. Raises: NotFound: there is no such queue.
+        """
+        if check_name(queue) not in self._shards and await self._link.call("HEXISTS", self._registry_key, queue) == 0:
+            links = await self._link.call("HGET", self._topics_key, queue)
+            if links is None:
+                raise NotFound(f"there is no queue {queue}")
+            return {"topic": queue, "queues": sorted(links.decode().split())}
+        total: dict[str, Any] = {
+            "queue": queue,
+            "shards": 0,
+            **dict.fromkeys(STATES, 0),
+            "paused_until_ms": 0,
+            "waiting_nodes": 0,
+            "schedules": 0,
+        }
+        oldest: list[int] = []
+        upcoming: list[int] = []
+        counters: dict[str, int] = {}
+        waiting_takes = 0
+        each: list[dict[str, int]] = []
+        for row, shard in zip(await self.script_each("queue.stats", queue, ()), self._shards[queue], strict=True):
+            counts = dict(zip(STATES, (*row[:4], row[11]), strict=True))
+            for name, value in counts.items():
+                total[name] += value
+            each.append({"shard": shard.index, **counts, "total": sum(counts.values())})
+            total["paused_until_ms"] = max(total["paused_until_ms"], row[4])
+            total["waiting_nodes"] = max(total["waiting_nodes"], row[5])
+            oldest += [row[6]] if row[6] >= 0 else []
+            upcoming += [row[7]] if row[7] >= 0 else []
+            for name, value in zip(row[9][::2], row[9][1::2], strict=True):
+                counters[name.decode()] = counters.get(name.decode(), 0) + int(value)
+            total["schedules"] += row[10]
+            waiting_takes = max(waiting_takes, len(shard.parked))
+        total["shards"] = len(self._shards[queue])
+        total["total"] = sum(total[name] for name in STATES)
+        total["waiting_takes_here"] = waiting_takes
+        total["oldest_ready_deadline_ms"] = min(oldest, default=-1)
+        total["next_ms"] = min(upcoming, default=-1)
+        if by_shard:
+            total["by_shard"] = each
+        return total | {f"count_{name}": value for name, value in sorted(counters.items())}
+
+    async def configure(self, queue: str, values: dict[str, Any]) -> dict[str, Any]:
+        """
+        Change settings of a queue, which is made when it is new; the settings now.
+
+        Raises: BadArg: an unknown name, a value that is not allowed, or ``shards``, ``strategy`` or ``order`` of a queue that
+        holds tasks, or a durability that cannot be had here; Stale: somebody else changed them at the same time; NoQuorum.
+        """
+        await self._open(check_name(queue))
+        raw, old = await self._stored(queue)  # another node may have changed it a moment ago
+        strategies = (*STRATEGIES, *self._strategies)
+        if values.get("durability") == "fsync":
+            await self.commits.look(self._link)  # the server may have been set to it a moment ago
+        new = changed(old, values, refusal=self.commits.refusal, strategies=strategies)
+        firm = self.commits.firm(self._link, new.durability, f"{{{self.cluster}}}")
+        cut = [name for name in CUT_FIELDS if getattr(new, name) != getattr(old, name)]
+        new = msgspec.structs.replace(new, version=old.version + 1, layout=old.layout + bool(cut))
+        if cut:
+            await self._close_cut(queue, raw, old, new, cut)
+        if not await self._by_name("queue.change", queue, raw, msgspec.json.encode(new)):
+            raw, stored = await self._stored(queue)
+            if cut and stored.layout < new.layout:  # what was closed for nothing
+                await self._keep_cut(queue, raw, stored, new.layout)
+            raise Stale(f"the settings of {queue} were changed by somebody else at the same time; repeat this")
+        self._build(queue, new)
+        await self._settle(queue)
+        if any(getattr(new, name) != getattr(old, name) for name in LANE_FIELDS):
+            await look_at_lanes(self._shards[queue])  # another node may have been first to write into a shard
+        await firm()
+        return new.shown()
+
+    async def _close_cut(
+        self, queue: str, raw: bytes, old: QueueSettings, new: QueueSettings, cut: Sequence[str]
+    ) -> None:
+        """
+        Close the shards of a queue to everybody who knows it only as it is cut now, if all of them are empty, and give the
+        new ones their order: once anybody knows of them it is too late for that.
+
+        From then until the new settings are stored the queue answers nobody; where they never come, :meth:`_read_cut` ends it.
+        """
+        same = list(cut) == ["order"]
+        schedules = "" if same else " and has no schedules"
+        refused = BadArg(f"{' and '.join(cut)} of {queue} can be changed only while it is empty{schedules}")
+        stats = await self.stats(queue)
+        if stats["total"] or (stats["schedules"] and not same):
+            raise refused
+        closed = await close(self._shards[queue], new.layout, same=same)
+        if not (closed and await set_order(self._cut(queue, new), new.order)):  # something was put meanwhile
+            await self._keep_cut(queue, raw, old, new.layout)
+            raise refused

@@ -1,0 +1,1 @@
+"""Keeps the sessions of consumers, and releases what they leave behind."""

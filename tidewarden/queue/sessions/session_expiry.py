@@ -1,0 +1,139 @@
+"""How shared sessions end: at the end of their grace, by the node that saw their last connection go, else by the leader."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tidewarden.errors import Error, StoreDown
+from tidewarden.queue.capacity_wait import CapacityWait
+from tidewarden.store.connection import Arg
+
+log = logging.getLogger("tidewarden.queue")
+
+PIECE = 500  # leases, or sessions, that one script ends
+
+
+class SessionExpiry(CapacityWait):
+    """
+    A session's record is in the store, changed by ``lua/session_*.lua`` alone.
+
+    Its end is three steps, each safe to repeat: the record says that it has ended, so that nobody joins it any more; its leases
+    end, shard by shard; the record goes.
+    """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._sessions_key = f"{{{self.cluster}}}:session"
+        self._graces: dict[str, tuple[int, asyncio.TimerHandle]] = {}  # that run here, by session
+        self.sessions_ended = 0
+
+    def _session_script(self, name: str, *args: Arg, more_keys: Sequence[str] = ()) -> asyncio.Future[Any]:
+        reply = self._scripts.run(
+            self._link, f"queue.session_{name}", (self._sessions_key, *more_keys), (0, self.holder, *args)
+        )
+        reply.add_done_callback(self._session_replied)
+        return reply
+
+    def _session_replied(self, done: asyncio.Future[Any]) -> None:
+        if not done.cancelled() and (error := done.exception()) is not None:
+            self.on_refused(error)
+
+    def _end_in(self, left_ms: int, uuid: str, number: int) -> None:
+        """
+        Its grace ends in ``left_ms``, unless somebody joins it before.
+
+        Only the latest one is waited for: who leaves and joins for an hour leaves no more behind than who does so once.
+        """
+        if (former := self._graces.get(uuid)) is not None:
+            if former[0] > number:
+                return
+            former[1].cancel()
+
+        def over() -> None:
+            del self._graces[uuid]
+            self._spawn(self._end_quietly(uuid, number))
+
+        self._graces[uuid] = number, self._loop.call_later(left_ms / 1000, over)
+
+    async def _end_quietly(self, uuid: str, number: int) -> None:
+        try:
+            await self.end_session(uuid, number)
+        except Error as error:
+            log.warning("the session %s could not be ended; the leader goes on with it: %s", uuid, error)
+
+    async def end_session(self, uuid: str, number: int = -1) -> bool:
+        """
+        End a session whose grace is over: its leases, as losses, and all that is known of it. Safe to repeat.
+
+        ``number``: the attach number that was given up; a session that was joined since goes on. Whether it ended.
+        Raises: StoreDown: the leader's next look goes on with it.
+        """
+        left_ms, places = await self._session_script("end", uuid, number)
+        if left_ms > 0:
+            self._end_in(left_ms, uuid, number)
+        if left_ms != 0:
+            return False
+        await self._lose(uuid, list(filter(None, map(_place_of, places))))
+        self.sessions_ended += int(await self._session_script("forget", uuid))
+        return True
+
+    async def _lose(self, uuid: str, places: list[Sequence[str]]) -> None:
+        """What it holds in these shards, each a queue and a number, is ready again."""
+        await asyncio.gather(*(self._lose_in(uuid, queue, int(index)) for queue, index in places))
+
+    async def _lose_in(self, uuid: str, queue: str, index: int) -> None:
+        shards = await self._open(queue)
+        more = index < len(shards)  # a queue that was cut anew was empty
+        while more:
+            _, more = await shards[index].run("queue.lose", (uuid, PIECE))
+
+    # --- what the leader does
+
+    async def bury_sessions(self, epoch: int, node: str, boot: int, page_done: Callable[[], object] = bool) -> int:
+        """
+        A node's boot is dead, marked so in every shard before: grace begins for the sessions it had; how many it had.
+
+        ``page_done`` is called after each of their pages. Raises: Stale: another leads; StoreDown.
+        """
+        total, more = 0, 1
+        while more:
+            fence = f"{{{self.cluster}}}:fence"
+            left, more = await self._session_script("bury", epoch, node, boot, PIECE, more_keys=(fence,))
+            page_done()
+            total += left
+        return total
+
+    async def end_due_sessions(self, page_done: Callable[[], object] = bool) -> int:
+        """
+        End the sessions whose grace is over and whose node did not live to do it; how many.
+
+        ``page_done`` is called after each of their pages. Raises: StoreDown.
+        """
+        total = failed = 0
+        more = True
+        while more:
+            # Those that could not be ended stay at the head: the next page begins behind them.
+            uuids = [raw.decode() for raw in await self._session_script("due", PIECE, failed)]
+            ends = await asyncio.gather(*(self.end_session(uuid) for uuid in uuids), return_exceptions=True)
+            page_done()
+            total += ends.count(True)
+            more = True in ends
+            for uuid, end in zip(uuids, ends, strict=True):
+                if isinstance(end, BaseException):
+                    if isinstance(end, StoreDown) or not isinstance(end, Error):
+                        raise end
+                    log.warning("the session %s could not be ended: %s", uuid, end)
+                    failed, more = failed + 1, True
+        return total
+
+
+def _place_of(raw: bytes) -> Sequence[str] | None:
+    """A queue and the number of its shard; None, and a line in the log, for what nobody can read as that."""
+    queue, _, index = raw.decode("utf-8", "backslashreplace").rpartition(" ")
+    if queue and index.isascii() and index.isdigit():
+        return queue, index
+    log.warning("a session may hold tasks in a place that cannot be read: %r", raw[:200])
+    return None

@@ -1,0 +1,301 @@
+"""
+Sessions: who owns leases, and when they end because their owner has gone.
+
+A connection is a session by itself: what it holds ends with it. ``SESSION`` makes one that several connections share, on any
+node, and that outlives the last of them by its grace. Its record is in the store (``lua/session_join.lua``); each attach raises
+a number there, so that the end of a connection, or of a grace, that comes late does nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID, uuid4
+
+from tidewarden.clock import sleep
+from tidewarden.errors import BadArg, Error, NoQuorum, NotFound, Stale, StoreDown
+from tidewarden.queue.shards.resharding import Resharded
+from tidewarden.queue.shards.shard import Shard
+from tidewarden.queue.task import check_range
+from tidewarden.store.reply_errors import NotSent
+
+from .session import Session, Shared
+from .session_expiry import SessionExpiry
+
+log = logging.getLogger("tidewarden.queue")
+
+LOST_RETRY_S = 0.5
+ENTER_TRIES = 10  # half a second apart: as long as a store that is away is waited for
+GRACE_MS = 5000
+GRACE_MAX_MS = 3_600_000
+
+
+class Sessions(SessionExpiry):
+    """Opening, sharing and closing sessions."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._shared: dict[str, Shared] = {}
+        self._sessions: set[Session] = set()
+
+    # --- a connection's own
+
+    def open_session(self, user: str = "default") -> Session:
+        """A new consumer. Close it when its connection goes."""
+        session = Session(user)
+        self._sessions.add(session)
+        return session
+
+    async def close_session(self, session: Session) -> None:
+        """
+        A connection has gone: its waiting takes take nothing, its leases end at once, as losses, in one batch a shard.
+
+        What belongs to a shared session stays while another connection has it, and for its grace after the last one.
+        While the store is away it tries again, until the leases have run out by themselves.
+        """
+        session.closed = True
+        self._sessions.discard(session)
+        for take in list(session.takes):
+            take.future.cancel()
+        held, session.held = session.held, {}
+        if session.joining is not None:
+            await asyncio.shield(self._spawn(self._leave(session, session.joining, held)))
+        elif held:
+            await asyncio.shield(self._end_soon(held))
+
+    def _end_soon(self, held: dict[tuple[str, str], tuple[int, int]]) -> asyncio.Task[None]:
+        return self._spawn(self._end_all(held))
+
+    async def _end_all(self, held: dict[tuple[str, str], tuple[int, int]]) -> None:
+        while held:
+            ends = {}
+            for (queue, task_id), (lease, end_ms) in held.items():
+                shard = self._lane(self._shards[queue], task_id)
+                ends[queue, task_id] = (shard.end(task_id, lease, "loss"), lease, end_ms, shard)
+            for shard in {shard for *_, shard in ends.values()}:
+                shard.wake()  # who waits here asks behind it: a round trip sooner than by its answer
+            held = {}
+            for name, (future, lease, end_ms, shard) in ends.items():
+                try:
+                    await future
+                except (StoreDown, NoQuorum, Resharded):
+                    if end_ms > shard.now_ms:
+                        held[name] = (lease, end_ms)
+                except Error as error:  # a shard of a newer format, say: the other shards' need not wait
+                    log.warning("the lease of %s in %s ends by its time: %s", name[1], name[0], error)
+            if held:
+                await sleep(self._clock, LOST_RETRY_S)
+
+    # --- shared ones
+
+    async def join_session(self, session: Session, user: str, uuid: str = "", grace_ms: int | None = None) -> str:
+        """
+        The connection joins the shared session ``uuid``, or a new one; its uuid. A connection joins one, before it takes.
+
+        Args:
+            user: who asks: it is bound to the one who made it.
+            grace_ms: how long it outlives its last connection from now on; None: as it is, 5,000 for a new one.
+
+        Raises: BadArg: the connection has another, or holds tasks of its own; NotFound: unknown, ended or another user's;
+        Full: too many sessions wait for their grace to end; Stale, StoreDown: it may have joined, say it again.
+        """
+        wanted = _hex(uuid) if uuid else ""
+        if grace_ms is not None:
+            check_range(grace_ms, "GRACE", 0, GRACE_MAX_MS)
+        if session.joining is None:
+            session.joining = asyncio.Lock()
+        async with session.joining:
+            if session.closed:
+                raise BadArg("the connection has closed")
+            had = session.shared
+            if had is not None and not had.lost:
+                if had.user != user or wanted not in ("", had.uuid):
+                    raise BadArg(
+                        f"this connection is in the session {UUID(had.uuid)}; another one needs another connection"
+                    )
+                wanted = had.uuid
+            elif session.held or session.takes:
+                raise BadArg(
+                    f"this connection holds {len(session.held)} tasks by itself: SESSION comes before the first take"
+                )
+            new = not wanted
+            if grace_ms is None:
+                grace_ms = GRACE_MS if new else -1
+            await self._attach(session, Shared(wanted or uuid4().hex, user), grace_ms, new)
+            return str(UUID(session.uuid))
+
+    async def _attach(self, session: Session, wanted: Shared, grace_ms: int, new: bool) -> None:
+        holder = self.holder
+        try:
+            number = await self._session_script("join", wanted.uuid, wanted.user, grace_ms, int(new))
+        except NotSent:
+            raise
+        except StoreDown:
+            self._spawn(self._unjoin_later(wanted))
+            raise
+        shared = self._shared.setdefault(wanted.uuid, wanted)
+        shared.number, shared.holder = max(shared.number, number), holder
+        shared.connections.add(session)
+        session.shared = shared
+        if holder != self.holder:  # this node registered anew meanwhile
+            self._spawn(self._rejoin_later(shared))
+
+    async def _unjoin_later(self, wanted: Shared) -> None:
+        """Nobody knows whether this node is attached. Attach for certain, and leave unless a connection has joined meanwhile."""
+        while True:
+            await sleep(self._clock, LOST_RETRY_S)
+            holder = self.holder
+            try:
+                number = await self._session_script("join", wanted.uuid, wanted.user, -1, 0)
+            except StoreDown:
+                continue
+            except Error as error:
+                return log.debug("the session %s was not joined: %s", wanted.uuid, error)
+            there = self._shared.get(wanted.uuid, wanted)
+            there.number, there.holder = max(there.number, number), holder
+            if there is wanted:
+                self._spawn(self._detach_later(wanted))
+            return None
+
+    async def _leave(
+        self, session: Session, joining: asyncio.Lock, held: dict[tuple[str, str], tuple[int, int]]
+    ) -> None:
+        async with joining:
+            shared = session.shared
+        if shared is None:  # it was refused one, and went on by itself
+            await self._end_all(held)
+            return
+        shared.connections.discard(session)
+        if shared.connections or self._shared.get(shared.uuid) is not shared:
+            return
+        del self._shared[shared.uuid]
+        try:
+            await self._detach(shared)
+        except StoreDown:
+            self._spawn(self._detach_later(shared))
+
+    async def _detach_later(self, shared: Shared) -> None:
+        """The store is away. What is said again does nothing when it was heard, or when somebody has joined meanwhile."""
+        while True:
+            await sleep(self._clock, LOST_RETRY_S)
+            try:
+                return await self._detach(shared)
+            except StoreDown:
+                continue
+            except Error as error:
+                return log.warning("the session %s was not left in order: %s", shared.uuid, error)
+
+    async def _detach(self, shared: Shared) -> None:
+        """This node's last connection has left. Raises: StoreDown."""
+        if shared.holder != self.holder:
+            return  # that boot was declared dead, and has left by that
+        left_ms = await self._session_script("leave", shared.uuid, shared.number)
+        if left_ms == -2:
+            # The store has lost the record, or its end was not heard here: nobody will end these but us.
+            await self._lose(shared.uuid, [_place(prefix) for prefix in shared.places])
+        elif left_ms == 0:
+            await self.end_session(shared.uuid, shared.number)
+        elif left_ms > 0:
+            self._end_in(left_ms, shared.uuid, shared.number)
+
+    # --- taking under one
+
+    def _entered(self, shared: Shared, shards: Sequence[Shard]) -> bool:
+        """Whether this node may take for it from these shards: it is attached, and the record names them."""
+        if shared.lost or shared.holder != self.holder:
+            return False
+        places = shared.places
+        return all(shard.keys[0] in places for shard in shards)
+
+    async def _enter(self, shared: Shared, shards: Sequence[Shard]) -> None:
+        """
+        Note in the record that it takes from these shards. A node that was declared dead, and has not registered anew yet, does so
+        within moments: that is waited for.
+
+        Raises: NotFound: it has ended; Stale; StoreDown.
+        """
+        places = [f"{shard.queue} {shard.index}" for shard in shards]
+        for tries_left in range(ENTER_TRIES, -1, -1):
+            try:
+                if (shared.holder != self.holder or tries_left < ENTER_TRIES) and not shared.lost:
+                    await self._rejoin(shared)
+                if shared.lost:
+                    raise gone(shared)
+                await self._session_script("enter", shared.uuid, *places)
+                break
+            except Stale:
+                if not tries_left:
+                    raise
+            await sleep(self._clock, LOST_RETRY_S)
+        shared.places.update(shard.keys[0] for shard in shards)
+
+    async def owner(self, session: Session, shard: Shard) -> str:
+        """
+        The uuid of the session whose the connection's leases in this shard are, "" for its own; the record names the shard by then.
+
+        Raises: NotFound: the session has ended; Stale; StoreDown.
+        """
+        shared = session.shared
+        if shared is not None and not self._entered(shared, (shard,)):
+            await self._enter(shared, (shard,))
+        return session.uuid
+
+    def rejoin(self) -> None:
+        """This node has registered anew, so its former boot left every session: join those that connections here have."""
+        for shared in list(self._shared.values()):
+            self._spawn(self._rejoin_later(shared))
+
+    async def _rejoin_later(self, shared: Shared) -> None:
+        while shared.connections and shared.holder != self.holder and not shared.lost:
+            try:
+                await self._rejoin(shared)
+            except Error as error:
+                log.debug("the session %s was not joined again yet: %s", shared.uuid, error)
+                await sleep(self._clock, LOST_RETRY_S)
+
+    async def _rejoin(self, shared: Shared) -> None:
+        holder = self.holder
+        try:
+            number = await self._session_script("join", shared.uuid, shared.user, -1, 0)
+        except NotFound:
+            self._lost(shared)
+            return
+        shared.number, shared.holder = max(shared.number, number), holder
+        if not shared.connections:  # the last one left meanwhile
+            self._spawn(self._detach_later(shared))
+
+    def _lost(self, shared: Shared) -> None:
+        """It ended while this node was cut off: whoever waits for tasks under it is told."""
+        shared.lost = True
+        if self._shared.get(shared.uuid) is shared:
+            del self._shared[shared.uuid]
+        for session in shared.connections:
+            session.held.clear()
+            for take in list(session.takes):
+                if not take.future.done():
+                    take.future.set_exception(gone(shared))
+
+    # --- numbers
+
+    def session_counts(self) -> dict[str, int]:
+        """Shared sessions with connections here; graces that run here; those ended by this node."""
+        return {"attached": len(self._shared), "detached": len(self._graces), "ended_total": self.sessions_ended}
+
+
+def gone(shared: Shared) -> NotFound:
+    """What is said to those who would take under a session that has ended."""
+    return NotFound(f"the session {UUID(shared.uuid)} has ended; what it held is ready again. SESSION makes a new one")
+
+
+def _hex(uuid: str) -> str:
+    """The 32 digits that the store knows a session by. Raises: BadArg."""
+    try:
+        return UUID(uuid).hex
+    except ValueError:
+        raise BadArg(f"the session is {uuid[:60]!r}; allowed is a uuid that SESSION answered") from None
+
+
+def _place(prefix: str) -> Sequence[str]:
+    return prefix[1:-1].split(":", 1)[1].rsplit(":", 1)

@@ -1,0 +1,1 @@
+"""Sends calls to a shard of a queue, many in one script."""

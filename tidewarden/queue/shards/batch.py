@@ -1,0 +1,174 @@
+"""Items of one verb that wait to be sent to one shard together, and the call that they travel in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tidewarden.errors import Internal, NoQuorum
+from tidewarden.store.connection import Arg, ReplyError, ReplySink, fail_reply
+from tidewarden.store.reply_errors import error_of
+
+from .reply_durability import Unconfirmed
+
+if TYPE_CHECKING:
+    from .shard import Shard
+
+
+class Batch:
+    """Items of one verb that wait to be sent: their arguments, and who wants each reply. ``first``: so many go before others."""
+
+    __slots__ = ("args", "bytes", "first", "head", "name", "receivers", "verb")
+
+    def __init__(self, name: str, head: Sequence[Arg] = ()) -> None:
+        self.name = name
+        self.verb = name.rpartition(".")[2]
+        self.head = head
+        self.bytes = 0
+        self.first = 0
+        self.args: list[Arg] = []
+        self.receivers: list[ReplySink] = []
+
+    def add_first(self, args: Sequence[Arg], receiver: ReplySink) -> None:
+        """One more item that goes before others, behind the earlier ones of these."""
+        at, width = self.first, len(args)
+        self.args[at * width : at * width] = args
+        self.receivers.insert(at, receiver)
+        self.first += 1
+
+    def answer(self, items: Any) -> None:
+        """The script's answer for each item, or its refusal of them all."""
+        if isinstance(items, ReplyError):
+            self.fail(error_of(str(items)))
+        elif len(items) != len(self.receivers):
+            self.fail(Internal(f"a script answered {len(items)} items for {len(self.receivers)}"))
+        else:
+            for receiver, item in zip(self.receivers, items, strict=True):
+                if not receiver.done():
+                    receiver.set_result(item)
+
+    def fail(self, error: BaseException) -> None:
+        """Nobody's item was done, or nobody knows."""
+        for receiver in self.receivers:
+            fail_reply(receiver, error)
+
+
+class BatchCall:
+    """One call of one or several batches under way; it receives the script's reply."""
+
+    __slots__ = ("_batches", "_name", "_shard", "answered")
+
+    def __init__(self, shard: Shard, name: str, batches: Sequence[Batch]) -> None:
+        self._shard = shard
+        self._name = name
+        self._batches = batches
+        self.answered = False
+
+    def done(self) -> bool:
+        return self.answered
+
+    def set_result(self, result: Any, /) -> None:
+        # Before its items: a take that finds nothing and parks has to see what this reply says of the shard.
+        self.deliver(self._landed(result))
+        self._shard.fly_on()
+
+    def _landed(self, result: Any) -> Sequence[Any]:
+        """What the reply says of the shard; each batch's part of it."""
+        self.answered = True
+        now_ms, next_ms, woke, items = result
+        self._shard.landed(now_ms, next_ms, bool(woke))
+        return items if self._name == "queue.batch" else (items,)
+
+    def heard(self, result: Any, /) -> Sequence[Any]:
+        """The same, when its answers are handed out later."""
+        parts = self._landed(result)
+        self._shard.fly_on()
+        return parts
+
+    def leases(self, parts: Sequence[Any], /) -> Iterator[tuple[str, int]]:
+        """Of the tasks that were taken."""
+        for batch, part in zip(self._batches, parts, strict=True):
+            if batch.name == "queue.take" and not isinstance(part, ReplyError):
+                for rows in part:
+                    yield from ((row[0].decode("utf-8", "surrogateescape"), row[1]) for row in rows)
+
+    def deliver(self, parts: Sequence[Any], /) -> None:
+        """Hand out the answers."""
+        for batch, part in zip(self._batches, parts, strict=True):
+            if isinstance(part, ReplyError):  # which the connection did not see
+                self._shard.part_refused(str(part))
+                self._shard.refused(error_of(str(part)))
+            batch.answer(part)
+
+    def unconfirmed(self, parts: Sequence[Any], error: NoQuorum, /) -> None:
+        """The answers missed their durability."""
+        for batch, part in zip(self._batches, parts, strict=True):
+            if isinstance(part, ReplyError):
+                batch.fail(error)
+                continue
+            for receiver, item in zip(batch.receivers, part, strict=True):
+                fail_reply(receiver, Unconfirmed(str(error), item))
+
+    def set_exception(self, exception: BaseException, /) -> None:
+        self.answered = True
+        self._shard.refused(exception)
+        self._shard.crashed(self._batches, exception)
+        self._shard.fly_on()
+
+
+class SingleCall:
+    """One script by itself, or one item of a batch run again: ``receiver`` gets all that it answers, or the one item."""
+
+    __slots__ = ("_item", "_receiver", "_shard", "done")
+
+    def __init__(self, shard: Shard, receiver: ReplySink, *, item: bool) -> None:
+        self._shard = shard
+        self._receiver = receiver
+        self._item = item
+        self.done = never
+
+    def set_result(self, result: Any, /) -> None:
+        self.deliver(self.heard(result))
+
+    def heard(self, result: Any, /) -> Any:
+        """What the reply says of the shard; its items."""
+        now_ms, next_ms, woke, items = result
+        self._shard.heard(now_ms, next_ms, bool(woke))
+        return items
+
+    def leases(self, _items: Any, /) -> tuple[()]:
+        """No take goes alone."""
+        return ()
+
+    def deliver(self, items: Any, /) -> None:
+        """Hand out the answer."""
+        if not self._receiver.done():
+            self._receiver.set_result(items[0] if self._item else items)
+
+    def unconfirmed(self, items: Any, error: NoQuorum, /) -> None:
+        """The answer missed its durability."""
+        fail_reply(self._receiver, Unconfirmed(str(error), items[0] if self._item else items))
+
+    def set_exception(self, exception: BaseException, /) -> None:
+        self._shard.refused(exception)
+        self._shard.refused_alone(self._receiver, exception, final=self._item)
+
+
+class Whole(SingleCall):
+    """A script by itself, of which ``receiver`` gets the whole reply."""
+
+    __slots__ = ()
+
+    def heard(self, result: Any, /) -> Any:
+        super().heard(result)
+        return result
+
+    def set_exception(self, exception: BaseException, /) -> None:
+        if isinstance(exception, NoQuorum):  # it ran, and its way kept the reply
+            self._shard.missed()
+        super().set_exception(exception)
+
+
+def never() -> bool:
+    """What is told even when nobody wants it: the shard learns from it."""
+    return False

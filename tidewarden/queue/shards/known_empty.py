@@ -1,0 +1,41 @@
+"""What the latest take to come away with less than it asked for says of a shard: until something happens there, another need not ask."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .shard import Shard
+
+BARE_S = 5.0  # How long it is believed: should a message be lost, takes pass the shard by for no longer.
+
+
+class KnownEmpty:
+    """Of one shard."""
+
+    __slots__ = ("_holder", "_told", "_until", "_wakes")
+
+    def __init__(self) -> None:
+        self._wakes = -1
+        self._told = False
+        self._holder = ""
+        self._until = 0.0
+
+    def found(self, shard: Shard, wakes: int, *, told: bool) -> None:
+        """
+        A take of any task, sent when ``shard`` had been woken so often, has left nothing there. ``told``: its script has registered
+        this node, which hears from whichever node changes that.
+        """
+        if told or not self.holds(shard):  # else it is known already, and better
+            self._wakes, self._told, self._holder, self._until = wakes, told, shard.holder(), shard.time() + BARE_S
+
+    def dry(self, shard: Shard) -> bool:
+        """Whether nothing is known to have become ready since then; another node may know better."""
+        return self._wakes == shard.wakes
+
+    def holds(self, shard: Shard) -> bool:
+        """Whether another would find nothing, either: nothing has become ready since then, and nothing is due yet."""
+        if not self._told or self._wakes != shard.wakes or self._holder != shard.holder():
+            return False
+        now = shard.time()
+        return now < self._until and not shard.due_by(now)

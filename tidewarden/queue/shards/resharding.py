@@ -1,0 +1,58 @@
+"""A request that reached a shard of a queue that has been cut into other shards since: what it means, and how it is repeated."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from tidewarden.errors import Error, Stale
+from tidewarden.store.connection import Arg, ReplySink, fail_reply
+
+WORD = "RECUT"  # the scripts': `RECUT layout message`
+
+
+class Resharded(Stale):
+    """The queue was cut into other shards since this node read its settings. Nothing was changed. ``layout``: the shard's."""
+
+    def __init__(self, queue: str, layout: int) -> None:
+        super().__init__(f"the queue {queue} is being cut into other shards; repeat this in a moment")
+        self.layout = layout
+
+
+def recut_of(queue: str, error: BaseException) -> BaseException:
+    """What a script's error means: :class:`Resharded` where it says so, else itself."""
+    word, _, rest = str(error).partition(" ")
+    return Resharded(queue, int(rest.partition(" ")[0])) if word == WORD and type(error) is Error else error
+
+
+class Target(Protocol):
+    """A shard as it is cut now."""
+
+    def repeat(self, name: str, item: Sequence[Arg], receiver: ReplySink) -> None:
+        """Run one item of a batch that was refused elsewhere; a second refusal is final."""
+
+
+Places = Callable[[str], Target]
+
+
+def repeat(
+    places: asyncio.Future[Any], error: Resharded, receivers: list[ReplySink], name: str, args: Sequence[Arg]
+) -> None:
+    """
+    Run the items of a refused batch once more, each where its id, which is its first argument, lies now.
+
+    ``places`` tells where. Without ``args`` the request is of no one id and fails with ``error``, after the settings were read.
+    """
+    width = len(args) // len(receivers)
+
+    def known(done: asyncio.Future[Places]) -> None:
+        lost = done.cancelled() or done.exception() is not None
+        for i, receiver in enumerate(receivers):
+            if lost or not width:
+                fail_reply(receiver, error)
+            elif not receiver.done():
+                item = args[i * width : (i + 1) * width]
+                done.result()(str(item[0])).repeat(name, item, receiver)
+
+    places.add_done_callback(known)

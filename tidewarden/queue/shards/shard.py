@@ -1,0 +1,410 @@
+"""One shard of one queue: requests that arrive together become one script call; waiting takes are woken, never polled."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tidewarden.errors import BadArg, Error, StoreDown
+from tidewarden.queue.partitioning import split_prefix
+from tidewarden.queue.waitlist import Waiter, Waitlist
+from tidewarden.store import Scripts
+from tidewarden.store.client import Arg, CallSender, StoreClient
+from tidewarden.store.memory import StoreMemory
+from tidewarden.store.reply_errors import unanswered
+from tidewarden.store.reply_sink import ReplySink, fail_reply
+
+from .batch import Batch, BatchCall, SingleCall, Whole
+from .known_empty import KnownEmpty
+from .lease_clock import LeaseClock
+from .reply_durability import DurabilityGate
+from .resharding import Resharded, recut_of, repeat
+
+ITEMS_MAX = 500  # of one verb in one script call
+BYTES_MAX = 4_000_000  # likewise, so that a call keeps neither the store nor the other items waiting for long
+TASK_BYTES = 1000  # what a task that may be taken counts as: one script takes at most 4000
+FLYING_MAX = 2  # calls of one shard under way: the store works at one while the other's answers are handed out
+LOOKS_S = (1.0, 5.0)  # after an answer was lost: what the store had not read by then is run late, or never will be
+TOGETHER = ("queue.put", "queue.ack", "queue.take")  # go in one call, in this order: see lua/batch.lua
+LATE_MS = 15_000  # a reply is read within so long; one that is older by the store's clock was given after that had stepped back
+PROMOTED_MAX = 200  # due tasks that one take moves before it takes
+
+
+class Shard:
+    """
+    The scripts of one shard, batched. Most methods return a future of the item's own reply (see ``lua/*.lua``).
+
+    ``holder`` is asked anew for each call, for a node may register again; ``on_next(shard, delay_ms)`` hears the next event.
+    ``layout``: the number of the queue's cut; where the store knows a newer one, ``on_recut(shard, that)`` says where an id lies
+    now, and what can be repeated is. ``on_lost(shard)``: a take's answer was lost, or what gives a task back.
+    ``on_refused(error)`` hears each refusal.
+    """
+
+    # CPython keeps the names of at most 30 attributes once for all objects; of thousands of queues with sixteen shards each, these were
+    # a third of a node's memory.
+    __slots__ = (
+        "__dict__", "__weakref__", "_flying", "_looks", "_next_at", "_retired", "_scheduled", "_timer", "_timer_at", "_told_at",
+        "_woken", "now_ms", "wakes",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        link: StoreClient,
+        scripts: Scripts,
+        keys: tuple[str, ...],
+        holder: Callable[[], str],
+        on_next: Callable[[Shard, int], None],
+        *,
+        layout: int = 0,
+        lease_clock: LeaseClock | None = None,
+        store_memory: StoreMemory | None = None,
+        on_recut: Callable[[Shard, int], asyncio.Future[Any]] | None = None,
+        on_lost: Callable[[Shard], None] | None = None,
+        on_refused: Callable[[BaseException], object] = bool,
+    ) -> None:
+        self.keys = keys
+        self._stamp = f"/{layout}" if layout else ""
+        self.lease_clock = lease_clock
+        self._store_memory = store_memory or StoreMemory()
+        self._on_recut = on_recut
+        self._on_lost = on_lost
+        self.refused = on_refused
+        _, self.queue, self.index = split_prefix(keys[0])
+        self._link = link
+        self.part_refused = link.refused  # a part of a call was, which the connection cannot see
+        self._scripts = scripts
+        self.holder = holder
+        self.holding = DurabilityGate()
+        self._on_next = on_next
+        self._loop = asyncio.get_running_loop()
+        self.time = self._loop.time
+        self._batches: dict[str, Batch] = {}
+        self._scheduled = False
+        self._flying = 0  # calls of batches under way
+        self._waiters = Waitlist(self)
+        self._woken = False  # by an answer that is being handed out
+        self.parked = self._waiters.parked
+        self.wakes = 0
+        self.bare = KnownEmpty()
+        self.now_ms = 0  # the store's clock at the latest answer
+        self._retired = False
+        self._looks: list[asyncio.TimerHandle] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+        self._next_at: float | None = None  # by the latest reply
+        self._told_at: float | None = None  # by messages; no reply takes that back
+
+    # --- verbs, one item each
+
+    def put(self, task_id: str, options: str, payload: bytes) -> asyncio.Future[Any]:
+        return self._ask("queue.put", (task_id, options, payload), size=len(payload))
+
+    def take(
+        self,
+        receiver: ReplySink,
+        count: int,
+        lease_ms: int,
+        wait: int,
+        task_id: str = "",
+        session: str = "",
+        *,
+        first: bool = False,
+    ) -> None:
+        args = (count, lease_ms, f"{wait}{session}" if session else wait, task_id)
+        self.add("queue.take", args, receiver, (PROMOTED_MAX,), count * TASK_BYTES, first=first)
+
+    def ack(self, task_id: str, lease: int, result: bytes = b"") -> asyncio.Future[Any]:
+        return self._ask("queue.ack", (task_id, lease, result), size=len(result))
+
+    def wait(self, task_id: str, note: bool) -> asyncio.Future[Any]:
+        return self._ask("queue.wait", (task_id, int(note)))
+
+    def end(self, task_id: str, lease: int, how: str, delay_ms: int = -1, reason: str = "") -> asyncio.Future[Any]:
+        return self._ask("queue.end", (task_id, lease, how, delay_ms, reason))
+
+    def touch(self, task_id: str, lease: int, lease_ms: int) -> asyncio.Future[Any]:
+        return self._ask("queue.touch", (task_id, lease, lease_ms))
+
+    def batched(self, name: str, *args: Arg) -> asyncio.Future[Any]:
+        """One item of any script that takes a list of them and answers each."""
+        return self._ask(name, args)
+
+    def run(self, name: str, args: Sequence[Arg], now_ms: int = 0) -> asyncio.Future[Any]:
+        """Run any script of this shard by itself, after what is batched so far."""
+        self._send_all()
+        future: asyncio.Future[Any] = self._loop.create_future()
+        self._call(name, args, SingleCall(self, future, item=False), now_ms)
+        return future
+
+    def run_by(self, link: CallSender, name: str, args: Sequence[Arg]) -> asyncio.Future[tuple[int, int, int, Any]]:
+        """
+        Run any script of this shard by itself on another connection; all that it replies, held back for no durability.
+
+        Whoever gives up on it: what the reply says of the shard is heard all the same.
+        """
+        future: asyncio.Future[tuple[int, int, int, Any]] = self._loop.create_future()
+        self._call(name, args, Whole(self, future, item=False), link=link)
+        return future
+
+    # --- batching
+
+    def _ask(self, name: str, args: tuple[Arg, ...], head: tuple[Arg, ...] = (), size: int = 0) -> asyncio.Future[Any]:
+        future: asyncio.Future[Any] = self._loop.create_future()
+        self.add(name, args, future, head, size)
+        return future
+
+    def add(
+        self,
+        name: str,
+        args: tuple[Arg, ...],
+        receiver: ReplySink,
+        head: tuple[Arg, ...] = (),
+        size: int = 0,
+        *,
+        first: bool = False,
+    ) -> None:
+        """
+        Let an item of the verb ``name`` go along with the next call; ``size`` is what it counts for, in bytes. ``first``: it was
+        there before those that are not.
+        """
+        batch = self._batches.get(name)
+        if batch is not None and batch.bytes + size > BYTES_MAX:
+            self._send_all()
+            batch = None
+        if batch is None:
+            batch = self._batches[name] = Batch(name, head)
+        batch.bytes += size
+        if first:
+            batch.add_first(args, receiver)
+        else:
+            batch.args += args
+            batch.receivers.append(receiver)
+        if len(batch.receivers) >= ITEMS_MAX:
+            self._send_all()
+        elif not self._scheduled and self._flying < FLYING_MAX:
+            self._scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        """At the end of a turn: send what has gathered, unless a call is under way, whose answer sends what gathers until then."""
+        self._scheduled = False
+        if self._flying < FLYING_MAX and self._batches:
+            self._send_all()
+
+    def _take_along(self, puts: Batch) -> None:
+        """Takes that wait go along with puts that make tasks ready, as many as there are tasks: nobody has to be woken for these."""
+        ready = sum(not options or options[0] == "0" for options in puts.args[1::3])  # type: ignore[index]
+        takes, room = self._batches.get("queue.take"), ITEMS_MAX - 1
+        if takes is not None:
+            ready, room = ready - takes.first, room - len(takes.receivers)
+        size = sum(batch.bytes for name in TOGETHER if (batch := self._batches.get(name)) is not None)
+        scheduled, self._scheduled = self._scheduled, True
+        self._waiters.go_along(puts.args[::3], min(ready, room), (BYTES_MAX - size) // TASK_BYTES)
+        self._scheduled = scheduled
+
+    def _send_all(self) -> None:
+        if self.parked and "queue.put" in self._batches and not self._store_memory.full:
+            self._take_along(self._batches["queue.put"])
+        batches, self._batches = self._batches, {}
+        together = [batch for name in TOGETHER if (batch := batches.get(name)) is not None]
+        if len(together) > 1 and not self._store_memory.full and sum(batch.bytes for batch in together) <= BYTES_MAX:
+            for batch in together:
+                del batches[batch.name]
+            args: list[Arg] = []
+            for batch in together:
+                args += (batch.verb, len(batch.head) + len(batch.args), *batch.head, *batch.args)
+            self._fly("queue.batch", args, together)
+        for batch in batches.values():
+            self._fly(batch.name, (*batch.head, *batch.args), (batch,))
+
+    def _fly(self, name: str, args: Sequence[Arg], batches: Sequence[Batch]) -> None:
+        self._flying += 1
+        self._call(name, args, BatchCall(self, name, batches))
+
+    def landed(self, now_ms: int, next_ms: int, woke: bool) -> None:
+        """A call of batches was answered so."""
+        self._flying -= 1
+        self.heard(now_ms, next_ms, woke=False)
+        if woke:
+            self.wakes += 1
+            self._woken = True
+
+    def crashed(self, batches: Sequence[Batch], error: BaseException) -> None:
+        """A call of batches was refused, or nobody knows. What a newer cut of the queue refused is repeated there."""
+        self._flying -= 1
+        if unanswered(error):
+            self.missed()
+        error = recut_of(self.queue, error)
+        for batch in batches:
+            if isinstance(error, Resharded) and self._on_recut is not None:
+                args = () if batch.name == "queue.take" else batch.args  # a take is of no one id
+                repeat(self._on_recut(self, error.layout), error, batch.receivers, batch.name, args)
+            else:
+                batch.fail(error)
+                if batch.name == "queue.take" and isinstance(error, StoreDown):
+                    self.lost_take()
+
+    def lost_take(self) -> None:
+        """Here may be a lease that nobody knows of."""
+        if self._on_lost is not None:
+            self._on_lost(self)
+
+    def fly_on(self) -> None:
+        """Try who waits, now that who was under way has its answer, and send what has gathered meanwhile."""
+        if self._woken:
+            self._woken = False
+            if self.parked:
+                self._waiters.wake()
+        if self._batches and self._flying < FLYING_MAX:
+            self._send_all()
+
+    def _call(
+        self,
+        name: str,
+        args: Sequence[Arg],
+        landing: BatchCall | SingleCall,
+        now_ms: int = 0,
+        link: CallSender | None = None,
+    ) -> None:
+        receiver: ReplySink = landing
+        try:
+            script = self._scripts[name]
+            if script.grows:
+                self._store_memory.check(self.keys[0])
+            if link is None:
+                receiver = self.holding.through(script.durability, landing)
+            said = (self.stamped(now_ms), self.holder(), *args)
+            self._scripts.send(link or self._link, name, self.keys, said, receiver)
+        except UnicodeEncodeError as error:
+            self._refuse(receiver, BadArg(f"not every id or reason is UTF-8 text: {error.reason}"))
+        except Error as error:
+            self._refuse(receiver, error)
+
+    def _refuse(self, receiver: ReplySink, error: Error) -> None:
+        """In a turn of its own: whoever adds an item is not through with it yet, and others' items are refused, too."""
+        self._loop.call_soon(receiver.set_exception, error)
+
+    # --- a queue that was cut anew
+
+    def stamped(self, now_ms: int) -> Arg:
+        """The first argument of every script: the time (0: the store's), the leases' clock, and which cut of the queue this is."""
+        if now_ms == 0 and self.lease_clock is not None:
+            return self.lease_clock.stamp(self._stamp)
+        return f"{now_ms}{self._stamp}" if self._stamp else now_ms
+
+    def repeat(self, name: str, item: Sequence[Arg], receiver: ReplySink) -> None:
+        """Run one item of a batch that was refused elsewhere; a second refusal is final."""
+        self._call(name, item, SingleCall(self, receiver, item=True))
+
+    def refused_alone(self, receiver: ReplySink, error: BaseException, *, final: bool) -> None:
+        """A script by itself was refused, or nobody knows."""
+        if unanswered(error):
+            self.missed()
+        error = recut_of(self.queue, error)
+        if isinstance(error, Resharded) and self._on_recut is not None and not final:
+            repeat(self._on_recut(self, error.layout), error, [receiver], "", ())
+        else:
+            fail_reply(receiver, error)
+
+    # --- waiting
+
+    def heard(self, now_ms: int, next_ms: int, woke: bool) -> None:
+        """What every reply says: the store's clock, when anything happens next (-1: nothing), whether tasks became ready."""
+        # One that came by another connection (the sweep's) and was given before the latest knows less than that.
+        kept = self._next_at if 0 < self.now_ms - now_ms < LATE_MS else None
+        self.now_ms = now_ms if kept is None else self.now_ms
+        if next_ms < 0:
+            self._next_at = None
+        else:
+            delay_ms = max(0, next_ms - now_ms)
+            self.expect(delay_ms)
+            self._on_next(self, delay_ms)
+        if kept is not None and self._loop.time() < kept and (self._next_at is None or kept < self._next_at):
+            self._next_at = kept
+        if woke:
+            self.wake()
+
+    def missed(self) -> None:
+        """
+        An answer was lost, and with it perhaps that tasks are ready, or that something happens sooner: nobody else tells its caller.
+
+        Whoever waits looks now, and again later: the store may run it after what is asked now on another connection.
+        """
+        self._look()
+        for look in self._looks:
+            look.cancel()
+        self._looks = [self._loop.call_later(after_s, self._look) for after_s in LOOKS_S]
+
+    def _look(self) -> None:
+        self.wake()
+        self._on_next(self, 0)
+
+    def expect(self, delay_ms: int) -> None:
+        """Something happens in the shard in ``delay_ms``: waiting takes are tried then."""
+        self._next_at = self._loop.time() + delay_ms / 1000
+        if self.parked:
+            self._arm(self._next_at)
+
+    def told(self, delay_ms: int) -> None:
+        """
+        A message: something earlier than was known happens in ``delay_ms``.
+
+        It comes on another connection than replies do. One that was given before, and is read after it, knows nothing of it.
+        """
+        at = self._loop.time() + delay_ms / 1000
+        if self._told_at is None or at < self._told_at:
+            self._told_at = at
+            if self.parked:
+                self._arm(at)
+
+    def _arm(self, at: float | None) -> None:
+        if at is None:
+            return
+        if self._timer is not None:
+            if self._timer_at <= at:
+                return  # it fires soon enough, and looks again then
+            self._timer.cancel()
+        # uvloop's handle for a moment that has come already cannot be asked for its time.
+        self._timer_at = at
+        self._timer = self._loop.call_at(at, self._fire)
+
+    def _fire(self) -> None:
+        self._timer = None
+        if self._told_at is not None:
+            if self._told_at <= self._timer_at:
+                self._told_at = None
+            else:
+                self._arm(self._told_at)
+        self.wake()
+
+    def due_by(self, at: float) -> bool:
+        """Whether, as far as is known, something happens in the shard until then (the loop's time)."""
+        return any(event is not None and event <= at for event in (self._next_at, self._told_at))
+
+    def park(self, waiter: Waiter) -> None:
+        """``waiter`` found nothing here and waits; the script that told it so has registered this node."""
+        if self._retired:
+            waiter.stop_waiting()
+            return
+        self.parked[waiter] = None
+        self._arm(self._next_at)
+        self._arm(self._told_at)
+
+    def retire(self) -> None:
+        """The queue is cut anew: nobody is woken through this object any more, so whoever waits here asks again."""
+        self._retired = True
+        for waiter in list(self.parked):
+            waiter.stop_waiting()
+
+    def unpark(self, waiter: Waiter) -> None:
+        self.parked.pop(waiter, None)
+        if not self.parked and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def wake(self) -> None:
+        """Tasks may be ready here: try the waiting takes, oldest first."""
+        self.wakes += 1
+        if self.parked:
+            self._waiters.wake()

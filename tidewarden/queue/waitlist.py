@@ -1,0 +1,159 @@
+"""The takes that wait in one shard, oldest first, and how many of them are tried when tasks may be ready there."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from tidewarden.store.connection import Arg
+
+if TYPE_CHECKING:
+    from .shards.shard import Shard
+
+TRIES_MAX = 16  # in one round
+LOOKS_MAX = 256  # of those who wait, for who goes along with puts: many may be under way, or want another task
+RETRY_S = 0.5  # after a round of which a try failed
+
+
+class Waiter(Protocol):
+    """A waiting take, as a shard sees it."""
+
+    count: int
+    """The most tasks that it takes."""
+    task_id: str
+    """The one it wants alone, or "": that such a one finds nothing says nothing of the others."""
+
+    @property
+    def free(self) -> bool:
+        """Whether it can be tried: nothing of it is under way, and it has not ended."""
+
+    def try_shard(self, shard: Shard, tries: Tries, *, more: bool) -> None:
+        """Take from ``shard`` now, and tell ``tries`` what became of it. ``more``: further takes wait there."""
+
+    def try_later(self, shard: Shard) -> None:
+        """It is busy: take from ``shard`` afterwards, unless it has ended then."""
+
+    def stop_waiting(self) -> None:
+        """End with what there is."""
+
+
+class Tries(Protocol):
+    """Who hears what became of tries. ``along``: they go with others' puts, whose failure is not theirs."""
+
+    along: bool
+
+    def tried(self, waiter: Waiter, found: bool | None) -> None:
+        """``waiter`` has found something, or nothing; None: its try failed."""
+
+
+class Waitlist:
+    """
+    Tries those who wait in ``shard``, in rounds: one, then, as long as all find something and there is more, twice as many.
+
+    A try that is not told of more leaves the node registered in the shard (see ``lua/take.lua``), so that whoever makes the next
+    task ready wakes it; while a take waits here, its node is registered, or a round is to come.
+    """
+
+    along = False
+    __slots__ = ("_all_found", "_along", "_failed", "_left", "_seen", "_shard", "_size", "_timer", "parked")
+
+    def __init__(self, shard: Shard) -> None:
+        self._shard = shard
+        self.parked: dict[Waiter, None] = {}
+        self._left = 0  # tries of the round that are under way
+        self._size = 1
+        self._seen = 0
+        self._all_found = False
+        self._failed = False
+        self._along = _Along(self)
+        self._timer: asyncio.TimerHandle | None = None
+
+    def wake(self) -> None:
+        """Something may be ready. A round under way sees at its end that the shard has been woken."""
+        self._along.pays = True
+        if self._left == 0:
+            self._size = 1
+            self._round()
+
+    def go_along(self, ids: Sequence[Arg], tasks: int, tasks_max: int) -> None:
+        """
+        Try the oldest in the call that puts ``ids``, of which ``tasks`` are ready at once: as many as these suffice for, and who
+        wants one of them alone. Together they take at most ``tasks_max``.
+        """
+        if not self._along.pays:
+            return
+        chosen: list[Waiter] = []
+        for waiter in itertools.islice(self.parked, LOOKS_MAX):
+            if tasks <= 0 or waiter.count > tasks_max:
+                break
+            if waiter.free and (not waiter.task_id or waiter.task_id in ids):
+                chosen.append(waiter)
+                tasks -= waiter.count
+                tasks_max -= waiter.count
+        more = len(self.parked) > len(chosen)
+        for waiter in chosen:
+            waiter.try_shard(self._shard, self._along, more=more)
+
+    def _round(self) -> None:
+        chosen = self._oldest(self._size)
+        if not chosen:
+            return
+        self._left, self._seen, self._all_found, self._failed = len(chosen), self._shard.wakes, True, False
+        more = len(self.parked) > len(chosen)
+        for waiter in chosen:
+            waiter.try_shard(self._shard, self, more=more)
+
+    def _oldest(self, most: int) -> list[Waiter]:
+        """So many that are free, and with them those before who want one task alone; who is busy will look by itself."""
+        chosen: list[Waiter] = []
+        for waiter in self.parked:
+            if not waiter.free:
+                waiter.try_later(self._shard)
+                continue
+            chosen.append(waiter)
+            most -= not waiter.task_id
+            if most == 0:
+                break
+        return chosen
+
+    def tried(self, waiter: Waiter, found: bool | None) -> None:
+        if found is None:
+            self._failed = True
+        elif not found and not waiter.task_id:
+            self._all_found = False
+        self._left -= 1
+        if self._left > 0 or not self.parked:
+            return
+        if self._failed:
+            self.retry_later()
+        elif self._shard.wakes != self._seen:
+            self._size = min(2 * self._size, TRIES_MAX) if self._all_found else 1
+            self._round()
+
+    def retry_later(self) -> None:
+        """The store has struck this node from those that it wakes, perhaps, and nobody has put it there again."""
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(RETRY_S, self._retry)
+
+    def _retry(self) -> None:
+        self._timer = None
+        self._shard.wake()
+
+
+class _Along:
+    """Hears of tries that went along with puts. ``pays``: whether the latest found something, or there was a wake-up since."""
+
+    along = True
+    __slots__ = ("_waiters", "pays")
+
+    def __init__(self, waiters: Waitlist) -> None:
+        self._waiters = waiters
+        self.pays = True
+
+    def tried(self, _waiter: Waiter, found: bool | None) -> None:
+        if found is None:
+            self._waiters.retry_later()
+        else:
+            self.pays = found  # nothing comes of it where the queue is paused, or the tasks' lanes are busy

@@ -1,0 +1,173 @@
+"""What can be asked of the cluster as a whole, of whichever member: that another leads, that one joins or leaves."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tidewarden.clock import Clock, sleep
+from tidewarden.errors import NoLeader, NoQuorum, NotFound, Timeout
+
+from . import pysync
+from .membership import Members
+from .membership_changes import NOT_THERE
+from .state import RaftView, Times
+
+if TYPE_CHECKING:
+    from .proposals import Proposals
+    from .ticker import Ticker
+
+
+CHANGE_TRIES_S = 5.0
+"""How long a change of the members is tried, at pace 1: a leader that leaves hands over first."""
+
+
+class Operations:
+    """
+    Asks this member's thread, which asks the leader's.
+
+    ``leader`` names who leads as far as this member knows, ``names`` are the members', ``sight`` is what the thread saw last.
+    """
+
+    def __init__(
+        self,
+        own: str,
+        questions: Proposals,
+        times: Times,
+        clock: Clock,
+        leader: Callable[[], str | None],
+        names: Callable[[], list[str]],
+        sight: Callable[[], RaftView | None],
+    ) -> None:
+        self._own, self._questions, self._times, self._clock = own, questions, times, clock
+        self._leader, self._names, self._sight = leader, names, sight
+
+    async def transfer(self, ticker: Ticker | None, node: str | None) -> str:
+        """
+        Have the member ``node`` lead (``None``: another, the one most caught up), and wait until somebody new does.
+
+        Returns: the name of the new leader; nothing is done when ``node`` leads already.
+        Raises: NoLeader: this member knows of none. NotFound: no such member. Timeout: it did not take over.
+        """
+        self._member()
+        names, before = self._names(), self._leader()
+        if node is not None and node not in names:
+            raise NotFound(f"There is no member {node!r}; there are {', '.join(sorted(names))}.")
+        if before is None:
+            raise NoLeader("This node knows of no leader.")
+        if node == before:
+            return before
+        if len(names) == 1:
+            raise NotFound("There is no other member.")
+        limit_s = 2 * self._times.election_max_s
+        until = self._clock.monotonic() + limit_s
+        asked_again = self._clock.monotonic()
+        reason = pysync.SUCCESS
+        while True:
+            now, leader = self._clock.monotonic(), self._leader()
+            if leader not in (None, before):
+                if node in (None, leader):
+                    return str(leader)
+                raise Timeout(f"{node} did not take over: {leader} leads now.")
+            if now >= until:
+                why = pysync.REASONS.get(reason) or self._refusal() or "it did not stand for election"
+                raise Timeout(f"{node or 'Another member'} did not take over within {limit_s:g} s: {why}.")
+            if leader == before and now >= asked_again:
+                asked_again = now + 3 * self._times.heartbeat_s
+                reason = await self._questions.ask(ticker, lambda voter: voter.wish(node))
+            await sleep(self._clock, self._times.tick_s)
+
+    async def join(self, ticker: Ticker | None, voter: pysync.Voter | None, name: str, address: str) -> int:
+        """
+        Let a node join that listens for Raft at ``address``; it gets its vote when it was heard and has everything.
+
+        Returns: the version of the members that has it; the present one if it joins already at that address.
+        Raises: Exists, NoLeader, NoQuorum.
+        """
+
+        def there(members: Members, asked: bool) -> bool:
+            # Once asked for, it may have its vote before this is looked at; before, one that votes is another.
+            seat = members.seats.get(name)
+            return seat is not None and seat.address == address and (asked or not (seat.mark and seat.votes))
+
+        return await self._change(ticker, voter, there, lambda members: members.joined(name, address))
+
+    async def leave(self, ticker: Ticker | None, voter: pysync.Voter | None, name: str) -> int:
+        """
+        Have the member ``name`` be none any more. One that leads hands leadership over first.
+
+        Returns: the version of the members without it. Raises: NotFound: it is none, or the last. NoLeader, NoQuorum.
+        """
+        self._members().left(name)  # raises what is wrong with it
+
+        def gone(members: Members, asked: bool) -> bool:
+            return name not in members.seats or (asked and name == self._own and self._told_version() > 0)
+
+        return await self._change(ticker, voter, gone, lambda old: old.left(name))
+
+    async def _change(
+        self,
+        ticker: Ticker | None,
+        voter: pysync.Voter | None,
+        done: Callable[[Members, bool], bool],
+        make: Callable[[Members], Members],
+    ) -> int:
+        """Propose a version of the members until one that is ``done(members, whether it was proposed)`` is committed."""
+        self._member()
+        asked = False
+        limit_s = CHANGE_TRIES_S * self._times.claim_s
+        until = self._clock.monotonic() + limit_s
+        why = refusal = ""
+        unsure = False
+        while self._clock.monotonic() < until:
+            members = self._members()
+            if done(members, asked):
+                if version := self._told_version():
+                    return version
+                if self._committed():
+                    return members.version
+            elif self._committed() and self._leader() is not None and voter is not None:
+                new, asked = make(members), True
+                try:
+                    await self._questions.propose(ticker, functools.partial(voter.propose, new))
+                except NoLeader as error:
+                    why = str(error).rstrip(".")
+                except Timeout:
+                    why, unsure = f"no majority has answered within {limit_s:g} s", True
+                refusal = self._refusal() or refusal
+            await sleep(self._clock, self._times.heartbeat_s)
+        if refusal and not unsure:
+            raise NoQuorum(f"The members were not changed: {refusal}.")
+        if asked:
+            raise NoQuorum(f"The members' change is not committed, and may still be: {refusal or why}.")
+        if not self._committed():
+            raise NoQuorum("The members were not changed: the change before is not committed.")
+        raise NoLeader("The members were not changed: this node knows of no leader.")
+
+    def _refusal(self) -> str:
+        sight = self._sight()
+        return "" if sight is None else sight.refusal
+
+    def _members(self) -> Members:
+        sight = self._sight()
+        if sight is None or sight.members is None:
+            raise NoLeader("This node does not know the cluster's members yet: it has heard no leader.")
+        return sight.members
+
+    def _member(self) -> None:
+        """Raises: NoLeader: this node is none."""
+        sight = self._sight()
+        if sight is not None and (
+            sight.outcast or (sight.members is not None and self._own not in sight.members.seats)
+        ):
+            raise NoLeader("This node is no member of the cluster any more: ask one that is.")
+
+    def _committed(self) -> bool:
+        sight = self._sight()
+        return sight is not None and sight.members_committed
+
+    def _told_version(self) -> int:
+        """The version by which this node has left, of which it is told, for it gets no more of the log; 0: it has not."""
+        sight = self._sight()
+        return 0 if sight is None or sight.outcast != NOT_THERE else sight.told_version

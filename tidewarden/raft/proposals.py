@@ -1,0 +1,78 @@
+"""Questions that the event loop puts to Raft's thread, and the answers that come back, or come too late."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from tidewarden.errors import Draining, NoLeader, Timeout
+
+from . import pysync
+from .ticker import Ticker
+
+
+class Proposals:
+    """Each has ``limit_s`` seconds. An answer that comes later finds nobody: questions are numbered, numbers not used again."""
+
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s = limit_s
+        self._open: dict[int, asyncio.Future[Any]] = {}
+        self._number = 0
+
+    async def propose(self, ticker: Ticker | None, propose: Callable[..., None]) -> Any:
+        """
+        Call ``propose(callback=…)`` and await what was committed.
+
+        Raises: NoLeader: not committed, as far as is known. Timeout: not in time; it may still be. Draining.
+        """
+        if ticker is None:
+            raise Draining("Raft is not running on this node.")
+        self._number += 1
+        number = self._number
+        future = self._open[number] = asyncio.get_running_loop().create_future()
+
+        def answered(value: Any, reason: int) -> None:
+            ticker.post(self._answered, number, value, reason)
+
+        try:
+            propose(callback=answered)
+            async with asyncio.timeout(self._limit_s):
+                return await future
+        except TimeoutError:
+            raise Timeout(f"Not committed within {self._limit_s:g} s; it may still be.") from None
+        finally:
+            del self._open[number]
+
+    def _answered(self, number: int, value: Any, reason: int) -> None:
+        future = self._open.get(number)
+        if future is None or future.done():
+            return
+        if reason == pysync.SUCCESS:
+            future.set_result(value)
+        else:
+            why = pysync.REASONS.get(reason, f"reason {reason}")
+            future.set_exception(NoLeader(f"Not committed, as far as is known: {why}."))
+
+    async def ask(self, ticker: Ticker | None, question: Callable[[pysync.Voter], int]) -> int:
+        """
+        Run ``question`` in the thread and await its answer.
+
+        Raises: Timeout: the thread did not answer in time. Draining.
+        """
+        if ticker is None:
+            raise Draining("Raft is not running on this node.")
+        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        settle = functools.partial(_settle, future)
+        ticker.ask(lambda voter: ticker.post(settle, question(voter)))
+        try:
+            async with asyncio.timeout(self._limit_s):
+                return await future
+        except TimeoutError:
+            raise Timeout(f"Raft's thread did not answer within {self._limit_s:g} s.") from None
+
+
+def _settle(future: asyncio.Future[int], value: int) -> None:
+    if not future.done():
+        future.set_result(value)

@@ -1,0 +1,216 @@
+"""
+What Raft replicates and what a sighting of it means: plain decisions, without socket, thread or clock.
+
+Nothing here is a permission. A node may believe that it leads while another does; what must not happen twice is
+judged in one script at the store, by the epoch that :meth:`Committed.claimed` grants.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from tidewarden.config.load import NAME, NAME_ALLOWED
+from tidewarden.errors import BadArg, ConfigError
+
+from .membership import Members
+
+Role = Literal["leader", "follower", "candidate", "orphan", "worker"]
+State = Literal["leader", "follower", "candidate"]
+
+RAFT_OFFSET = 2
+"""The Raft port is this far from a node's base port."""
+EPOCH_MAX = 2**52
+"""Epochs stay below this, so that a script's numbers (doubles) hold them exactly."""
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Raft's times, all in seconds and all scaled by ``config.raft.pace``."""
+
+    tick_s: float = 0.02
+    """Longest wait of one tick for its sockets."""
+    heartbeat_s: float = 0.1
+    """Between two messages of a leader. More than three fit into ``election_min_s``, as PySyncObj demands."""
+    election_min_s: float = 0.5
+    """A follower that heard no leader stands for election after a random time between this …"""
+    election_max_s: float = 1.0
+    """… and this."""
+    fallback_s: float = 0.5
+    """A leader that a majority did not answer for so long is none any more. Not above ``election_min_s``."""
+    retry_s: float = 0.3
+    """Between two attempts to reach a peer."""
+    link_s: float = 1.0
+    """A link on which nothing came for so long is dead; members say something four times as often."""
+    claim_s: float = 1.0
+    """Longest wait for a proposal's commit."""
+    orphan_s: float = 2.0
+    """A node that heard no leader for so long, two election times, is an orphan."""
+    wedge_s: float = 1.0
+    """An event loop that did not turn for so long cannot do a leader's work."""
+    stranger_s: float = 5.0
+    """A connection that has not proved by then that it is a member's is closed."""
+
+    @classmethod
+    def at(cls, pace: float) -> Times:
+        """The times at ``pace``; a tick is never longer than by default, for it costs little."""
+        scaled = {name: getattr(cls(), name) * pace for name in cls.__slots__}
+        return cls(**scaled | {"tick_s": min(scaled["tick_s"], cls().tick_s)})
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """What the members have agreed on: few and slow facts."""
+
+    epoch: int = 0
+    """Number of the newest leadership that was granted; 0: none yet. Only grows."""
+    holder: str = ""
+    """Who it was granted to: ``<node>.<boot>``."""
+
+    def claimed(self, node: object, boot: object, seen: object) -> Committed:
+        """
+        The facts after ``claim(node, boot, seen)``: the epoch above both ours and ``seen``, the store's.
+
+        Runs on every member, and again at each replay of the journal: it depends on nothing but its arguments and
+        never raises. Arguments that make no claim change nothing.
+        """
+        if not (isinstance(node, str) and isinstance(boot, int) and isinstance(seen, int)):
+            return self
+        epoch = max(self.epoch, seen) + 1
+        return Committed(epoch, f"{node}.{boot}") if 0 < epoch < EPOCH_MAX else self
+
+
+@dataclass(frozen=True, slots=True)
+class RaftView:
+    """What the tick thread saw at the end of a tick. Times are monotonic seconds."""
+
+    state: State
+    """What PySyncObj calls itself."""
+    term: int
+    leader: str | None
+    """Name of the member it last believed to lead."""
+    settled: bool
+    """It leads, and an entry of its own term is committed and applied here."""
+    commit: int
+    """Index of the last committed entry it knows of."""
+    facts: Committed
+    ticked: float
+    """When the last tick that did not fail was over."""
+    leader_heard: float
+    """When a leader was last heard; now, on a leader; the start of the process, before any."""
+    led_since: float = -math.inf
+    """Since when it leads, if it does."""
+    heard: Mapping[str, float] = field(default_factory=dict)
+    """When anything last came from each member."""
+    members: Members | None = None
+    """The newest version of the members in its log; None: it has none yet."""
+    members_committed: bool = True
+    """Whether that version is committed."""
+    outcast: str = ""
+    """Why this node is no member any more, or not yet; "": it is one, or was not told."""
+    told_version: int = 0
+    """The members' version by which it was told so."""
+    refusal: str = ""
+    """Why the leader did not do what it was last asked for here."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberView:
+    """A member as another knows it."""
+
+    address: str
+    """``host:port`` for Raft."""
+    votes: bool
+    """Whether it counts for a majority; one that joins does so once it has everything."""
+    met: bool
+    """Whether it was ever heard with the folder that it has."""
+
+
+def role(sight: RaftView, now: float, times: Times) -> Role:
+    """What the node is at ``now``. A leader whose thread has stopped ticking is none."""
+    if sight.state == "leader" and now - sight.ticked <= times.fallback_s:
+        return "leader"
+    if now - sight.leader_heard > times.orphan_s:
+        return "orphan"
+    return "candidate" if sight.state == "candidate" else "follower"
+
+
+def leader(sight: RaftView, now: float, times: Times, own: str) -> str | None:
+    """Name of the leader as far as the node ``own`` can know at ``now``; ``None``: it knows of none."""
+    here = role(sight, now, times)
+    if here == "leader":
+        return own
+    return sight.leader if here == "follower" and sight.leader != own else None
+
+
+def quorum(sight: RaftView, now: float, times: Times, own: str) -> bool:
+    """Whether a majority stands behind the leader here: it leads, or heard the leader within one election time."""
+    named = leader(sight, now, times, own)
+    return named == own or (named is not None and now - sight.leader_heard <= times.election_max_s)
+
+
+def peer_heard_s(sight: RaftView, now: float, name: str) -> float:
+    """
+    Seconds since the member ``name`` was last heard, counted from the start of this node's leadership at most.
+
+    Followers do not talk to each other, so the answer is of use on the leader. Infinite for who is no peer, or was
+    never heard by a node that does not lead.
+    """
+    last = sight.heard.get(name)
+    if last is None:
+        return math.inf
+    return now - (max(last, sight.led_since) if sight.state == "leader" else last)
+
+
+def raft_address(name: str, address: str) -> str:
+    """
+    The Raft address of a node that is reached at ``host:base_port``.
+
+    Raises: BadArg: the name or the address is none.
+    """
+    host, _, port = address.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not re.fullmatch(NAME, name):
+        raise BadArg(f"A node's name: found {name[:80]!r}; allowed: {NAME_ALLOWED}.")
+    if not host or len(address) > 300 or not port.isascii() or not port.isdecimal() or not 0 < int(port) < 65_532:
+        raise BadArg(f"A node's address: found {address[:80]!r}; allowed: 'host:base_port', the port from 1 to 65,531.")
+    return f"{host}:{int(port) + RAFT_OFFSET}"
+
+
+def base_address(address: str) -> str:
+    """``host:base_port`` of whom Raft reaches at ``address``."""
+    host, _, port = address.rpartition(":")
+    return f"[{host}]:{int(port) - RAFT_OFFSET}" if ":" in host else f"{host}:{int(port) - RAFT_OFFSET}"
+
+
+def addresses(own: str, host: str, raft_port: int, members: Mapping[str, str]) -> dict[str, str]:
+    """
+    The Raft address ``host:port`` of every member by name, this node's among them.
+
+    Args: ``own``: this node's name; ``host``, ``raft_port``: where it listens, its address when it is alone;
+    ``members``: ``cluster.members``, name → ``host:base_port``.
+    Raises: ConfigError: a member without host or port, two of one address, or this node missing among its members.
+    """
+    if not members:
+        return {own: f"{host}:{raft_port}"}
+    problems = []
+    found: dict[str, str] = {}
+    for name, text in members.items():
+        member_host, _, port = text.rpartition(":")
+        member_host = member_host.removeprefix("[").removesuffix("]")
+        if not member_host or not port.isdecimal() or not 0 < int(port) + RAFT_OFFSET < 65_536:
+            problems.append(f"cluster.members.{name}: found {text!r}; allowed: 'host:base_port'")
+            continue
+        found[name] = f"{member_host}:{int(port) + RAFT_OFFSET}"
+        twin = next((other for other in found if other != name and found[other] == found[name]), None)
+        if twin is not None:
+            problems.append(f"cluster.members.{name}: found {text!r}, as for {twin}; allowed: an address of its own")
+    if own not in members:
+        known = ", ".join(sorted(members))
+        problems.append(f"node.name: found {own!r}, which is not among cluster.members; allowed: one of {known}")
+    if problems:
+        raise ConfigError(problems)
+    return found

@@ -1,0 +1,1 @@
+"""Plays an OAuth authorization server for trials and demonstrations."""

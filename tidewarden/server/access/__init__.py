@@ -1,0 +1,1 @@
+"""Decides who may connect, and who may do what."""

@@ -1,0 +1,314 @@
+"""
+The peers at a node's doors whom nobody has let in yet: what they may use up, each and all together.
+
+Their processor time is measured where their bytes are read and charged to two budgets, a peer's own and that of all. Who
+has used up his is not read for a while, whatever it was that he sent. What a peer used up before it was let in
+is given back: a thousand users who come at once are not strangers, and do not wait for one another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterable
+from typing import Any
+
+from tidewarden.budget import Budget
+from tidewarden.clock import Clock
+
+from .login_throttle import host_of
+
+SHARE = 0.05  # of a core, for all of them
+SHARE_EACH = 0.005  # what is measured is half of the hundredth that one may cost: the kernel has its part
+BURST_S = 0.25
+BURST_EACH_S = 0.008
+KEPT_S = BURST_S / 2  # of the budget of all, for peers that have just come: who logs in is not behind those who do not
+SLICE_S = 0.002  # of budget, with which the first of those who wait are read again
+PLACES = 1024  # so many strangers at a time, of which each keeps less than 32 KiB
+GRACE_S = 1.0  # a stranger that has been here for less is not sent away for another
+CHUNK_BYTES = 1024  # read of a stranger at a time
+ACCEPT_S = 0.000_15  # what it costs to take a peer in and to forget it
+READ_S = 0.000_02  # what a read costs beside what is made of it, the loop's and the kernel's part
+LOGIN_S = 0.003  # what it costs at most to come in, a TLS handshake too
+HOLD_EVERY_S = 0.01
+READ_AGAIN_S = 0.000_1  # the least that is thought to become of reading somebody again
+
+
+class Stranger:
+    """
+    One peer until it is let in, or goes. ``over``: it is none any more.
+
+    It is read while neither its budget nor its protocol (:meth:`pause_reading`) is against it.
+    """
+
+    __slots__ = (
+        "_budget", "_held", "_inner", "_lobby", "_timer", "_transport", "_unwanted", "door", "host", "over",
+        "peer", "since", "spent_s",
+    )  # fmt: skip
+
+    def __init__(self, lobby: Lobby, door: object, peer: str) -> None:
+        self._lobby = lobby
+        self._budget = Budget(SHARE_EACH, BURST_EACH_S)
+        self._timer: asyncio.TimerHandle | None = None
+        self._transport: asyncio.Transport | None = None
+        self._inner: Any = None
+        self._held = False
+        self._unwanted = False
+        self.door = door
+        self.peer = peer
+        self.host = host_of(peer)
+        self.since = lobby.clock.monotonic()
+        self.spent_s = 0.0
+        self.over = False
+
+    def sit(self, transport: asyncio.Transport, inner: Any) -> None:
+        """It has a transport; its bytes are ``inner``'s."""
+        self._transport, self._inner = transport, inner
+
+    def run(self, work: Callable[[Any], object], argument: Any) -> None:
+        """Do something for it that it pays for."""
+        meter = self._lobby.meter
+        began = meter()
+        try:
+            work(argument)
+        finally:
+            self.charge(meter() - began + READ_S)
+
+    def charge(self, cost_s: float) -> None:
+        """So much processor time was spent on it."""
+        if self.over:
+            return
+        self.spent_s += cost_s
+        lobby = self._lobby
+        now = lobby.clock.monotonic()
+        self._budget.spend(cost_s, now)
+        lobby.budget.spend(cost_s, now)
+        least_s = -KEPT_S if self.comes_in(now) else KEPT_S
+        if self._budget.left_s(now) < 0 or lobby.budget.left_s(now) < least_s:
+            self.hold(now)
+        if lobby.budget.left_s(now) < 0:
+            lobby.hold_all(now)
+
+    def comes_in(self, now: float) -> bool:
+        """Whether it has just come, and cost no more than a user does: what it has begun it may end, before others begin."""
+        return self.spent_s < LOGIN_S and now - self.since < GRACE_S
+
+    def hold(self, now: float) -> None:
+        """Read nothing of it until there is budget for it."""
+        if self._held or self._transport is None:
+            return
+        self._held = True
+        self._lobby.holds(self)
+        self._turn(not self._unwanted, False)
+        self._wait(now)
+
+    def pause_reading(self) -> None:
+        """Its protocol wants nothing more of it for now."""
+        self._turn(not (self._held or self._unwanted), False)
+        self._unwanted = True
+
+    def resume_reading(self) -> None:
+        """Its protocol wants more."""
+        if self._unwanted:
+            self._unwanted = False
+            self._turn(False, not self._held)
+
+    def release(self) -> None:
+        """Read it again."""
+        if self._held:
+            self._held = False
+            self._lobby.reads(self)
+            self._turn(False, not self._unwanted)
+
+    def let_in(self) -> None:
+        """It is none any more: what it cost was a user's to spend. Its protocol is given its bytes as they come."""
+        if self.over:
+            return
+        self._lobby.give_back(self.spent_s)
+        transport = self._transport
+        if transport is not None and not transport.is_closing():
+            self._turn(not (self._held or self._unwanted), False)
+            transport.set_protocol(self._inner)
+            transport.resume_reading()
+        self._end()
+
+    def gone(self) -> None:
+        """It has hung up."""
+        if not self.over:
+            self._end()
+
+    def send_away(self) -> None:
+        """Hang up on it at once."""
+        transport = self._transport
+        self.gone()
+        if transport is not None:
+            transport.abort()
+
+    def _end(self) -> None:
+        self.over = True
+        self._transport = self._inner = None
+        if self._timer is not None:
+            self._timer.cancel()
+        self._lobby.forget(self)
+
+    def _wait(self, now: float) -> None:
+        """Wait for its own budget, and then in turn with others for that of all."""
+        self._timer = None
+        if self.over:
+            return
+        if wait_s := self._budget.wait_s(now, BURST_EACH_S / 2 if self._budget.left_s(now) < 0 else 0.0):
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(wait_s, lambda: self._wait(self._lobby.clock.monotonic()))
+        else:
+            self._lobby.queue(self)
+
+    def _turn(self, was: bool, on: bool) -> None:
+        if was != on and self._transport is not None and not self._transport.is_closing():
+            (self._transport.resume_reading if on else self._transport.pause_reading)()
+
+
+class Lobby:
+    """
+    All of a process, at whichever door.
+
+    Args:
+        clock: for budgets.
+        share: of a core, for all of them.
+        places: how many there may be.
+        meter: seconds of processor time that this thread has used.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        share: float = SHARE,
+        places: int = PLACES,
+        meter: Callable[[], float] = time.thread_time,
+    ) -> None:
+        self.clock = clock
+        self.meter = meter
+        self.budget = Budget(share, BURST_S)
+        self.held_total = 0  # times that one was not read for a while
+        self.sent_away_total = 0  # those that others came after
+        self.on_room: set[Callable[[], None]] = set()
+        self._places = places
+        self._count = 0
+        self._hosts: dict[str, dict[Stranger, None]] = {}  # each one's strangers, the oldest first
+        self._read: dict[Stranger, None] = {}  # those that are not held back
+        self._held_all_at = float("-inf")
+        self._waiting: deque[Stranger] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def spent(self) -> bool:
+        """Whether the budget of all is used up. Users who come in at once fill places, but get it back."""
+        return self.budget.left_s(self.clock.monotonic()) < 0
+
+    def wait_s(self) -> float:
+        """
+        Seconds for which nobody should be taken in; 0: there is room, or somebody was sent away for it.
+
+        Until then who comes stays in the kernel's queue, which costs nothing.
+        """
+        now = self.clock.monotonic()
+        if wait_s := self.budget.wait_s(now):
+            return max(wait_s, SLICE_S)
+        return 0.0 if self._count < self._places else self.send_away()
+
+    def enter(self, door: object, peer: str) -> Stranger:
+        """``peer``, ``host:port``, has come to ``door``."""
+        stranger = Stranger(self, door, peer)
+        self._hosts.setdefault(stranger.host, {})[stranger] = None
+        self._count += 1
+        self._read[stranger] = None
+        self.budget.spend(ACCEPT_S, stranger.since)
+        stranger.spent_s = ACCEPT_S
+        return stranger
+
+    def send_away(self, door: object = None) -> float:
+        """
+        Hang up on the oldest stranger of the host that has most of them here, so that others may come.
+
+        Args:
+            door: at which; None: at any.
+
+        Returns: 0.0, or the seconds after which one will have been here for long enough to be sent away.
+        """
+        hosts: Iterable[Collection[Stranger]] = self._hosts.values()
+        if door is not None:
+            hosts = [[one for one in host if one.door is door] for host in hosts]
+        crowd = max(hosts, key=len, default=())
+        oldest = next(iter(crowd), None)
+        if oldest is None:
+            return GRACE_S
+        if (young_s := oldest.since + GRACE_S - self.clock.monotonic()) > 0:
+            return young_s
+        self.sent_away_total += 1
+        oldest.send_away()
+        return 0.0
+
+    def forget(self, stranger: Stranger) -> None:
+        """One is none any more."""
+        host = self._hosts[stranger.host]
+        del host[stranger]
+        if not host:
+            del self._hosts[stranger.host]
+        self._count -= 1
+        self._read.pop(stranger, None)
+        for tell in list(self.on_room):
+            tell()
+
+    def hold_all(self, now: float) -> None:
+        """
+        Read no stranger for now: the budget is used up.
+
+        A thousand who were quiet and ask all at once would else be read once each before one of them is held back, and
+        use up what is there for minutes, for which nobody could come in.
+        """
+        if now - self._held_all_at < HOLD_EVERY_S:
+            return
+        self._held_all_at = now
+        everybody = self.budget.left_s(now) < -KEPT_S
+        for stranger in list(self._read):
+            if everybody or not stranger.comes_in(now):
+                stranger.hold(now)
+
+    def holds(self, stranger: Stranger) -> None:
+        """One is held back."""
+        self.held_total += 1
+        self._read.pop(stranger, None)
+
+    def reads(self, stranger: Stranger) -> None:
+        """One is read again."""
+        self._read[stranger] = None
+
+    def give_back(self, cost_s: float) -> None:
+        """So much was a user's to spend: who waits for it is read sooner."""
+        self.budget.give_back(cost_s)
+        if self._timer is not None and self.budget.left_s(self.clock.monotonic()) > KEPT_S + SLICE_S:
+            self._timer.cancel()
+            self._release()
+
+    def queue(self, stranger: Stranger) -> None:
+        """One is to be read again as soon as the budget of all allows it."""
+        self._waiting.append(stranger)
+        if self._timer is None:
+            self._release()
+
+    def _release(self) -> None:
+        """Read again as many of those who wait as the budget is likely to bear, the first ones first."""
+        self._timer = None
+        left_s = self.budget.left_s(self.clock.monotonic()) - KEPT_S
+        while self._waiting and (left_s > 0 or self._waiting[0].over):
+            stranger = self._waiting.popleft()
+            if not stranger.over:
+                left_s -= READ_AGAIN_S
+                stranger.release()
+        if self._waiting:
+            wait_s = self.budget.wait_s(self.clock.monotonic(), KEPT_S + SLICE_S)
+            self._timer = asyncio.get_running_loop().call_later(wait_s, self._release)

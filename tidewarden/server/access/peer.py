@@ -1,0 +1,104 @@
+"""Who is at the other end of a connection, and what it may use."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Iterable
+from typing import NoReturn, cast
+
+from tidewarden.config.permissions import ALL, NONE, Rights
+from tidewarden.errors import Denied, NoAuth
+from tidewarden.server.verbs.command import Command, Needs, Request
+
+from .permissions import lacking_for
+
+# What a command may need of a peer that was not let in, of one that was, of one with a name, of one whose rights are
+# limited: what it asks is looked at one by one. The others' requests cost nothing more for there being rights.
+STRANGER: tuple[Needs, ...] = ("nothing",)
+GUEST: tuple[Needs, ...] = ("right", "entry", "nothing")
+FRIEND: tuple[Needs, ...] = ("right", "entry", "user", "nothing")
+LIMITED: tuple[Needs, ...] = ("entry", "nothing")
+
+# A peer whose host is gone says nothing, not even goodbye: within a minute its waiting takes and its leases end. The kernel asks
+# after the silent, but not after those whom it sends something again and again: them it gives up after a quarter of an hour.
+KEEPALIVE_IDLE_S = 30
+KEEPALIVE_EVERY_S = 10
+KEEPALIVE_TRIES = 3
+UNANSWERED_MS = 60_000
+
+
+class Peer:
+    """
+    One end of a connection.
+
+    Args:
+        address: for logs and CLIENT LIST.
+        since: when it came, in seconds of the monotonic clock.
+        let_in: whether the door is open to those who have not said who they are.
+    """
+
+    __slots__ = ("_let_in", "address", "agent", "may", "name", "rights", "since", "user")
+
+    def __init__(self, address: str, since: float, *, let_in: bool) -> None:
+        self.address = address
+        self.since = since
+        self._let_in = let_in
+        self.name = ""  # CLIENT SETNAME
+        self.agent: dict[str, str] = {}  # CLIENT SETINFO
+        self.user: str | None = None  # the named user; None: nobody, or the default one where the door is open
+        self.leave()
+
+    def enter(self, user: str, rights: Rights = ALL) -> None:
+        """It has said who it is, or its user's rights have changed."""
+        self.user = user
+        self.rights = rights
+        self.may = FRIEND if rights.whole else LIMITED
+
+    def leave(self) -> None:
+        """It is nobody, as at first and after RESET."""
+        self.user = None
+        self.rights = ALL if self._let_in else NONE
+        self.may = GUEST if self._let_in else STRANGER
+
+    def check(self, command: Command, request: Request) -> None:
+        """
+        Whether it may do what ``may`` alone does not say.
+
+        Raises: NoAuth: it has to say who it is. Denied: its user lacks a right, which is named. BadArg: what is asked cannot be told.
+        """
+        if self.may is GUEST:
+            raise NoAuth(f"{command.name} needs a named user: send AUTH user secret.")
+        if self.may is STRANGER:
+            self.refuse()
+        if not command.least <= len(request) <= command.most:
+            raise command.misused(request)
+        if missing := lacking_for(self.rights, command.name, request):
+            raise denied(command.name, missing, self.user or "")
+
+    @staticmethod
+    def refuse() -> NoReturn:
+        """Raises: NoAuth: whatever it asks for, it has to say first who it is."""
+        raise NoAuth("Authentication required: send AUTH user secret.")
+
+
+def denied(what: str, missing: str, user: str) -> Denied:
+    """The error for a right that ``user`` does not have."""
+    return Denied(f"{what} needs the right {missing}, which the user {user} does not have.")
+
+
+def ask_after(listening: Iterable[object]) -> None:
+    """Have the kernel find out whose host is gone: whoever is accepted from these sockets inherits it."""
+    for one in listening:
+        made = cast(socket.socket, one)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_IDLE_S)
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_EVERY_S)
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_TRIES)
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNANSWERED_MS)
+
+
+def peer_of(transport: asyncio.BaseTransport | None) -> str:
+    """``host:port`` of who is at the other end."""
+    name = transport.get_extra_info("peername") if transport is not None else None
+    return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else str(name or "local")

@@ -1,0 +1,118 @@
+"""
+The TLS handshakes of a door: bounded in time and number, and one that fails is told of.
+
+A loop's own ``create_server(ssl=…)`` does neither: a peer that never begins its handshake counts for no limit, and one that
+fails (plain bytes, TLS 1.1, a client that does not trust the certificate) leaves nothing in the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import ssl
+from asyncio.sslproto import SSLProtocol
+from collections.abc import Callable
+from typing import Any, cast
+
+import uvloop
+
+from tidewarden.config.tls import HANDSHAKE_S
+
+from .peer import peer_of
+from .protocol_mismatch import ProtocolMismatch
+
+NO_TLS = frozenset(("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "HTTPS_PROXY_REQUEST", "PACKET_LENGTH_TOO_LONG"))
+TOO_OLD = frozenset(("UNSUPPORTED_PROTOCOL", "VERSION_TOO_LOW", "NO_PROTOCOLS_AVAILABLE", "INAPPROPRIATE_FALLBACK"))
+
+Make = Callable[[], asyncio.Protocol]
+
+
+class TlsHandshakes:
+    """
+    Of one door.
+
+    Args:
+        context: how it encrypts.
+        room: how many may be under way now; a further peer is hung up on.
+        strangers: hear of those that failed.
+    """
+
+    def __init__(self, context: ssl.SSLContext, room: Callable[[], int], strangers: ProtocolMismatch) -> None:
+        self.context = context
+        self._room = room
+        self.strangers = strangers
+        self.under_way: set[asyncio.Future[None]] = set()
+
+    def meet(self, make: Make) -> asyncio.BaseProtocol:
+        """What a socket that was just accepted is given; the protocol that ``make`` makes comes when it is encrypted."""
+        if len(self.under_way) >= self._room():
+            return _OneTooMany(self)
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[None] = loop.create_future()
+        kind: Any = _QuickGreeting if isinstance(loop, uvloop.Loop) else _Greeting
+        greeting = kind(loop, _Later(make), self.context, done, server_side=True, ssl_handshake_timeout=HANDSHAKE_S)
+        self.under_way.add(done)
+        done.add_done_callback(functools.partial(self._ended, greeting))
+        return cast(asyncio.BaseProtocol, greeting)
+
+    def _ended(self, greeting: _Greeting, done: asyncio.Future[None]) -> None:
+        self.under_way.discard(done)
+        error = None if done.cancelled() else done.exception()
+        if isinstance(error, OSError) and (fault := fault_of(error)):
+            self.strangers.met(greeting.peer, fault)
+
+
+class _Later(asyncio.Protocol):
+    """Holds the place of a protocol until there is an encrypted connection for it."""
+
+    def __init__(self, make: Make) -> None:
+        self._make = make
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        inner = self._make()
+        transport.set_protocol(inner)
+        inner.connection_made(transport)
+
+
+class _OneTooMany(asyncio.Protocol):
+    def __init__(self, door: TlsHandshakes) -> None:
+        self._door = door
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        many = len(self._door.under_way)
+        self._door.strangers.met(peer_of(transport), f"it is one too many: the handshakes of {many} are not over")
+        cast(asyncio.Transport, transport).abort()
+
+
+class _Greeting(SSLProtocol):
+    """What a loop's own ``ssl=`` makes, and that knows who is there."""
+
+    peer = ""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.peer = peer_of(transport)
+        super().connection_made(transport)
+
+
+class _QuickGreeting(uvloop.loop.SSLProtocol):  # type: ignore[misc, name-defined]  # its stub does not have it
+    """The same, as uvloop has it."""
+
+    peer = ""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.peer = peer_of(transport)
+        super().connection_made(transport)
+
+
+def fault_of(error: OSError) -> str:
+    """Why a handshake failed, in words; empty: the peer just went, as a load balancer's look at the port does."""
+    if isinstance(error, ssl.SSLError):
+        reason = error.reason or type(error).__name__
+        if reason in NO_TLS:
+            return "it speaks no TLS, and this port nothing else (node.tls_cert is set)"
+        if reason in TOO_OLD:
+            return "it speaks no TLS of version 1.2 or later"
+        return f"no TLS handshake with it: {reason.replace('_', ' ').lower()}"
+    if isinstance(error, ConnectionAbortedError):
+        return f"it did not end its TLS handshake within {HANDSHAKE_S:g} s"
+    return ""

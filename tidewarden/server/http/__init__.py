@@ -1,0 +1,1 @@
+"""Serves HTTP: tokens, schedules, events, metrics."""

@@ -1,0 +1,107 @@
+"""``GET /v1/events``: what happens to accounts and providers, as server-sent events (WHATWG HTML, 9.2)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from aiohttp import web
+
+from tidewarden.clock import Clock
+from tidewarden.config.load import EVENT_KINDS, means, no_kinds
+from tidewarden.errors import BadArg, Error, Full
+from tidewarden.tokens.events.events import CURSOR, START, Event, Events
+
+from .params import query_of
+
+log = logging.getLogger("tidewarden.server")
+
+LOOK_S = 0.5  # Events of other nodes are looked for so often, while somebody listens.
+BEAT_S = 15.0  # A comment, so that nobody in between takes the line for dead, and how far the reader is: it may have heard nothing.
+STREAMS_MAX = 200
+STALL_S = 60.0  # What a reader that reads nothing keeps its place for, once all that lies between is full.
+
+
+class EventRoutes:
+    """``/v1/events``. Each stream reads the store at its own pace; nothing is kept for it here."""
+
+    def __init__(self, events: Events, clock: Clock) -> None:
+        self._events = events
+        self._clock = clock
+        self._streams = 0
+
+    def add_to(self, router: web.UrlDispatcher) -> None:
+        """Add the route."""
+        router.add_get("/v1/events", self.stream, allow_head=False)  # An answer to HEAD has no end either.
+
+    async def stream(self, request: web.Request) -> web.StreamResponse:
+        """
+        Events from now on, or those after ``Last-Event-ID`` (or ``after``; ``0``: all that are kept), until the reader goes.
+
+        ``types`` names kinds, with ``,`` between them and ``*`` at the end for any rest; ``provider`` one provider.
+        """
+        query = query_of(request, ("after", "types", "provider"))
+        after = request.headers.get("Last-Event-ID", query.get("after", ""))
+        if after not in ("", "0") and not CURSOR.fullmatch(after):
+            raise BadArg(f"Last-Event-ID is {after[:40]!r}; allowed are the ids of events, and 0.")
+        kinds = tuple(part for part in query.get("types", "*").split(",") if part)
+        if nowhere := no_kinds(kinds):
+            raise BadArg(f"types has {nowhere[0][:40]!r}, which no event is; there are {', '.join(EVENT_KINDS)}.")
+        if self._streams >= STREAMS_MAX:
+            raise Full(f"{STREAMS_MAX} readers listen at this node already. Try another node.")
+        self._streams += 1
+        try:
+            return await self._tell(request, after, kinds, query.get("provider", ""))
+        finally:
+            self._streams -= 1
+
+    async def _tell(
+        self, request: web.Request, after: str, kinds: tuple[str, ...], provider: str
+    ) -> web.StreamResponse:
+        cursor = await self._events.last() if after == "" else START if after == "0" else after
+        lost = cursor == after != START and not await self._events.has(cursor)
+        response = web.StreamResponse(
+            headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        )
+        try:
+            await response.prepare(request)
+            await _send(response, b": what happens to accounts and providers\nid: %b\n\n" % cursor.encode())
+            if lost:
+                await _send(response, b'event: gap\ndata: {"message": "events before these are no longer kept"}\n\n')
+            await self._follow(response, cursor, kinds, provider)
+        except ConnectionError:  # The reader has gone, or might as well have.
+            if request.transport is not None:
+                request.transport.abort()  # What lies unread there is not waited for.
+        return response
+
+    async def _follow(self, response: web.StreamResponse, cursor: str, kinds: tuple[str, ...], provider: str) -> None:
+        wrote = self._clock.monotonic()
+        while True:
+            try:
+                found = await self._events.after(cursor)
+            except Error as error:
+                log.debug("a reader of events waits for the store: %s", error)
+                found = []
+            for cursor, event in found:
+                if means(kinds, event.type) and provider in ("", event.data.get("provider")):
+                    await _send(response, shown(cursor, event))
+                    wrote = self._clock.monotonic()
+            if found:
+                continue
+            if self._clock.monotonic() - wrote >= BEAT_S:
+                await _send(response, b":\nid: %b\n\n" % cursor.encode())
+                wrote = self._clock.monotonic()
+            await self._events.wait(LOOK_S)
+
+
+async def _send(response: web.StreamResponse, data: bytes) -> None:
+    try:
+        async with asyncio.timeout(STALL_S):
+            await response.write(data)
+    except TimeoutError:
+        raise ConnectionResetError("it does not read") from None
+
+
+def shown(cursor: str, event: Event) -> bytes:
+    """One event of the stream."""
+    return b"id: %b\nevent: %b\ndata: %b\n\n" % (cursor.encode(), event.type.encode(), event.body())

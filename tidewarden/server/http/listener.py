@@ -1,0 +1,265 @@
+"""The HTTP door's socket: how many may come in, and how long one may take to say what it wants and to read what it is told."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Callable
+from typing import Any, cast
+
+import msgspec
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+
+from tidewarden.config.addresses import listened
+from tidewarden.errors import BadArg, Full
+from tidewarden.server.access.listening import Listener
+from tidewarden.server.access.lobby import Lobby, Stranger
+from tidewarden.server.access.peer import peer_of
+from tidewarden.server.access.protocol_mismatch import ProtocolMismatch
+from tidewarden.server.access.tls_handshakes import TlsHandshakes
+
+from .responses import problem
+
+BACKLOG = 1024
+# Between two requests, and for the head of one, its first too: a peer that drips its bytes holds a place for so long at most.
+IDLE_S = 15.0
+REFUSED_MAX = 100  # of those that are told that there is no room, where that takes a handshake
+REFUSED_S = 1.0  # how long one of those may take to read it
+STRANGER_BYTES = 16_384  # longest head of a request of a peer that has not been let in
+BODY_BUFFER_BYTES = 16_384  # of a body that nobody has asked for yet; twice that is read
+BODY_READ_S = 0.000_2  # and for a piece of a body, which wakes whoever reads it
+REQUEST_S = 0.000_3  # what a stranger pays for a request beside its parsing
+STALL_S = 60.0  # for who reads nothing of an answer that is too long for what lies between
+
+
+def not_rubbish(record: logging.LogRecord) -> bool:
+    """
+    No trace in the log of what is no error of ours: what a stranger sends that is no HTTP, which is answered 400; and a peer
+    that goes while the rest of a body is awaited that nobody wanted.
+    """
+    error = record.exc_info[1] if record.exc_info else None
+    gone = isinstance(error, RuntimeError) and error.args == ("Connection closed.",)
+    return not (gone or isinstance(error, HttpProcessingError | web.RequestPayloadError))
+
+
+logging.getLogger("aiohttp.server").addFilter(not_rubbish)
+
+
+class HttpListener:
+    """
+    Listens for one application. Past ``connections_max`` peers a further one is told FULL and hung up on.
+
+    ``lobby``: where strangers are; who comes is one unless ``open_to_all``.
+
+    Longer heads than ``line_bytes`` a line, and more pipelined requests than a few, aiohttp does not take in by itself.
+    """
+
+    def __init__(
+        self,
+        app: web.Application,
+        connections_max: int,
+        line_bytes: int,
+        strangers: ProtocolMismatch,
+        lobby: Lobby,
+        open_to_all: Callable[[], bool],
+    ) -> None:
+        self._connections_max = connections_max
+        self._lobby = lobby
+        self._strangers = strangers
+        self._options: dict[str, Any] = {
+            "access_log": None,
+            "keepalive_timeout": IDLE_S,
+            "max_line_size": line_bytes,
+            "max_field_size": line_bytes,
+            "read_bufsize": BODY_BUFFER_BYTES,
+            "auto_decompress": False,  # as it comes in, before anybody knows whose it is and what it may cost
+        }
+        # Nobody waits for a token for who has gone.
+        self._runner = web.AppRunner(app, handler_cancellation=True, **self._options)
+        self._listener = Listener(lobby, self._meet, BACKLOG, open_to_all)
+        self._tls: TlsHandshakes | None = None
+        self.connections_total = 0
+        self.refused_total = 0
+
+    async def start(self, host: str, port: int, tls: ssl.SSLContext | None) -> None:
+        """Listen. Raises: OSError: the port is taken or may not be bound."""
+        await self._runner.setup()
+        if tls is not None:
+            self._tls = TlsHandshakes(tls, self._handshakes_max, self._strangers)
+        await self._listener.start(listened(host), port)
+
+    def _handshakes_max(self) -> int:
+        return self._connections_max + REFUSED_MAX - self.stats()["connections"]
+
+    def _meet(self, stranger: Stranger | None) -> asyncio.BaseProtocol:
+        return self._admit(stranger) if self._tls is None else self._tls.meet(lambda: self._admit(stranger))
+
+    def _admit(self, stranger: Stranger | None) -> asyncio.Protocol:
+        server = self._runner.server
+        assert server is not None
+        full = len(server.connections) >= self._connections_max
+        if full and self._lobby.send_away(self._listener) > 0:
+            self.refused_total += 1
+            return _Refusal(
+                Full(f"This door has {self._connections_max} connections, as many as it may. Try again soon.")
+            )
+        self.connections_total += 1
+        return HttpPeer(self._strangers, stranger, server, loop=asyncio.get_running_loop(), **self._options)
+
+    @property
+    def port(self) -> int:
+        """The TCP port it listens on."""
+        return self._listener.port
+
+    async def stop(self, grace_s: float) -> None:
+        """Take no new connection; answer what is under way for at most ``grace_s`` seconds."""
+        self._listener.close()
+        self._runner._shutdown_timeout = grace_s  # noqa: SLF001  no public name sets it after the start
+        await self._runner.cleanup()
+
+    def stats(self) -> dict[str, int]:
+        """Numbers for /metrics."""
+        server = self._runner.server
+        return {
+            "connections": 0 if server is None else len(server.connections),
+            "connections_total": self.connections_total,
+            "refused_total": self.refused_total,
+            "strangers_refused_total": self._strangers.total,
+        }
+
+
+class HttpPeer(web.RequestHandler):
+    """
+    One peer of the HTTP door.
+
+    aiohttp waits for ever for a peer that reads nothing of its answer and so keeps its place; this one hangs up. Of a
+    stranger it reads as much as its budget allows, and no long head.
+    """
+
+    __slots__ = ("_ahead", "_stall", "_stranger", "_strangers")
+
+    def __init__(self, strangers: ProtocolMismatch, stranger: Stranger | None, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._strangers = strangers
+        self._stranger = stranger  # until it is let in
+        self._ahead = 0  # bytes read of a stranger since a whole request was
+        self._stall: asyncio.TimerHandle | None = None
+
+    def handle_error(
+        self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
+    ) -> web.StreamResponse:
+        if not isinstance(exc, HttpProcessingError):
+            return super().handle_error(request, status, exc, message)
+        # aiohttp's own answer would quote what was sent, the Authorization header too.
+        fault = fault_of(exc)
+        self._strangers.met(peer_of(self.transport), fault)
+        error = BadArg(f"This is the HTTP door of a node; the connection is closed: {fault}.")
+        answer = problem(error, headers={"Server": "tidewarden"})
+        answer.force_close()
+        return answer
+
+    def let_in(self) -> None:
+        """A request of it proved to be a user's."""
+        stranger, self._stranger = self._stranger, None
+        if stranger is not None:
+            stranger.let_in()
+            if self._reading_paused or self._buffer_paused:
+                self._pause_transport_reading()
+
+    def data_received(self, data: bytes) -> None:
+        stranger = self._stranger
+        if stranger is None:
+            super().data_received(data)
+            return
+        before = self._request_count
+        if data:
+            super().data_received(data)
+        else:  # aiohttp itself goes on with what it had put aside: not in a turn that is paid for
+            stranger.run(super().data_received, data)
+        if found := self._request_count - before:
+            stranger.charge(found * REQUEST_S)
+            self._ahead = 0
+            return
+        if self._messages or self._current_request is not None:
+            stranger.charge(BODY_READ_S)  # it may be of a body, of which aiohttp keeps little
+            return
+        self._ahead += len(data)
+        if self._ahead > STRANGER_BYTES and self.transport is not None:
+            long = f"the head of its request is longer than {STRANGER_BYTES} bytes"
+            self._strangers.met(peer_of(self.transport), long)
+            self.force_close()
+
+    async def finish_response(
+        self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
+    ) -> tuple[web.StreamResponse, bool]:
+        if self._stranger is not None and self._upgraded and not self._messages:
+            # aiohttp has kept what stands behind an upgrade and would read it here, where nobody pays for it.
+            self._message_tail = b""
+            resp.force_close()
+            self.close()
+        return await super().finish_response(request, resp, start_time)
+
+    def _pause_transport_reading(self) -> None:
+        if self._stranger is None:
+            super()._pause_transport_reading()
+        else:
+            self._stranger.pause_reading()
+
+    def _resume_transport_reading(self) -> None:
+        if self._stranger is None:
+            super()._resume_transport_reading()
+        else:
+            self._stranger.resume_reading()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._watch()
+
+    def resume_writing(self) -> None:
+        self._watch_no_more()
+        super().resume_writing()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._stranger = None
+        self._watch_no_more()
+        super().connection_lost(exc)
+
+    def _watch(self) -> None:
+        if self.transport is not None:
+            unread = self.transport.get_write_buffer_size()
+            self._stall = self._loop.call_later(STALL_S, self._look, unread)
+
+    def _look(self, unread_before: int) -> None:
+        if self.transport is not None and self.transport.get_write_buffer_size() >= unread_before:
+            self.transport.abort()
+        else:
+            self._watch()
+
+    def _watch_no_more(self) -> None:
+        if self._stall is not None:
+            self._stall.cancel()
+            self._stall = None
+
+
+def fault_of(error: HttpProcessingError) -> str:
+    """What came instead of a request, in words; nothing of it is quoted, for it may have held a secret."""
+    if "HTTPS traffic" in error.message:
+        return "it speaks TLS, which is not set up (node.tls_cert)"
+    return f"what it sent is no HTTP request ({type(error).__name__})"
+
+
+class _Refusal(asyncio.Protocol):
+    """Answers before anything was asked, and hangs up."""
+
+    def __init__(self, error: Full) -> None:
+        body = msgspec.json.encode({"error": error.code, "message": str(error)})
+        head = f"HTTP/1.1 {error.http_status} Full\r\nContent-Type: application/json\r\nRetry-After: 1\r\n"
+        self._said = f"{head}Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode() + body
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        writing = cast(asyncio.WriteTransport, transport)
+        writing.write(self._said)
+        writing.close()  # with TLS it takes the peer's goodbye, too
+        asyncio.get_running_loop().call_later(REFUSED_S, writing.abort)

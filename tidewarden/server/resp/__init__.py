@@ -1,0 +1,1 @@
+"""Serves RESP: connections, parser, encoder, replies."""

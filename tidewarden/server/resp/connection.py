@@ -1,0 +1,366 @@
+"""
+One peer of the RESP door: its requests answered in their order, whatever is ready in one turn written at once.
+
+Consecutive requests of one verb run together, so that the queue below makes one script call of them; a request of
+another verb waits until they are answered. A take that waits holds up what follows, as BLPOP does in Redis.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, cast
+
+from tidewarden.errors import Denied, Draining, Error, Full, Internal, NoAuth
+from tidewarden.server.access.lobby import Stranger
+from tidewarden.server.access.peer import STRANGER, Peer, peer_of
+from tidewarden.server.parts import Session
+from tidewarden.server.verbs.command import TOGETHER_MAX, Command, Pending, Request, meant
+
+from . import encoder
+from .backpressure import OUTPUT_BYTES, STRANGER_BYTES, Backpressure
+from .parser import RequestReader
+from .reply_slot import PendingSlot, Slot
+from .transaction import Transaction
+
+if TYPE_CHECKING:
+    from tidewarden.server.relay import Relay
+
+    from .server import RespServer
+
+log = logging.getLogger("tidewarden.server")
+
+# What one connection may use up.
+TURN_MAX = 500  # requests begun in one turn of the loop; the others have their turn then
+TURN_S = (
+    0.003  # likewise, seconds; looked at after so many that take a few microseconds each, or a few of the long ones
+)
+LOOK_EVERY = 16
+LOGIN_S = 60.0  # how long a peer may stay without having been let in
+STRANGER_ARGUMENTS_MAX = 64  # of a request of a peer that has not been let in yet
+
+
+class Connection(Backpressure):
+    """One peer, from accept to close. ``server`` reaches everything else."""
+
+    __slots__ = (
+        "_beginning", "_begun_count", "_command", "_commands", "_parses", "_reader", "_slots", "id", "last_command", "mute", "plan",
+        "relay", "resp", "session",
+    )  # fmt: skip
+
+    def __init__(self, server: RespServer, stranger: Stranger | None = None) -> None:
+        super().__init__(server, stranger)
+        self.id: int = 0
+        self.resp: int = 2
+        self.session: Session | None = None
+        self.last_command = ""
+        self.mute = 0  # how many of the next replies are not to be sent (CLIENT REPLY)
+        self.plan: Transaction | None = None  # since MULTI
+        self.relay: Relay | None = None  # to the node's first process, where this is a further one
+        self._commands = server.commands
+        self._reader = RequestReader(server.request_bytes, server.arguments_max, server.line_bytes)
+        self._slots: deque[Slot] = deque()
+        self._begun_count = 0  # requests under way
+        self._parses = False  # what was read is parsed further in the next turn
+        self._beginning = False  # a handler runs, and its request has no place yet
+        self._command: Command | None = None  # their verb
+
+    # What asyncio calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._open(cast(asyncio.Transport, transport))
+        self.peer = Peer(peer_of(transport), self.server.clock.monotonic(), let_in=self.server.let_in())
+        self.id = self.admitted()
+        self.leave()
+        if self.id == 0:
+            full = "This node has as many connections as it may. Close one, or try another."
+            self.turn_away(Draining("This node is going down.") if self.server.draining else Full(full))
+
+    def _login_over(self) -> None:
+        self._stay = None
+        if self.peer.may is STRANGER:
+            late = NoAuth(f"You have not said who you are within {LOGIN_S:g} s.")
+            self._out.append(self.refuse(late))
+            self.close()
+
+    def admitted(self) -> int:
+        """Its number, or 0: it may not stay."""
+        return self.server.admit(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self._closing:
+            return
+        requests = self._requests
+        fresh = self._reader.feed(data)
+        if len(fresh) == 1 and not (self._begun_count or requests or self._paused):
+            # The usual case: one request, and nothing before it.
+            word = fresh[0][0]
+            self._command = command = self._commands.get(word) or self._commands.get(word.upper())
+            self._begin(command, fresh[0])
+            if self._begun_count == 0:
+                self._pump()
+            return
+        requests += fresh
+        self._pump()
+        if requests or self._reader.more:
+            self._read_ahead(len(data))
+
+    def eof_received(self) -> bool:
+        if self._transport.get_extra_info("ssl_object") is not None:
+            return False  # with TLS there is no half: the transport closes whatever we say
+        if self._held_up:
+            self.hang_up()  # an answer that is there already still goes: its tasks are a session's, which may live on
+            self.end_waits()
+            return True
+        holds = self.session is not None and self.session.held
+        if holds or not (self._begun_count or self._requests or self._reader.more):
+            return False
+        self._closing = True  # a script's last words, like `printf … | nc`: answer, then close
+        return True
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._closing = True
+        self._requests.clear()
+        self._reader.drop()
+        self.stranger = None
+        if self._stay is not None:
+            self._stay.cancel()
+        self.server.turned_away -= self._lingers
+        if self._stall is not None:
+            self._stall.cancel()
+        self.end_waits()
+        if self.relay is not None:
+            self.relay.close()
+        self.server.forget(self)
+
+    # What handlers call.
+
+    def enter(self, user: str) -> None:
+        """The peer has said who it is, or its user's rights have changed. Raises: WrongPass: there is no such user now."""
+        self.peer.enter(user, self.server.users.rights(user))
+        self._reader.request_bytes, self._reader.line_bytes = self.server.request_bytes, self.server.line_bytes
+        self._reader.arguments_max = self.server.arguments_max
+        stranger, self.stranger = self.stranger, None
+        if stranger is not None:
+            self._transport.set_write_buffer_limits(OUTPUT_BYTES)
+            stranger.let_in()
+            if not self._reading and not self._transport.is_closing():
+                self._transport.pause_reading()
+
+    def leave(self) -> None:
+        """The peer is nobody again."""
+        self.peer.leave()
+        if self.peer.may is STRANGER:
+            self._reader.request_bytes = min(STRANGER_BYTES, self.server.request_bytes)
+            self._reader.line_bytes = min(STRANGER_BYTES, self.server.line_bytes)
+            self._reader.arguments_max = min(STRANGER_ARGUMENTS_MAX, self.server.arguments_max)
+            if self.id and self._stay is None:
+                self._stay = self.server.loop.call_later(LOGIN_S, self._login_over)
+
+    def run_plan(self, requests: list[Request]) -> None:
+        """Run ``requests`` before whatever else was read (EXEC)."""
+        self._requests.extendleft(reversed(requests))
+
+    def end_waits(self) -> None:
+        """End the requests that wait; whoever still reads is told DRAINING."""
+        for slot in list(self._slots):
+            if slot.waits:
+                slot.cancel()
+
+    def waits(self) -> bool:
+        """Whether a request of its waits."""
+        return self._held_up
+
+    def dismiss(self) -> None:
+        """Read and wait no more; close when what is under way is answered."""
+        self.hang_up()
+        self.end_waits()
+        if self._begun_count == 0:
+            self._pump()
+
+    def idle(self) -> bool:
+        """Whether nothing is under way and nothing held."""
+        return self._begun_count == 0 and not self._requests and not (self.session is not None and self.session.held)
+
+    def refuse(self, error: BaseException) -> bytes:
+        """The reply for ``error``; one that no caller can handle is logged and answered INTERNAL."""
+        if not isinstance(error, Error):
+            log.error("defect in %s", self.last_command, exc_info=error, extra={"peer": self.peer.address})
+            error = Internal("A defect of the server; its log has the trace.")
+        self.server.count_error(error.code)
+        return encoder.failure(error)
+
+    # The order of requests.
+
+    def answered(self, slot: Slot) -> None:
+        """A slot's reply has come: send what is in order, begin what was held up."""
+        self._begun_count -= 1
+        if slot.waits:
+            self._held_up = False
+            self.server.waiting -= 1
+        slots, out = self._slots, self._out
+        if len(slots) == 1 and self._smooth():
+            slots.clear()
+            if not slot.muted and not self._transport.is_closing():
+                self._transport.write(cast(bytes, slot.reply))
+            if self.server.draining:
+                self.server.settled()
+            return
+        while slots:
+            reply = slots[0].reply
+            if reply is None:
+                break
+            if not slots.popleft().muted:
+                out.append(reply)
+        if self._begun_count == 0 and not self._beginning:
+            self._pump()
+            if self.server.draining:
+                self.server.settled()
+        elif not self._flush_due:
+            self._flush_due = True
+            self.server.loop.call_soon(self.flush)
+
+    def _smooth(self) -> bool:
+        """Whether there is nothing to do but to send one reply."""
+        return not (
+            self._begun_count
+            or self._requests
+            or self._out
+            or self._closing
+            or not self._reading
+            or self._reader.more
+            or self._reader.failure
+        )
+
+    def _pump(self) -> None:
+        """Begin what may begin, then send what is ready."""
+        requests, out = self._requests, self._out
+        turn, look = TURN_MAX, LOOK_EVERY
+        began = 0.0
+        while requests and not self._paused:
+            word = requests[0][0]
+            command = self._commands.get(word) or self._commands.get(word.upper())
+            if self._begun_count and (
+                self._held_up or command is not self._command or self._begun_count >= self._together(command)
+            ):
+                break
+            if turn <= 0:
+                self.server.loop.call_soon(self._pump)
+                break
+            self._command = command
+            request = requests.popleft()
+            self._begin(command, request)
+            cost = (
+                1 + (len(request) >> 3) + (len(out[-1]) >> 10 if out else 0)
+            )  # long ones take long to read and to make
+            turn -= cost
+            look -= cost
+            if look <= 0:
+                look, now = LOOK_EVERY, self.server.clock.monotonic()
+                began = began or now
+                if now - began > TURN_S:
+                    turn = 0
+        if self._reader.more and not requests and not self._parses:
+            self._parses = True
+            self.server.loop.call_soon(self._parse_on)
+        if self._begun_count == 0 and not requests and not self._reader.more:
+            if self._reader.failure is not None and not self._last_said:
+                if self._reader.encrypted:
+                    self.server.strangers.met(self.peer.address, "it speaks TLS, which is not set up (node.tls_cert)")
+                self._out.append(self.refuse(self._reader.failure))
+                self._closing = self._last_said = True
+            if self._closing:
+                if self.stranger is not None and self._reader.failure is not None:
+                    self.linger()
+                    return
+                self.flush()
+                self._transport.close()
+                return
+        if not requests and not self._reader.more:
+            self._ahead = 0
+        if not self._reading and not self._paused and self._roomy():
+            self._read(True)
+        if self._out:
+            self.flush()
+
+    def _parse_on(self) -> None:
+        """Read further requests of what the peer sent: more than one turn of the loop is for."""
+        self._parses = False
+        self._requests += self._reader.go_on()
+        self._pump()
+
+    def _together(self, command: Command | None) -> int:
+        """How many requests of this verb may be under way at a time."""
+        if self.peer.may is STRANGER:
+            return 1
+        if command is None:
+            return TOGETHER_MAX
+        return command.together if self._short else min(command.together, command.together_long)
+
+    def _begin(self, command: Command | None, request: Request) -> None:
+        self._beginning = True
+        try:
+            if command is None:
+                if self.peer.may is STRANGER:
+                    if self._reader.inline:
+                        self.hang_up()  # perhaps a browser that was told to POST commands to us: no second try
+                    self.peer.refuse()
+                outcome: bytes | Pending | Slot = self._unknown(request)
+            else:
+                self.last_command = name = command.name
+                self.server.calls[name] += 1
+                if command.needs not in self.peer.may:
+                    self._check(command, request)
+                if len(request) < command.least or len(request) > command.most:
+                    raise command.misused(request)
+                plan = None if command.immediate else self.plan
+                outcome = command.handler(self, request) if plan is None else plan.add(request)
+        except Exception as error:
+            if self.plan is not None:
+                self.plan.spoiled = True
+            outcome = self.refuse(error)
+        self._beginning = False
+        muted = self.mute > 0
+        if muted:
+            self.mute -= 1
+        if isinstance(outcome, Slot):
+            slot = outcome
+        elif type(outcome) is bytes:
+            slot = Slot(self)
+            slot.reply = outcome
+        else:
+            slot = PendingSlot(self, cast(Pending, outcome), self.server.loop)
+        slot.muted = muted
+        reply = slot.reply
+        if reply is None:
+            slot.begun = True
+            self._begun_count += 1
+            if slot.waits:
+                self._held_up = True
+                self.server.waiting += 1
+        elif not self._slots:
+            if not muted:
+                self._out.append(reply)
+            return
+        self._slots.append(slot)
+        if self._held_up and self._closing:
+            self.close()  # half closed: we would not see it go, and a task could be handed to a peer that is gone
+
+    def _check(self, command: Command, request: Request) -> None:
+        try:
+            self.peer.check(command, request)
+        except Denied as error:
+            self.server.users.deny(self.peer.user or "", self.peer.address, error)
+            raise
+
+    def _unknown(self, request: Request) -> bytes:
+        shown = request[0][:40].decode("utf-8", "backslashreplace")
+        self.server.count_error("ERR")
+        if self.plan is not None:
+            self.plan.spoiled = True
+        reply = encoder.error_line("ERR", f"unknown command '{shown}'{meant(shown, self.server.names)}")
+        if self._reader.inline:
+            # Not a RESP peer at all: perhaps a browser that was told to POST commands to us. No second try.
+            self.hang_up()
+        return reply

@@ -1,0 +1,117 @@
+"""
+The plain put, take and ack at the door: straight from the arguments to the queue, and from the script's reply to bytes.
+
+Each function returns None when the request is not plain (:mod:`tidewarden.queue.fast_path`) or not right: the ordinary
+handler then does it, or says what is wrong.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tidewarden.errors import NotHeld
+from tidewarden.queue.capacity_wait import put_error
+from tidewarden.server.verbs.command import Request
+from tidewarden.server.verbs.options import DIGITS_MAX
+
+from . import encoder
+from .reply_slot import Slot
+
+if TYPE_CHECKING:
+    from .connection import Connection
+
+FROM = (b"FROM", b"from")
+WAIT = (b"WAIT", b"wait")
+
+
+class PutSlot(Slot):
+    """The id, when put.lua answers 1."""
+
+    __slots__ = ("queue", "task_id")
+
+    def __init__(self, connection: Connection, queue: bytes) -> None:
+        self.connection = connection
+        self.waits = self.muted = self.begun = False
+        self.reply = self.work = None
+        self.queue = queue
+        self.task_id = ""
+
+    def render(self, result: Any) -> bytes:
+        if result == 1:
+            return b"$%d\r\n%b\r\n" % (len(self.task_id), self.task_id.encode())
+        raise put_error(result, self.queue.decode(), self.task_id)
+
+
+class TakeSlot(Slot):
+    """The task's row from take.lua, or None."""
+
+    __slots__ = ("queue",)
+
+    def __init__(self, connection: Connection, queue: bytes, waits: bool) -> None:
+        self.connection = connection
+        self.waits = waits
+        self.muted = self.begun = False
+        self.reply = self.work = None
+        self.queue = queue
+
+    def render(self, row: Any) -> bytes:
+        if row is None:
+            return encoder.EMPTY
+        task_id, lease, payload, attempt, deadline_ms, lease_end_ms = row
+        queue = self.queue
+        return b"*1\r\n*7\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n:%d\r\n$%d\r\n%b\r\n:%d\r\n:%d\r\n:%d\r\n" % (
+            len(queue), queue, len(task_id), task_id, lease, len(payload), payload, attempt, deadline_ms, lease_end_ms
+        )  # fmt: skip
+
+
+class AckSlot(Slot):
+    """1 or 0 from ack.lua."""
+
+    __slots__ = ()
+
+    def render(self, result: Any) -> bytes:
+        if not result:
+            raise NotHeld("This lease has ended, or never was. Drop the work: somebody else has it or will have it.")
+        return encoder.OK
+
+
+def put(connection: Connection, request: Request) -> Slot | None:
+    """Q.PUT queue payload"""
+    slot = PutSlot(connection, request[1])
+    task_id = connection.server.queues.put_plain(slot.queue, request[2], slot)
+    if task_id is None:
+        return None
+    slot.task_id = task_id
+    return slot
+
+
+def take(connection: Connection, request: Request) -> Slot | None:
+    """Q.TAKE [WAIT ms] FROM queue"""
+    server = connection.server
+    wait_ms = 0
+    if len(request) == 5:
+        if request[1] not in WAIT or request[3] not in FROM:
+            return None
+        digits = request[2]
+        if not digits.isdigit() or len(digits) > DIGITS_MAX or server.waiting >= server.waiting_max:
+            return None
+        wait_ms = int(digits)
+    elif len(request) != 3 or request[1] not in FROM:
+        return None
+    if server.draining:
+        return None
+    slot = TakeSlot(connection, request[-1], wait_ms > 0)
+    session = connection.session or server.session_of(connection)
+    slot.work = server.queues.take_plain(session, slot.queue, wait_ms, slot)
+    return None if slot.work is None else slot
+
+
+def ack(connection: Connection, request: Request) -> Slot | None:
+    """Q.ACK queue id lease"""
+    digits = request[3]
+    if not digits.isdigit() or len(digits) > DIGITS_MAX:
+        return None
+    server = connection.server
+    session = connection.session or server.session_of(connection)
+    slot = AckSlot(connection)
+    return slot if server.queues.ack_plain(session, request[1], request[2], int(digits), slot) else None

@@ -1,0 +1,99 @@
+"""The place of one reply in the order of its connection's replies."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+from tidewarden.errors import Draining
+from tidewarden.server.verbs.command import Pending
+
+if TYPE_CHECKING:
+    from .connection import Connection
+
+log = logging.getLogger("tidewarden.server")
+
+
+class Slot:
+    """
+    Empty until its result has come, as a future's (``come``) or straight from where it arises (``set_result``).
+
+    ``begun``: the connection counts it among what is under way, and has to be told. ``work``: what to cancel when
+    nobody waits any longer.
+    """
+
+    __slots__ = ("begun", "connection", "muted", "reply", "waits", "work")
+
+    def __init__(self, connection: Connection, waits: bool = False) -> None:
+        self.connection = connection
+        self.waits = waits
+        self.muted = False
+        self.begun = False
+        self.reply: bytes | None = None
+        self.work: Any = None
+
+    def render(self, result: Any) -> bytes:
+        """The reply for a result. Raises what the caller is to read as an error."""
+        raise NotImplementedError
+
+    def done(self) -> bool:
+        return self.reply is not None
+
+    def set_result(self, result: Any, /) -> None:
+        try:
+            self.reply = self.render(result)
+        except Exception as error:
+            self.reply = self.connection.refuse(error)
+        self.work = None  # it knows us: a ring, and with it the payload, would last until the rare collection
+        if self.begun:
+            self._tell()
+
+    def set_exception(self, error: BaseException, /) -> None:
+        if not isinstance(error, asyncio.CancelledError):
+            self.reply = self.connection.refuse(error)
+        elif self.connection.closing:
+            self.reply = b""  # the peer has gone, or has said that it will say no more: it called this off itself
+        else:
+            self.reply = self.connection.refuse(Draining("This node is going down. Connect to another."))
+        self.work = None
+        if self.begun:
+            self._tell()
+
+    def _tell(self) -> None:
+        try:
+            self.connection.answered(self)
+        except Exception:
+            # Other peers' replies come in the same call, which must not end here.
+            log.exception("a defect in sending a reply; its peer is cut off")
+            self.connection.abort()
+
+    def cancel(self) -> None:
+        """Nobody waits any longer."""
+        if self.work is not None:
+            self.work.cancel()
+
+
+class PendingSlot(Slot):
+    """One whose result a future brings."""
+
+    __slots__ = ("_render",)
+
+    def __init__(self, connection: Connection, pending: Pending, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(connection, pending.waits)
+        self._render = pending.render
+        result = pending.result
+        self.work = result if asyncio.isfuture(result) else asyncio.ensure_future(result, loop=loop)
+        self.work.add_done_callback(self.come)
+
+    def render(self, result: Any) -> bytes:
+        return self._render(result, self.connection.resp)
+
+    def come(self, future: asyncio.Future[Any]) -> None:
+        """The result is there."""
+        self.work = None
+        error = asyncio.CancelledError() if future.cancelled() else future.exception()
+        if error is not None:
+            self.set_exception(error)
+        else:
+            self.set_result(future.result())

@@ -1,0 +1,1 @@
+"""Declares the verbs, and does what each asks."""

@@ -1,0 +1,99 @@
+"""What a verb is to the door: a name, a handler, and who may use it. No business logic lives on this side."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from tidewarden.errors import BadArg
+
+if TYPE_CHECKING:
+    from tidewarden.server.resp.connection import Connection
+    from tidewarden.server.resp.reply_slot import Slot
+
+Request = list[bytes]
+ANY = 1 << 30
+"""As many arguments as a request may have."""
+Render = Callable[[Any, int], bytes]
+
+
+@dataclass(slots=True)
+class Pending:
+    """
+    An answer that is still to come.
+
+    ``render(result, resp)`` makes the reply of it, ``resp`` being 2 or 3. ``waits``: it may take as long as the caller
+    said, holds up what follows on its connection, and ends with the connection.
+    """
+
+    result: Awaitable[Any]
+    render: Render
+    waits: bool = False
+
+
+TOGETHER_MAX = 256
+TOGETHER_LONG_MAX = 32
+
+Handler = Callable[["Connection", Request], "bytes | Pending | Slot"]
+Needs = Literal["nothing", "entry", "right", "user"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Command:
+    """
+    A verb.
+
+    Args:
+        name: in upper case.
+        handler: parses, calls one method, says how to render.
+        least: fewest arguments, the verb's own name included.
+        most: most of them.
+        needs: ``nothing``; ``entry``: the connection was let in; ``right``: and may do it (:mod:`.demands`); ``user``:
+            and has named a user.
+        usage: its arguments, for error messages and COMMAND DOCS.
+        group: of verbs that one list shows together.
+        immediate: acts at once inside MULTI, too.
+        together: so many of one connection may be under way at a time. What is under way is all read from the store, whether
+            the peer reads it or not, so it is less for what may answer with payloads.
+        together_long: likewise while the connection's last replies were long, or there were none yet.
+    """
+
+    name: str
+    handler: Handler
+    least: int
+    most: int
+    usage: str = ""
+    needs: Needs = "entry"
+    group: str = "connection"
+    immediate: bool = False
+    together: int = TOGETHER_MAX
+    together_long: int = TOGETHER_MAX
+
+    def misused(self, request: Request) -> BadArg:
+        """The error for a number of arguments that cannot be right."""
+        return BadArg(
+            f"{self.name} has {len(request) - 1} arguments here; its form is: {self.name} {self.usage}".rstrip()
+        )
+
+
+@functools.lru_cache(maxsize=1024)
+def meant(unknown: str, known: tuple[str, ...]) -> str:
+    """
+    ``; did you mean Q.PUT?`` of a word that is nearly one of these verbs, or nothing: those of Redis have no dot.
+
+    It takes a quarter of a millisecond, so strangers are not told, and a client that goes wrong in a loop asks once.
+    """
+    found = difflib.get_close_matches(unknown.upper(), known, 1, 0.7) if "." in unknown else []
+    return f"; did you mean {found[0]}?" if found else ""
+
+
+def unsupported(name: str, why: str) -> Command:
+    """A verb of the protocol that this version does not serve; its error names it, and says why and what there is instead."""
+
+    def refuse(connection: Connection, request: Request) -> bytes:
+        raise BadArg(f"{name} is not supported by this version: {why}")
+
+    return Command(name, refuse, 1, ANY, group="later")

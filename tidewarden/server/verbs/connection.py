@@ -1,0 +1,300 @@
+"""The verbs that stock clients need to connect: HELLO, AUTH, PING, CLIENT, INFO, COMMAND, MULTI and their like."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from tidewarden import __version__
+from tidewarden.clock import sleep
+from tidewarden.errors import BadArg, Error, NoAuth
+from tidewarden.server.access.peer import STRANGER
+from tidewarden.server.resp import encoder
+from tidewarden.server.resp.transaction import Transaction
+
+from .command import ANY, Command, Pending, Request, unsupported
+from .options import shown, text
+
+if TYPE_CHECKING:
+    from tidewarden.server.resp.connection import Connection
+    from tidewarden.server.resp.server import RespServer
+
+MUTE_ALL = 1 << 60
+LINES_A_TURN = 500
+CHECK_S = 0.000_1  # what a stranger pays for having its secret looked at, beside the stretching of passwords
+
+
+def ping(connection: Connection, request: Request) -> bytes:
+    """PING"""
+    return encoder.PONG if len(request) == 1 else encoder.encode(request[1], connection.resp)
+
+
+def echo(connection: Connection, request: Request) -> bytes:
+    """ECHO"""
+    return encoder.encode(request[1], connection.resp)
+
+
+def auth(connection: Connection, request: Request) -> Pending:
+    """AUTH secret, AUTH user secret"""
+    user = text("A user's name", request[1]) if len(request) == 3 else ""
+    return Pending(_enter(connection, user, request[-1]), _ok)
+
+
+async def _enter(connection: Connection, user: str, secret: bytes) -> None:
+    users = connection.server.users
+    if connection.stranger is not None:
+        connection.stranger.charge(CHECK_S)
+    found = await users.authenticate(user, secret.decode("utf-8", "surrogateescape"), connection.peer.address)
+    connection.enter(found)
+
+
+def hello(connection: Connection, request: Request) -> bytes | Pending:
+    """HELLO [version [AUTH user secret] [SETNAME name]]"""
+    resp = connection.resp
+    if len(request) > 1:
+        if request[1] not in (b"2", b"3"):
+            return encoder.error_line("NOPROTO", "unsupported protocol version: this server speaks 2 and 3")
+        resp = int(request[1])
+    user, secret, name = "", None, None
+    position = 2
+    while position < len(request):
+        word, left = request[position].upper(), len(request) - position - 1
+        if word == b"AUTH" and left >= 2:
+            user, secret = text("A user's name", request[position + 1]), request[position + 2]
+            position += 3
+        elif word == b"SETNAME" and left >= 1:
+            name = _client_name(request[position + 1])
+            position += 2
+        else:
+            raise BadArg(f"HELLO takes [version [AUTH user secret] [SETNAME name]]: found {shown(request[position])}.")
+
+    def greet(result: object, _: int) -> bytes:
+        connection.resp = resp
+        if name is not None:
+            connection.peer.name = name
+        return encoder.encode(_greeting(connection), resp)
+
+    if secret is not None:
+        return Pending(_enter(connection, user, secret), greet)
+    if connection.peer.may is STRANGER:
+        raise NoAuth("HELLO must be called with AUTH user secret, or after AUTH.")
+    return greet(None, resp)
+
+
+def _greeting(connection: Connection) -> dict[str, Any]:
+    return {
+        "server": "tidewarden",
+        "version": __version__,
+        "proto": connection.resp,
+        "id": connection.id,
+        "mode": "standalone",
+        "role": "master",
+        "modules": [],
+    }
+
+
+def leave(connection: Connection, request: Request) -> bytes:
+    """QUIT"""
+    connection.hang_up()
+    return encoder.OK
+
+
+def reset(connection: Connection, request: Request) -> bytes:
+    """RESET: as if newly connected; what is held stays held"""
+    connection.resp = 2
+    connection.peer.name = ""
+    connection.mute = 0
+    connection.plan = None
+    connection.leave()
+    return b"+RESET\r\n"
+
+
+def select(connection: Connection, request: Request) -> bytes:
+    """SELECT 0"""
+    if request[1] != b"0":
+        raise BadArg(f"There is one database, 0: found {shown(request[1])}.")
+    return encoder.OK
+
+
+def client(connection: Connection, request: Request) -> bytes | Pending:
+    """CLIENT"""
+    word = request[1].upper()
+    rest = request[2:]
+    handler = CLIENT.get((word, len(rest)))
+    if handler is None:
+        raise Error(f"unknown subcommand or wrong number of arguments for 'CLIENT {shown(request[1])[1:-1]}'")
+    return handler(connection, rest)
+
+
+def _client_name(argument: bytes) -> str:
+    name = text("A connection's name", argument)
+    if len(name) > 200 or any(not "!" <= letter <= "~" for letter in name):
+        raise BadArg("A connection's name has at most 200 visible ASCII characters and no blanks.")
+    return name
+
+
+def _set_name(connection: Connection, rest: Request) -> bytes:
+    connection.peer.name = _client_name(rest[0])
+    return encoder.OK
+
+
+def _set_info(connection: Connection, rest: Request) -> bytes:
+    key = rest[0].upper()
+    if key not in (b"LIB-NAME", b"LIB-VER"):
+        raise Error(f"Unrecognized option {shown(rest[0])}")
+    connection.peer.agent[key.decode().lower()] = _client_name(rest[1])
+    return encoder.OK
+
+
+def _reply(connection: Connection, rest: Request) -> bytes:
+    word = rest[0].upper()
+    if word not in (b"ON", b"OFF", b"SKIP"):
+        raise BadArg(f"CLIENT REPLY takes ON, OFF or SKIP: found {shown(rest[0])}.")
+    connection.mute = {b"ON": 0, b"OFF": MUTE_ALL, b"SKIP": 2}[word]
+    return encoder.OK
+
+
+def _on_off(connection: Connection, rest: Request) -> bytes:
+    if rest[0].upper() not in (b"ON", b"OFF"):
+        raise BadArg(f"ON or OFF is allowed: found {shown(rest[0])}.")
+    return encoder.OK
+
+
+OF_REDIS = (
+    "idle=0 sub=0 psub=0 multi=-1 qbuf=0 qbuf-free=0 argv-mem=0 multi-mem=0 rbs=0 rbp=0 obl=0 oll=0 omem=0 tot-mem=0"
+)
+"""What redis-py 5 cannot read a line of CLIENT INFO without; here it says nothing."""
+
+
+def _line(connection: Connection) -> str:
+    now = connection.server.clock.monotonic()
+    agent = connection.peer.agent
+    return (
+        f"id={connection.id} addr={connection.peer.address} name={connection.peer.name} age={int(now - connection.peer.since)} db=0 "
+        f"{OF_REDIS} "
+        f"cmd={connection.last_command.lower() or 'NULL'} user={connection.peer.user or 'default'} resp={connection.resp} "
+        f"lib-name={agent.get('lib-name', '')} lib-ver={agent.get('lib-ver', '')}\n"
+    )
+
+
+async def _list(server: RespServer) -> str:
+    """A line for each peer; as many in one turn of the loop as take a millisecond or two."""
+    peers, lines = list(server.connections), list[str]()
+    for first in range(0, len(peers), LINES_A_TURN):
+        lines += map(_line, peers[first : first + LINES_A_TURN])
+        await sleep(server.clock, 0.0)
+    return "".join(lines)
+
+
+CLIENT: dict[tuple[bytes, int], Callable[[Connection, Request], bytes | Pending]] = {
+    (b"SETNAME", 1): _set_name,
+    (b"GETNAME", 0): lambda connection, rest: encoder.encode(connection.peer.name or None, connection.resp),
+    (b"SETINFO", 2): _set_info,
+    (b"ID", 0): lambda connection, rest: encoder.integer(connection.id),
+    (b"INFO", 0): lambda connection, rest: encoder.bulk(_line(connection)),
+    (b"LIST", 0): lambda connection, rest: Pending(_list(connection.server), lambda text, _: encoder.bulk(text)),
+    (b"NO-EVICT", 1): _on_off,
+    (b"NO-TOUCH", 1): _on_off,
+    (b"REPLY", 1): _reply,
+}
+
+
+def info(connection: Connection, request: Request) -> bytes:
+    """INFO"""
+    return encoder.bulk(connection.server.info())
+
+
+def time(connection: Connection, request: Request) -> Pending:
+    """TIME: the store's clock, by which everything here is due"""
+    return Pending(connection.server.queues.time(), encoder.encode)
+
+
+def command(connection: Connection, request: Request) -> bytes:
+    """COMMAND, COMMAND COUNT, LIST, DOCS, INFO"""
+    known = {item.name: item for item in connection.server.commands.values()}
+    word = request[1].upper() if len(request) > 1 else b""
+    wanted = [name.decode("ascii", "replace").upper() for name in request[2:]]
+    if word == b"COUNT":
+        return encoder.integer(len(known))
+    if word == b"LIST":
+        return encoder.encode([name.lower() for name in known], connection.resp)
+    if word == b"DOCS":
+        found = [known[name] for name in wanted if name in known] if wanted else list(known.values())
+        docs = {item.name.lower(): {"summary": item.usage or item.name, "group": item.group} for item in found}
+        return encoder.encode(docs, connection.resp)
+    if word in (b"", b"INFO"):
+        rows = [_described(known.get(name), connection.resp) for name in (wanted or known)]
+        return b"*%d\r\n%b" % (len(rows), b"".join(rows))
+    raise Error(f"unknown subcommand for 'COMMAND {shown(request[1])[1:-1]}'")
+
+
+@functools.lru_cache(maxsize=1024)
+def _described(item: Command | None, resp: int) -> bytes:
+    """A row of COMMAND INFO."""
+    if item is None:
+        return encoder.encode(None, resp)
+    arity = item.least if item.least == item.most else -item.least
+    # Flags, keys from, to and step; categories, tips, key specifications, subcommands: redis-py reads all ten.
+    return encoder.encode([item.name.lower(), arity, [], 0, 0, 0, [], [], [], []], resp)
+
+
+def multi(connection: Connection, request: Request) -> bytes:
+    """MULTI"""
+    if connection.plan is not None:
+        raise Error("MULTI calls can not be nested")
+    connection.plan = Transaction()
+    return encoder.OK
+
+
+def execute(connection: Connection, request: Request) -> bytes:
+    """EXEC: the header of its array here, the elements are the replies of the requests that run next"""
+    plan = _end_plan(connection, "EXEC")
+    if plan.spoiled:
+        return encoder.error_line("EXECABORT", "Transaction discarded because of previous errors.")
+    connection.run_plan(plan.requests)
+    return b"*%d\r\n" % len(plan.requests)
+
+
+def discard(connection: Connection, request: Request) -> bytes:
+    """DISCARD"""
+    _end_plan(connection, "DISCARD")
+    return encoder.OK
+
+
+def _end_plan(connection: Connection, name: str) -> Transaction:
+    if connection.plan is None:
+        raise Error(f"{name} without MULTI")
+    plan, connection.plan = connection.plan, None
+    return plan
+
+
+def _ok(result: object, resp: int) -> bytes:
+    return encoder.OK
+
+
+COMMANDS = (
+    Command("PING", ping, 1, 2, "[message]"),
+    Command("ECHO", echo, 2, 2, "message"),
+    Command("HELLO", hello, 1, 7, "[2|3 [AUTH user secret] [SETNAME name]]", needs="nothing"),
+    Command("AUTH", auth, 2, 3, "[user] secret", needs="nothing"),
+    Command("QUIT", leave, 1, ANY, needs="nothing", immediate=True),
+    Command("RESET", reset, 1, 1, needs="nothing", immediate=True),
+    Command("SELECT", select, 2, 2, "0"),
+    Command("CLIENT", client, 2, ANY, "SETNAME|GETNAME|SETINFO|ID|INFO|LIST|NO-EVICT|NO-TOUCH|REPLY …"),
+    Command("INFO", info, 1, ANY, "[section …]"),
+    Command("TIME", time, 1, 1),
+    Command("COMMAND", command, 1, ANY, "[COUNT|LIST|DOCS|INFO …]"),
+    Command("MULTI", multi, 1, 1, immediate=True),
+    Command("EXEC", execute, 1, 1, immediate=True),
+    Command("DISCARD", discard, 1, 1, immediate=True),
+)
+
+LATER = (
+    unsupported(
+        "R.SWITCHOVER",
+        "it is to move the primary among nodes whose embedded stores replicate, which they do not yet: there is one store. "
+        "R.TRANSFER has another node lead. The primary of a Redis or Valkey of your own is moved there: SENTINEL FAILOVER, "
+        "CLUSTER FAILOVER.",
+    ),
+)

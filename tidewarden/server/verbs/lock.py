@@ -1,0 +1,92 @@
+"""``L.*``: locks."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Any
+
+from tidewarden.config.permissions import Rights
+from tidewarden.errors import BadArg, Draining, Error, Full
+from tidewarden.server.parts import Locks
+from tidewarden.server.resp import encoder
+
+from .command import Command, Pending, Request
+from .options import Option, Options, data, number, text
+from .queue import ok, server_session
+
+if TYPE_CHECKING:
+    from tidewarden.server.resp.connection import Connection
+
+ACQUIRE = Options("L.ACQUIRE", {"WAIT": Option("wait_ms", number), "KEY": Option("key", data)})
+LIST = Options("L.LIST", {"COUNT": Option("count", number), "AFTER": Option("after", text)})
+
+
+def acquire(connection: Connection, request: Request) -> Pending:
+    """L.ACQUIRE"""
+    name, lease_ms = _name(request), number("The lease (ms)", request[2])
+    fields = ACQUIRE.parse(request, 3)
+    if fields.get("key") == b"":
+        raise BadArg("KEY is empty; allowed are 1 to 200 bytes, or no KEY.")
+    server = connection.server
+    if server.draining:
+        raise Draining("This node is going down and hands out nothing new. Connect to another.")
+    waits = fields.get("wait_ms", 0) > 0
+    if waits and server.waiting >= server.waiting_max:
+        raise Full(
+            f"{server.waiting_max} requests wait at this node already. Acquire without WAIT, or try another node."
+        )
+    locks = _locks(connection)
+    return Pending(locks.acquire(server_session(connection), name, lease_ms, **fields), encoder.encode, waits)
+
+
+def renew(connection: Connection, request: Request) -> Pending:
+    """L.RENEW"""
+    name, fence, lease_ms = _name(request), number("A fence", request[2]), number("The lease (ms)", request[3])
+    return Pending(_locks(connection).renew(server_session(connection), name, fence, lease_ms), ok)
+
+
+def release(connection: Connection, request: Request) -> Pending:
+    """L.RELEASE"""
+    name, fence = _name(request), number("A fence", request[2])
+    return Pending(_locks(connection).release(server_session(connection), name, fence), ok)
+
+
+def peek(connection: Connection, request: Request) -> Pending:
+    """L.PEEK"""
+    return Pending(_locks(connection).peek(_name(request)), encoder.encode)
+
+
+def listing(connection: Connection, request: Request) -> Pending:
+    """L.LIST"""
+    fields = {"count": 100, "after": "", **LIST.parse(request, 1)}
+    return Pending(_seen(_locks(connection).page(**fields), connection.peer.rights), _page)
+
+
+async def _seen(page: Awaitable[tuple[list[dict[str, Any]], str]], rights: Rights) -> tuple[list[dict[str, Any]], str]:
+    """The page without locks to which the user has no right; the cursor goes on after them all the same."""
+    locks, after = await page
+    return [lock for lock in locks if rights.allow("lock", lock["name"])], after
+
+
+def _name(request: Request) -> str:
+    return text("A lock's name", request[1])
+
+
+def _locks(connection: Connection) -> Locks:
+    locks = connection.server.locks
+    if locks is None:
+        raise Error("This node serves no locks.")
+    return locks
+
+
+def _page(result: tuple[list[dict[str, Any]], str], resp: int) -> bytes:
+    return encoder.encode(list(result), resp)
+
+
+COMMANDS = (
+    Command("L.ACQUIRE", acquire, 3, 7, "name ms [WAIT ms] [KEY bytes]", group="lock"),
+    Command("L.RENEW", renew, 4, 4, "name fence ms", group="lock"),
+    Command("L.RELEASE", release, 3, 3, "name fence", group="lock"),
+    Command("L.PEEK", peek, 2, 2, "name", group="lock"),
+    Command("L.LIST", listing, 1, 5, "[COUNT n] [AFTER cursor]", group="lock"),
+)

@@ -1,0 +1,263 @@
+"""``Q.*`` that look at tasks and queues and steer them: from arguments to one call, and from its result to a reply."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from tidewarden.config.permissions import Rights
+from tidewarden.errors import BadArg, Full, Internal
+from tidewarden.queue.admin import ALL
+from tidewarden.queue.task import Changes
+from tidewarden.server.parts import Queues
+from tidewarden.server.resp import encoder
+
+from .command import ANY, TOGETHER_LONG_MAX, Command, Pending, Request
+from .options import Option, Options, data, lowered, number, text
+from .queue import TASK_OPTIONS, integer, ok, queue_name
+
+if TYPE_CHECKING:
+    from tidewarden.server.resp.connection import Connection
+
+BURIED = {"REASON": Option("reason_prefix", text), "AGE": Option("age_ms", number)}
+KICK = Options(
+    "Q.KICK",
+    {
+        "COUNT": Option("count", number, rival="all"),
+        "ALL": Option("all", None, rival="count"),
+        "ID": Option("task_id", text),
+        **BURIED,
+    },
+)
+UPDATE = Options(
+    "Q.UPDATE",
+    {
+        "PAYLOAD": Option("payload", data),
+        "DELAY": TASK_OPTIONS["DELAY"],
+        "AT": TASK_OPTIONS["AT"],
+        "DEADLINE": TASK_OPTIONS["DEADLINE"],
+        "WITHIN": TASK_OPTIONS["WITHIN"],
+        "PRIORITY": TASK_OPTIONS["PRIORITY"],
+        "LEASE": Option("lease", number),
+    },
+)
+DELETE = Options(
+    "Q.DELETE", {"LEASE": Option("lease", number, rival="force"), "FORCE": Option("force", None, rival="lease")}
+)
+PAGE = Options(
+    "Q.PEEK", {"STATE": Option("state", lowered), "COUNT": Option("count", number), "AFTER": Option("after", text)}
+)
+PAUSE = Options("Q.PAUSE", {"MS": Option("ms", number)})
+PURGE = Options("Q.PURGE", {"STATE": Option("state", lowered)})
+MOVE = Options(
+    "Q.MOVE",
+    {
+        "COUNT": Option("count", number, rival="all"),
+        "ALL": Option("all", None, rival="count"),
+        "TO": Option("target", lambda word, value: queue_name(value)),
+        **BURIED,
+    },
+)
+STATS = Options("Q.STATS", {"SHARDS": Option("by_shard", None)})
+LIST = Options("Q.LIST", {"TOPICS": Option("topics", None)})
+CHECK = Options("Q.CHECK", {"REPAIR": Option("repair", None)})
+PAGE_COUNT = 100
+
+
+def kick(connection: Connection, request: Request) -> Pending:
+    """Q.KICK"""
+    fields = KICK.parse(request, 2)
+    if "task_id" in fields:
+        if len(fields) > 1:
+            raise BadArg("Q.KICK takes ID id, which names the task, with no other option.")
+    else:
+        _count_of(fields, "Q.KICK needs COUNT n, ALL or ID id.")
+    return Pending(connection.server.queues.kick(queue_name(request[1]), **fields), integer)
+
+
+def _count_of(fields: dict[str, Any], missing: str) -> None:
+    """ALL is a count that is no limit. Raises: BadArg: neither was given."""
+    if fields.pop("all", False):
+        fields["count"] = ALL
+    if "count" not in fields:
+        raise BadArg(missing)
+
+
+def update(connection: Connection, request: Request) -> Pending:
+    """Q.UPDATE"""
+    queue, task_id = queue_name(request[1]), text("An id", request[2])
+    fields = UPDATE.parse(request, 3)
+    if not fields.keys() - {"lease"}:
+        raise BadArg("Q.UPDATE needs something to change: PAYLOAD, DELAY, AT, DEADLINE, WITHIN or PRIORITY.")
+    return Pending(connection.server.queues.update(queue, task_id, Changes(**fields)), ok)
+
+
+def delete(connection: Connection, request: Request) -> Pending:
+    """Q.DELETE"""
+    queue, task_id = queue_name(request[1]), text("An id", request[2])
+    return Pending(connection.server.queues.delete(queue, task_id, **DELETE.parse(request, 3)), integer)
+
+
+def peek(connection: Connection, request: Request) -> Pending:
+    """Q.PEEK of one task, or of a page of those in one state"""
+    queue = queue_name(request[1])
+    queues = connection.server.queues
+    if len(request) == 3:
+        return Pending(queues.peek(queue, text("An id", request[2])), encoder.encode)
+    fields = PAGE.parse(request, 2)
+    if "state" not in fields:
+        raise BadArg("Q.PEEK needs an id, or STATE and one of delayed, ready, leased, buried, waiting.")
+    page = queues.page(queue, fields["state"], fields.get("count", PAGE_COUNT), fields.get("after", ""))
+    return Pending(page, encoder.encode)
+
+
+def wait(connection: Connection, request: Request) -> Pending:
+    """Q.WAIT"""
+    server = connection.server
+    queue, task_id, wait_ms = queue_name(request[1]), text("An id", request[2]), number("The time to wait", request[3])
+    if wait_ms and server.waiting >= server.waiting_max:
+        raise Full(f"{server.waiting_max} requests wait at this node already. Ask with 0 ms, or try another node.")
+    return Pending(server.queues.wait(queue, task_id, wait_ms), _ending, wait_ms > 0)
+
+
+def pause(connection: Connection, request: Request) -> Pending:
+    """Q.PAUSE"""
+    ms = PAUSE.parse(request, 2).get("ms")
+    return Pending(connection.server.queues.pause(queue_name(request[1]), ms), ok)
+
+
+def resume(connection: Connection, request: Request) -> Pending:
+    """Q.RESUME"""
+    return Pending(connection.server.queues.resume(queue_name(request[1])), ok)
+
+
+def purge(connection: Connection, request: Request) -> Pending:
+    """Q.PURGE"""
+    queue = queue_name(request[1])
+    return Pending(connection.server.queues.purge(queue, PURGE.parse(request, 2).get("state", "")), integer)
+
+
+def release_all(connection: Connection, request: Request) -> Pending:
+    """Q.RELEASEALL"""
+    return Pending(connection.server.queues.release_all(queue_name(request[1])), integer)
+
+
+def move(connection: Connection, request: Request) -> Pending:
+    """Q.MOVE"""
+    fields = MOVE.parse(request, 2)
+    _count_of(fields, "Q.MOVE needs COUNT n, or ALL, and TO queue.")
+    if "target" not in fields:
+        raise BadArg("Q.MOVE needs TO queue.")
+    return Pending(connection.server.queues.move(queue_name(request[1]), fields.pop("target"), **fields), integer)
+
+
+def link(connection: Connection, request: Request) -> Pending:
+    """Q.LINK"""
+    return Pending(connection.server.queues.link(queue_name(request[1]), queue_name(request[2])), integer)
+
+
+def unlink(connection: Connection, request: Request) -> Pending:
+    """Q.UNLINK"""
+    return Pending(connection.server.queues.unlink(queue_name(request[1]), queue_name(request[2])), integer)
+
+
+def check(connection: Connection, request: Request) -> Pending:
+    """Q.CHECK of one queue, or of all, the system's too: it shows no task's content"""
+    queues = connection.server.queues
+    if len(request) == 1:
+        request = [request[0], b"*"]
+    repair = "repair" in CHECK.parse(request, 2)
+    if request[1] != b"*":
+        return Pending(queues.check(text("A queue's name", request[1]), repair=repair), encoder.encode)
+
+    async def every() -> list[Mapping[str, Any]]:
+        return [await queues.check(name, repair=repair) for name in await queues.names()]
+
+    return Pending(every(), encoder.encode)
+
+
+def stats(connection: Connection, request: Request) -> Pending:
+    """Q.STATS of one queue, or of all"""
+    queues = connection.server.queues
+    rights = connection.peer.rights
+    if len(request) > 1:
+        name, fields = queue_name(request[1]), STATS.parse(request, 2)
+
+        async def one() -> Mapping[str, Any]:
+            found = await queues.stats(name, **fields)
+            if "queues" in found:  # a topic
+                found = {**found, "queues": [queue for queue in found["queues"] if rights.see(queue)]}
+            return found
+
+        return Pending(one(), encoder.encode)
+
+    async def every() -> dict[str, Mapping[str, Any]]:
+        found: dict[str, Mapping[str, Any]] = {}
+        for name in await _seen(queues, rights):
+            with contextlib.suppress(Internal):  # its settings cannot be read; the doctor names it
+                found[name] = await queues.stats(name)
+        return found
+
+    return Pending(every(), encoder.encode)
+
+
+def names(connection: Connection, request: Request) -> Pending:
+    """Q.LIST"""
+    queues, rights = connection.server.queues, connection.peer.rights
+    if LIST.parse(request, 1):
+        return Pending(_seen_topics(queues, rights), encoder.encode)
+    return Pending(_seen(queues, rights), encoder.encode)
+
+
+async def _seen(queues: Queues, rights: Rights) -> list[str]:
+    """The users' queues of which a user of these rights may know."""
+    return [name for name in await queues.names() if name[:1] != "_" and rights.see(name)]
+
+
+async def _seen_topics(queues: Queues, rights: Rights) -> dict[str, list[str]]:
+    topics = (await queues.topics()).items()
+    return {topic: [name for name in linked if rights.see(name)] for topic, linked in topics if rights.see(topic)}
+
+
+def config(connection: Connection, request: Request) -> Pending:
+    """Q.CONFIG, reading or setting"""
+    queue = queue_name(request[1])
+    queues = connection.server.queues
+    if len(request) == 2:
+        return Pending(queues.settings(queue), encoder.encode)
+    if request[2].upper() != b"SET" or len(request) < 5 or len(request) % 2 == 0:
+        raise BadArg("Q.CONFIG takes a queue, and then nothing or SET and a value for each name.")
+    values: dict[str, Any] = {}
+    for position in range(3, len(request), 2):
+        name = text("A setting's name", request[position]).lower()
+        if name in values:
+            raise BadArg(f"{name} is given twice.")
+        values[name] = text(name, request[position + 1])
+    return Pending(queues.configure(queue, values), ok)
+
+
+def _ending(result: tuple[str, bytes], resp: int) -> bytes:
+    return encoder.encode(list(result), resp)
+
+
+COMMANDS = (
+    Command("Q.KICK", kick, 3, 8, "queue {COUNT n | ALL} [REASON prefix] [AGE ms] | queue ID id", group="queue"),
+    Command("Q.UPDATE", update, 4, ANY, "queue id [PAYLOAD bytes] [AT unix_ms | DELAY ms] [DEADLINE unix_ms | WITHIN ms] "
+            "[PRIORITY n] [LEASE n]", group="queue"),
+    Command("Q.DELETE", delete, 3, 5, "queue id [LEASE n | FORCE]", group="queue"),
+    Command("Q.PEEK", peek, 3, 8, "queue id | queue STATE s [COUNT n] [AFTER cursor]", group="queue",
+            together=TOGETHER_LONG_MAX),
+    Command("Q.WAIT", wait, 4, 4, "queue id ms", group="queue"),
+    Command("Q.PAUSE", pause, 2, 4, "queue [MS ms]", group="queue"),
+    Command("Q.RESUME", resume, 2, 2, "queue", group="queue"),
+    Command("Q.STATS", stats, 1, 3, "[queue [SHARDS]]", group="queue"),
+    Command("Q.LIST", names, 1, 2, "[TOPICS]", group="queue"),
+    Command("Q.LINK", link, 3, 3, "topic queue", group="queue"),
+    Command("Q.UNLINK", unlink, 3, 3, "topic queue", group="queue"),
+    Command("Q.CONFIG", config, 2, ANY, "queue [SET name value …]", group="queue"),
+    Command("Q.PURGE", purge, 2, 4, "queue [STATE s]", group="queue"),
+    Command("Q.RELEASEALL", release_all, 2, 2, "queue", group="queue"),
+    Command("Q.MOVE", move, 5, 10, "queue {COUNT n | ALL} TO queue [REASON prefix] [AGE ms]", group="queue"),
+    Command("Q.CHECK", check, 1, 3, "queue|* [REPAIR]", group="queue"),
+)  # fmt: skip

@@ -1,0 +1,85 @@
+"""``S.*``: schedules."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tidewarden.errors import BadArg, Error
+from tidewarden.queue.task import TaskSpec
+from tidewarden.scheduler.trigger import parse
+from tidewarden.server.parts import Schedules
+from tidewarden.server.resp import encoder
+
+from .command import ANY, Command, Pending, Request
+from .options import Options, text
+from .queue import TASK_OPTIONS, queue_name
+
+if TYPE_CHECKING:
+    from tidewarden.server.resp.connection import Connection
+
+TASK = Options("S.PUT", TASK_OPTIONS)
+TRIGGER_WORDS_MAX = 6
+
+
+def put(connection: Connection, request: Request) -> Pending:
+    """S.PUT"""
+    schedules = _schedules(connection)
+    name = text("A schedule's name", request[1])
+    words = [word.decode("utf-8", "backslashreplace") for word in request[2 : 2 + TRIGGER_WORDS_MAX]]
+    spec, used = parse(words)
+    rest = 2 + used
+    if len(request) < rest + 2:
+        raise BadArg("S.PUT needs a queue and a payload after its trigger.")
+    queue = queue_name(request[rest])
+    task = TaskSpec(request[rest + 1], **TASK.parse(request, rest + 2))
+    return Pending(schedules.put(name, spec, queue, task), _integer)
+
+
+def listing(connection: Connection, request: Request) -> Pending:
+    """S.LIST"""
+    rights, schedules = connection.peer.rights, _schedules(connection)
+
+    async def seen() -> list[dict[str, Any]]:
+        return [row for row in await schedules.list() if rights.allow("schedule", row["name"])]
+
+    return Pending(seen(), encoder.encode)
+
+
+def delete(connection: Connection, request: Request) -> Pending:
+    """S.DELETE"""
+    return Pending(_schedules(connection).delete(text("A schedule's name", request[1])), _integer)
+
+
+def pause(connection: Connection, request: Request) -> Pending:
+    """S.PAUSE"""
+    return Pending(_schedules(connection).pause(text("A schedule's name", request[1])), _ok)
+
+
+def resume(connection: Connection, request: Request) -> Pending:
+    """S.RESUME"""
+    return Pending(_schedules(connection).resume(text("A schedule's name", request[1])), _integer)
+
+
+def _schedules(connection: Connection) -> Schedules:
+    schedules = connection.server.schedules
+    if schedules is None:
+        raise Error("This node serves no schedules.")
+    return schedules
+
+
+def _ok(result: None, resp: int) -> bytes:
+    return encoder.OK
+
+
+def _integer(result: int | bool, resp: int) -> bytes:
+    return encoder.integer(int(result))
+
+
+COMMANDS = (
+    Command("S.PUT", put, 6, ANY, "name {CRON expr [TZ zone] | EVERY ms | AT unix_ms} [CATCHUP none|one|all] "
+            "queue payload [task options]", group="schedule"),
+    Command("S.LIST", listing, 1, 1, group="schedule"),
+    Command("S.DELETE", delete, 2, 2, "name", group="schedule"),
+    Command("S.PAUSE", pause, 2, 2, "name", group="schedule"),
+    Command("S.RESUME", resume, 2, 2, "name", group="schedule"),
+)  # fmt: skip

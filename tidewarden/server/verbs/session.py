@@ -1,0 +1,38 @@
+"""``SESSION``: the connection joins a session that outlives it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidewarden.errors import BadArg, Draining
+from tidewarden.server.access.users import DEFAULT_USER
+from tidewarden.server.resp import encoder
+
+from .command import Command, Pending, Request
+from .options import Option, Options, number, text
+
+if TYPE_CHECKING:
+    from tidewarden.server.resp.connection import Connection
+
+SESSION = Options("SESSION", {"GRACE": Option("grace_ms", number)})
+
+
+def session(connection: Connection, request: Request) -> Pending:
+    """SESSION [uuid] [GRACE ms]"""
+    server = connection.server
+    named = len(request) > 1 and request[1].upper() != b"GRACE"
+    uuid = text("A session", request[1]) if named else ""
+    fields = SESSION.parse(request, 2 if named else 1)
+    if named and not uuid:
+        raise BadArg("SESSION takes a uuid that it answered, or none for a new session: found ''.")
+    if server.draining:
+        raise Draining("This node is going down and lets no session in. Connect to another.")
+    user = connection.peer.user or DEFAULT_USER
+    return Pending(server.queues.join_session(server.session_of(connection), user, uuid, **fields), _uuid)
+
+
+def _uuid(uuid: str, resp: int) -> bytes:
+    return encoder.bulk(uuid)
+
+
+COMMANDS = (Command("SESSION", session, 1, 4, "[uuid] [GRACE ms]"),)

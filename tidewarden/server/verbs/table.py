@@ -1,0 +1,46 @@
+"""Every verb of the RESP door, by the bytes a peer may write it with."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+
+from tidewarden.server.access.permissions import demands_of
+
+from . import (
+    cluster,
+    connection,
+    lock,
+    queue,
+    queue_admin,
+    schedule,
+    session,
+    token,
+)
+from .command import Command
+
+
+def table(commands: Iterable[Command]) -> dict[bytes, Command]:
+    """The commands by name in upper and in lower case; a mixed one is looked up in upper case."""
+    found: dict[bytes, Command] = {}
+    for command in commands:
+        if command.needs == "entry" and demands_of(command.name) is not None:
+            command = dataclasses.replace(command, needs="right")
+        name = command.name.encode()
+        found[name] = found[name.lower()] = command
+    return found
+
+
+COMMANDS: dict[bytes, Command] = table(
+    (
+        *connection.COMMANDS,
+        *session.COMMANDS,
+        *queue.COMMANDS,
+        *queue_admin.COMMANDS,
+        *token.COMMANDS,
+        *schedule.COMMANDS,
+        *lock.COMMANDS,
+        *cluster.COMMANDS,
+        *connection.LATER,
+    )
+)

@@ -1,0 +1,266 @@
+"""``T.*``: from arguments to one call of the tokens, and from its result to a reply. A secret is in no error text."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from tidewarden.errors import BadArg, Error, Full
+from tidewarden.server.parts import Tokens
+from tidewarden.server.resp import encoder
+
+from .command import ANY, Command, Pending, Request
+from .options import Option, Options, lowered, number, text
+
+if TYPE_CHECKING:
+    from tidewarden.server.resp.connection import Connection
+
+LIFE = {"MINTTL": Option("min_ttl_ms", number), "WAIT": Option("wait_ms", number)}
+GET = Options("T.GET", LIFE | {"NEWER": Option("newer", number)})
+REFRESH = Options("T.REFRESH", {"GENERATION": Option("generation", number)})
+MGET = Options("T.MGET", LIFE, open_ended=True)
+PUT = Options("T.PUT", {"KEEP": Option("keep", None), "VERBOSE": Option("verbose", None)})
+LIST = Options(
+    "T.LIST",
+    {
+        "PROVIDER": Option("provider", text),
+        "STATE": Option("state", lowered),
+        "COUNT": Option("count", number),
+        "AFTER": Option("after", text),
+    },
+)
+EXPORT = Options(
+    "T.EXPORT",
+    {"PROVIDER": Option("provider", text), "COUNT": Option("count", number), "AFTER": Option("after", text)},
+)
+ROTATE = Options("V.ROTATE", {"FORCE": Option("force", None)})
+STEERED = ("release", "probe", "quarantine")
+"""What an operator can have done about a provider."""
+
+
+def fields_of(document: bytes) -> dict[str, Any]:
+    """An account's fields from JSON. Raises: BadArg, without quoting what may be a secret."""
+    try:
+        found = msgspec.json.decode(document)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise BadArg("An account is a JSON object; what was sent cannot be read as JSON.") from None
+    if not isinstance(found, dict):
+        raise BadArg(f"An account is a JSON object; a JSON {type(found).__name__} was sent.")
+    return found
+
+
+def revealed(secret: Any) -> str:
+    """The text of an access token, which may come as a ``Secret``."""
+    return str(secret.reveal()) if hasattr(secret, "reveal") else str(secret)
+
+
+def account_name(argument: bytes) -> str:
+    """``provider/account``. Raises: BadArg: there is no slash, or nothing on one of its sides."""
+    name = text("An account's name", argument)
+    provider, _, rest = name.partition("/")
+    if not provider or not rest:
+        raise BadArg("An account is named provider/account.")
+    return name
+
+
+def provider_name(argument: bytes) -> str:
+    """A provider's name. Raises: BadArg: it is empty, or an account's."""
+    name = text("A provider's name", argument)
+    if not name or "/" in name:
+        raise BadArg(f"A provider is named alone, without an account: found {name[:60]!r}.")
+    return name
+
+
+def subject_name(argument: bytes) -> str:
+    """``provider/account``, or a provider alone. Raises: BadArg: it is neither."""
+    return account_name(argument) if b"/" in argument else provider_name(argument)
+
+
+def put(connection: Connection, request: Request) -> Pending:
+    """T.PUT"""
+    options = PUT.parse(request, 3)
+    account, fields, keep = account_name(request[1]), fields_of(request[2]), options.get("keep", False)
+    return Pending(
+        _tokens(connection).put_told(account, fields, keep=keep), _told if options.get("verbose") else _generation
+    )
+
+
+def get(connection: Connection, request: Request) -> Pending:
+    """T.GET"""
+    fields = GET.parse(request, 2)
+    waits = _waits(connection, fields)
+    return Pending(_tokens(connection).get(account_name(request[1]), **fields), _token, waits)
+
+
+def get_many(connection: Connection, request: Request) -> Pending:
+    """T.MGET"""
+    fields, start = MGET.parse_until(request, 1)
+    names = [account_name(word) for word in request[start:]]
+    if not names:
+        raise BadArg("T.MGET names at least one account.")
+    most = connection.server.batch_max
+    if len(names) > most:
+        raise BadArg(f"T.MGET names {len(names)} accounts; allowed are {most} (limits.batch_max).")
+    waits = _waits(connection, fields)
+    return Pending(_tokens(connection).get_many(names, **fields), _tokens_or_errors, waits)
+
+
+def _waits(connection: Connection, fields: dict[str, Any]) -> bool:
+    server = connection.server
+    waits = bool(fields.get("wait_ms", 0))
+    if waits and server.waiting >= server.waiting_max:
+        raise Full(f"{server.waiting_max} requests wait at this node already. Try another node.")
+    return waits
+
+
+def listing(connection: Connection, request: Request) -> Pending:
+    """T.LIST"""
+    return Pending(_tokens(connection).list(**LIST.parse(request, 1)), encoder.encode)
+
+
+def peek(connection: Connection, request: Request) -> Pending:
+    """T.PEEK"""
+    return Pending(_tokens(connection).peek(account_name(request[1])), encoder.encode)
+
+
+def why(connection: Connection, request: Request) -> Pending:
+    """T.WHY"""
+    return Pending(_tokens(connection).why(subject_name(request[1])), encoder.encode)
+
+
+def provider(connection: Connection, request: Request) -> Pending:
+    """T.PROVIDER"""
+    action, name = lowered("An action", request[1]), provider_name(request[2])
+    if action not in STEERED:
+        allowed = ", ".join(STEERED).upper()
+        raise BadArg(f"T.PROVIDER has no action {action[:40]!r}; there are {allowed}.")
+    return Pending(steered(_tokens(connection), action, name), encoder.encode)
+
+
+async def steered(tokens: Tokens, action: str, name: str) -> dict[str, Any]:
+    """What an operator wants done about a provider is done; the provider's story from then on."""
+    actions = {
+        "release": tokens.release_provider,
+        "probe": tokens.probe_provider,
+        "quarantine": tokens.quarantine_provider,
+    }
+    await actions[action](name)
+    return await tokens.why(name)
+
+
+def refresh(connection: Connection, request: Request) -> Pending:
+    """T.REFRESH"""
+    fields = REFRESH.parse(request, 2)
+    return Pending(_tokens(connection).refresh(account_name(request[1]), **fields), _ok)
+
+
+def delete(connection: Connection, request: Request) -> Pending:
+    """T.DELETE"""
+    return Pending(_tokens(connection).delete(account_name(request[1])), _integer)
+
+
+def stats(connection: Connection, request: Request) -> Pending:
+    """T.STATS"""
+    return Pending(_tokens(connection).stats(), encoder.encode)
+
+
+def export(connection: Connection, request: Request) -> Pending:
+    """T.EXPORT"""
+    return Pending(_tokens(connection).custody.export(_sealing(request), **EXPORT.parse(request, 4)), encoder.encode)
+
+
+def import_sealed(connection: Connection, request: Request) -> Pending:
+    """T.IMPORT"""
+    return Pending(_tokens(connection).custody.import_sealed(_sealing(request), request[4:]), encoder.encode)
+
+
+def _sealing(request: Request) -> tuple[bytes, bytes, int]:
+    """Key, id and next line of a sealed file. Raises: BadArg, which does not quote the key."""
+    try:
+        key, file_id = bytes.fromhex(request[1].decode()), bytes.fromhex(request[2].decode())
+    except ValueError:
+        raise BadArg("The key and the id of a sealed file are hexadecimal digits.") from None
+    return key, file_id, number("line", request[3])
+
+
+def answers(connection: Connection, request: Request) -> Pending:
+    """T.ANSWERS"""
+    return Pending(_tokens(connection).custody.answers(account_name(request[1])), encoder.encode)
+
+
+def vault_status(connection: Connection, request: Request) -> Pending:
+    """V.STATUS"""
+    return Pending(_tokens(connection).custody.status(), encoder.encode)
+
+
+def vault_rotate(connection: Connection, request: Request) -> Pending:
+    """V.ROTATE"""
+    return Pending(_tokens(connection).custody.rotate(**ROTATE.parse(request, 1)), encoder.encode)
+
+
+def _tokens(connection: Connection) -> Tokens:
+    tokens = connection.server.tokens
+    if tokens is None:
+        raise Error("This node serves no tokens.")
+    return tokens
+
+
+def _ok(result: object, resp: int) -> bytes:
+    return encoder.OK
+
+
+def _generation(put: Any, resp: int) -> bytes:
+    return encoder.integer(put.generation)
+
+
+def _told(put: Any, resp: int) -> bytes:
+    return encoder.encode([put.generation, put.change, put.state], resp)
+
+
+def _integer(result: int | bool, resp: int) -> bytes:
+    return encoder.integer(int(result))
+
+
+def _token(token: Any, resp: int) -> bytes:
+    return encoder.encode(_values(token), resp)
+
+
+def _values(token: Any) -> list[Any]:
+    values = [revealed(token.access_token), token.token_type, token.expires_at_ms, token.generation, token.state]
+    return [*values, msgspec.json.encode(token.extras)] if token.extras else values
+
+
+def _tokens_or_errors(found: Any, resp: int) -> bytes:
+    return encoder.encode([f"{one.code} {one}" if isinstance(one, Error) else _values(one) for one in found], resp)
+
+
+COMMANDS = (
+    Command("T.PUT", put, 3, 5, "provider/account json [KEEP] [VERBOSE]", needs="user", group="token"),
+    Command(
+        "T.GET", get, 2, 8, "provider/account [MINTTL ms] [WAIT ms] [NEWER generation]", needs="user", group="token"
+    ),
+    Command(
+        "T.MGET",
+        get_many,
+        2,
+        ANY,
+        "[MINTTL ms] [WAIT ms] provider/account [provider/account …]",
+        needs="user",
+        group="token",
+    ),
+    Command("T.LIST", listing, 1, 9, "[PROVIDER p] [STATE s] [COUNT n] [AFTER cursor]", needs="user", group="token"),
+    Command("T.PEEK", peek, 2, 2, "provider/account", needs="user", group="token"),
+    Command("T.ANSWERS", answers, 2, 2, "provider/account", needs="user", group="token"),
+    Command("T.WHY", why, 2, 2, "provider/account | provider", needs="user", group="token"),
+    Command("T.PROVIDER", provider, 3, 3, "RELEASE | PROBE | QUARANTINE provider", needs="user", group="token"),
+    Command("T.REFRESH", refresh, 2, 4, "provider/account [GENERATION generation]", needs="user", group="token"),
+    Command("T.DELETE", delete, 2, 2, "provider/account", needs="user", group="token"),
+    Command("T.STATS", stats, 1, 1, needs="user", group="token"),
+    Command(
+        "T.EXPORT", export, 4, 10, "key id line [PROVIDER p] [COUNT n] [AFTER cursor]", needs="user", group="token"
+    ),
+    Command("T.IMPORT", import_sealed, 5, ANY, "key id line sealed [sealed …]", needs="user", group="token"),
+    Command("V.STATUS", vault_status, 1, 1, needs="user", group="token"),
+    Command("V.ROTATE", vault_rotate, 1, 2, "[FORCE]", needs="user", group="token"),
+)

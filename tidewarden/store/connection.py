@@ -1,0 +1,352 @@
+"""A pipelined connection to the store: many calls under way at once, reconnected in one place, nothing repeated."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import hiredis
+
+from tidewarden.clock import Clock, sleep
+from tidewarden.errors import Full, StoreDown
+
+from .client import Arg
+from .connect import redact
+from .endpoint import Endpoint, PrimaryFinder
+from .reply_errors import NotSent, error_of, known_already, takes_no_writes, unanswered
+from .reply_sink import ReplySink, fail_reply, ignore_errors
+
+__all__ = ["Arg", "ReplyError", "ReplySink", "StoreConnection", "fail_reply", "pack"]
+
+log = logging.getLogger("tidewarden.store")
+
+PATIENCE_S = 5.0  # a call made while the link is down waits so long for it; it was never sent, so that is safe
+STALL_S = 10.0  # a link that owes an answer for so long is cut
+BACKLOG_MAX = 100_000
+RETRY_FIRST_S, RETRY_LAST_S = 0.05, 1.0
+RETRY_NEXT_S = 0.25  # at most, where another server may have taken over meanwhile
+COMPLAINTS_MAX = 10  # different ones of one outage that are logged
+
+ReplyError = hiredis.ReplyError
+
+
+class StoreConnection(asyncio.Protocol):
+    """
+    One connection to the store. :meth:`call` returns a future at once; calls made in one turn of the loop go out together.
+
+    ``on_up`` gives the commands that are sent after every connect, before anything else; ``on_ready`` is called once they
+    are answered. A reply that nobody waits for goes to ``on_message``. With a ``finder`` the URL is only what it goes by in
+    messages; each connect asks the finder where to, and a connection to a server that takes no writes any more is cut.
+    ``called``: what the other end is, in messages. One that is not ``patient`` lets no call wait longer than for an attempt to
+    connect; whoever calls is told why, so the log is not.
+    """
+
+    clustered = False
+
+    def __init__(
+        self,
+        url: str,
+        name: str,
+        clock: Clock,
+        *,
+        on_up: Callable[[StoreConnection], Sequence[Sequence[Arg]]] | None = None,
+        on_ready: Callable[[], None] | None = None,
+        on_message: Callable[[Any], None] | None = None,
+        finder: PrimaryFinder | None = None,
+        called: str = "store",
+        patient: bool = True,
+    ) -> None:
+        self.url = url
+        self._patient = patient
+        self._way = Endpoint(url, finder, called)
+        self._name = name
+        self._clock = clock
+        self._on_up = on_up
+        self._on_ready = on_ready
+        self._on_message = on_message
+        self._transport: asyncio.Transport | None = None
+        self._reader = hiredis.Reader()
+        self._waiting: deque[ReplySink] = deque()
+        self._backlog: deque[tuple[bytes, ReplySink]] = deque()
+        self._unsent: set[ReplySink] = set()
+        self._lost: asyncio.Event = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop = asyncio.get_event_loop()
+        self._answered_at = 0.0
+        self._kept: object = None
+        self._stopped = False
+        self._cut = ""  # why we cut the connection
+        self.why = ""  # what the latest attempt to connect met with, "" while it is connected
+        self.calls = 0
+        self.reconnects = 0
+
+    @property
+    def up(self) -> bool:
+        """Whether the link is connected."""
+        return self._transport is not None
+
+    @property
+    def at(self) -> str:
+        """The address it is connected to, or tried last, without a password."""
+        return self._way.at
+
+    @property
+    def owes_s(self) -> float:
+        """For how many seconds calls have been under way and nothing has come; 0: none is."""
+        return self._loop.time() - self._answered_at if self._waiting else 0.0
+
+    @property
+    def ended(self) -> bool:
+        """Whether it was stopped, for good."""
+        return self._stopped
+
+    def link_of(self, _key: str) -> StoreConnection:
+        """All keys lie here: see :class:`tidewarden.store.client.StoreClient`."""
+        return self
+
+    def each(self) -> list[StoreConnection]:
+        """The one link."""
+        return [self]
+
+    def warning(self) -> str:
+        """There are no parts that could be away."""
+        return ""
+
+    def launch(self) -> None:
+        """Begin to connect, and stay connected until :meth:`stop`; :meth:`start` waits for it, too."""
+        self._loop = asyncio.get_running_loop()
+        if self._way.finder is not None:
+            self._way.finder.follow(self._moved)
+        self._task = self._loop.create_task(self._keep(), name=f"link {self._name}")
+
+    async def start(self, *, wait_s: float = PATIENCE_S) -> None:
+        """
+        Connect, and stay connected until :meth:`stop`.
+
+        Raises: BadArg: the URL is none; StoreDown: not connected within ``wait_s`` seconds; the link goes on trying.
+        """
+        self._way.check()
+        self.launch()
+        until = self._clock.monotonic() + wait_s
+        while True:
+            try:
+                async with asyncio.timeout(max(0.1, until - self._clock.monotonic())):
+                    await self.call("PING")
+                return
+            except (TimeoutError, StoreDown):
+                if self._clock.monotonic() >= until:
+                    why = self.why or f"{self._way.place} does not answer"
+                    raise StoreDown(f"no connection within {wait_s:g} s: {why}") from None
+                await sleep(self._clock, RETRY_FIRST_S)  # connected, but refused: it may be loading
+
+    async def stop(self) -> None:
+        """Close the connection. Calls under way fail with StoreDown."""
+        self._stopped = True
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        if self._way.finder is not None:
+            await self._way.finder.forget(self._moved)
+        if self._transport is not None:
+            self._transport.close()
+            with contextlib.suppress(TimeoutError):  # a loop that ends now would leave the socket to the collector
+                async with asyncio.timeout(1):
+                    await self._lost.wait()
+        self._fail("the link was closed")
+        self._fail_backlog("the link was closed")
+
+    def call(self, *args: Arg) -> asyncio.Future[Any]:
+        """
+        Send one command.
+
+        Returns: a future of the reply: int, bytes, list or None.
+        Raises (in the future): StoreDown: not sent, or sent and unanswered: it may or may not have happened; Full; another
+        :class:`~tidewarden.errors.Error` for an error reply, by its first word.
+        """
+        future: asyncio.Future[Any] = self._loop.create_future()
+        self.send(pack(args), future)
+        return future
+
+    def send(self, packed: bytes, receiver: ReplySink, _key: Arg = "", /) -> None:
+        """Send one packed command for ``receiver``, which is told in a later turn; what :meth:`call` raises is its exception."""
+        self.calls += 1
+        if self._transport is not None:
+            self._send(packed, receiver)
+        elif len(self._backlog) >= BACKLOG_MAX:
+            away = NotSent(f"{self._way.place} is away and {BACKLOG_MAX} calls wait for it")
+            self._loop.call_soon(fail_reply, receiver, away)
+        else:
+            self._backlog.append((packed, receiver))
+            self._unsent.add(receiver)
+            self._loop.call_later(PATIENCE_S, self._give_up, receiver)
+
+    def _give_up(self, receiver: ReplySink) -> None:
+        if receiver in self._unsent and not receiver.done():
+            why = f": {self.why}" if self.why else ""
+            receiver.set_exception(NotSent(f"{self._way.place} is away; nothing was sent{why}"))
+        self._unsent.discard(receiver)
+        while self._backlog and self._backlog[0][1].done():
+            self._backlog.popleft()  # what it would have said need not be kept until the store is back
+
+    def _send(self, packed: bytes, receiver: ReplySink) -> None:
+        if not self._waiting:
+            self._answered_at = self._loop.time()
+        self._waiting.append(receiver)
+        transport = self._transport
+        assert transport is not None
+        if not transport.is_closing():  # else its end, which is about to be told, is the answer
+            transport.write(packed)  # uvloop gathers what is written in one turn
+
+    def data_received(self, data: bytes) -> None:
+        self._answered_at = self._loop.time()
+        self._reader.feed(data)
+        waiting = self._waiting
+        while True:
+            reply = self._reader.gets()
+            if reply is False:
+                return
+            if not waiting or (self._on_message is not None and _is_message(reply)):
+                if self._on_message is not None:
+                    self._on_message(reply)
+                continue
+            receiver = waiting.popleft()
+            if receiver.done():
+                continue
+            if isinstance(reply, ReplyError):
+                self.refused(str(reply))
+                receiver.set_exception(error_of(str(reply)))
+            else:
+                receiver.set_result(reply)
+
+    def refused(self, message: str) -> None:
+        """An error reply, or one of the many in a reply: from a server that takes no writes any more, nothing else is to be had."""
+        if self._way.finder is not None and takes_no_writes(message):
+            self._leave("it takes no writes any more")
+
+    def _moved(self, url: str) -> None:
+        """``url`` takes the writes now."""
+        if not self._way.leads_to(url):
+            self._leave(f"{redact(url).partition('?')[0]} is the primary now")
+
+    def _leave(self, why: str) -> None:
+        """What is under way is answered in :meth:`connection_lost`: whether it happened there, nobody knows."""
+        if self._transport is not None and not self._transport.is_closing():
+            log.warning("leaving the %s at %s: %s", self._way.called, self.at, why)
+            self._cut = why
+            self._transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._lost.set()
+        why, self._cut = self._cut or (str(exc) if exc else f"closed by the {self._way.called}"), ""
+        self._fail(why)
+
+    def _fail(self, why: str) -> None:
+        waiting, self._waiting = self._waiting, deque()
+        lost = f"the connection to the {self._way.called} was lost ({why}); what was sent may or may not have happened"
+        for receiver in waiting:
+            try:
+                fail_reply(receiver, StoreDown(lost))
+            except Exception:  # those behind it would wait for ever
+                log.exception("a call's end could not be told")
+
+    def _fail_backlog(self, why: str) -> None:
+        while self._backlog:
+            fail_reply(self._backlog.popleft()[1], NotSent(f"nothing was sent: {why}"))
+
+    async def _keep(self) -> None:
+        """Connect, watch, connect again, until stopped."""
+        pause_s = RETRY_FIRST_S
+        pause_s_max = RETRY_LAST_S if self._way.finder is None else RETRY_NEXT_S
+        said: set[str] = set()
+        while not self._stopped:
+            try:
+                self._lost.clear()
+                self._reader = hiredis.Reader()
+                transport, self._kept = await self._way.open(self._name, self)
+            except Exception as error:
+                self.why = str(error)
+                if not isinstance(error, StoreDown):  # a link that ends here in silence would be down for ever
+                    log.exception("connecting to the %s failed for a reason of ours; trying again", self._way.called)
+                elif not self._patient:
+                    self._fail_backlog(self.why)
+                elif self.why not in said and len(said) < COMPLAINTS_MAX:
+                    log.warning("%s; trying again", error)
+                    said.add(self.why)
+                await sleep(self._clock, pause_s)
+                pause_s = min(pause_s * 2, pause_s_max)
+                continue
+            if self._stopped:  # redis-py may swallow a cancellation that comes while it connects
+                transport.close()
+                return
+            if said or (self.reconnects and self._patient):
+                log.info("connected to the %s again, at %s", self._way.called, self.at)
+            self.reconnects += 1
+            said, pause_s, self.why = set(), RETRY_FIRST_S, ""
+            self._begin(transport)
+            await self._watch(transport)
+            if self._patient:
+                log.warning("the connection to the %s at %s was lost", self._way.called, self.at)
+
+    def _begin(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._answered_at = self._loop.time()
+        first: asyncio.Future[Any] | None = None
+        for args in self._on_up(self) if self._on_up is not None else ():
+            first = self._loop.create_future()
+            first.add_done_callback(_refused)
+            self._send(pack(args), first)
+        if first is None:
+            self._begun(transport)
+        else:
+            first.add_done_callback(lambda _: self._begun(transport))
+        self._unsent.clear()
+        while self._backlog:
+            packed, receiver = self._backlog.popleft()
+            if not receiver.done():
+                self._send(packed, receiver)
+
+    def _begun(self, transport: asyncio.Transport) -> None:
+        """The last of the first commands was answered."""
+        if self._transport is transport and self._on_ready is not None:
+            self._on_ready()
+
+    async def _watch(self, transport: asyncio.Transport) -> None:
+        """Return when the connection is lost; cut it when it owes an answer for too long, and ask for one when it is silent."""
+        while not self._lost.is_set():
+            try:
+                async with asyncio.timeout(STALL_S / 4):
+                    await self._lost.wait()
+            except TimeoutError:
+                silent_s = self._loop.time() - self._answered_at
+                if self._waiting and silent_s > STALL_S:
+                    log.warning("the %s owes an answer for %g s; cutting the connection", self._way.called, STALL_S)
+                    self._cut = f"it owed an answer for {STALL_S:g} s"
+                    transport.abort()
+                elif not self._waiting and silent_s > STALL_S / 2 and not self._lost.is_set():
+                    # One that only listens would never learn that its peer has gone without a word.
+                    alive: asyncio.Future[Any] = self._loop.create_future()
+                    alive.add_done_callback(ignore_errors)  # any answer will do
+                    self._send(pack(("PING",)), alive)
+
+
+def pack(args: Sequence[Arg]) -> bytes:
+    """A command as it is sent. Raises: UnicodeEncodeError: a text is none."""
+    packed: bytes = hiredis.pack_command(tuple(args))  # type: ignore[arg-type]  # a tuple is invariant in its items
+    return packed
+
+
+def _refused(done: asyncio.Future[Any]) -> None:
+    """One of the first commands was answered; a connection that was lost meanwhile is reported as such."""
+    error = None if done.cancelled() else done.exception()
+    of_memory = isinstance(error, Full)  # that it is full is said once a second
+    if error is not None and not unanswered(error) and not of_memory and not known_already(error):
+        log.warning("the store refused what every connection begins with: %s", error)
+
+
+def _is_message(reply: Any) -> bool:
+    return isinstance(reply, list) and len(reply) == 3 and reply[0] in (b"message", b"smessage", b"sunsubscribe")

@@ -1,0 +1,101 @@
+"""The group commits of a Redis Cluster: one for each primary, and answers go through that of the one they came from."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from tidewarden.clock import Clock
+from tidewarden.errors import NoQuorum, StoreDown
+from tidewarden.store.connection import StoreConnection
+from tidewarden.store.redis_cluster.cluster_client import ClusterClient
+from tidewarden.store.redis_cluster.slots import slot_of
+from tidewarden.store.reply_sink import ReplySink, fail_reply
+
+from .group_commit import MOVED, GroupCommit, Requirement, ServerIdentity
+
+TRIES = 65536  # names of keys among which one of a primary's is found: each has one in 16384 slots at least
+
+
+class PrimaryCommit(GroupCommit):
+    """One primary's, whose own write is of a key in a slot that it has: another, when that one has moved."""
+
+    def __init__(
+        self,
+        route: ClusterClient,
+        data: StoreConnection,
+        link: StoreConnection,
+        cluster: str,
+        demand: Requirement,
+        limit_ms: int,
+        clock: Clock,
+    ) -> None:
+        super().__init__(data, link, "", demand, limit_ms, clock)
+        self._route = route
+        self._cluster = cluster
+        self._own_key = ""
+
+    async def _written(self) -> asyncio.Future[Any]:
+        if not self._own_key or self._route.link_of(self._own_key) is not self._data:
+            self._own_key = self._key_there()
+            self._write_to(self._own_key)
+        return await super()._written()
+
+    def _key_there(self) -> str:
+        """Raises: StoreDown: this server has no slot any more."""
+        if self._data not in self._route.each():  # else all the names would be tried, each time
+            raise StoreDown(MOVED)
+        for number in range(TRIES):
+            key = f"{{{self._cluster}~{number}}}:commits"
+            if self._route.link_of(key) is self._data:
+                return key
+        raise StoreDown(MOVED)
+
+
+class Placed:
+    """What a script will stand on, known when it is sent, and anew when it is sent on to another server: see :class:`ServerIdentity`."""
+
+    __slots__ = ("_commit_of", "commit", "ground")
+
+    def __init__(self, commit_of: Callable[[StoreConnection], GroupCommit]) -> None:
+        self._commit_of = commit_of
+        self.commit: GroupCommit | None = None
+        self.ground: ServerIdentity | None = None
+
+    def sent_by(self, link: StoreConnection) -> None:
+        """It goes out on ``link`` next."""
+        self.commit = self._commit_of(link)
+        self.ground = self.commit.ground()
+
+
+class ClusterCommit:
+    """The interface of a :class:`GroupCommit`. ``commit_of`` makes, or finds, the one beside a primary's link of ``route``."""
+
+    def __init__(self, route: ClusterClient, commit_of: Callable[[StoreConnection], GroupCommit]) -> None:
+        self._route = route
+        self._commit_of = commit_of
+
+    def ground(self) -> Placed:
+        """What the next script will stand on; it has to be told by which link that goes."""
+        return Placed(self._commit_of)
+
+    def add(self, ground: Placed, receiver: ReplySink) -> None:
+        """See :meth:`GroupCommit.add`."""
+        if ground.commit is None or ground.ground is None:
+            fail_reply(receiver, NoQuorum(f"it is not known where it was written ({MOVED}); it may or may not last"))
+        else:
+            ground.commit.add(ground.ground, receiver)
+
+    def begun(self, key: str) -> Callable[[], Awaitable[None]]:
+        """See :meth:`GroupCommit.begun`: of something written to ``key``. One that was sent on to another server is not known to last."""
+        slots, slot = self._route.topology.map, slot_of(key)
+        link, turn = self._route.link_of(key), slots.turn(slot)
+        firm = self._commit_of(link).begun() if link is not None else None
+
+        async def then() -> None:
+            if firm is None or slots.turn(slot) != turn:
+                raise NoQuorum(f"it is not known where it was written ({MOVED}); it may or may not last")
+            await firm()
+
+        return then

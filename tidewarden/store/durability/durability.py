@@ -1,0 +1,274 @@
+"""Which durability can be had at this store, and the group commits of one process: one a link and demand, made when first needed."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import functools
+import logging
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
+
+from tidewarden.clock import Clock
+from tidewarden.config.load import Store
+from tidewarden.errors import Error, NoQuorum
+from tidewarden.store.client import CallSender, StoreClient
+from tidewarden.store.connection import StoreConnection
+from tidewarden.store.preflight import StoreServer, fsync_of_embedded, log_of
+from tidewarden.store.redis_cluster.cluster_client import ClusterClient
+
+from .cluster_commit import ClusterCommit, PrimaryCommit
+from .fsync_commit import FsyncCommit
+from .group_commit import GroupCommit, Requirement
+
+log = logging.getLogger("tidewarden.store")
+
+AnyCommit = GroupCommit | ClusterCommit
+UNKNOWN = StoreServer("?", "?", False, 0)
+LOOK_S = 1.0
+SYSTEM = "system"  # beside the durabilities a queue may choose: what the system's own queues have
+
+
+async def at_once() -> None:
+    """What was answered is as firm as was demanded."""
+
+
+class Unavailable(NamedTuple):
+    """
+    In the place of a :class:`GroupCommit` that cannot be had, and ``why``: what needs it is refused before it is sent.
+
+    ``again()`` says whether it can be had by now, as :meth:`Durability.of` does.
+    """
+
+    why: str
+    again: Callable[[], AnyCommit | Unavailable | None]
+
+
+class Durability:
+    """
+    ``cluster``: its name, for the keys of the commits' own writes; ``connect`` makes a further link to where a given one leads, not
+    launched yet. Without it nothing waits: answers are as firm as the embedded store makes them.
+
+    ``embedded``: the store is one of ours; else ``server`` says what a store of one's own can do.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        cluster: str,
+        clock: Clock,
+        connect: Callable[[StoreConnection], StoreConnection] | None,
+        *,
+        embedded: bool,
+        server: StoreServer = UNKNOWN,
+    ) -> None:
+        self._store = store
+        self._cluster = cluster
+        self._ends: set[asyncio.Task[None]] = set()
+        self._clock = clock
+        self._connect = connect
+        self._embedded = embedded
+        self._waitaof = server.waitaof
+        told = server.appendfsync or store.fsync  # where it hides its settings, our user's word
+        self._synced = self._synced_now = told == "always" and (embedded or server.waitaof)
+        self._asks = bool(server.appendfsync)
+        self._made: dict[tuple[StoreConnection, Requirement], GroupCommit] = {}
+        self._links: dict[tuple[StoreConnection, Requirement], StoreConnection] = {}
+        self._looking: asyncio.Task[None] | None = None
+        self._looked = float("-inf")
+        self.replicas = 0 if embedded else store.replicas_needed
+
+    def told(self, server: StoreServer) -> bool:
+        """
+        What the store that is connected now says of itself, for another may have taken over. Whether it brings every write to disk if the
+        one at the start did; if not, tokens wait for what it can do, and each group of a queue's ``fsync`` finds it out by itself.
+        """
+        if self._embedded:
+            return True  # see ask_embedded
+        synced = (server.appendfsync or self._store.fsync) == "always" and server.waitaof
+        if synced and not self._synced:
+            self._synced, self._asks = True, bool(server.appendfsync)
+            log.warning("the store brings every write to disk now: queues with durability fsync are served")
+        elif synced != self._synced_now and self._synced:
+            how = f"its appendfsync is {server.appendfsync}" if server.waitaof else "it has no append-only file"
+            if synced:
+                log.warning("the store that is connected now brings every write to disk again")
+            else:
+                log.error(
+                    "the store that is connected now does not bring every write to disk (%s); the former one did", how
+                )
+        self._synced_now, self._waitaof = synced, server.waitaof
+        return synced or not self._synced
+
+    async def ask_embedded(self, data: StoreClient) -> None:
+        """
+        An embedded store is connected anew, and may have been started to sync its log otherwise. Ask it before the queues are recalled.
+
+        Raises: StoreDown.
+        """
+        if not self._embedded:
+            return
+        synced = (await fsync_of_embedded(data, self._cluster) or self._store.fsync) == "always"
+        if synced != self._synced:
+            self._synced = self._synced_now = synced
+            log.warning(
+                "the store was started anew and syncs its log %s now", "at each write" if synced else "once a second"
+            )
+
+    async def look(self, data: StoreClient) -> None:
+        """
+        Ask a store that did not bring every write to disk when it was asked last whether it does now: its settings may have been changed.
+
+        Raises: StoreDown; Error: it does not tell.
+        """
+        if self._embedded or self._synced:
+            return
+        waitaof, appendfsync = await log_of(data)
+        self.told(dataclasses.replace(UNKNOWN, waitaof=waitaof, appendfsync=appendfsync))
+
+    def _of_again(self, data: StoreClient, durability: str) -> AnyCommit | Unavailable | None:
+        """As :meth:`of`. While it cannot be had, the store is asked, once a second at most; the answer counts from the next time on."""
+        found = self.of(data, durability)
+        loop = asyncio.get_running_loop()
+        worth_it = durability == "fsync" and isinstance(found, Unavailable) and not self._embedded
+        if worth_it and self._looking is None and loop.time() - self._looked >= LOOK_S:
+            self._looked = loop.time()
+            self._looking = loop.create_task(self._look(data), name="does the store bring every write to disk by now?")
+        return found
+
+    async def _look(self, data: StoreClient) -> None:
+        try:
+            await self.look(data)
+        except Error as error:
+            log.debug("whether the store brings every write to disk is not known: %s", error)
+        finally:
+            self._looking = None
+
+    def refusal(self, durability: str) -> str:
+        """Why the durability cannot be had here and what to do about it; empty: it can."""
+        if durability == "quorum" and not self.replicas:
+            if self._embedded:
+                return "durability quorum needs replicas, which an embedded store has none of: give store.url of a server that has"
+            return "durability quorum needs store.replicas of at least 1 in the configuration of every node, and as many replicas"
+        if durability == "fsync" and not self._synced:
+            if self._embedded:
+                return 'durability fsync needs store.fsync = "always" in the configuration, and a restart of the store'
+            return (
+                "durability fsync needs a Redis or Valkey from 7.2 on with appendonly yes and appendfsync always (with everysec many "
+                'answer WAITAOF before the disk has it); where it hides its settings, say store.fsync = "always"'
+            )
+        return ""
+
+    def of(self, data: StoreClient, durability: str) -> AnyCommit | Unavailable | None:
+        """What answers of scripts on ``data`` have to pass through; None: they may leave as they come."""
+        if durability == SYSTEM:
+            durability = "quorum" if self.replicas else "one"
+        if durability == "one" or (durability == "fsync" and self._embedded and self._synced):
+            return None  # such a store answers nothing before it is on disk
+        if why := self.refusal(durability):
+            return Unavailable(why, functools.partial(self._of_again, data, durability))
+        disk = durability == "fsync"
+        return self._any(data, Requirement(self.replicas, disk=disk, always=disk and self._asks))
+
+    def _any(self, data: StoreClient, demand: Requirement) -> AnyCommit:
+        if isinstance(data, ClusterClient):
+            return ClusterCommit(data, lambda link: self.made(data, link, demand))
+        (link,) = data.each()
+        return self.made(data, link, demand)
+
+    def made(self, route: StoreClient, data: StoreConnection, demand: Requirement) -> GroupCommit:
+        """The commit of what scripts write by ``data``, one of the links of ``route``, with a connection of its own."""
+        commit = self._made.get((data, demand))
+        if commit is None:
+            if isinstance(route, ClusterClient):
+                self._forget_ended()
+            assert self._connect is not None, "without further connections nothing waits"
+            link = self._links[data, demand] = self._connect(data)
+            link.launch()
+            limit_ms, key = self._store.commit_ms, f"{{{self._cluster}}}:commits"
+            if isinstance(route, ClusterClient):
+                commit = PrimaryCommit(route, data, link, self._cluster, demand, limit_ms, self._clock)
+            elif self._embedded:
+                commit = FsyncCommit(data, link, key, limit_ms, self._clock)
+            else:
+                commit = GroupCommit(data, link, key, demand, limit_ms, self._clock)
+            self._made[data, demand] = commit
+        return commit
+
+    def _forget_ended(self) -> None:
+        """Servers that are primaries no more have no groups."""
+        for key in [key for key in self._made if key[0].ended]:
+            for ended in (self._made.pop(key), self._links.pop(key)):
+                task = asyncio.get_running_loop().create_task(ended.stop())
+                self._ends.add(task)
+                task.add_done_callback(self._ends.discard)
+
+    def strongest(self, data: StoreClient) -> AnyCommit | None:
+        """The commit of scripts of durability ``strongest``: as firm as the store can make a write; None: it is so at once."""
+        if self._connect is None:
+            return None
+        disk_here = not self._synced_now and (self._embedded or self._waitaof)
+        return self._any(data, Requirement(self.replicas, disk_here=disk_here)) if self.replicas or disk_here else None
+
+    def strongest_route(self, data: StoreClient, key: str) -> tuple[CallSender, Callable[[], Awaitable[None]]]:
+        """
+        The route of a script of ``key`` whose durability is ``strongest``, instead of ``data``: send it in this turn of the loop.
+
+        Returns: the route, and what is to be awaited once the script was answered.
+        """
+        commit = self.strongest(data)
+        if commit is None:
+            return data, at_once
+        return (commit.route, at_once) if isinstance(commit, FsyncCommit) else (data, commit.begun(key))
+
+    def firm(self, data: StoreClient, durability: str, key: str) -> Callable[[], Awaitable[None]]:
+        """
+        Call it before something is written to ``key`` by ``data``, and what it returns once that was answered: that returns
+        when it is firm.
+
+        Raises: NoQuorum: it cannot be had here (at once), or was not in time.
+        """
+        commit = self.of(data, durability)
+        if isinstance(commit, Unavailable):
+            raise NoQuorum(commit.why)
+        return commit.begun(key) if commit is not None else at_once
+
+    async def stop(self) -> None:
+        """End all; whoever waits is told that nobody knows."""
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.gather(self._looking, return_exceptions=True)
+        await asyncio.gather(*(commit.stop() for commit in self._made.values()))
+        await asyncio.gather(*(link.stop() for link in self._links.values()), *self._ends)
+
+    def warnings(self, server: StoreServer, tokens: bool) -> list[str]:
+        """What of the server's settings should be known to whoever relies on durability; ``tokens``: whether any are refreshed."""
+        found = []
+        if server.replicas < self.replicas:
+            found.append(
+                f"the store has {server.replicas} replicas and store.replicas is {self.replicas}: until they are there, queues with "
+                "durability quorum, locks, schedules and tokens are answered NOQUORUM"
+            )
+        told = server.appendfsync
+        if self._embedded and told and told != self._store.fsync:
+            found.append(
+                f"the store was started with store.fsync {told}, which counts; this node's configuration says {self._store.fsync}"
+            )
+        if tokens and not (self._embedded or self._synced or self.replicas):
+            found.append(
+                "a power cut at the store's host, or its crash while its disk is slow, may lose the last tokens: set its appendfsync to "
+                "always, or store.replicas"
+            )
+        return found
+
+    def warning(self) -> str:
+        """What was not had lately, or ""."""
+        return "; ".join(dict.fromkeys(filter(None, (commit.warning() for commit in self._made.values()))))
+
+    def stats(self) -> dict[str, int]:
+        """Groups that were committed, and answers that missed their durability."""
+        made = self._made.values()
+        return {
+            "commit_groups_total": sum(commit.groups for commit in made),
+            "commit_missed_total": sum(commit.missed for commit in made),
+        }

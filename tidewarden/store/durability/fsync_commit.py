@@ -1,0 +1,226 @@
+"""
+Writes that are on disk before they are believed, also in an embedded store that brings its log to disk once a second.
+
+WAITAOF would be the way, but under ``appendfsync everysec`` Valkey to 9.1 and some Redis answer it before the disk has
+anything (https://github.com/redis/redis/pull/13793). So the server is told to sync every write as long as any needs it: then it
+answers each after its sync. What is sent in one turn of the loop stands in a :class:`FsyncWindow`, which tells whether that was so all the
+while, without a round trip more. Where it was not, a group is committed behind the writes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from typing import Any
+
+from tidewarden.clock import Clock, sleep
+from tidewarden.errors import Error, StoreDown
+from tidewarden.store.client import Arg
+from tidewarden.store.connection import ReplyError, StoreConnection, pack
+from tidewarden.store.removal_first import removal_first
+from tidewarden.store.reply_errors import error_of
+from tidewarden.store.reply_sink import ReplySink, fail_reply, ignore_errors
+
+from .group_commit import KEEP_MS, GroupCommit, Requirement, ServerIdentity, log
+
+REST_MS = 2000  # after the last such write, of whichever node, the store syncs once a second again
+AWAKE = pack(("CONFIG", "SET", "appendfsync", "always"))
+
+
+class FsyncCommit(GroupCommit):
+    """What is sent by :attr:`route`, to where the link ``data`` leads, is on the store's disk when its answer is handed out."""
+
+    def __init__(self, data: StoreConnection, link: StoreConnection, key: str, limit_ms: int, clock: Clock) -> None:
+        super().__init__(data, link, key, Requirement(0, disk_here=True), limit_ms, clock)
+        self._key = key
+        self._waits = ()
+        self._rest: asyncio.Task[None] | None = None
+        self._awake = False
+        self._begin = [pack(("MULTI",)), AWAKE]
+        self._end = pack(("EXEC",))
+        self._bracket: FsyncWindow | None = None  # of this turn of the loop
+        self.route = FsyncClient(data, self)
+
+    def bracket(self) -> FsyncWindow:
+        """What is sent by the link ``data`` in this turn of the loop stands in it."""
+        bracket = self._bracket
+        if bracket is None:
+            bracket = self._bracket = FsyncWindow(self, self._data, self._key, self.ground())
+            self._loop.call_soon(self._close)
+            self._will_rest()
+        return bracket
+
+    def _close(self) -> None:
+        bracket, self._bracket = self._bracket, None
+        assert bracket is not None
+        bracket.close()
+        self.groups += 1
+
+    def _own_write(self) -> bytes:
+        # With another value each time: see Bracket.
+        made, self._there = self._there, True
+        return self._mark if made else pack(removal_first("SET", self._key, uuid.uuid4().hex, "PX", KEEP_MS))
+
+    async def _written(self) -> asyncio.Future[Any]:
+        answers = [self._send(one) for one in (*self._begin, self._own_write(), self._end)]
+        *_, executed = await asyncio.gather(*answers, return_exceptions=True)
+        self._will_rest()
+        written: asyncio.Future[Any] = self._loop.create_future()
+        if isinstance(executed, BaseException):
+            written.set_exception(executed)
+        elif executed is None:  # what was watched for the end of the last groups has changed
+            written.set_exception(StoreDown("nothing was done"))
+        elif isinstance(executed[0], ReplyError):
+            written.set_exception(error_of(str(executed[0])))
+        else:
+            written.set_result(executed[1])
+        return written
+
+    # --- a sync a second again
+
+    def _will_rest(self) -> None:
+        self._awake = True
+        if self._rest is None:
+            self._rest = self._loop.create_task(self._rest_later(), name="store syncs once a second again")
+
+    async def _rest_later(self) -> None:
+        """Once nobody has written so for a while. The key's age tells, and WATCH that nobody begins to in that very moment."""
+        try:
+            while self._awake:
+                self._awake = False  # until somebody writes from here on
+                await sleep(self._clock, REST_MS / 1000)
+                try:
+                    rested = await self._rested()
+                    self._awake = self._awake or not rested
+                except StoreDown:
+                    log.debug("a store that was started anew syncs as it is configured")
+                except Error as error:
+                    log.warning("the store goes on syncing every write: %s", error)
+                    return
+        finally:
+            self._rest = None
+
+    async def _rested(self) -> bool:
+        link, connects = self._link, self._link.reconnects
+        _, left_ms = await asyncio.gather(link.call("WATCH", self._key), link.call("PTTL", self._key))
+        if link.reconnects != connects:
+            return False
+        if self._task is not None or KEEP_MS - left_ms < REST_MS:
+            await link.call("UNWATCH")
+            return False
+        mark = removal_first(
+            "SET", self._key, uuid.uuid4().hex, "PX", KEEP_MS - REST_MS
+        )  # another value, which is as old
+        words = (("MULTI",), mark, ("CONFIG", "SET", "appendfsync", "everysec"), ("EXEC",))
+        *_, done = await asyncio.gather(*(link.call(*one) for one in words))
+        return done is not None
+
+    async def stop(self) -> None:
+        """See :meth:`GroupCommit.stop`."""
+        await super().stop()
+        if self._rest is not None:
+            self._rest.cancel()
+            await asyncio.gather(self._rest, return_exceptions=True)
+
+
+class FsyncClient:
+    """What a script is sent by (a :class:`tidewarden.store.client.CallSender`), so that it stands in a bracket."""
+
+    clustered = False
+
+    def __init__(self, link: StoreConnection, firm: FsyncCommit) -> None:
+        self._link = link
+        self._firm = firm
+
+    def send(self, packed: bytes, receiver: ReplySink, _key: Arg = "", /) -> None:
+        """See :meth:`StoreConnection.send`."""
+        bracket = self._firm.bracket()
+        self._link.send(packed, FsyncReply(bracket, receiver))
+
+
+class FsyncWindow:
+    """
+    What is sent by one link between two readings of a key, in this order: read, sync every write, the writes, read and touch.
+
+    Whoever has the server go back to a sync a second gives the key another value in the same transaction. Done behind the first
+    reading, the second one shows it. And it is not done behind the second one before the writes are synced: the key is
+    watched for it, so that the touch there prevents it, or the watch began later; then the transaction comes a turn
+    of the server's loop later, and each turn ends with the sync of what was written in it.
+    """
+
+    def __init__(self, firm: FsyncCommit, link: StoreConnection, key: str, ground: ServerIdentity) -> None:
+        """``ground``: what a group is committed on behind the writes, where the readings differ."""
+        self._firm = firm
+        self._link = link
+        self._ground = ground
+        self._touch = pack(("GETEX", key, "PX", KEEP_MS))
+        self._answered: list[tuple[ReplySink, Any]] = []
+        self._before, self._synced = self._send(pack(("GET", key))), self._send(AWAKE)
+
+    def close(self) -> None:
+        """All that stands in it was sent."""
+        self._send(self._touch).add_done_callback(self._read_again)
+
+    def hold(self, receiver: ReplySink, reply: Any) -> None:
+        """This was the answer to one; it is handed out once the second reading is there."""
+        self._answered.append((receiver, reply))
+
+    def _read_again(self, reading: asyncio.Future[Any]) -> None:
+        after = said(reading)
+        synced = after is not None and said(self._before) == after and said(self._synced) == b"OK"
+        for receiver, reply in self._answered:
+            answer = FsyncAnswer(receiver, reply)
+            if synced:
+                answer.set_result(None)
+            else:
+                self._firm.add(self._ground, answer)
+
+    def _send(self, packed: bytes) -> asyncio.Future[Any]:
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        future.add_done_callback(ignore_errors)
+        self._link.send(packed, future)
+        return future
+
+
+class FsyncReply:
+    """Who gets the reply to what was sent within a bracket; ``receiver`` gets it when the bracket says so."""
+
+    __slots__ = ("_bracket", "_receiver", "done")
+
+    def __init__(self, bracket: FsyncWindow, receiver: ReplySink) -> None:
+        self._bracket = bracket
+        self._receiver = receiver
+        self.done = receiver.done
+
+    def set_result(self, reply: Any, /) -> None:
+        """It was done; whether it lasts is not known yet."""
+        self._bracket.hold(self._receiver, reply)
+
+    def set_exception(self, error: BaseException, /) -> None:
+        """It was refused, or nobody knows."""
+        fail_reply(self._receiver, error)
+
+
+class FsyncAnswer:
+    """A reply that is handed out when it is firm."""
+
+    __slots__ = ("_receiver", "_reply", "done")
+
+    def __init__(self, receiver: ReplySink, reply: Any) -> None:
+        self._receiver = receiver
+        self._reply = reply
+        self.done = receiver.done
+
+    def set_result(self, _: None, /) -> None:
+        """It is."""
+        if not self._receiver.done():
+            self._receiver.set_result(self._reply)
+
+    def set_exception(self, error: BaseException, /) -> None:
+        """Nobody knows."""
+        fail_reply(self._receiver, error)
+
+
+def said(reply: asyncio.Future[Any]) -> Any:
+    """What a command was answered; None: nothing, or an error."""
+    return None if reply.cancelled() or reply.exception() is not None else reply.result()

@@ -1,0 +1,323 @@
+"""
+Group commit: answers that leave only when as many servers have their writes as was demanded.
+
+WAIT and WAITAOF speak of what their own connection wrote, so a group is a write of our own on a connection of its own, made
+after the answers were read: whatever ran at that server before stands before it in the order that replicas receive. Then
+the wait, then who the server is: the replication id of a primary is drawn anew at each start and at each promotion, so the
+same id as on the connection where the answers came from means that nothing was lost in between. One group is under way at
+a time and the next gathers meanwhile: it costs round trips per group, not per write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import re
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+from tidewarden.clock import Clock, sleep
+from tidewarden.errors import Error, NoQuorum, StoreDown
+from tidewarden.store.connection import Arg, StoreConnection, pack
+from tidewarden.store.removal_first import removal_first
+from tidewarden.store.reply_sink import ReplySink, fail_reply
+
+log = logging.getLogger("tidewarden.store")
+
+KEEP_MS = 30 * 86_400_000  # how long the key of our own write outlives the last group
+WARN_S = 60.0
+RETRY_S = 0.05  # after a group was refused, or its connection lost
+MOVED = "another server has taken over meanwhile, or it was started anew"
+DOWN = "this node goes down, or the server is no primary any more"
+INFO = pack(("INFO", "replication"))
+HOW = pack(("CONFIG", "GET", "appendfsync"))
+_IDENTITY = re.compile(rb"role:master\r\n(?:.*\r\n)*?master_replid:(\w+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """
+    What makes a write firm: ``replicas`` that have it, beside the primary; with ``disk`` it is in the log of each, and on disk there.
+
+    ``disk_here``: on disk at the primary, whatever the replicas do with it. ``always``: with ``disk``, the primary is asked each time
+    whether it syncs every write, for with ``appendfsync everysec`` WAITAOF may not mean it; a server that has taken over may do that.
+    """
+
+    replicas: int
+    disk: bool = False
+    disk_here: bool = False
+    always: bool = False
+
+    def commands(self, limit_ms: int) -> tuple[tuple[tuple[Arg, ...], tuple[int, ...]], ...]:
+        """The waits, and the least that each has to answer."""
+        if self.disk:
+            return ((("WAITAOF", 1, self.replicas, limit_ms), (1, self.replicas)),)
+        here = ((("WAITAOF", 1, 0, limit_ms), (1, 0)),) if self.disk_here else ()
+        there = ((("WAIT", self.replicas, limit_ms), (self.replicas,)),) if self.replicas else ()
+        return here + there
+
+    def __str__(self) -> str:
+        """What was not had, in a message."""
+        here = "the primary's disk" if self.disk or self.disk_here else ""
+        there = f"{self.replicas} replica{'s' * (self.replicas != 1)}" if self.replicas else ""
+        return " and ".join(filter(None, (here, there))) + (", on disk" if self.disk and self.replicas else "")
+
+
+def identity_of(info: bytes) -> str:
+    """The replication id of a primary, by its INFO; empty: it is none."""
+    found = _IDENTITY.search(info)
+    return found[1].decode() if found else ""
+
+
+class ServerIdentity:
+    """
+    What the scripts on one connection stand on: the server's identity, asked before them on the same connection.
+
+    ``connects``: which of the link's connections it was, 0 until it is known.
+    """
+
+    __slots__ = ("_link", "connects", "identity", "lost", "why")
+    sent_by: ClassVar[None] = (
+        None  # there is but the one link: see :class:`tidewarden.store.durability.cluster_commit.Placed`
+    )
+
+    def __init__(self, link: StoreConnection) -> None:
+        self._link = link
+        self.identity = ""
+        self.connects = 0
+        self.lost = False
+        self.why = MOVED  # when it does not stand
+
+    def done(self) -> bool:
+        return False
+
+    def set_result(self, info: Any, /) -> None:
+        self.identity = identity_of(info)
+        self.connects = self._link.reconnects
+        self.lost = not self.identity
+
+    def set_exception(self, error: BaseException, /) -> None:
+        self.lost = True
+        self.why = str(error)
+
+    @property
+    def stands(self) -> bool:
+        """Whether an answer that was read just now on the link came from there."""
+        return not self.lost and self.connects == self._link.reconnects
+
+
+class WaitingCall(NamedTuple):
+    """One who waits for a group: the identity of the server that its answer came from, and until when (the loop's time)."""
+
+    receiver: ReplySink
+    identity: str
+    until: float
+
+
+class GroupCommit:
+    """
+    The group commit of what scripts wrote by the link ``data``. ``link`` leads to the same primary and does nothing else.
+
+    ``key`` is the key of its own write (in a cluster: of a slot of that primary); ``limit_ms``: an answer whose group is not
+    through by then fails.
+    """
+
+    def __init__(
+        self, data: StoreConnection, link: StoreConnection, key: str, demand: Requirement, limit_ms: int, clock: Clock
+    ) -> None:
+        self._data = data
+        self._link = link
+        self._clock = clock
+        self._demand = demand
+        self._limit_ms = limit_ms
+        self._loop = asyncio.get_running_loop()
+        self._ground: ServerIdentity | None = None
+        self._gathered: deque[WaitingCall] = deque()
+        self._under_way: deque[WaitingCall] = deque()
+        self._task: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._why = ""
+        self._failed_at = 0.0
+        self._complained = False
+        self._stopped = False
+        self._write_to(key)
+        self._waits = tuple((pack(command), least) for command, least in demand.commands(limit_ms))
+        self.groups = 0
+        self.missed = 0
+
+    def _write_to(self, key: str) -> None:
+        """The groups' own write is of this key."""
+        self._mark = pack(("PEXPIRE", key, KEEP_MS))  # a write that a full store takes, too
+        self._first_mark = pack(removal_first("SET", key, "1", "PX", KEEP_MS))
+        self._there = False  # whether the key is, as far as we know
+
+    def ground(self) -> ServerIdentity:
+        """What the scripts that are sent from now on will stand on. Call it before sending them, in the same turn of the loop."""
+        ground = self._ground
+        if ground is None or ground.lost or (ground.connects and not (self._data.up and ground.stands)):
+            ground = self._ground = ServerIdentity(self._data)
+            self._data.send(INFO, ground)
+        return ground
+
+    def add(self, ground: ServerIdentity, receiver: ReplySink) -> None:
+        """
+        Let ``receiver`` know (None, or :class:`NoQuorum`) whether what was answered just now is firm. Call it as the answer is read.
+
+        ``ground``: of before it was sent.
+        """
+        if self._stopped or not ground.stands:
+            self._miss(receiver, DOWN if self._stopped else ground.why)
+            return
+        self._gathered.append(WaitingCall(receiver, ground.identity, self._loop.time() + self._limit_ms / 1000))
+        if self._timer is None:
+            self._timer = self._loop.call_at(self._gathered[0].until, self._expire)
+        if self._task is None:
+            self._task = self._loop.create_task(self._run(), name="group commit")
+
+    def begun(self, _key: str = "") -> Callable[[], Awaitable[None]]:
+        """
+        Call it before something is sent, and what it returns once that was answered: it returns when that is firm.
+
+        Raises (the latter): NoQuorum: not in time; it may or may not last.
+        """
+        ground = self.ground()
+
+        def firm() -> asyncio.Future[None]:
+            future: asyncio.Future[None] = self._loop.create_future()
+            self.add(ground, future)
+            return future
+
+        return firm
+
+    async def stop(self) -> None:
+        """Whoever waits still, or asks from now on, is told that nobody knows."""
+        self._stopped = True
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        if self._timer is not None:
+            self._timer.cancel()
+        for held in (*self._under_way, *self._gathered):
+            self._miss(held.receiver, DOWN)
+        self._under_way.clear()
+        self._gathered.clear()
+
+    def _miss(self, receiver: ReplySink, why: str) -> None:
+        self.missed += 1
+        fail_reply(receiver, NoQuorum(f"it is not known to be with {self._demand} ({why}); it may or may not last"))
+
+    def _expire(self) -> None:
+        """Answer those whose time is over, and look again when the next one's is."""
+        self._timer = None
+        now = self._loop.time()
+        for line in (self._under_way, self._gathered):
+            while line and line[0].until <= now:
+                self._miss(line.popleft().receiver, self._why or f"not within {self._limit_ms} ms")
+            if line and self._timer is None:
+                self._timer = self._loop.call_at(line[0].until, self._expire)
+
+    # --- the groups
+
+    async def _run(self) -> None:
+        """One group after the other, as long as anybody waits."""
+        try:
+            while self._gathered or self._under_way:
+                # Those of a group that failed stand before the others, so that each line is in the order of its ends.
+                self._under_way.extend(self._gathered)
+                self._gathered.clear()
+                try:
+                    identity = await self._group()
+                except NoQuorum as error:
+                    self._failed(str(error))  # the wait itself took its time
+                except Error as error:
+                    self._failed(str(error))
+                    await sleep(self._clock, RETRY_S)
+                else:
+                    if self._why and self._complained:
+                        log.warning("writes are with %s again", self._demand)
+                    self._why, self._complained = "", False
+                    self._vouch(identity)
+        finally:
+            self._task = None
+
+    def _failed(self, why: str) -> None:
+        """A group was not through; in the log once, and not while there is no connection, which says so itself."""
+        if self._link.up and not self._complained:
+            self._complained = True
+            whose = "as many replicas run, are connected and keep up" if self._demand.replicas else "its disk keeps up"
+            log.error("%s (%s); see that %s", self._trouble(), why, whose)
+        self._why, self._failed_at = why, self._loop.time()
+
+    def _trouble(self) -> str:
+        return f"writes are not known to be with {self._demand}: what needs that is answered NOQUORUM"
+
+    def warning(self) -> str:
+        """That the latest group was not through, for a minute, or ""."""
+        lately = bool(self._why) and self._loop.time() - self._failed_at < WARN_S
+        return f"{self._trouble()} ({self._why})" if lately else ""
+
+    async def _group(self) -> str:
+        """
+        Write, wait, ask who it is; the identity of the server that vouches for all that ran there before.
+
+        A key that had been removed costs it a second try. Raises: NoQuorum: too few have it; StoreDown, Error: nobody knows.
+        """
+        link = self._link
+        connects = link.reconnects
+        if not link.up:
+            raise StoreDown(f"no connection to commit by: {link.why or 'it was lost'}")
+        self.groups += 1
+        replies = [await self._written()]
+        replies += [self._send(command) for command, _ in self._waits]
+        how = self._send(HOW) if self._demand.always else None
+        replies.append(self._send(INFO))
+        with contextlib.suppress(Error):
+            await replies[-1]  # the others were answered, or lost, before
+        for reply in replies:
+            if (error := reply.exception()) is not None:
+                raise error
+        there, *counts, info = (reply.result() for reply in replies)
+        if link.reconnects != connects:
+            raise StoreDown("the connection was lost meanwhile")
+        if how is not None and (synced := how.result()[1:]) != [b"always"]:
+            raise StoreDown(f"the primary's appendfsync is {b''.join(synced).decode() or 'not told'} now")
+        if not there:  # nothing was written, so the waits vouch for nothing
+            self._there = False
+            return await self._group()
+        self._there = True
+        for count, (_, least) in zip(counts, self._waits, strict=True):
+            had = count if isinstance(count, list) else [count]
+            if any(one < needed for one, needed in zip(had, least, strict=True)):
+                raise NoQuorum(f"not within {self._limit_ms} ms")
+        return identity_of(info)
+
+    async def _written(self) -> asyncio.Future[Any]:
+        """The group's own write was sent; its answer: 1, or 0 when nothing was written."""
+        written = self._send(self._own_write())
+        if self._demand.disk or self._demand.disk_here:
+            await asyncio.wait({written})  # sent together with its write, WAITAOF takes a second on some servers
+        return written
+
+    def _own_write(self) -> bytes:
+        """What the group writes: it touches the key, and makes it where it is not known to be there."""
+        made, self._there = self._there, True
+        return self._mark if made else self._first_mark
+
+    def _send(self, packed: bytes) -> asyncio.Future[Any]:
+        future: asyncio.Future[Any] = self._loop.create_future()
+        self._link.send(packed, future)
+        return future
+
+    def _vouch(self, identity: str) -> None:
+        """All that ran at the server of this identity before the group began is firm."""
+        held, self._under_way = self._under_way, deque()
+        for one in held:
+            if one.identity != identity:
+                self._miss(one.receiver, MOVED)
+                if self._ground is not None and self._ground.identity == one.identity:
+                    self._ground = None  # asked anew by whoever sends next
+            elif not one.receiver.done():
+                one.receiver.set_result(None)

@@ -1,0 +1,1 @@
+"""Runs the store's server as a child of this node."""

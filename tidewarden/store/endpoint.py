@@ -1,0 +1,83 @@
+"""Where a link connects to: always the same address, or the server that takes the writes now, which a finder knows."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from tidewarden.errors import StoreDown
+
+from .connect import check_url, open_transport, redact
+
+
+class PrimaryFinder(Protocol):
+    """Knows which of several servers takes the writes: see :class:`tidewarden.store.sentinel.Sentinels`."""
+
+    name: str
+
+    def follow(self, moved: Callable[[str], None], /) -> None:
+        """From now on call ``moved`` with the URL of the server that takes the writes, whenever it may be another."""
+
+    async def forget(self, moved: Callable[[str], None], /) -> None:
+        """Whoever followed does so no more."""
+
+    async def find(self) -> str:
+        """The URL of the server that takes the writes now. Raises: StoreDown: why there is none."""
+
+
+class Endpoint:
+    """
+    The way to the store at ``url``, for one link. With a ``finder`` the URL is only what the store goes by in messages.
+
+    ``called``: what the other end is, in messages.
+    """
+
+    def __init__(self, url: str, finder: PrimaryFinder | None, called: str) -> None:
+        self.url = url
+        self.finder = finder
+        self.called = called
+        self.place = f"the {called} at {redact(url)}"
+        self._target = url
+        self._attempt: asyncio.Timeout | None = None  # to connect, cut short when it is another server
+
+    @property
+    def at(self) -> str:
+        """The address it leads to now, or did last, without user and password."""
+        scheme, mark, rest = redact(self._target).partition("?")[0].partition("://")
+        return scheme + mark + rest.rpartition("@")[2]
+
+    def check(self) -> None:
+        """Raises: BadArg: the URL is none."""
+        if self.finder is None:
+            check_url(self.url)
+
+    async def open(self, name: str, protocol: asyncio.Protocol) -> tuple[asyncio.Transport, object]:
+        """A connection, as of :func:`open_transport`. Raises: StoreDown: why there is none now."""
+        if self.finder is None:
+            return await open_transport(self.url, name, protocol, called=self.called)
+        self._target = url = await self.finder.find()
+        attempt = asyncio.timeout(None)
+        changed = f"{self.finder.name} has another primary since the connecting began"
+        try:
+            async with attempt:
+                self._attempt = attempt
+                transport, kept = await open_transport(url, name, protocol, primary=True)
+        except TimeoutError:
+            raise StoreDown(changed) from None
+        except StoreDown as error:
+            raise StoreDown(f"{self.finder.name} has no primary now: {error}") from None
+        finally:
+            self._attempt = None
+        if attempt.when() is not None:  # redis-py may swallow a cancellation
+            transport.abort()
+            raise StoreDown(changed)
+        return transport, kept
+
+    def leads_to(self, url: str) -> bool:
+        """Whether that is where it leads; else an attempt to connect is given up."""
+        if url == self._target:
+            return True
+        if self._attempt is not None:
+            self._attempt.reschedule(asyncio.get_running_loop().time())
+        return False

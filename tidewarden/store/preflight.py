@@ -1,0 +1,189 @@
+"""Whether a server may be our store: its version, its role, what it does when its memory is full."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from tidewarden.errors import ConfigError, Error, StoreDown
+
+from .client import StoreClient
+from .connect import redact
+from .removal_first import removal_first
+
+log = logging.getLogger("tidewarden.store")
+
+FORMATS = ("1", "2")
+"""Numbers of the key layout that this version reads; it writes the last. A greater one in the data refuses the start."""
+
+FSYNC_KEY = ":fsync"
+"""Behind the cluster's prefix: how an embedded store was started to sync its log. Nodes may have it sync each write meanwhile."""
+
+OLDEST = (6, 2)
+WAITAOF_FROM = (7, 2)
+
+# What a server needs to keep small hashes and pieces of indexes as packed strings: see queue/lua/shared/layout.lua.
+LISTPACKS = {"hash-max-listpack-entries": 256, "hash-max-listpack-value": 1024, "zset-max-listpack-entries": 320}
+
+
+@dataclass(frozen=True, slots=True)
+class StoreServer:
+    """
+    What a store said of itself.
+
+    ``views``: an embedded one, which numbers its starts. ``waitaof``: it has a log on disk and knows WAITAOF; ``appendfsync``: how
+    that log is synced, of an embedded one how it was started to be, "" where it does not tell. ``replicas``: that were connected.
+    ``empty``: it had nothing of the cluster.
+    """
+
+    name: str
+    version: str
+    views: bool
+    maxmemory_bytes: int
+    waitaof: bool = False
+    appendfsync: str = ""
+    replicas: int = 0
+    empty: bool = False
+
+
+def parse_info(raw: bytes) -> dict[str, str]:
+    """INFO's ``name:value`` lines."""
+    pairs = (line.partition(":") for line in raw.decode("utf-8", "replace").splitlines() if not line.startswith("#"))
+    return {name: value for name, mark, value in pairs if mark}
+
+
+def numbers_of(version: str) -> tuple[int, ...]:
+    """Major and minor number of a version."""
+    return tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
+
+
+def policy_fault(policy: str) -> str:
+    """Why a server with this maxmemory-policy cannot be the store, or ""."""
+    if policy == "noeviction":
+        return ""
+    return f"its maxmemory-policy is {policy}, which would drop tasks in silence; set it to noeviction"
+
+
+def problems_of(info: dict[str, str], *, clustered: bool = False) -> list[str]:
+    """Why a server with this INFO cannot be the store, or ``clustered`` a part of it; empty when it can."""
+    problems = []
+    version = info.get("redis_version", "0")
+    if numbers_of(version) < OLDEST:
+        problems.append(f"it is version {version}; at least {'.'.join(map(str, OLDEST))} is needed")
+    if fault := policy_fault(info.get("maxmemory_policy", "noeviction")):
+        problems.append(fault)
+    role = info.get("role", "master")
+    if role != "master":
+        problems.append(
+            f"it is a {role} of {info.get('master_host', '?')}:{info.get('master_port', '?')}; name the primary"
+        )
+    if info.get("cluster_enabled") == "1" and not clustered:
+        problems.append("it is a node of a Redis Cluster; name it with redis+cluster://host:port,host:port")
+    if info.get("cluster_enabled") == "0" and clustered:
+        problems.append("it is no node of a Redis Cluster; name it with redis://host:port")
+    return problems
+
+
+async def warn_of_settings(link: StoreClient) -> None:
+    """Say once what the server's settings cost in memory, where it tells them. Raises: StoreDown."""
+    try:
+        found = await link.call(
+            "CONFIG", "GET", "*-max-*p*"
+        )  # ziplist before Redis 7; of a cluster one answers for all
+    except StoreDown:
+        raise
+    except Error as error:  # a managed service that hides its settings
+        log.info("the store does not tell its settings (%s); docs/operations.md says which ones save memory", error)
+        return
+    told = {
+        name.decode().replace("ziplist", "listpack"): int(value)
+        for name, value in zip(found[::2], found[1::2], strict=True)
+        if name.startswith((b"hash-max", b"zset-max"))
+    }
+    small = [
+        f"{name} {value} (now {told.get(name, '?')})" for name, value in LISTPACKS.items() if told.get(name, 0) < value
+    ]
+    if small:
+        log.warning(
+            "the store's settings cost memory: a task of some hundred bytes takes about 285 bytes instead of 200; set %s",
+            ", ".join(small),
+        )
+
+
+async def check_store(link: StoreClient, cluster: str) -> StoreServer:
+    """
+    Ask the store who it is: of a cluster, each primary that is there.
+
+    Raises: ConfigError: it cannot be our store; every reason. StoreDown.
+    """
+    infos, problems = list[dict[str, str]](), list[str]()
+    for one in link.each():
+        if link.clustered and not one.up:
+            continue  # asked when it is there
+        infos.append(info := parse_info(await one.call("INFO")))
+        found = problems_of(info, clustered=link.clustered)
+        problems += [f"store.url: the server at {redact(one.url)} cannot be the store: {text}" for text in found]
+    if problems:
+        raise ConfigError(problems)
+    if not infos:
+        raise StoreDown(link.why)
+    stored = await link.call("GET", f"{{{cluster}}}:format")
+    if stored is None:
+        await link.call(*removal_first("SET", f"{{{cluster}}}:format", FORMATS[-1], "NX"))
+    elif stored.decode() not in FORMATS:
+        raise ConfigError(
+            [
+                f"store.url: the data of cluster {cluster} has format {stored.decode()};"
+                f" this version reads {' and '.join(FORMATS)}: upgrade tidewarden"
+            ]
+        )
+    elif stored.decode() != FORMATS[-1]:
+        await link.call(*removal_first("SET", f"{{{cluster}}}:format", FORMATS[-1]))
+    views = await link.call("EXISTS", f"{{{cluster}}}:view")
+    oldest = min(infos, key=lambda info: numbers_of(info.get("redis_version", "0")))
+    return StoreServer(
+        "valkey" if "valkey_version" in oldest else "redis",
+        oldest.get("valkey_version", oldest.get("redis_version", "?")),
+        bool(views),
+        min(int(info.get("maxmemory", "0") or 0) for info in infos),
+        all(map(_knows_waitaof, infos)),
+        await fsync_of_embedded(link, cluster) if views else await _appendfsync(link),
+        min(int(info.get("connected_slaves", "0")) for info in infos),
+        stored is None,
+    )
+
+
+async def log_of(link: StoreClient) -> tuple[bool, str]:
+    """
+    Whether each server that is there has a log on disk and knows WAITAOF, and how it is synced, as of :class:`StoreServer`.
+
+    Raises: StoreDown; Error: one does not tell.
+    """
+    infos = [parse_info(await one.call("INFO")) for one in link.each() if one.up or not link.clustered]
+    return bool(infos) and all(map(_knows_waitaof, infos)), await _appendfsync(link)
+
+
+def _knows_waitaof(info: dict[str, str]) -> bool:
+    return numbers_of(info.get("redis_version", "0")) >= WAITAOF_FROM and info.get("aof_enabled") == "1"
+
+
+async def fsync_of_embedded(link: StoreClient, cluster: str) -> str:
+    """How an embedded store was started to sync its log; "": by a version that did not say. Raises: StoreDown."""
+    return (await link.call("GET", f"{{{cluster}}}{FSYNC_KEY}") or b"").decode()
+
+
+async def _appendfsync(link: StoreClient) -> str:
+    """How the log is synced, where the server tells; of several servers what the weakest does. Raises: StoreDown."""
+    told = set[str]()
+    for one in link.each():
+        if link.clustered and not one.up:
+            continue
+        try:
+            found = await one.call("CONFIG", "GET", "appendfsync")
+        except StoreDown:
+            raise
+        except Error as error:
+            log.debug("the store does not tell how it syncs its log: %s", error)
+            return ""
+        told.add(found[1].decode() if found else "")
+    return told.pop() if len(told) == 1 else "everysec"

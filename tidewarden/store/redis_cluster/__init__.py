@@ -1,0 +1,1 @@
+"""Speaks to the primaries of a Redis Cluster as to one store."""

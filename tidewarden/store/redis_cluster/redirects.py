@@ -1,0 +1,103 @@
+"""A call to a Redis Cluster under way: answered, or sent again where the server said that it has executed nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from tidewarden.errors import StoreDown
+from tidewarden.store.reply_errors import NotRun
+from tidewarden.store.reply_sink import ReplySink, fail_reply
+
+if TYPE_CHECKING:
+    from tidewarden.store.connection import StoreConnection
+
+
+class Redirector(Protocol):
+    """Knows where to send such a call: see :class:`tidewarden.store.redis_cluster.cluster_client.ClusterClient`."""
+
+    def astray(self, call: RedirectedCall, link: StoreConnection, error: NotRun, *, first: bool) -> None:
+        """The server at the end of ``link`` has not executed it. ``first``: it was sent to try for those that wait."""
+
+    def through(self, slot: int) -> None:
+        """The call that was sent to try has been answered."""
+
+
+class RedirectedCall:
+    """
+    Passes the reply on to ``receiver``. ``until`` (the loop's time, 0: it has met with nothing) it is tried again, ``hops`` is
+    how often it was sent on at once, ``why`` the server's last words.
+    """
+
+    __slots__ = (
+        "_guide",
+        "_receiver",
+        "_sent_by",
+        "done",
+        "hops",
+        "link",
+        "packed",
+        "set_result",
+        "slot",
+        "until",
+        "why",
+    )
+
+    def __init__(self, guide: Redirector, slot: int, packed: bytes, receiver: ReplySink) -> None:
+        self._guide = guide
+        self._receiver = receiver
+        self._sent_by: Callable[[StoreConnection], None] | None = getattr(receiver, "sent_by", None)
+        self.slot = slot
+        self.packed = packed
+        self.link: StoreConnection | None = None
+        self.until = 0.0
+        self.hops = 0
+        self.why = ""
+        self.done = receiver.done
+        self.set_result = receiver.set_result
+
+    def goes_by(self, link: StoreConnection) -> None:
+        """It is sent on this link next; who wants to send something there before it does so now."""
+        self.link = link
+        if self._sent_by is not None:
+            self._sent_by(link)
+
+    def give_up(self, error: BaseException) -> None:
+        """There will be no reply."""
+        fail_reply(self._receiver, error)
+
+    def set_exception(self, exception: BaseException, /) -> None:
+        if isinstance(exception, NotRun) and self.link is not None:
+            self._guide.astray(self, self.link, exception, first=False)
+        elif isinstance(exception, StoreDown):
+            fail_reply(self._receiver, exception)
+        else:
+            self._receiver.set_exception(exception)
+
+
+class ProbeCall:
+    """Receives for ``call``, the first of those that wait for one slot, which is sent to see whether the slot is served again."""
+
+    __slots__ = ("_call", "_guide", "done")
+
+    def __init__(self, guide: Redirector, call: RedirectedCall) -> None:
+        self._guide = guide
+        self._call = call
+        self.done: Callable[[], bool] = _never  # also of a caller who has gone the answer is wanted
+
+    def set_result(self, result: Any, /) -> None:
+        if not self._call.done():
+            self._call.set_result(result)
+        self._guide.through(self._call.slot)
+
+    def set_exception(self, exception: BaseException, /) -> None:
+        call = self._call
+        if isinstance(exception, NotRun) and call.link is not None:
+            self._guide.astray(call, call.link, exception, first=True)
+        else:
+            call.give_up(exception)
+            self._guide.through(call.slot)
+
+
+def _never() -> bool:
+    return False

@@ -1,0 +1,73 @@
+"""What an error reply of the store means to our callers."""
+
+from __future__ import annotations
+
+import re
+
+from tidewarden.errors import Error, Full, StoreDown, from_wire
+
+# The store's own words for "not now", which a caller should read as such.
+AWAY = ("BUSY", "READONLY", "NOREPLICAS", "UNBLOCKED", "MISCONF", "NOAUTH", "WRONGPASS", "NOPERM")
+# Likewise, but the same call may be taken in a moment, or by another server now.
+NOT_RUN = ("MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "LOADING", "MASTERDOWN")
+IN_SCRIPT = "ERR Error running script"  # how a server before 7.0 wraps what a command of a script met with
+_WRAPPED = re.compile(r": -([A-Z]{3,} .*)")
+_PLACE = re.compile(r" ?script: \S*,? ?on @user_script:\d+\.?$")
+# What a script of ours is told when the user may run scripts, but not a command, a key or a channel of theirs: since 7.0, before.
+NO_PERMISSION = ("ACL failure in script", "The user executing the script can't")
+
+
+class StoreRefused(StoreDown):
+    """The store is connected and will not do it now; the message is in its own words."""
+
+
+class NotSent(StoreDown):
+    """There was no connection to send it by, for too long: nothing has happened."""
+
+
+class NotRun(StoreRefused):
+    """Refused before its first line. ``word`` says why; with MOVED and ASK, ``slot`` and ``place`` (host:port) say where to."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(f"the store refuses: {message}")
+        self.word, *rest = message.split()
+        self.slot = -1
+        self.place = ""
+        if self.word in ("MOVED", "ASK") and len(rest) >= 2 and rest[0].isdecimal():
+            self.slot, self.place = int(rest[0]), rest[1]
+
+
+def bare(message: str) -> str:
+    """What was refused, without what a server puts around it where a script was: before it until 7.0, and since then behind it."""
+    found = _WRAPPED.search(message) if message.startswith(IN_SCRIPT) else None
+    return found[1] if found else _PLACE.sub("", message)
+
+
+def unanswered(error: BaseException) -> bool:
+    """Whether nobody knows what became of a call: it was sent, and its connection lost before the answer."""
+    return isinstance(error, StoreDown) and not isinstance(error, StoreRefused | NotSent)
+
+
+def takes_no_writes(message: str) -> bool:
+    """Whether the server refused because it is a replica: it was demoted while we were connected."""
+    return bare(message).startswith("READONLY")
+
+
+def known_already(error: BaseException) -> bool:
+    """Whether a FUNCTION LOAD was refused because another node had loaded the same library before."""
+    return isinstance(error, Error) and "already exists" in str(error)
+
+
+def error_of(message: str) -> Error:
+    """What an error reply of the store means to our callers."""
+    said = bare(message)
+    word = said.partition(" ")[0]
+    if word == "OOM":
+        return Full("the store's memory is full; take and acknowledge tasks, or raise its maxmemory")
+    if word in NOT_RUN and said == message:  # not what a script met with in its midst
+        return NotRun(said)
+    if word in AWAY or word in NOT_RUN:
+        return StoreRefused(f"the store refuses: {said}")
+    if any(words in message for words in NO_PERMISSION):
+        return StoreRefused(f"the store refuses: NOPERM {said.removeprefix('ERR ')}")
+    return from_wire(message)

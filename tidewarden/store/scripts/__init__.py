@@ -1,0 +1,1 @@
+"""Loads Lua scripts into the store and runs them."""

@@ -1,0 +1,1 @@
+"""Keeps the accounts: their records, grants, lists and readers."""

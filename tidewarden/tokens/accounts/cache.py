@@ -1,0 +1,133 @@
+"""
+The access tokens that this node read or refreshed last, for readers who come while the store is away.
+
+They stay sealed in here, without their refresh tokens (but for accounts that may be refreshed without the store, see
+:mod:`.orphans`). Nothing is served from here while the store answers.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import OrderedDict
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from tidewarden.clock import Clock
+
+from .account_record import AccountRow
+
+TOKEN_BYTES_MAX = 16_384  # a longer one is not kept: the bound is on entries, and is to bound the memory, too
+
+
+@dataclass(frozen=True, slots=True)
+class CachedToken:
+    """A row as it was when the store's clock gave its token ``left_ms`` to live."""
+
+    row: AccountRow
+    left_ms: int
+    read_s: float
+    read_unix_ms: int
+    base: tuple[int, int]
+    """Grant and generation of the row in the store, as far as is known: another than the row's own if that is of :mod:`.orphans`."""
+
+
+class Cache:
+    """
+    At most ``entries_max`` tokens, by ``provider/name``; the one that was longest not asked for makes room.
+
+    How long one lives on is told by two clocks, whichever went further: the steady one stands still while the machine
+    sleeps, the other may be set.
+    """
+
+    def __init__(self, entries_max: int, clock: Clock, whole: Collection[str] = ()) -> None:
+        """``whole``: providers whose rows are kept with their refresh tokens, and when their access tokens have expired, too."""
+        self._whole = whole
+        self._entries_max = entries_max
+        self._clock = clock
+        self._kept: OrderedDict[str, CachedToken] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def keep(self, account: str, row: AccountRow, now_ms: int, *, read: bool) -> None:
+        """
+        Remember the token of ``row`` as of ``now_ms`` of the store's clock, and nothing older.
+
+        ``read``: somebody asked for it; one that was only refreshed takes nobody's place.
+        """
+        left_ms = row.expires_at_ms - now_ms
+        whole = self._is_whole(account)
+        useless = not row.refresh if whole else left_ms <= 0 or not row.access
+        if useless or len(row.access) + whole * len(row.refresh) > TOKEN_BYTES_MAX:
+            self.drop(account)
+            return
+        former = self._kept.get(account)
+        if former is not None and _age(former.row) > _age(row):
+            return
+        if former is None and len(self._kept) >= self._entries_max:
+            if not read or self._entries_max == 0:
+                return
+            self._kept.popitem(last=False)
+        self._kept[account] = self._now(row if whole else _bare(row), left_ms, (row.grant, row.generation))
+        if read or former is None:
+            self._kept.move_to_end(account, last=read)
+
+    def left_ms(self, account: str) -> int:
+        """How long the token that is kept still lives, milliseconds; 0: there is none that does."""
+        kept = self._kept.get(account)
+        if kept is None:
+            return 0
+        left_ms = kept.row.expires_at_ms - self.now_ms(kept)
+        if left_ms <= 0 and not self._is_whole(account):
+            self.drop(account)
+        return max(0, left_ms) if kept.row.access else 0
+
+    def now_ms(self, kept: CachedToken) -> int:
+        """The store's time now, as far as what was kept tells it, unix milliseconds."""
+        passed_ms = max((self._clock.monotonic() - kept.read_s) * 1000, self._clock.unix_ms() - kept.read_unix_ms)
+        return kept.row.expires_at_ms - kept.left_ms + int(passed_ms)
+
+    def whole(self, account: str) -> CachedToken | None:
+        """A row that is kept with its refresh token, whether its access token lives or not."""
+        kept = self._kept.get(account)
+        return kept if kept is not None and kept.row.refresh else None
+
+    def renew(self, account: str, former: CachedToken, row: AccountRow) -> None:
+        """Put a pair that the store does not know in the place of ``former``, unless something else has come there since."""
+        if self._kept.get(account) is former:
+            self._kept[account] = self._now(row, row.expires_at_ms - self.now_ms(former), former.base)
+
+    def find(self, account: str) -> AccountRow | None:
+        """The row of a token that lives, for somebody who asks for it."""
+        if self.left_ms(account) == 0:
+            return None
+        self._kept.move_to_end(account)
+        return self._kept[account].row
+
+    def outdate(self, account: str, generation: int) -> None:
+        """The account has this generation now: an older token may not work any more."""
+        kept = self._kept.get(account)
+        if kept is not None and kept.row.generation < generation:
+            self.drop(account)
+
+    def drop(self, account: str) -> None:
+        """The account is gone, or its token is no good any more."""
+        self._kept.pop(account, None)
+
+    def _is_whole(self, account: str) -> bool:
+        return bool(self._whole) and account.partition("/")[0] in self._whole
+
+    def _now(self, row: AccountRow, left_ms: int, base: tuple[int, int]) -> CachedToken:
+        return CachedToken(row, left_ms, self._clock.monotonic(), self._clock.unix_ms(), base)
+
+
+def _bare(row: AccountRow) -> AccountRow:
+    """The row without what only refreshes need. Made at once: a copy with something replaced costs twice as much."""
+    return AccountRow(
+        row.grant, row.generation, row.stored_ms, row.expires_at_ms, row.due_ms, b"", b"", sys.intern(row.token_type),
+        row.scope, row.access, b"", row.refreshed, row.details,
+    )  # fmt: skip
+
+
+def _age(row: AccountRow) -> tuple[int, int]:
+    return row.grant, row.generation

@@ -1,0 +1,157 @@
+"""Accounts page by page, over the shards of their providers' queues, without tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tidewarden import errors
+from tidewarden.config.load import Provider
+from tidewarden.tokens.limits.client_store import read_client
+from tidewarden.tokens.limits.node_limits import SHARDS
+from tidewarden.tokens.limits.provider_status import beside, figures
+from tidewarden.tokens.provider import advice
+from tidewarden.tokens.refresh import policy
+
+from . import details
+from .account_record import RefreshTroubles
+from .account_store import AccountStore, Batch
+from .findings import Entry
+
+PAGE_MAX = 1000
+LOOKED_MAX = 10  # Pages of the store that are looked through for one of ours, where a state is asked for.
+PROVIDERS_MAX = 256  # Likewise, of those that have few accounts or none.
+FEW = 8  # Accounts of a shard that are asked for together with those of the others.
+DIGITS_MAX = 20  # of the store's own cursor, which has 64 bits
+Page = tuple[list[dict[str, Any]], str]
+
+
+class Listing:
+    """Walks the accounts of ``queues`` (by provider)."""
+
+    def __init__(self, ledger: AccountStore, queues: dict[str, str], providers: Mapping[str, Provider]) -> None:
+        self._ledger = ledger
+        self._queue_of = queues
+        self._providers = providers
+
+    async def page(self, names: list[str], state: str, count: int, after: str) -> Page:
+        """
+        The cursor is ``provider:shard:scan:name``: the store's own scan cursor, and the account of its batch that was given last.
+
+        By its name, not by how many were given: who deletes what a page had moves up those behind.
+        """
+        if state and state not in policy.STATES:
+            raise errors.BadArg(f"STATE is {state[:60]!r}; allowed are {', '.join(policy.STATES)}")
+        if not 1 <= count <= PAGE_MAX:
+            raise errors.BadArg(f"COUNT is {count}; allowed is 1 to {PAGE_MAX}")
+        provider, shard, scan, last = parse_cursor(after, names)
+        troubled = state in ("failing", "stopped", "dead", "lost_rotation")
+        found: list[dict[str, Any]] = []
+        looked = 0
+        for at in range(names.index(provider), len(names)):
+            name, queue, stands = names[at], self._queue_of[names[at]], None
+            if state and looked >= PROVIDERS_MAX:
+                return found, f"{name}:0:0:"
+            small = await self._small(queue, troubled) if scan == 0 else {}
+            looked += bool(small)
+            while shard < SHARDS:
+                if scan or shard not in small:
+                    following, now_ms, entries = await self._ledger.page(queue, shard, scan, count, troubled=troubled)
+                    looked += 1
+                else:
+                    following, now_ms, entries = small[shard]
+                if entries and stands is None:
+                    stands = await self._stands(name)
+                for entry in sorted(entries, key=lambda entry: entry.account):
+                    if entry.account <= last:
+                        continue
+                    shown = self._described(name, entry, now_ms, stands or {})
+                    if state and shown["state"] != state:
+                        continue
+                    if len(found) == count:
+                        return found, f"{name}:{shard}:{scan}:{last}"
+                    found.append(shown)
+                    last = entry.account
+                scan, last = following, ""
+                if scan == 0:
+                    shard += 1
+                if state and scan and looked >= LOOKED_MAX:
+                    return found, f"{name}:{shard}:{scan}:"  # Bounded work: the caller goes on from here.
+            shard = 0
+        return found, ""
+
+    async def _small(self, queue: str, troubled: bool) -> dict[int, Batch]:
+        """The shards of a queue that have few accounts, with these: of thousands of providers most have no others."""
+        batches = await self._ledger.first_pages(queue, SHARDS, FEW, troubled=troubled)
+        return {shard: batch for shard, batch in enumerate(batches) if batch[0] == 0}
+
+    def _described(self, provider: str, entry: Entry, now_ms: int, stands: Mapping[str, Any]) -> dict[str, Any]:
+        row, troubles = entry.row, entry.troubles or RefreshTroubles()
+        state = policy.state(row, entry.troubles, now_ms)
+        alone = not stands["error"] and 0 < troubles.first_ms < stands["well_ms"]
+        what = advice.of_account(
+            self._providers[provider],
+            state,
+            troubles.outcome,
+            troubles.kept,
+            alone=alone,
+            quarantined=bool(stands["quarantined_since_ms"]),
+        )
+        shown = {
+            "account": f"{provider}/{entry.account}",
+            "provider": provider,
+            "state": state,
+            "since_ms": policy.since_ms(row, entry.troubles, state),
+            "grant": row.grant,
+            "generation": row.generation,
+            "stored_ms": row.stored_ms,
+            "expires_at_ms": row.expires_at_ms,
+            "due_ms": row.due_ms,
+            "consent_expires_ms": details.consent_of(self._providers[provider], row)[0],
+            "parameters": dict(row.details.parameters),
+            "tries": troubles.tries,
+            "error": troubles.outcome,
+            "message": troubles.message,
+            "next_ms": troubles.next_ms if entry.troubles else row.due_ms,
+            "advice": what,
+        }
+        return beside(shown, stands)
+
+    async def one(self, provider: str, name: str) -> dict[str, Any]:
+        """One account as on a page, and more of it. Raises: NotFound."""
+        reading = await self._ledger.get(self._queue_of[provider], name)
+        if reading.row is None:
+            raise errors.NotFound(f"there is no account {provider}/{name}")
+        row = reading.row
+        entry = Entry(name, row, reading.troubles)
+        return self._described(provider, entry, reading.now_ms, await self._stands(provider)) | {
+            "token_type": row.token_type,
+            "scope": row.scope,
+            "extras": dict(row.details.extras),
+            "consent_moves": details.consent_of(self._providers[provider], row)[1],
+            "access_token": bool(row.access),
+            "refreshed": row.refreshed,
+        }
+
+    async def stats(self, provider: str) -> dict[str, Any]:
+        """The figures of a provider: see :func:`tidewarden.tokens.limits.provider_status.figures`."""
+        stats = await self._ledger.stats(self._queue_of[provider], SHARDS)
+        return stats | await self._stands(provider, stats.pop("next_ms"))
+
+    async def _stands(self, provider: str, due_ms: int = 0) -> dict[str, Any]:
+        """See :func:`tidewarden.tokens.limits.provider_status.figures`."""
+        record, now = await read_client(self._queue_of[provider], self._ledger.script)
+        return figures(self._providers[provider], record, now.clock_ms, now.lag_ms, due_ms)
+
+
+def parse_cursor(after: str, names: list[str]) -> tuple[str, int, int, str]:
+    """Provider, shard, the store's cursor, and the account of its batch that was given last. Raises: BadArg, NotFound."""
+    if not names:
+        raise errors.NotFound("no provider is configured")
+    if not after:
+        return names[0], 0, 0, ""
+    provider, *numbers, last = (after.split(":", 3) + [""] * 4)[:4]
+    shard, scan = (int(part) if part.isdecimal() and len(part) <= DIGITS_MAX else -1 for part in numbers)
+    if provider not in names or not 0 <= shard < SHARDS or not 0 <= scan < 1 << 64:
+        raise errors.BadArg(f"AFTER is {after[:60]!r}, which is no cursor of this list")
+    return provider, shard, scan, last

@@ -1,0 +1,315 @@
+"""
+Reading a token: one that lives is served at once; for another, its refresh is made urgent and waited for, by all of a
+node's readers of that account together. While the store is away, what this node read last is served, marked ``stale``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from tidewarden import errors
+from tidewarden.clock import Clock
+from tidewarden.config.load import Provider
+from tidewarden.tokens.provider.token_response import Scalar
+from tidewarden.tokens.refresh import policy
+from tidewarden.tokens.refresh.offline_refresh import OfflineRefresher
+from tidewarden.tokens.refresh.policy import State
+from tidewarden.tokens.vault.vault import Place, Vault
+
+from .account_record import AccountRow, RefreshTroubles
+from .account_store import AccountStore
+from .cache import Cache
+from .findings import AccountReading
+
+log = logging.getLogger("tidewarden.tokens")
+
+WATCH_S = (0.02, 0.5)  # How often another node's refresh is looked for: at first, and at most.
+LIFE_SHARE = 0.5  # Of a token's whole life: nobody gets it refreshed sooner by wanting more left of it than that.
+AGAIN_S = 1.0  # How often a newer token is asked for again, where its refresh was forced a moment ago.
+STEP_MS = 5000  # What was stored so much later than it is now was stored before the store's clock was set back.
+STALE_AFTER_S = (
+    1.0  # A store that is connected and says nothing for so long is as good as away, to whom a kept token helps.
+)
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class AccountToken:
+    """An access token as it is handed out."""
+
+    access_token: str = field(repr=False)
+    token_type: str
+    expires_at_ms: int
+    generation: int
+    state: State
+    scope: str = ""
+    grant: int = 0
+    keep_ms: int = 0
+    """How long a reader may use it without asking again: until it is refreshed, or has less life than was asked for."""
+    extras: Mapping[str, Scalar] = field(default_factory=dict)
+    """What else its provider said and is kept."""
+
+
+class Reader:
+    """
+    The readers of one node's tokens.
+
+    Args:
+        cache: what is served while the store is away.
+        connected: whether the store is, as far as is known.
+        forced_ms: an account is refreshed at most once in so long by readers to whom its token is of no use.
+    """
+
+    def __init__(
+        self,
+        ledger: AccountStore,
+        vault: Vault,
+        clock: Clock,
+        cache: Cache,
+        connected: Callable[[], bool],
+        forced_ms: int,
+    ) -> None:
+        self._forced_ms = forced_ms
+        self._ledger = ledger
+        self._vault = vault
+        self._clock = clock
+        self._cache = cache
+        self._connected = connected
+        self._away = False  # when it was asked last
+        self._stopped = False
+        self.stale_served = 0
+        self.orphans: OfflineRefresher | None = None
+        """What refreshes while the store is away; None: no provider lets it."""
+        self._watchers: dict[str, asyncio.Task[None]] = {}
+        self._settled: dict[str, asyncio.Event] = {}
+
+    async def get(
+        self, provider: Provider, queue: str, name: str, min_ttl_ms: int, wait_ms: int, newer: int = 0
+    ) -> AccountToken:
+        """A token with that much life, or the best there is when the wait is over; see ``Tokens.get``."""
+        account = f"{provider.name}/{name}"
+        until = self._clock.monotonic() + wait_ms / 1000
+        known = self._cache.left_ms(account) >= max(1, min_ttl_ms) or self._serves_alone(account)
+        if self._connected() or not known:
+            try:
+                return await self._asked(provider, queue, name, min_ttl_ms, wait_ms, newer)
+            except errors.StoreDown as error:
+                why = str(error)
+        else:
+            why = "it is not connected"
+        if self.orphans is not None and self._serves_alone(account):
+            await self.orphans.fresh(provider, name, min_ttl_ms, until - self._clock.monotonic())
+        row = self._cache.find(account)
+        if row is None or row.generation <= newer:
+            raise errors.StoreDown(f"{why}; no living token of {account} is known here")
+        return await self._stale(provider, name, row, why)
+
+    async def _asked(
+        self, provider: Provider, queue: str, name: str, min_ttl_ms: int, wait_ms: int, newer: int
+    ) -> AccountToken:
+        until = self._clock.monotonic() + wait_ms / 1000
+        reading = await self._read(provider, queue, name)
+        if _generation(reading) <= newer and not _given_up(reading):
+            reading = await self._newer(provider, queue, name, newer, until)
+        elif not (lives(reading, min_ttl_ms) or _given_up(reading) or in_vain(provider, reading, wait_ms)):
+            before = _mark(reading.row)
+            wanted = self._ledger.refresh(queue, name, seen=before)
+            await self._or_else(f"{provider.name}/{name}", wanted)
+            while _mark(reading.row) == before and not _given_up(reading):
+                left_s = until - self._clock.monotonic()
+                if left_s <= 0 or self._stopped:
+                    break
+                await self._join(provider, queue, name, before, left_s)
+                reading = await self._read(provider, queue, name)
+        if _generation(reading) <= newer:
+            if reading.troubles is None or not reading.troubles.given_up:  # It was deleted and put anew meanwhile.
+                raise self._none_newer(f"{provider.name}/{name}", newer, reading)
+            raise errors.NotFound(f"{provider.name}/{name} is {_end_of(reading.troubles)}")
+        return await self._token(provider, name, reading, min_ttl_ms)
+
+    async def _newer(self, provider: Provider, queue: str, name: str, newer: int, until: float) -> AccountReading:
+        """
+        Has the account refreshed for a reader to whom its token is of no use, and waits for that.
+
+        Raises: Timeout: no later generation than ``newer`` was there in time.
+        """
+        account = f"{provider.name}/{name}"
+        while True:
+            wanted = self._ledger.refresh(queue, name, force_ms=self._forced_ms, seen=(0, newer))
+            await self._or_else(account, wanted)
+            reading = await self._read(provider, queue, name)
+            if _generation(reading) > newer or _given_up(reading):
+                return reading
+            left_s = until - self._clock.monotonic()
+            if left_s <= 0 or self._stopped:
+                raise self._none_newer(account, newer, reading)
+            await self._join(provider, queue, name, _mark(reading.row), min(left_s, AGAIN_S))
+
+    @staticmethod
+    def _none_newer(account: str, newer: int, reading: AccountReading) -> errors.Timeout:
+        return errors.Timeout(f"{account} has no token of a later generation than {newer} yet{_failing(reading)}")
+
+    async def _stale(self, provider: Provider, name: str, row: AccountRow, why: str) -> AccountToken:
+        if not self._away:
+            self._away = True
+            log.warning("the store does not answer (%s): tokens that are known here are served, marked stale", why)
+        self.stale_served += 1
+        place = Place(provider.name, name, "access", row.grant, row.generation)
+        access_token = (await self._vault.unseal(row.access, place)).decode()
+        return AccountToken(
+            access_token, row.token_type, row.expires_at_ms, row.generation, "stale", row.scope, row.grant,
+            extras=row.details.extras,
+        )  # fmt: skip
+
+    def _serves_alone(self, account: str) -> bool:
+        """Whether this node could refresh the account without the store."""
+        orphans = self.orphans
+        return (
+            orphans is not None and orphans.serves(account.partition("/")[0]) and self._cache.whole(account) is not None
+        )
+
+    async def _or_else(self, account: str, asked: Awaitable[Answer]) -> Answer:
+        """
+        What the store answers, for which nobody waits long who could have a token that is kept.
+
+        Raises: StoreDown: not in time, or as it says.
+        """
+        if self._cache.left_ms(account) == 0 and not self._serves_alone(account):
+            answer = await asked
+        else:
+            try:
+                async with asyncio.timeout(STALE_AFTER_S):
+                    answer = await asked
+            except TimeoutError:
+                raise errors.StoreDown(f"it has not answered for {STALE_AFTER_S:g} s") from None
+        self._away = False
+        return answer
+
+    def settled(self, account: str) -> None:
+        """A refresh of ``provider/name`` has ended on this node, well or not, or a grant was put."""
+        event = self._settled.get(account)
+        if event is not None:
+            event.set()
+
+    def stop(self) -> None:
+        """End every wait; whoever waits is answered with what there is. Nobody waits any more after that."""
+        self._stopped = True
+        for watcher in list(self._watchers.values()):
+            watcher.cancel()
+
+    async def _read(self, provider: Provider, queue: str, name: str) -> AccountReading:
+        account = f"{provider.name}/{name}"
+        reading = await self._or_else(account, self._ledger.get(queue, name))
+        if reading.row is None or _given_up(reading):
+            self._cache.drop(account)
+        if reading.row is None:
+            raise errors.NotFound(f"there is no account {account}")
+        if not _given_up(reading):
+            self._cache.keep(account, reading.row, reading.now_ms, read=True)
+        return reading
+
+    async def _token(self, provider: Provider, name: str, reading: AccountReading, min_ttl_ms: int) -> AccountToken:
+        row, troubles = reading.row, reading.troubles
+        assert row is not None
+        account = f"{provider.name}/{name}"
+        if row.expires_at_ms <= reading.now_ms:
+            if troubles is not None and troubles.given_up:
+                raise errors.NotFound(f"{account} is {_end_of(troubles, ' and has no living token')}")
+            raise errors.Timeout(f"{account} has no living access token yet{_failing(reading)}")
+        place = Place(provider.name, name, "access", row.grant, row.generation)
+        access_token = (await self._vault.unseal(row.access, place)).decode()
+        state = policy.state(row, troubles, reading.now_ms)
+        keep_ms = max(0, min(row.due_ms, row.expires_at_ms - min_ttl_ms) - reading.now_ms)
+        return AccountToken(
+            access_token, row.token_type, row.expires_at_ms, row.generation, state, row.scope, row.grant, keep_ms,
+            row.details.extras,
+        )  # fmt: skip
+
+    async def _join(self, provider: Provider, queue: str, name: str, before: tuple[int, int], wait_s: float) -> None:
+        """Wait until the account's generation moved or a try of it ended; one watcher for all who wait on this node."""
+        account = f"{provider.name}/{name}"
+        watcher = self._watchers.get(account)
+        if watcher is None:
+            watching = self._watch(account, queue, name, before, provider.timeout_s + 10)
+            watcher = self._watchers[account] = asyncio.create_task(watching, name=f"wait for {account}")
+            watcher.add_done_callback(lambda _: self._watchers.pop(account, None))
+        await asyncio.wait([watcher], timeout=wait_s)
+
+    async def _watch(self, account: str, queue: str, name: str, before: tuple[int, int], limit_s: float) -> None:
+        # This node's own refresher wakes it at once; another node's shows in the row alone.
+        event = self._settled[account] = asyncio.Event()
+        pause_s, most_s = WATCH_S
+        try:
+            async with asyncio.timeout(limit_s):
+                while not event.is_set():
+                    try:
+                        async with asyncio.timeout(pause_s):
+                            await event.wait()
+                    except TimeoutError:
+                        pause_s = min(pause_s * 1.5, most_s)
+                        reading = await self._ledger.get(queue, name)
+                        if _mark(reading.row) != before or _given_up(reading):
+                            return
+        except TimeoutError:
+            return  # Whoever still waits begins another watch.
+        except errors.Error as error:
+            log.debug("waiting for %s: %s", account, error)  # Each reader asks the store again, and hears it there.
+        finally:
+            del self._settled[account]
+
+
+def lives(reading: AccountReading, min_ttl_ms: int) -> bool:
+    """Whether the token that was read will do for a reader who wants ``min_ttl_ms`` of it."""
+    row = reading.row
+    assert row is not None
+    left_ms = row.expires_at_ms - reading.now_ms
+    if left_ms <= 0 or row.stored_ms > reading.now_ms + STEP_MS:
+        return False
+    # A reader who wants more than the provider gives, or nearly all of it, does not have it refreshed again and again.
+    life_ms = row.expires_at_ms - row.stored_ms
+    return left_ms >= min_ttl_ms or (row.refreshed and left_ms >= life_ms * LIFE_SHARE)
+
+
+def in_vain(provider: Provider, reading: AccountReading, wait_ms: int) -> bool:
+    """Whether a token lives that cannot be refreshed within ``wait_ms``: too early for the provider, or it has just failed."""
+    row, troubles = reading.row, reading.troubles
+    assert row is not None
+    if row.expires_at_ms <= reading.now_ms:
+        return False
+    next_ms = troubles.next_ms if troubles is not None else 0
+    soon_ms = policy.too_soon(provider, row, reading.now_ms) * 1000
+    return max(soon_ms, next_ms - reading.now_ms) > wait_ms
+
+
+def _mark(row: AccountRow | None) -> tuple[int, int]:
+    return (row.grant, row.generation) if row is not None else (0, 0)
+
+
+def _end_of(troubles: RefreshTroubles, beside: str = "") -> str:
+    """How an account was given up, and what can be done; ``beside``: what else is to be said of it."""
+    if troubles.stopped:
+        return f"stopped ({_of(troubles)}){beside}; it is not asked for any more until somebody has it refreshed"
+    return f"dead ({_of(troubles)}){beside}; put a new grant"
+
+
+def _of(troubles: RefreshTroubles) -> str:
+    return f"{troubles.outcome}: {troubles.message}"
+
+
+def _failing(reading: AccountReading) -> str:
+    """Says that the refresh fails and how, behind another sentence; empty: it does not."""
+    troubles = reading.troubles
+    return f"; its refresh fails: {troubles.outcome} ({troubles.message})" if troubles is not None else ""
+
+
+def _generation(reading: AccountReading) -> int:
+    return reading.row.generation if reading.row is not None else 0
+
+
+def _given_up(reading: AccountReading) -> bool:
+    return reading.troubles is not None and reading.troubles.given_up

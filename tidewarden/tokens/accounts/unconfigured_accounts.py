@@ -1,0 +1,43 @@
+"""Accounts that no provider of this node's configuration is for, as after one was renamed or given another client: said at the start."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Collection
+
+from tidewarden import errors
+from tidewarden.config.provider import QUEUE_PREFIX
+from tidewarden.tokens.limits.node_limits import SHARDS
+
+from .account_store import AccountStore
+
+log = logging.getLogger("tidewarden.tokens")
+
+
+class UnconfiguredAccounts:
+    """``names``: every queue there is. ``configured``: those of this node's providers."""
+
+    def __init__(
+        self, ledger: AccountStore, names: Callable[[], Awaitable[list[str]]], configured: Collection[str]
+    ) -> None:
+        self._ledger = ledger
+        self._names = names
+        self._configured = configured
+
+    async def say(self) -> None:
+        """Name them in the log. Never raises: what the store does not tell is not said."""
+        try:
+            for queue in sorted(await self._names()):
+                if queue.startswith(QUEUE_PREFIX) and queue not in self._configured:
+                    self._say(queue, (await self._ledger.stats(queue, SHARDS))["total"])
+        except errors.Error as error:
+            log.debug("accounts without a provider were not looked for: %s", error)
+
+    def _say(self, queue: str, accounts: int) -> None:
+        if accounts:
+            provider, _, client = queue.removeprefix(QUEUE_PREFIX).partition(":")
+            log.warning(
+                "%d accounts of the provider %s and its client %s lie in the store, which this node is not configured for: it does not "
+                "refresh them (docs/providers.md, Names)",
+                accounts, provider, client,
+            )  # fmt: skip

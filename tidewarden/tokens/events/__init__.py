@@ -1,0 +1,1 @@
+"""Tells the world what becomes of accounts: events, webhooks, companion tasks."""

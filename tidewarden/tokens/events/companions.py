@@ -1,0 +1,137 @@
+"""
+Companion tasks: work that goes with each account now and then, put while its token can be kept fresh, dropped when not.
+
+A task's id is ``COMPANION:provider/name``, so that there is one at most; it is put for the account's next time, of which
+there is one in each interval, whenever its token was refreshed. So nothing has to be remembered, and a put that was lost
+is made up for by the next refresh. Consumers read the token when they do the work, not before: ``T.GET``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import zlib
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping
+
+from tidewarden import errors
+from tidewarden.clock import Clock, sleep
+from tidewarden.config.load import Companion
+from tidewarden.queue.task import TaskSpec
+
+log = logging.getLogger("tidewarden.tokens")
+
+WAITING_MAX = 100_000
+AT_ONCE = 100
+AWAY_S = 1.0
+SAY_S = 60.0
+ID_BYTES_MAX = 200
+
+Put = Callable[[str, TaskSpec], Awaitable[str]]
+"""``Queues.put``."""
+Drop = Callable[[str, str], Awaitable[int]]
+"""Deletes a task, whoever holds it: queue and id."""
+
+
+class Companions:
+    """Of one node. :meth:`fresh` and :meth:`over` return at once; :meth:`run` does what they note."""
+
+    def __init__(self, companions: Mapping[str, Companion], put: Put, drop: Drop, clock: Clock) -> None:
+        self._lines = [_Line(companion, put, drop, clock) for companion in companions.values()]
+
+    def fresh(self, account: str) -> None:
+        """The token of ``provider/name`` lives, and can be refreshed."""
+        for line in self._lines:
+            line.note(account, True)
+
+    def over(self, account: str) -> None:
+        """The account is dead, or gone."""
+        for line in self._lines:
+            line.note(account, False)
+
+    @property
+    def lost(self) -> int:
+        """Notes that came while too many waited for the store: the next refresh makes up for them."""
+        return sum(line.lost for line in self._lines)
+
+    async def run(self) -> None:
+        """Put and drop tasks, for ever."""
+        async with asyncio.TaskGroup() as group:
+            for line in self._lines:
+                group.create_task(line.run())
+
+
+class _Line:
+    """What waits for one companion: one whose queue is full holds up no other."""
+
+    def __init__(self, companion: Companion, put: Put, drop: Drop, clock: Clock) -> None:
+        self._companion = companion
+        self._put = put
+        self._drop = drop
+        self._clock = clock
+        self._waiting: OrderedDict[str, bool] = OrderedDict()
+        self._noted = asyncio.Event()
+        self._said = float("-inf")
+        """When the log last heard of something that is not put, monotonic seconds."""
+        self.lost = 0
+
+    def note(self, account: str, lives: bool) -> None:
+        """Whether the account lives, from now on."""
+        providers = self._companion.providers
+        if providers and account.partition("/")[0] not in providers:
+            return
+        if len(self._waiting) >= WAITING_MAX:
+            self._waiting.popitem(last=False)
+            self.lost += 1
+        self._waiting[account] = lives
+        self._noted.set()
+
+    async def run(self) -> None:
+        """Do what is noted, for ever."""
+        while True:
+            await self._noted.wait()
+            some = [self._waiting.popitem(last=False) for _ in range(min(AT_ONCE, len(self._waiting)))]
+            ends = await asyncio.gather(*(self._do(account, lives) for account, lives in some), return_exceptions=True)
+            late = [(note, end) for note, end in zip(some, ends, strict=True) if end is not None]
+            for (account, lives), end in late:
+                if not isinstance(end, errors.Error):
+                    raise end
+                self._waiting.setdefault(account, lives)  # What was noted since is newer.
+            if late:
+                self._say(f"of {len(late)} accounts wait: {late[0][1]}")
+                await sleep(self._clock, AWAY_S)
+            if not self._waiting:
+                self._noted.clear()
+
+    async def _do(self, account: str, lives: bool) -> None:
+        """Raises: Error: it can be tried again."""
+        companion, (provider, _, name) = self._companion, account.partition("/")
+        task_id = f"{companion.name}:{account}"
+        if len(task_id) > ID_BYTES_MAX:
+            self._say(f"cannot be put for accounts with so long a name as {account}")
+            return
+        try:
+            if not lives:
+                await self._drop(companion.queue, task_id)
+                return
+            at_ms = next_time(account, self._clock.unix_ms(), int(companion.interval_s * 1000))
+            words = {"{account}": account, "{provider}": provider, "{name}": name}
+            payload = companion.payload
+            for word, text in words.items():
+                payload = payload.replace(word, text)
+            await self._put(companion.queue, TaskSpec(payload.encode(), id=task_id, at_ms=at_ms))
+        except (errors.BadArg, errors.TooBig, errors.NotFound) as error:
+            self._say(f"cannot be put in {companion.queue}: {error}")
+
+    def _say(self, what: str) -> None:
+        """In the log, once a minute."""
+        now = self._clock.monotonic()
+        if now - self._said >= SAY_S:
+            self._said = now
+            log.warning("companion tasks of %s %s", self._companion.name, what)
+
+
+def next_time(account: str, now_ms: int, interval_ms: int) -> int:
+    """The account's next time, later than ``now_ms``: one in each interval, all accounts' spread evenly over it."""
+    offset_ms = zlib.crc32(account.encode()) % interval_ms
+    return ((now_ms - offset_ms) // interval_ms + 1) * interval_ms + offset_ms

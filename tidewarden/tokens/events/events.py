@@ -1,0 +1,123 @@
+"""
+What happens to accounts and providers, told to whoever wants to know: kept in a stream of the store, queued for webhooks.
+
+They come from :mod:`.outbox`, which lets none be lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from tidewarden.config.load import Webhook, means
+from tidewarden.queue.task import TaskSpec
+
+QUEUE = "_webhooks"
+ATTEMPTS = 20  # 5 s, doubling up to an hour: about half a day
+BACKOFF_MS = 5_000
+PAGE = 100
+CURSOR = re.compile(r"[0-9]{1,16}-[0-9]{1,16}")
+START, NOW = "0-0", "$"
+ENDS = ("account.dead", "account.stopped")
+"""Of an account whose token is not kept fresh any more."""
+
+Call = Callable[..., Awaitable[Any]]
+"""Sends one command to the store; returns its reply."""
+Put = Callable[[str, TaskSpec], Awaitable[str]]
+"""``Queues.put``."""
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that has happened. ``data`` has ``provider``, mostly ``account``, and what is special to its kind."""
+
+    id: str
+    type: str
+    timestamp: str
+    """When, as RFC 3339 has it, by the store's clock."""
+    data: dict[str, Any]
+
+    def body(self) -> bytes:
+        """As a webhook receives it."""
+        return msgspec.json.encode(self)
+
+
+class Delivery(msgspec.Struct, frozen=True):
+    """The payload of a task of ``_webhooks``."""
+
+    webhook: str
+    event: str
+    """Its id."""
+    body: str
+
+
+class Events:
+    """Of one node, which sees those of all. ``metrics`` counts what this one has told, by provider and kind."""
+
+    def __init__(self, call: Call, cluster: str, put: Put, webhooks: Mapping[str, Webhook], kept: int) -> None:
+        self._call = call
+        self._stream = f"{{{cluster}}}:events"
+        self._cluster = cluster
+        self._put = put
+        self._webhooks = webhooks
+        self._kept = kept
+        self._news = asyncio.Event()
+        self.told: Counter[tuple[str, str]] = Counter()
+
+    async def tell(
+        self, event_id: str, kind: str, at_ms: int, provider: str, account: str, details: Mapping[str, Any]
+    ) -> None:
+        """Write an event that has happened at that time; again under the same id, it is delivered once. Raises what the store raises."""
+        await self._write(self._event(event_id, kind, at_ms, provider, account, details))
+        self.told[provider, kind] += 1
+
+    def _event(
+        self, event_id: str, kind: str, at_ms: int, provider: str, account: str, details: Mapping[str, Any]
+    ) -> Event:
+        data = {"cluster": self._cluster, "provider": provider}
+        if account:
+            data["account"] = f"{provider}/{account}"
+        moment = datetime.fromtimestamp(at_ms / 1000, UTC)
+        timestamp = moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        return Event(id=event_id, type=kind, timestamp=timestamp, data=data | dict(details))
+
+    async def _write(self, event: Event) -> None:
+        """Queued first: a second try puts nothing twice, for the tasks have ids."""
+        body = event.body()
+        for name, hook in self._webhooks.items():
+            if means(hook.events, event.type):
+                payload = msgspec.json.encode(Delivery(name, event.id, body.decode()))
+                task = TaskSpec(payload, id=f"{name}:{event.id}", lane=name, attempts=ATTEMPTS, backoff_ms=BACKOFF_MS)
+                await self._put(QUEUE, task)
+        await self._call("XADD", self._stream, "MAXLEN", "~", self._kept, "*", "event", body)
+        self._news.set()
+
+    # --- reading
+
+    async def last(self) -> str:
+        """The cursor behind which there is nothing yet."""
+        found = await self._call("XREVRANGE", self._stream, "+", "-", "COUNT", 1)
+        return found[0][0].decode() if found else START
+
+    async def has(self, cursor: str) -> bool:
+        """Whether the event of that cursor is still kept."""
+        return bool(await self._call("XRANGE", self._stream, cursor, cursor))
+
+    async def after(self, cursor: str, count: int = PAGE) -> list[tuple[str, Event]]:
+        """At most ``count`` events behind a cursor, the oldest first, each with its own."""
+        found = await self._call("XRANGE", self._stream, f"({cursor}", "+", "COUNT", count)
+        return [(at.decode(), msgspec.json.decode(fields[1], type=Event)) for at, fields in found]
+
+    async def wait(self, seconds: float) -> None:
+        """Return when this node has written an event, or after ``seconds``: another may have."""
+        self._news.clear()
+        try:
+            async with asyncio.timeout(seconds):
+                await self._news.wait()
+        except TimeoutError:
+            return

@@ -1,0 +1,70 @@
+"""
+Where the refreshers say what has become of accounts and providers: which of it is an event, and what it means for companion tasks.
+
+Every method returns at once and raises nothing. What happens is written down by the scripts that do it (:mod:`.outbox`): here
+it is only said which of it is an event, and where one lies.
+"""
+
+from __future__ import annotations
+
+from tidewarden.tokens.accounts.account_record import RefreshTroubles
+
+from .companions import Companions
+from .events import ENDS
+from .outbox import Outbox
+
+
+class AccountLifecycle:
+    """Of one node."""
+
+    def __init__(self, outbox: Outbox, companions: Companions, failing_s: float) -> None:
+        """``failing_s``: how long an account must have failed to be told of, seconds."""
+        self._outbox = outbox
+        self._companions = companions
+        self._failing_ms = int(failing_s * 1000)
+
+    def refreshed(self, provider: str, account: str, *, recovered: bool) -> None:
+        """A new pair is stored. ``recovered``: of the account it was told otherwise, and this is to be told now."""
+        self._companions.fresh(f"{provider}/{account}")
+        if recovered:
+            self._outbox.look(provider, account)
+
+    def event_of(self, before: RefreshTroubles, now: RefreshTroubles) -> str:
+        """
+        The event that a failed refresh is, or none: told once, when the account is given up, and when it has failed for long.
+
+        ``before`` are the troubles that the account had when its refresh began.
+        """
+        if now.given_up:
+            return "" if _end(before) == _end(now) else _end(now)
+        return "account.failing" if self._long(now) and not self._long(before) else ""
+
+    def failed(self, provider: str, account: str, event: str) -> None:
+        """A refresh failed, and that is noted; ``event``: what is to be told of it."""
+        if event in ENDS:
+            self._companions.over(f"{provider}/{account}")
+        if event:
+            self._outbox.look(provider, account)
+
+    def granted(self, provider: str, account: str, *, living: bool, recovered: bool) -> None:
+        """A new grant was put. ``living``: with an access token."""
+        if living:
+            self._companions.fresh(f"{provider}/{account}")
+        if recovered:
+            self._outbox.look(provider, account)
+
+    def deleted(self, provider: str, account: str) -> None:
+        """Somebody has deleted the account."""
+        self._companions.over(f"{provider}/{account}")
+
+    def of_provider(self, provider: str) -> None:
+        """Something is to be told of a provider's client: its breaker, the share of its refusals, or whether it answers."""
+        self._outbox.look(provider)
+
+    def _long(self, troubles: RefreshTroubles) -> bool:
+        return troubles.tries > 0 and troubles.last_ms - troubles.first_ms >= self._failing_ms
+
+
+def _end(troubles: RefreshTroubles) -> str:
+    """The event that the end of such troubles is; empty: they have not ended."""
+    return "account.dead" if troubles.dead else "account.stopped" if troubles.stopped else ""

@@ -1,0 +1,155 @@
+"""
+Revokes refresh tokens of deleted accounts at their provider (RFC 7009), where its ``on_delete`` says so.
+
+A revocation is a task of ``_revocations``, put before the account is deleted, with its token sealed; whichever node takes it makes sure
+that the account is gone, and asks. Anything but success is tried again with a growing pause; when the tries are used up the task is buried.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Mapping
+
+import msgspec
+
+from tidewarden import errors
+from tidewarden.clock import Clock
+from tidewarden.config import placeholders
+from tidewarden.config.load import Provider
+from tidewarden.queue import Queues, Taken
+from tidewarden.queue.task import TaskSpec
+from tidewarden.tokens.accounts.account_record import AccountRow
+from tidewarden.tokens.accounts.account_store import AccountStore
+from tidewarden.tokens.provider.grant_request import as_account
+from tidewarden.tokens.provider.token_endpoint import TokenEndpoint
+from tidewarden.tokens.vault.vault import Place, Unsealable, Vault
+
+from .queue_worker import QueueWorker
+from .revoked import Revoked
+
+log = logging.getLogger("tidewarden.tokens")
+
+QUEUE = "_revocations"
+ATTEMPTS = 20  # 5 s, doubling up to an hour: about half a day
+BACKOFF_MS = 5_000
+DELAY_MS = 5_000  # The account is deleted behind the put; a task that finds it still there does nothing.
+AT_ONCE = 2  # Of one provider, as the lanes of the queue have it: so many hold a place each though all of them hang.
+LEASE_SLACK_S = 15.0
+
+
+class Revocation(msgspec.Struct, frozen=True, array_like=True):
+    """The payload of a task."""
+
+    provider: str
+    account: str
+    """Name within the provider."""
+    grant: int
+    generation: int
+    refresh: bytes
+    """Sealed."""
+    parameters: dict[str, str] = {}
+    """Of the account, for its provider's placeholders."""
+
+    def __repr__(self) -> str:
+        return f"Revocation({self.provider}/{self.account}, grant={self.grant}, generation={self.generation})"
+
+
+class Revoker:
+    """
+    Of one node. :meth:`run` until cancelled.
+
+    Args:
+        queue_of: where accounts lie, by provider.
+        done: counts by provider and outcome: ``revoked``, ``failed``, ``unsupported``, or ``kept``, for the account is there.
+    """
+
+    def __init__(
+        self,
+        providers: Mapping[str, Provider],
+        queue_of: Mapping[str, str],
+        queues: Queues,
+        ledger: AccountStore,
+        vault: Vault,
+        exchange: TokenEndpoint,
+        clock: Clock,
+        done: Counter[tuple[str, str]],
+    ) -> None:
+        self._providers = {name: one for name, one in providers.items() if one.on_delete == "revoke"}
+        self._queue_of = queue_of
+        self._queues = queues
+        self._ledger = ledger
+        self._vault = vault
+        self._exchange = exchange
+        longest_s = max((2 * one.timeout_s for one in self._providers.values()), default=0.0) + LEASE_SLACK_S
+        self._errands = QueueWorker(
+            queues, QUEUE, clock, at_once=AT_ONCE * len(self._providers), lease_ms=int(longest_s * 1000)
+        )
+        self._session = self._errands.session
+        self._done = done
+
+    async def deleting(self, provider: str, account: str) -> list[AccountRow]:
+        """The account is about to be deleted: note its refresh token and its spare's; which. Raises what the store raises."""
+        if provider not in self._providers:
+            return []
+        pairs = await self._ledger.sealed(self._queue_of[provider], account)
+        for row in pairs:
+            await self.abandoned(provider, account, row)
+        return pairs
+
+    async def abandoned(self, provider: str, account: str, row: AccountRow) -> None:
+        """A pair has no account any more, or soon none. Raises what the store raises; again it changes nothing."""
+        if provider not in self._providers or not row.refresh:
+            return
+        payload = msgspec.msgpack.encode(
+            Revocation(provider, account, row.grant, row.generation, row.refresh, row.details.parameters)
+        )
+        task_id = f"{provider}:{row.current.hex()}"  # of one token there is one, however often it is deleted
+        await self._queues.put(
+            QUEUE,
+            TaskSpec(
+                payload, id=task_id, delay_ms=DELAY_MS, lane=provider, attempts=ATTEMPTS, backoff_ms=BACKOFF_MS,
+                if_exists="replace",
+            ),
+        )  # fmt: skip
+
+    async def run(self) -> None:
+        """Revoke what is queued, for ever; at once where no provider wants it."""
+        if not self._providers:
+            return
+        await self._errands.run(self._settle)
+
+    async def _settle(self, task: Taken) -> None:
+        wanted = msgspec.msgpack.decode(task.payload, type=Revocation)
+        account = f"{wanted.provider}/{wanted.account}"
+        found = await self._try(wanted)
+        outcome = found.outcome if found is not None else "kept"
+        self._done[wanted.provider, outcome] += 1
+        if found is not None and outcome == "failed":
+            level = logging.ERROR if task.attempt >= ATTEMPTS else logging.WARNING
+            log.log(level, "a token of %s, deleted, is not revoked, try %d: %s", account, task.attempt, found.message)
+            delay_ms = int(found.retry_after_s * 1000) if found.retry_after_s else None
+            await self._queues.fail(self._session, QUEUE, task.id, task.lease, delay_ms, reason=found.message)
+        elif found is not None and outcome == "unsupported":
+            log.error("a token of %s, deleted, is not revoked: %s", account, found.message)
+            await self._queues.bury(self._session, QUEUE, task.id, task.lease, found.message)
+        else:
+            await self._queues.ack(self._session, QUEUE, [(task.id, task.lease)])
+
+    async def _try(self, wanted: Revocation) -> Revoked | None:
+        """What has become of it; None: the account is there."""
+        provider = self._providers.get(wanted.provider)
+        if provider is None:
+            return Revoked("failed", "its provider is not configured to revoke, on this node")
+        reading = await self._ledger.get(self._queue_of[wanted.provider], wanted.account)
+        if reading.row is not None:
+            return None  # Not deleted after all, or put anew: many providers end all of a user's grants with one token.
+        place = Place(wanted.provider, wanted.account, "refresh", wanted.grant, wanted.generation)
+        try:
+            brought = (await self._vault.unseal(wanted.refresh, place)).decode()
+            its, token = as_account(placeholders.filled(provider, wanted.parameters), brought)
+        except errors.BadArg as error:
+            return Revoked("unsupported", str(error))
+        except Unsealable as error:
+            return Revoked("unsupported", f"it cannot be read any more: {error}")
+        return await self._exchange.revoke(its, token)

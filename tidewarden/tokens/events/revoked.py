@@ -1,0 +1,28 @@
+"""What the answer of a revocation endpoint means (RFC 7009, 2.2). Plain functions; times are handed in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from tidewarden.tokens.provider.retry_after import retry_after
+from tidewarden.tokens.provider.token_response import HttpAnswer, error_of
+
+
+@dataclass(frozen=True, slots=True)
+class Revoked:
+    """What became of a request to revoke a token."""
+
+    outcome: Literal["revoked", "failed", "unsupported"]
+    """``revoked``: it is good no more, and may have been none before; ``failed``: to be tried again."""
+    message: str = ""
+    retry_after_s: float | None = None
+
+
+def judge_revocation(answer: HttpAnswer, unix_ms: int) -> Revoked:
+    """``unix_ms`` is this host's time, against which a Retry-After date is read."""
+    code, message = error_of(answer)
+    if (200 <= answer.status < 300 and not code) or code in ("invalid_token", "invalid_grant"):
+        return Revoked("revoked")  # Of unknown tokens the RFC wants a 200; some say so.
+    outcome: Literal["failed", "unsupported"] = "unsupported" if code == "unsupported_token_type" else "failed"
+    return Revoked(outcome, message, retry_after(answer.headers, unix_ms))

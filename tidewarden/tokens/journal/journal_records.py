@@ -1,0 +1,95 @@
+"""
+What a journal holds, record by record, between objects and bytes.
+
+A file begins with :data:`MAGIC`; a record is ``length 4 | CRC-32 4 | body`` (big-endian), the body a msgpack array that
+begins with its kind.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import Any
+
+import msgspec
+
+MAGIC = b"TWTJ1\n"
+RECORD_BYTES_MAX = 1 << 24
+_HEAD = struct.Struct(">II")
+
+
+class JournalAnswer(msgspec.Struct, frozen=True, array_like=True, tag="answer"):
+    """A refreshed pair that is to be stored: compared with ``grant`` and ``generation``, written as ``row``."""
+
+    number: int
+    queue: str
+    account: str
+    """Name within the provider."""
+    grant: int
+    generation: int
+    row: bytes
+    """The new row, whole, its tokens sealed."""
+    due_ms: int
+    deadline_ms: int
+    orphan: bool = False
+    """It came while the store was away, without an intent: where its account has moved on it is dropped."""
+
+    def __repr__(self) -> str:
+        return f"Answer({self.number}, {self.queue}, {self.account}, grant={self.grant}, generation={self.generation})"
+
+
+class RawAnswer(msgspec.Struct, frozen=True, array_like=True, tag="raw"):
+    """An answer that promised success and could not be read: sealed, kept for whoever has to look into it."""
+
+    number: int
+    queue: str
+    account: str
+    grant: int
+    generation: int
+    unix_ms: int
+    body: bytes
+
+    def __repr__(self) -> str:
+        return f"Raw({self.number}, {self.queue}, {self.account}, grant={self.grant}, generation={self.generation})"
+
+
+class JournalKey(msgspec.Struct, frozen=True, array_like=True, tag="key"):
+    """A wrapped data key that records after it are sealed under: the store may lose it in the same power cut."""
+
+    key_id: int
+    wrapped: bytes
+
+
+class Stored(msgspec.Struct, frozen=True, array_like=True, tag="stored"):
+    """The answer of that number is in the store, or the unreadable one nobody's any more."""
+
+    number: int
+
+
+Record = JournalAnswer | RawAnswer | JournalKey | Stored
+
+
+def frame(record: Record) -> bytes:
+    """The bytes of a record in the file."""
+    body = msgspec.msgpack.encode(record)
+    return _HEAD.pack(len(body), zlib.crc32(body)) + body
+
+
+def read_records(raw: bytes) -> tuple[list[Record], int]:
+    """The whole records of a file, and the position after the last of them."""
+    records: list[Record] = []
+    if not raw.startswith(MAGIC):
+        return records, 0
+    decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(Record)
+    at = len(MAGIC)
+    while at + _HEAD.size <= len(raw):
+        length, crc = _HEAD.unpack_from(raw, at)
+        body = raw[at + _HEAD.size : at + _HEAD.size + length]
+        if length > RECORD_BYTES_MAX or len(body) < length or zlib.crc32(body) != crc:
+            break
+        try:
+            records.append(decoder.decode(body))
+        except msgspec.DecodeError:
+            break  # A whole record of a kind that is not ours: what follows cannot be trusted either.
+        at += _HEAD.size + length
+    return records, at

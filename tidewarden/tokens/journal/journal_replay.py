@@ -1,0 +1,81 @@
+"""What this node's journal holds and the store has not confirmed: offered to the store again and again, and to nodes that ask for it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+
+from tidewarden import errors
+from tidewarden.clock import sleep
+from tidewarden.tokens.accounts.account_record import parse_row
+from tidewarden.tokens.refresh.pool import Pool
+from tidewarden.tokens.refresh.refresh_context import RefreshContext
+
+from .peer_queries import Mac, PeerReply, open_question, reply_to
+from .unreadable_answers import kept_of
+
+log = logging.getLogger("tidewarden.tokens")
+
+REPLAY_S = 2.0
+REPLAY_MAX = 500
+
+
+class JournalReplay:
+    """The answers of one node's journal on their way."""
+
+    def __init__(self, tools: RefreshContext, pools: Mapping[str, Pool], mac: Mac | None) -> None:
+        """``pools``: by provider. ``mac``: by which nodes prove themselves; None: none is answered."""
+        self._tools = tools
+        self._pools = pools
+        self._mac = mac
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await sleep(self._tools.clock, REPLAY_S)
+            await self.replay()
+            await self._tools.journal.flush()
+
+    async def replay(self) -> None:
+        """Offer the store what it has not confirmed; it knows by itself what it has."""
+        tools = self._tools
+        pools = {pool.queue: pool for pool in self._pools.values()}
+        waiting = [  # Not those whose provider is not configured now (it may be again), nor those on their way.
+            answer
+            for answer in tools.journal.pending()
+            if answer.queue in pools and (answer.queue, answer.account) not in tools.storing
+        ]
+        for at in range(0, len(waiting), REPLAY_MAX):
+            some = waiting[at : at + REPLAY_MAX]
+            results = await asyncio.gather(
+                *(pools[answer.queue].store(answer) for answer in some), return_exceptions=True
+            )
+            tools.counts.replayed += results.count(None)
+            for answer, result in zip(some, results, strict=True):
+                if isinstance(result, errors.StoreDown):
+                    log.warning("%d answers wait in the journal: %s", len(waiting), result)
+                    return  # The others would wait as long, one part after the other, and hear the same.
+                if isinstance(result, errors.Error):
+                    log.warning("an answer of %s waits in the journal: %s", answer.account, result)
+                elif isinstance(result, BaseException):
+                    raise result
+
+    def answer_peer(self, raw: bytes) -> bytes | None:
+        """The reply to another node's question; None: it is of no node of this cluster, or meant for another."""
+        if self._mac is None:
+            return None
+        question = open_question(raw, self._mac)
+        if question is None or question.node not in ("", self._tools.queues.holder.rpartition(".")[0]):
+            return None
+        tools, place = self._tools, (question.queue, question.account)
+        reply = PeerReply("none")
+        if question.kept:
+            reply = PeerReply("none", kept=kept_of(tools.journal, tools.vault, *place))
+        elif answer := tools.journal.find(*place, question.grant, question.generation):
+            reply = PeerReply("answer", answer, *tools.vault.wrapped_key(parse_row(answer.row).refresh))
+        elif place in tools.asking:
+            reply = PeerReply("busy")
+        elif any(pool.queue == question.queue and pool.unsent(question.account) for pool in self._pools.values()):
+            reply = PeerReply("unsent")
+        return reply_to(raw, reply, self._mac)

@@ -1,0 +1,194 @@
+"""
+What one node asks another about an account: is an answer in your journal, or a request under way? And: what could not be read?
+
+Each message is a MAC by the cluster's secret and a msgpack body; an answer's MAC covers the question's, so that none can be passed
+off for another. Tokens in it are sealed as they are in the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Literal
+
+import aiohttp
+import msgspec
+
+from tidewarden import errors
+from tidewarden.config.load import Config
+
+from .journal_records import JournalAnswer, RawAnswer
+
+log = logging.getLogger("tidewarden.tokens")
+
+PATH = "/internal/tokens"
+ASK_S = 2.0
+BYTES_MAX = 1 << 20
+MAC_BYTES = 32
+
+State = Literal["answer", "busy", "unsent", "none", "away"]
+"""``answer``: in its journal. ``busy``: its request is under way. ``unsent``: it never sent one. ``none``: it knows of nothing.
+``away``: it did not say."""
+
+
+class Question(msgspec.Struct, frozen=True, array_like=True):
+    """About a request with the refresh token of one generation."""
+
+    nonce: bytes
+    queue: str
+    account: str
+    grant: int
+    generation: int
+    node: str = ""
+    """Who is asked: at an address that is not (or no longer) its, another would say that it knows of nothing."""
+    kept: bool = False
+    """What is asked for are the unreadable answers of the account, whatever they were to."""
+
+
+class KeptAnswer(msgspec.Struct, frozen=True, array_like=True):
+    """An unreadable answer, and the wrapped data key that it is sealed under."""
+
+    raw: RawAnswer
+    key_id: int
+    key: bytes
+
+
+class PeerReply(msgspec.Struct, frozen=True, array_like=True):
+    """What the node knows of it; with an answer comes the wrapped data key that its tokens are sealed under."""
+
+    state: State
+    answer: JournalAnswer | None = None
+    key_id: int = 0
+    key: bytes = b""
+    kept: list[KeptAnswer] | None = None
+    """The unreadable answers; None: they were not asked for, or it does not know of such a question."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mac:
+    """Makes and checks MACs by a key of the cluster's secret."""
+
+    key: bytes
+
+    def of(self, *parts: bytes) -> bytes:
+        """The MAC of the parts, none of which can borrow from its neighbour."""
+        made = hmac.new(self.key, digestmod=sha256)
+        for part in parts:
+            made.update(len(part).to_bytes(8, "big") + part)
+        return made.digest()
+
+    def open(self, raw: bytes, *before: bytes) -> bytes | None:
+        """The body of a message whose MAC covers ``before`` and it; None: somebody else made it."""
+        mac, body = raw[:MAC_BYTES], raw[MAC_BYTES:]
+        return body if hmac.compare_digest(mac, self.of(*before, body)) else None
+
+
+def mac_of(cluster_secret: str) -> Mac:
+    """The MACs of nodes that share this secret."""
+    return Mac(hmac.new(cluster_secret.encode(), b"tidewarden tokens between nodes 1", sha256).digest())
+
+
+class Peers:
+    """Asks the other nodes; answers nothing itself: see :func:`reply_to`."""
+
+    def __init__(
+        self,
+        config: Config,
+        mac: Mac | None,
+        addresses: Callable[[], Mapping[str, str]] | None = None,
+        look_up: Callable[[str], Awaitable[str]] | None = None,
+    ) -> None:
+        """
+        ``mac``: None: nobody is asked. ``addresses``: the members' ``host:base_port``, which change; None: the configured ones.
+        ``look_up``: where another node listens, such as a worker; empty: not known.
+        """
+        self._addresses = addresses or config.peers
+        self._look_up = look_up
+        self._scheme = "https" if config.node.tls_cert else "http"
+        self._mac = mac
+        self._session: aiohttp.ClientSession | None = None
+
+    async def ask(self, holder: str, queue: str, account: str, grant: int, generation: int) -> PeerReply:
+        """What the node of ``holder`` (``node.boot``, as an intent has it) knows. Never raises."""
+        node = holder.rpartition(".")[0]
+        return await self._ask(Question(secrets.token_bytes(16), queue, account, grant, generation, node))
+
+    async def ask_kept(self, node: str, queue: str, account: str) -> PeerReply:
+        """Which unreadable answers of an account that node keeps. Never raises."""
+        return await self._ask(Question(secrets.token_bytes(16), queue, account, 0, 0, node, kept=True))
+
+    def members(self) -> Mapping[str, str]:
+        """The nodes that are known without asking the store, and their addresses."""
+        return self._addresses()
+
+    async def _ask(self, question: Question) -> PeerReply:
+        host, _, port = (await self._address_of(question.node)).rpartition(":")
+        if not host or self._mac is None:
+            return PeerReply("away")
+        body = msgspec.msgpack.encode(question)
+        try:
+            async with asyncio.timeout(ASK_S):
+                raw = await self._post(f"{self._scheme}://{host}:{int(port) + 1}{PATH}", self._mac.of(body) + body)
+        except (TimeoutError, OSError, aiohttp.ClientError, ValueError) as error:
+            log.debug("%s does not say what it knows of %s: %s", question.node, question.account, error)
+            return PeerReply("away")
+        opened = self._mac.open(raw, b"reply", body)
+        if opened is None:
+            log.warning("what answered for %s does not know the cluster's secret", question.node)
+            return PeerReply("away")
+        try:
+            return msgspec.msgpack.decode(opened, type=PeerReply)
+        except msgspec.DecodeError:
+            return PeerReply("away")  # Another version.
+
+    async def close(self) -> None:
+        """Close every connection."""
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    async def _address_of(self, node: str) -> str:
+        address = self._addresses().get(node, "")
+        if not address and self._look_up is not None:
+            try:
+                address = await self._look_up(node)
+            except errors.Error as error:
+                log.debug("where %s listens is not known: %s", node, error)
+        return address
+
+    async def _post(self, url: str, message: bytes) -> bytes:
+        if self._session is None:
+            # The MAC says who answers; a node's certificate need not be one that this host trusts.
+            connector = aiohttp.TCPConnector(ssl=False, limit=16)
+            self._session = aiohttp.ClientSession(
+                connector=connector, cookie_jar=aiohttp.DummyCookieJar(), trust_env=False
+            )
+        async with self._session.post(url, data=message, allow_redirects=False) as response:
+            if response.status != 200:
+                raise ValueError(f"HTTP {response.status}")
+            try:
+                return await response.content.readexactly(BYTES_MAX + 1)  # `read` would be content with a piece
+            except asyncio.IncompleteReadError as error:
+                return error.partial
+
+
+def open_question(raw: bytes, mac: Mac) -> Question | None:
+    """The question of a message; None: it is of no node of this cluster, or of another version."""
+    body = mac.open(raw)
+    if body is None:
+        return None
+    try:
+        return msgspec.msgpack.decode(body, type=Question)
+    except msgspec.DecodeError:
+        return None
+
+
+def reply_to(raw: bytes, reply: PeerReply, mac: Mac) -> bytes:
+    """The message that answers the question in ``raw``."""
+    body = msgspec.msgpack.encode(reply)
+    return mac.of(b"reply", raw[MAC_BYTES:], body) + body

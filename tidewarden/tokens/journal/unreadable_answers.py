@@ -1,0 +1,134 @@
+"""
+Answers that promised success and could not be read: each lies sealed in the journal of the node that got it, and is shown to whoever
+may have refresh tokens, by every node, for as long as the account that it came for is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from tidewarden import errors
+from tidewarden.clock import Clock, sleep
+from tidewarden.tokens.accounts.account_store import AccountStore
+from tidewarden.tokens.vault.key_store import KeyStore
+from tidewarden.tokens.vault.vault import Place, Unsealable, Vault
+
+from .journal import Journal
+from .journal_records import RawAnswer
+from .peer_queries import KeptAnswer, PeerReply, Peers
+
+log = logging.getLogger("tidewarden.tokens")
+
+LOOK_S = 60.0
+SHOWN_MAX = 8
+"""Of one account at one node, the newest: what each may have (64 KiB) makes that half of what a reply to a peer may have."""
+
+
+class UnreadableAnswers:
+    """Looks for them here and at the other nodes."""
+
+    def __init__(
+        self,
+        node: str,
+        queues: Mapping[str, str],
+        journal: Journal,
+        vault: Vault,
+        shelf: KeyStore,
+        ledger: AccountStore,
+        peers: Peers,
+        clock: Clock,
+    ) -> None:
+        """``node``: this one's name. ``queues``: by provider."""
+        self._node = node
+        self._queue_of = queues
+        self._journal = journal
+        self._vault = vault
+        self._shelf = shelf
+        self._ledger = ledger
+        self._peers = peers
+        self._clock = clock
+
+    async def run(self) -> None:
+        """Drop those whose account was deleted, whoever did that and wherever this node was then; for ever."""
+        while True:
+            await self.drop_former()
+            await sleep(self._clock, LOOK_S)
+
+    async def drop_former(self) -> None:
+        """Drop those that are known to be of a former account. Never raises: what is not known now is looked at again."""
+        queues = set(self._queue_of.values())
+        raws = [raw for raw in self._journal.raws() if raw.queue in queues]
+        readings = await asyncio.gather(
+            *(self._ledger.get(raw.queue, raw.account) for raw in raws), return_exceptions=True
+        )
+        former = []
+        for raw, reading in zip(raws, readings, strict=True):
+            if isinstance(reading, errors.Error):
+                log.debug("whose an unreadable answer of %s is, is not known: %s", raw.account, reading)
+            elif isinstance(reading, BaseException):
+                raise reading
+            elif raw.grant < reading.began or (reading.row is None and raw.grant <= reading.floor):
+                former.append(raw)  # A store that has lost its accounts has lost the floor, too.
+        if former:
+            log.info("%d unreadable answers are dropped: their accounts were deleted", len(former))
+            self._journal.forget(former)
+            await self._journal.flush()
+
+    async def of(self, provider: str, account: str) -> dict[str, Any]:
+        """
+        ``answers``, the newest first: each with ``node at_ms grant generation current body`` (bytes), ``current`` while nothing was
+        stored since its request; and ``silent``, the nodes that could not be asked. Raises: what the store raises.
+        """
+        queue = self._queue_of[provider]
+        reading = await self._ledger.get(queue, account)
+        row = reading.row
+        if row is None:
+            return {"answers": [], "silent": []}
+        now = (row.grant, row.generation)
+        others = sorted(({*self._peers.members(), *await self._shelf.nodes()}) - {self._node})
+        replies = await asyncio.gather(*(self._peers.ask_kept(node, queue, account) for node in others))
+        found = [(self._node, one) for one in kept_of(self._journal, self._vault, queue, account)]
+        for node, reply in zip(others, replies, strict=True):
+            found += [(node, one) for one in reply.kept or ()]
+        answers = []
+        for node, one in sorted(found, key=lambda each: each[1].raw.unix_ms, reverse=True):
+            raw = one.raw
+            if raw.grant < reading.began:
+                continue  # It came for another account of that name, perhaps somebody else's.
+            try:
+                await self._vault.restore(one.key_id, one.key)
+                body = await self._vault.unseal(raw.body, Place(provider, account, "raw", raw.grant, raw.generation))
+            except Unsealable as error:
+                log.error(
+                    "an unreadable answer of %s/%s, which %s keeps, does not open: %s", provider, account, node, error
+                )
+                continue
+            at = (raw.grant, raw.generation)
+            answers.append(
+                {
+                    "node": node,
+                    "at_ms": raw.unix_ms,
+                    "grant": at[0],
+                    "generation": at[1],
+                    "current": at == now,
+                    "body": body,
+                }
+            )
+        return {
+            "answers": answers,
+            "silent": [node for node, reply in zip(others, replies, strict=True) if _silent(reply)],
+        }
+
+
+def kept_of(journal: Journal, vault: Vault, queue: str, account: str) -> list[KeptAnswer]:
+    """What this node keeps of an account."""
+    found: list[RawAnswer] = [raw for raw in journal.raws() if (raw.queue, raw.account) == (queue, account)]
+    return [KeptAnswer(raw, *vault.wrapped_key(raw.body)) for raw in found[-SHOWN_MAX:] if vault.holds(raw.body)]
+
+
+def _silent(reply: PeerReply) -> bool:
+    """It did not answer, or is of a version that does not know the question."""
+    return reply.kept is None

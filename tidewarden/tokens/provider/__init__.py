@@ -1,0 +1,1 @@
+"""Speaks to a provider's token endpoint and classifies its answers."""

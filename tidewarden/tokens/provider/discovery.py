@@ -1,0 +1,166 @@
+"""Where an issuer's token endpoint is: its metadata (RFC 8414), asked for once an hour at most, and kept when it is away."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import aiohttp
+import httpx
+
+from tidewarden.clock import Clock
+from tidewarden.config.load import Provider
+from tidewarden.config.provider_reading import plain_fault, url_fault
+
+log = logging.getLogger("tidewarden.tokens")
+
+FRESH_S = 3600.0
+SHARE = (
+    1 / 3
+)  # Of a refresh's time for each place where they may lie; the rest is for the refresh, which an old endpoint may serve.
+RETRY_S = 10.0  # After a failure; whoever asks in between hears of the same one, or gets the endpoint known before.
+BODY_BYTES_MAX = 262_144
+KNOWN_MAX = 10_000  # Issuers whose endpoints are remembered.
+
+
+class NotFoundError(Exception):
+    """The token endpoint is not known: why, in words."""
+
+
+@dataclass(slots=True)
+class _Known:
+    url: str = ""
+    revocation: str = ""
+    until: float = 0.0
+    fault: str = ""
+    asking: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class Discovery:
+    """Finds token endpoints."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._known: dict[
+            tuple[str, str], _Known
+        ] = {}  # By provider and issuer: accounts may have issuers of their own.
+
+    async def endpoint(self, provider: Provider, client: httpx.AsyncClient) -> str:
+        """
+        The token endpoint of a provider, looked up through ``client`` if only its issuer is known.
+
+        Raises: NotFoundError: it cannot be found, and was not found before.
+        """
+        if provider.token_url:
+            return provider.token_url
+        known = self._known.get((provider.name, provider.issuer))
+        if known is None:
+            if len(self._known) >= KNOWN_MAX:
+                self._known.clear()
+            known = self._known[provider.name, provider.issuer] = _Known()
+        if self._clock.monotonic() >= known.until and not (known.url and known.asking.locked()):
+            async with known.asking:
+                if self._clock.monotonic() >= known.until:
+                    await self._ask(provider, client, known)
+        if not known.url:
+            raise NotFoundError(known.fault)
+        return known.url
+
+    async def revocation(self, provider: Provider, client: httpx.AsyncClient) -> str:
+        """Where a provider revokes tokens, found likewise. Raises: NotFoundError."""
+        if provider.revocation_url:
+            return provider.revocation_url
+        await self.endpoint(provider, client)
+        known = self._known.get((provider.name, provider.issuer))
+        if known is None or not known.revocation:
+            raise NotFoundError("its metadata name no revocation_endpoint")
+        return known.revocation
+
+    async def _ask(self, provider: Provider, client: httpx.AsyncClient, known: _Known) -> None:
+        faults = []
+        for address in addresses(provider.issuer):
+            try:
+                async with asyncio.timeout(provider.timeout_s * SHARE):
+                    raw = await _get(client, address)
+                known.url, known.revocation = read_metadata(provider, raw), read_revocation(provider, raw)
+                known.until, known.fault = self._clock.monotonic() + FRESH_S, ""
+                return
+            except (NotFoundError, TimeoutError) as error:
+                faults.append(f"{urlsplit(address).path}: {str(error) or 'no answer in time'}")
+        known.until, known.fault = self._clock.monotonic() + RETRY_S, "; ".join(faults)
+        if known.url:
+            log.warning("%s: its metadata cannot be read, %s is used on: %s", provider.name, known.url, known.fault)
+
+
+def addresses(issuer: str) -> Iterator[str]:
+    """Where an issuer's metadata may lie: between host and path as RFC 8414 (3) says, or behind it as OpenID does."""
+    parts = urlsplit(issuer)
+    path = parts.path.rstrip("/")
+    yield urlunsplit((parts.scheme, parts.netloc, f"/.well-known/oauth-authorization-server{path}", "", ""))
+    yield urlunsplit((parts.scheme, parts.netloc, f"{path}/.well-known/openid-configuration", "", ""))
+
+
+def read_metadata(provider: Provider, raw: bytes) -> str:
+    """The token endpoint that metadata names. Raises: NotFoundError: what is wrong with them."""
+    try:
+        found: Any = json.loads(raw)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise NotFoundError("no JSON object")
+    if found.get("issuer") != provider.issuer:  # RFC 8414, 3.3: else anybody could take the place of anybody.
+        raise NotFoundError("the metadata are of another issuer")
+    url = _named(provider, found, "token_endpoint")
+    if not isinstance(url, str) or url_fault(url):
+        raise NotFoundError("they name no token_endpoint")
+    if not _is_encrypted_enough(provider, url):
+        raise NotFoundError("their token_endpoint is not encrypted, as the issuer is or https:// would be")
+    if not _is_at_home(provider, url):
+        raise NotFoundError("their token_endpoint is at another host than the issuer, which is an account's own")
+    return url
+
+
+def read_revocation(provider: Provider, raw: bytes) -> str:
+    """The revocation endpoint (RFC 8414, 2) of metadata that :func:`read_metadata` takes; empty: they name none that can be used."""
+    url = _named(provider, json.loads(raw), "revocation_endpoint")
+    if not isinstance(url, str) or url_fault(url):
+        return ""
+    return url if _is_encrypted_enough(provider, url) and _is_at_home(provider, url) else ""
+
+
+def _is_at_home(provider: Provider, url: str) -> bool:
+    """Whether an account's own issuer names an address of its own: elsewhere its metadata could lead the client's secret anywhere."""
+    return not provider.own_issuer or urlsplit(url).netloc.lower() == urlsplit(provider.issuer).netloc.lower()
+
+
+def _is_encrypted_enough(provider: Provider, url: str) -> bool:
+    if provider.issuer.startswith("https:") and not url.startswith("https:"):
+        return False
+    return not plain_fault(url, allowed=provider.plain_http)
+
+
+def _named(provider: Provider, found: dict[str, Any], name: str) -> Any:
+    aliases = found.get("mtls_endpoint_aliases")
+    if provider.tls_cert and isinstance(aliases, dict):  # RFC 8705, 5
+        return aliases.get(name, found.get(name))
+    return found.get(name)
+
+
+async def _get(client: httpx.AsyncClient, address: str) -> bytes:
+    try:
+        async with client.stream("GET", address, headers={"Accept": "application/json"}) as response:
+            if response.status_code != 200:
+                raise NotFoundError(f"HTTP {response.status_code}")
+            body = b""
+            async for chunk in response.aiter_bytes():
+                body += chunk
+                if len(body) > BODY_BYTES_MAX:
+                    raise NotFoundError(f"more than {BODY_BYTES_MAX} bytes")
+            return body
+    except (httpx.HTTPError, httpx.StreamError, aiohttp.ClientError, OSError, ValueError) as error:
+        raise NotFoundError(f"no answer ({type(error.__cause__ or error).__name__})") from error

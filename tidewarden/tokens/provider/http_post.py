@@ -1,0 +1,181 @@
+"""
+One POST by aiohttp's lower layers: its connector makes and keeps the connections, its protocol parses what comes on them.
+
+A request is one write here, and its answer is read where it is parsed. What the client above these layers does for each (objects for the
+request, its headers and its answer, cookies, redirects, traces, timers) cost more than all of that together (docs/performance.md). They
+are pinned to a minor version for it, and ``live/tokens/provider/test_exchange`` shows what they do on a network that behaves badly.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import aiohttp
+from aiohttp.client_proto import ResponseHandler
+from aiohttp.http import HttpProcessingError
+from aiohttp.streams import EofStream
+from yarl import URL
+
+from tidewarden.clock import Clock
+
+from .token_response import HttpAnswer
+
+BODY_BYTES_MAX = 65_536
+HEADER_BYTES_MAX = 65_536  # Of one header: an answer past it is lost, with the refresh token in it.
+TOLD = ("content-type", "date", "retry-after")  # The headers that anything is decided by.
+FRAMING = ("Content-Length", "Transfer-Encoding")  # How long the body is, each request says by itself.
+HEADS_MAX = 64  # Beginnings of requests that are kept: one for each secret of the client, and each endpoint.
+_UNFIT = re.compile(r"[\x00\r\n]")
+
+
+class LateError(aiohttp.ClientError):
+    """There is a connection, but the time to send anything is over."""
+
+
+@dataclass(slots=True)
+class RequestProgress:
+    """How far one request is, and as much of its answer as has come. ``secrets``: what no error text may quote of it."""
+
+    secrets: tuple[str, ...] = ()
+    sent: bool = False
+    status: int = 0
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
+
+
+class HttpPost:
+    """POSTs by the connections of one connector. ``timeout``: for connecting; the whole of a request is timed by whoever asks."""
+
+    def __init__(
+        self,
+        connector: aiohttp.TCPConnector,
+        timeout: aiohttp.ClientTimeout,
+        headers: Mapping[str, str],
+        clock: Clock,
+        proxy: str = "",
+    ) -> None:
+        """``headers``: of every request. ``proxy``: the way to every endpoint, or none."""
+        self._connector = connector
+        self._timeout = timeout
+        self._headers = {name.title(): value for name, value in headers.items()}
+        self._clock = clock
+        self._proxy = URL(proxy) if proxy else None
+        self._requests: dict[str, aiohttp.ClientRequest] = {}
+        self._heads: dict[tuple[str, tuple[tuple[str, str], ...]], bytes] = {}
+
+    def head(self, url: str, proof: Mapping[str, str], *, keep: bool = True) -> bytes:
+        """
+        The beginning of requests to ``url`` with the headers ``proof``, up to the length of their bodies.
+
+        ``keep``: others will begin so, too.
+
+        Raises: aiohttp.InvalidURL; ValueError: a header does not fit into a line.
+        """
+        key = (url, tuple(proof.items()))
+        head = self._heads.get(key)
+        if head is None:
+            where = (self._requests.get(url) or self._request(url)).url
+            headers = {"Host": where.host_port_subcomponent or "", **self._headers}
+            headers |= {name.title(): value for name, value in proof.items()}
+            target = where.raw_path_qs
+            if self._proxy is not None and where.scheme == "http":  # No tunnel: the proxy reads it.
+                target = str(where)
+                headers |= _authorization(self._proxy)
+            lines = [f"POST {target} HTTP/1.1"]
+            lines += (f"{name}: {value}" for name, value in headers.items() if name not in FRAMING)
+            if any(_UNFIT.search(line) for line in lines):
+                raise ValueError("a header holds a line break")
+            head = "".join(f"{line}\r\n" for line in lines).encode()
+            if keep and len(self._heads) >= HEADS_MAX:
+                self._heads.clear()
+            if keep:
+                self._heads[key] = head
+        return head
+
+    async def post(
+        self, url: str, head: bytes, body: bytes, coming: RequestProgress, send_by: float = math.inf
+    ) -> HttpAnswer:
+        """
+        Send ``body`` behind what :meth:`head` gave, and read the answer, of a body that is too long its beginning.
+
+        Nothing leaves after ``send_by`` (monotonic seconds of the clock): a process that was paused while it connected (SIGSTOP, a host
+        that slept) would send at once when it wakes, perhaps after another node has used the refresh token.
+
+        Raises: aiohttp.ClientError: of connecting, or LateError: nothing was sent; any other: nobody knows.
+        """
+        connection = await self._connect(url)
+        try:
+            protocol, transport = connection.protocol, connection.transport
+            assert protocol is not None
+            if self._clock.monotonic() > send_by:
+                connection.release()
+                raise LateError
+            if transport is None or transport.is_closing():
+                raise aiohttp.ServerDisconnectedError
+            protocol.set_response_params(
+                read_until_eof=True, max_line_size=HEADER_BYTES_MAX, max_field_size=HEADER_BYTES_MAX
+            )
+            coming.sent = True
+            transport.write(b"%sContent-Length: %d\r\n\r\n%s" % (head, len(body), body))
+            try:
+                answer = await self._read(protocol, coming)
+            except (HttpProcessingError, EofStream, RuntimeError):  # which are no errors of the client's to aiohttp
+                raise aiohttp.ClientPayloadError from None
+            if not answer.cut:
+                connection.release()
+            return answer
+        finally:
+            connection.close()  # does nothing once it is released
+
+    async def _read(self, protocol: ResponseHandler, coming: RequestProgress) -> HttpAnswer:
+        """The answer that comes next."""
+        message, payload = await protocol.read()
+        while 100 <= message.code < 200 and message.code != 101:
+            message, payload = await protocol.read()
+        coming.headers = {name: value for name in TOLD if (value := message.headers.get(name)) is not None}
+        coming.status = message.code
+        while chunk := await payload.readany():
+            coming.body += chunk
+            if len(coming.body) > BODY_BYTES_MAX:
+                cut = f"its body has more than {BODY_BYTES_MAX} bytes"
+                return HttpAnswer(message.code, coming.headers, coming.body[:BODY_BYTES_MAX], cut, coming.secrets)
+        return HttpAnswer(message.code, coming.headers, coming.body, secrets=coming.secrets)
+
+    async def _connect(self, url: str) -> aiohttp.connector.Connection:
+        """A connection on which nothing is under way. Raises: aiohttp.ClientError."""
+        request = self._requests.get(url)
+        if request is None:
+            request = self._request(url)
+        while True:
+            try:
+                connection = await self._connector.connect(request, [], self._timeout)
+            except TimeoutError:
+                raise aiohttp.ConnectionTimeoutError("no connection in time") from None
+            protocol = connection.protocol
+            if protocol is None or not protocol.should_close:
+                return connection
+            connection.close()  # What has come there unasked would be taken for the answer to this request.
+
+    def _request(self, url: str) -> aiohttp.ClientRequest:
+        """What the connector wants to know of where to connect to."""
+        try:
+            where = URL(url)
+        except ValueError:
+            raise aiohttp.InvalidURL(url) from None
+        if where.scheme not in self._connector.allowed_protocol_schema_set:
+            raise aiohttp.InvalidURL(url)
+        if len(self._requests) >= HEADS_MAX:
+            self._requests.clear()
+        request = self._requests[url] = aiohttp.ClientRequest("POST", where, proxy=self._proxy)
+        return request
+
+
+def _authorization(proxy: URL) -> dict[str, str]:
+    if proxy.user is None:
+        return {}
+    said = base64.b64encode(f"{proxy.user}:{proxy.password or ''}".encode()).decode()
+    return {"Proxy-Authorization": f"Basic {said}"}

@@ -1,0 +1,1 @@
+"""Refreshes the tokens that come due, each once."""

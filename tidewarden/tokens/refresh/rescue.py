@@ -1,0 +1,87 @@
+"""
+Ends the leases of what a dead node had under way, where a used refresh token works for a while longer.
+
+An intent lasts as long as the longest request, whatever becomes of its node; where that is longer
+than the grace, the account would be lost although the answer could be had again. So when half of the
+grace is over, such a request is made again. See ``tokens/lua/rescue.lua``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+
+from tidewarden import errors
+from tidewarden.clock import Clock, sleep
+from tidewarden.config.load import Provider
+from tidewarden.tokens.limits.client_store import RunScript
+from tidewarden.tokens.limits.node_limits import SHARDS
+
+from .refresher import lease_ms_of
+
+log = logging.getLogger("tidewarden.tokens")
+
+LOOK_S = 0.5
+DEAD_S = 10.0
+"""So long after it was missed a node may be declared dead, shard by shard."""
+SLACK_S = 5.0
+"""From the end of a lease until its account's turn, at most, as a rule."""
+LEFT_MS = 500
+MOST = 500
+
+
+class Rescue:
+    """
+    Of one node.
+
+    Args:
+        queues: of accounts, by provider.
+        nodes: how many nodes live.
+    """
+
+    def __init__(
+        self,
+        providers: Mapping[str, Provider],
+        queues: Mapping[str, str],
+        script: RunScript,
+        clock: Clock,
+        nodes: Callable[[], int],
+    ) -> None:
+        self._graces = {queues[name]: int(one.grace_s * 1000) for name, one in providers.items() if _concerned(one)}
+        self._script = script
+        self._clock = clock
+        self._nodes = nodes
+
+    async def run(self) -> None:
+        """Look when fewer nodes live than before, for ever; at once where no provider is concerned."""
+        most = int((DEAD_S + max(self._graces.values(), default=0) / 1000) / LOOK_S)
+        living, rounds = 0, most  # One may have died before this one began.
+        while self._graces:
+            now = self._nodes()
+            rounds = most if now < living else rounds
+            living = now
+            if rounds:
+                rounds -= 1
+                try:
+                    await self.look()
+                except errors.Error as error:
+                    log.debug("what dead nodes had under way is looked for later: %s", error)
+            await sleep(self._clock, LOOK_S)
+
+    async def look(self) -> int:
+        """Look once everywhere: how many accounts go on. Raises what the store raises."""
+        found = 0
+        for queue, grace_ms in self._graces.items():
+            args = (grace_ms, LEFT_MS, MOST)
+            looks = (self._script("tokens.rescue", queue, shard, args) for shard in range(SHARDS))
+            found += sum(await asyncio.gather(*looks))
+        if found:
+            log.warning("%d refreshes that dead nodes had under way are made again, within the grace", found)
+        return found
+
+
+def _concerned(provider: Provider) -> bool:
+    """Whether a dead node's lease would outlast the grace: else nobody need hurry, and nothing is sent twice."""
+    lasts_s = lease_ms_of(provider) / 1000 + SLACK_S
+    return provider.rotation == "single_use" and 0 < provider.grace_s <= lasts_s

@@ -1,0 +1,1 @@
+"""Seals tokens at rest and manages the keys."""

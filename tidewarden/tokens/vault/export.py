@@ -1,0 +1,148 @@
+"""
+Accounts from one cluster to another: pages of them, sealed for whoever asks (:mod:`tidewarden.config.sealed_file`), and back.
+
+What lies sealed in a row is opened and sealed anew in this process; nothing of it leaves in the clear.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from tidewarden import errors
+from tidewarden.config.load import Provider
+from tidewarden.config.sealed_file import ID_BYTES, KEY_BYTES, NotSealed, open_line, seal_line
+from tidewarden.tokens.accounts.account_record import AccountRow, parse_row
+from tidewarden.tokens.accounts.account_store import AccountStore
+from tidewarden.tokens.accounts.details import consent_of
+from tidewarden.tokens.accounts.findings import Pairs
+from tidewarden.tokens.accounts.grants import MARK_FIELDS, SPARE_FIELD
+from tidewarden.tokens.accounts.listing import PAGE_MAX, parse_cursor
+from tidewarden.tokens.limits.node_limits import SHARDS
+from tidewarden.tokens.provider.grant_request import fields_of
+
+from .vault import Place, Vault
+
+log = logging.getLogger("tidewarden.tokens")
+
+Put = Callable[[str, Mapping[str, Any]], Awaitable[bool]]
+"""Puts the fields of ``provider/account``; False: nothing was new."""
+Page = tuple[list[bytes], str, list[str]]
+Results = list[int | str]
+Sealing = tuple[bytes, bytes, int]
+"""The key and the id of a file, and the number of its next line."""
+
+
+class Export:
+    """Reads and writes pages of accounts under a file's key."""
+
+    def __init__(
+        self, ledger: AccountStore, vault: Vault, providers: Mapping[str, Provider], queues: Mapping[str, str]
+    ) -> None:
+        """``queues``: the queue of each provider."""
+        self._ledger = ledger
+        self._vault = vault
+        self._providers = providers
+        self._queue_of = queues
+
+    async def page(self, sealing: Sealing, names: list[str], count: int, after: str) -> Page:
+        """
+        The lines of about ``count`` accounts, the cursor to go on from (``""``: the end), and accounts that do not open.
+
+        An account that stays is met at least once. Raises: BadArg: a key, count or cursor that is none.
+        """
+        _check(sealing)
+        if not 1 <= count <= PAGE_MAX:
+            raise errors.BadArg(f"COUNT is {count}; allowed is 1 to {PAGE_MAX}")
+        key, file_id, number = sealing
+        lines: list[bytes] = []
+        unreadable: list[str] = []
+        provider, shard, scan, _ = parse_cursor(after, names)
+        for name in names[names.index(provider) :]:
+            while shard < SHARDS:
+                if len(lines) + len(unreadable) >= count:
+                    return lines, f"{name}:{shard}:{scan}:", unreadable
+                scan, found = await self._ledger.pairs(self._queue_of[name], shard, scan, count)
+                for pair in found:
+                    try:
+                        plain = await self._opened(name, pair)
+                    except errors.Internal:  # Unsealable, or its row cannot be read.
+                        unreadable.append(f"{name}/{pair.account}")
+                        continue
+                    lines.append(seal_line(key, file_id, number + len(lines), plain))
+                shard += scan == 0
+            shard = 0
+        return lines, "", unreadable
+
+    async def _opened(self, name: str, pair: Pairs) -> bytes:
+        row = parse_row(pair.row, pair.details)
+        fields: dict[str, Any] = {
+            "account": f"{name}/{pair.account}",
+            "client": self._providers[name].client_id,
+            "token_type": row.token_type,
+            "scope": row.scope,
+            **dict(zip(MARK_FIELDS, (row.origin.hex(), row.generation), strict=True)),
+        }
+        at = (row.grant, row.generation)
+        refresh = await self._vault.unseal(row.refresh, Place(name, pair.account, "refresh", *at))
+        fields |= fields_of(refresh.decode())
+        if row.access:
+            access = await self._vault.unseal(row.access, Place(name, pair.account, "access", *at))
+            fields |= {"access_token": access.decode(), "expires_at_ms": row.expires_at_ms}
+        fields |= _beside(self._providers[name], row)
+        if spare := await self._spare_of(name, pair, row):
+            fields[SPARE_FIELD] = spare
+        return msgspec.json.encode(fields)
+
+    async def _spare_of(self, name: str, pair: Pairs, row: AccountRow) -> str:
+        """The refresh token of its spare; empty: it has none that another cluster may try."""
+        try:
+            spare = parse_row(pair.spare) if pair.spare else None
+            if spare is None or (spare.grant, spare.generation + 1) == (row.grant, row.generation):
+                return ""  # The token before this one works within its grace alone; past that, to use it may end the grant.
+            place = Place(name, pair.account, "refresh", spare.grant, spare.generation)
+            return fields_of((await self._vault.unseal(spare.refresh, place)).decode()).get("refresh_token", "")
+        except errors.Internal as error:  # Unsealable, or its row cannot be read.
+            log.warning("the spare pair of an account is not exported: %s", error)
+            return ""
+
+
+def _beside(provider: Provider, row: AccountRow) -> dict[str, Any]:
+    """What is known of an account beside its tokens, as a put takes it."""
+    known = row.details
+    found: dict[str, Any] = {"parameters": known.parameters, "extras": known.extras}
+    if known.consent_expires_ms:
+        found |= {"consent_expires_ms": consent_of(provider, row)[0], "consent_end": known.consent_end}
+    return {name: value for name, value in found.items() if value}
+
+
+async def put_lines(put: Put, sealing: Sealing, lines: Sequence[bytes]) -> Results:
+    """
+    Put the accounts of these lines: 1 for one that was new, 0 for one that was there so, or why it is left out.
+
+    Raises: BadArg: a line does not open; then nothing was put. What the store raises, which concerns all.
+    """
+    _check(sealing)
+    key, file_id, number = sealing
+    try:
+        plain = [open_line(key, file_id, number + at, line) for at, line in enumerate(lines)]
+    except NotSealed as error:
+        raise errors.BadArg(f"The sealed file cannot be read: {error}.") from None
+    results: list[int | str] = []
+    for one in plain:
+        fields = msgspec.json.decode(one)
+        account = fields.pop("account")
+        try:
+            results.append(int(await put(account, fields)))
+        except (errors.BadArg, errors.NotFound, errors.TooBig) as error:
+            results.append(f"{account}: {error}")
+    return results
+
+
+def _check(sealing: Sealing) -> None:
+    key, file_id, number = sealing
+    if len(key) != KEY_BYTES or len(file_id) != ID_BYTES or number < 1:
+        raise errors.BadArg(f"a sealed file has a key of {KEY_BYTES} bytes, an id of {ID_BYTES}, and lines from 1")

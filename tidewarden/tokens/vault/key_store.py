@@ -1,0 +1,150 @@
+"""
+What the vault keeps in the store, cluster-wide: the wrapped data keys, the rotation, and what each node knows of both.
+
+Three hashes: ``{cluster}:data_keys`` (key id -> wrapped key), ``{cluster}:vault`` (``change``, a number that grows with
+whatever nodes have to look at, and ``rotation``), ``{cluster}:vault_nodes`` (node -> what it said last).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+Call = Callable[..., Awaitable[Any]]
+"""Sends one command to the store; returns its reply."""
+
+ENDED = ("done", "refused")
+
+
+class Rotation(msgspec.Struct, kw_only=True):
+    """
+    A rotation, the last one that was asked for. All times are unix milliseconds of the node that wrote them.
+
+    ``state``: ``asked``, ``wrapping`` (the data keys are wrapped by the new key-encryption key), ``sealing`` (rows are sealed
+    anew), ``done``, or ``refused`` with the reason in ``message``.
+    """
+
+    state: str = "asked"
+    node: str = ""
+    """Who works at it, or did last."""
+    force: bool = False
+    """Nodes that do not answer are left behind."""
+    started_ms: int = 0
+    updated_ms: int = 0
+    kek: str = ""
+    """Id of the key-encryption key it goes to, in hexadecimal."""
+    key: int = 0
+    """The data key it goes to."""
+    previous: int = 0
+    """The data key that the rotation before this one went to: older ones are dropped at the end."""
+    queue: str = ""
+    shard: int = 0
+    cursor: int = 0
+    """Where it is: everything before has been sealed anew."""
+    total: int = 0
+    """Accounts there were when it began."""
+    seen: int = 0
+    sealed: int = 0
+    """Pairs sealed anew."""
+    unreadable: int = 0
+    """Pairs that do not open: left as they are."""
+    dropped: int = 0
+    """Data keys that nothing is sealed under any more, dropped."""
+    message: str = ""
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more will happen."""
+        return self.state in ENDED
+
+
+class NodeKeys(msgspec.Struct, kw_only=True):
+    """What a node said of itself: the change it has looked at, its key-encryption keys, the data key it seals under."""
+
+    change: int = 0
+    keks: list[str] = []
+    newest: int = 0
+    said_ms: int = 0
+    """By that node's clock."""
+    address: str = ""
+    """Where it listens, ``host:base_port``; empty: at every address of its host, none of which it knows."""
+
+
+class KeyStore:
+    """Reads and writes it. Every method raises what the store raises."""
+
+    def __init__(self, call: Call, cluster: str) -> None:
+        self._call = call
+        self._keys, self._vault, self._nodes = (
+            f"{{{cluster}}}:{name}" for name in ("data_keys", "vault", "vault_nodes")
+        )
+
+    async def keys(self) -> dict[int, bytes]:
+        """Every wrapped data key by its id."""
+        return {int(key_id): wrapped for key_id, wrapped in pairs(await self._call("HGETALL", self._keys))}
+
+    async def add(self, key_id: int, wrapped: bytes) -> bytes:
+        """Store a wrapped key under an id that is still free; the one that is stored then, ours or an earlier one."""
+        await self._call("HSETNX", self._keys, key_id, wrapped)
+        stored: bytes = await self._call("HGET", self._keys, key_id)
+        return stored
+
+    async def has(self, key_id: int) -> bool:
+        """Whether that data key is there."""
+        return bool(await self._call("HEXISTS", self._keys, key_id))
+
+    async def rewrap(self, key_id: int, wrapped: bytes) -> None:
+        """Replace a wrapped key by the same key wrapped otherwise: in one write, so that there always is one."""
+        await self._call("HSET", self._keys, key_id, wrapped)
+
+    async def drop(self, key_ids: Iterable[int]) -> None:
+        """Forget data keys. What is sealed under them opens no more."""
+        ids = list(key_ids)
+        if ids:
+            await self._call("HDEL", self._keys, *ids)
+
+    async def change(self) -> int:
+        """The number that tells whether anything has changed."""
+        return int(await self._call("HGET", self._vault, "change") or 0)
+
+    async def tell(self) -> int:
+        """Have every node look; the change that they will have looked at then."""
+        return int(await self._call("HINCRBY", self._vault, "change", 1))
+
+    async def rotation(self) -> Rotation | None:
+        """The rotation that was asked for last."""
+        raw = await self._call("HGET", self._vault, "rotation")
+        return msgspec.json.decode(raw, type=Rotation) if raw else None
+
+    async def note(self, rotation: Rotation) -> None:
+        """Write down how far a rotation is."""
+        await self._call("HSET", self._vault, "rotation", msgspec.json.encode(rotation))
+
+    async def say(self, node: str, known: NodeKeys) -> None:
+        """Write down what a node knows."""
+        await self._call("HSET", self._nodes, node, msgspec.json.encode(known))
+
+    async def nodes(self) -> dict[str, NodeKeys]:
+        """What each node said last, by its name."""
+        found = pairs(await self._call("HGETALL", self._nodes))
+        return {name.decode(): msgspec.json.decode(raw, type=NodeKeys) for name, raw in found}
+
+    async def address_of(self, node: str) -> str:
+        """Where a node that said so listens; empty: not known."""
+        raw = await self._call("HGET", self._nodes, node)
+        return msgspec.json.decode(raw, type=NodeKeys).address if raw else ""
+
+    async def forget(self, nodes: Iterable[str]) -> None:
+        """These nodes are not waited for any more."""
+        names = list(nodes)
+        if names:
+            await self._call("HDEL", self._nodes, *names)
+
+
+def pairs(flat: Any) -> list[tuple[bytes, bytes]]:
+    """Fields and values of a hash, as RESP2 and RESP3 have them."""
+    if isinstance(flat, Mapping):
+        return list(flat.items())
+    return list(zip(flat[::2], flat[1::2], strict=True))

@@ -1,0 +1,155 @@
+"""
+Keeps a node's vault abreast of the cluster's: looks whether keys have changed, seals its journal anew, says what it knows.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+from msgspec.structs import replace as changed
+
+from tidewarden import errors
+from tidewarden.clock import Clock, sleep
+from tidewarden.config.provider import QUEUE_PREFIX
+from tidewarden.tokens.accounts.account_record import DETAILED, parse_row
+from tidewarden.tokens.journal.journal import Journal
+from tidewarden.tokens.journal.journal_records import JournalAnswer, RawAnswer
+
+from .key_store import KeyStore, NodeKeys
+from .vault import Place, Unsealable, Vault, key_id_of
+
+log = logging.getLogger("tidewarden.tokens")
+
+LOOK_S = 2.0
+
+
+class KeySync:
+    """Of one node. :meth:`run` beside everything else."""
+
+    def __init__(
+        self, node: str, vault: Vault, shelf: KeyStore, journal: Journal, clock: Clock, address: str = ""
+    ) -> None:
+        """``address``: where the node listens, ``host:base_port``; empty: that is not known."""
+        self._node = node
+        self._address = address
+        self._vault = vault
+        self._shelf = shelf
+        self._journal = journal
+        self._clock = clock
+        self._seen = -1
+
+    async def run(self) -> None:
+        """Look every two seconds, for ever. What goes wrong is logged once, and tried again."""
+        said = ""
+        while True:
+            await sleep(self._clock, LOOK_S)
+            try:
+                await self.look()
+                said = ""
+            except (errors.Error, OSError) as error:
+                if str(error) != said:
+                    log.error("the vault is not abreast of the cluster's: %s", error)
+                said = str(error)
+
+    async def look(self) -> None:
+        """
+        Read the keys anew if anything has changed, and say so.
+
+        Raises: ConfigError: a key-encryption key is missing here; OSError: the journal cannot be written; StoreDown.
+        """
+        change = await self._shelf.change()
+        if change == self._seen and await self._shelf.has(self._vault.newest_id):
+            return
+        await self._vault.keyring.read()
+        try:
+            await self._vault.load()
+            await reseal_journal(self._journal, self._vault)
+        finally:
+            keks = [key_id.hex() for key_id in self._vault.keyring.ids]
+            known = NodeKeys(
+                change=change,
+                keks=keks,
+                newest=self._vault.newest_id,
+                said_ms=self._clock.unix_ms(),
+                address=self._address,
+            )
+            await self._shelf.say(self._node, known)
+        self._seen = change
+
+    async def leave(self) -> None:
+        """This node goes down: nobody waits for it. When it comes back it reads the keys before anything else."""
+        try:
+            await self._shelf.forget([self._node])
+        except errors.Error as error:
+            log.debug("a rotation will wait for this node: %s", error)
+
+
+async def restore_keys(journal: Journal, vault: Vault) -> None:
+    """
+    Take back the data keys that the journal carries, for the store may have lost them. One that opens no more, for the node was away
+    while keys were rotated, is of no concern where nothing that waits for the store is sealed under it.
+
+    Raises: ConfigError: something is, and no key-encryption key here opens it. What the store raises.
+    """
+    needed = {key_id_of(parse_row(answer.row).refresh) for answer in journal.pending()}
+    for key_id, wrapped in journal.keys().items():
+        try:
+            await vault.restore(key_id, wrapped)
+        except errors.ConfigError as error:
+            if key_id in needed:
+                raise
+            log.warning(
+                "data key %d in this node's journal opens no more; no answer that waits needs it: %s", key_id, error
+            )
+
+
+async def reseal_journal(journal: Journal, vault: Vault) -> None:
+    """
+    Seal what the journal holds under the newest data key, and keep the keys alone that it needs, as they are wrapped now.
+
+    Raises: OSError: the file is not written.
+    """
+    keys = journal.keys()
+    if not keys:
+        return
+    answers: list[JournalAnswer] = []
+    raws: list[RawAnswer] = []
+    needed: dict[int, bytes] = {}
+    for answer in journal.pending():
+        try:
+            row = await reseal_row(vault, provider_of(answer.queue), answer.account, answer.row)
+        except Unsealable as error:
+            log.error("an answer in the journal stays as it is: %s", error)
+            needed.update(keys)
+        else:
+            answers.append(changed(answer, row=row))
+            needed.update([vault.wrapped_key(parse_row(row).refresh)])
+    for raw in journal.raws():
+        place = Place(provider_of(raw.queue), raw.account, "raw", raw.grant, raw.generation)
+        try:
+            body = await vault.reseal(raw.body, place)
+        except Unsealable as error:
+            log.error("an unreadable answer in the journal stays as it is: %s", error)
+            needed.update(keys)
+        else:
+            raws.append(changed(raw, body=body))
+            needed.update([vault.wrapped_key(body)])
+    await journal.replace(answers, raws, needed)
+
+
+async def reseal_row(vault: Vault, provider: str, account: str, raw: bytes) -> bytes:
+    """A row, its tokens under the newest data key: itself, when they are so already. Raises: Unsealable."""
+    row = parse_row(raw)
+    at = (row.grant, row.generation)
+    access = await vault.reseal(row.access, Place(provider, account, "access", *at))
+    refresh = await vault.reseal(row.refresh, Place(provider, account, "refresh", *at))
+    if access is row.access and refresh is row.refresh:
+        return raw
+    anew = replace(row, access=access, refresh=refresh)
+    return anew.pack_all() if raw[0] == DETAILED else anew.pack()
+
+
+def provider_of(queue: str) -> str:
+    """The provider whose accounts lie in that queue."""
+    return queue.removeprefix(QUEUE_PREFIX).partition(":")[0]

@@ -1,0 +1,92 @@
+"""What an operator does with the vault of a node: see it, rotate its keys, carry accounts to another cluster and back,
+read what refreshers could not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any
+
+from tidewarden.clock import Clock
+from tidewarden.config.load import Config
+from tidewarden.errors import NotFound
+from tidewarden.queue import Queues
+from tidewarden.tokens.accounts.account_store import AccountStore
+from tidewarden.tokens.accounts.names import split
+from tidewarden.tokens.journal.journal import Journal
+from tidewarden.tokens.journal.peer_queries import Peers
+from tidewarden.tokens.journal.unreadable_answers import UnreadableAnswers
+
+from .export import Export, Page, Put, Results, Sealing, put_lines
+from .key_store import KeyStore
+from .key_sync import KeySync
+from .rotation import Rotator
+from .vault import Vault
+
+
+class VaultAdmin:
+    """Of one node, which has ``vault`` open. :meth:`start`, then the coroutines of :meth:`jobs`; :meth:`stop` last."""
+
+    def __init__(
+        self,
+        config: Config,
+        queues: Queues,
+        ledger: AccountStore,
+        vault: Vault,
+        shelf: KeyStore,
+        journal: Journal,
+        clock: Clock,
+        put: Put,
+        queue_of: Mapping[str, str],
+        peers: Peers,
+    ) -> None:
+        """``put`` puts an account, ``queue_of`` names the queue of each provider."""
+        node = config.node.name
+        self.keeper = KeySync(node, vault, shelf, journal, clock, config.node.address)
+        self.rotator = Rotator(node, queues, ledger, vault, shelf, clock)
+        self._exporting = Export(ledger, vault, config.providers, queue_of)
+        self.unreadable = UnreadableAnswers(node, queue_of, journal, vault, shelf, ledger, peers, clock)
+        self._put = put
+        self._journal = journal
+        self._names = sorted(queue_of)
+
+    async def start(self) -> None:
+        """Say what this node knows. Raises what the store raises."""
+        await self.keeper.look()
+
+    def jobs(self) -> Sequence[Callable[[], Coroutine[Any, Any, None]]]:
+        """What runs for ever."""
+        return self.keeper.run, self.rotator.run, self.unreadable.run
+
+    async def stop(self) -> None:
+        """Hand on what is under way; nobody waits for this node, unless it has answers to store. After the jobs."""
+        await self.rotator.stop()
+        if not self._journal.pending():  # Else its answers are sealed under keys that must not be dropped.
+            await self.keeper.leave()
+
+    async def status(self) -> dict[str, Any]:
+        """The vault's keys by their ids, which nodes have them, and the rotation; no secrets."""
+        return await self.rotator.status()
+
+    async def rotate(self, *, force: bool = False) -> dict[str, Any]:
+        """Begin a rotation; see :meth:`Rotator.ask`."""
+        return await self.rotator.ask(force=force)
+
+    async def export(self, sealing: Sealing, provider: str = "", count: int = 100, after: str = "") -> Page:
+        """A page of accounts with their tokens, sealed for a file; see :meth:`Export.page`."""
+        if provider:
+            self._check(provider)
+        return await self._exporting.page(sealing, [provider] if provider else self._names, count, after)
+
+    async def import_sealed(self, sealing: Sealing, lines: Sequence[bytes]) -> Results:
+        """Put accounts from the lines of a sealed file; see :func:`tidewarden.tokens.vault.export.put_lines`."""
+        return await put_lines(self._put, sealing, lines)
+
+    async def answers(self, account: str) -> dict[str, Any]:
+        """What providers answered for ``provider/account`` with success and could not be read; see :meth:`UnreadableAnswers.of`."""
+        provider, name = split(account)
+        self._check(provider)
+        return await self.unreadable.of(provider, name)
+
+    def _check(self, provider: str) -> None:
+        if provider not in self._names:
+            raise NotFound(f"there is no provider {provider[:60]!r}; configured: {', '.join(self._names) or 'none'}")

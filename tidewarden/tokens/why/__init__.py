@@ -1,0 +1,1 @@
+"""Explains the state of an account or a provider in sentences."""
